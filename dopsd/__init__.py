@@ -1,0 +1,1 @@
+"""dopsd: on-policy self-distillation for diffusion language models."""

@@ -1,0 +1,7 @@
+"""`python -m dopsd`, for torchrun."""
+
+import sys
+
+from dopsd.cli import main
+
+sys.exit(main())

@@ -1,0 +1,131 @@
+"""Checkpoints: written under a temporary name, verified by digest, resumed from the newest that is whole.
+
+A folder step-N holds the adapter, and the two newest also what resuming needs: optimizer moments, random state and
+the batches of the current collect that no update has used yet (newer weights could not sample them again).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.errors import DopsdError
+from dopsd.progress import say, write_json
+from dopsd.provenance import sha256, sources
+from dopsd.types import BATCH_TYPES, Batch, Checkpoint
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ADAPTER = "adapter_model.safetensors"
+KEPT_RESUMABLE = 2  # folders that keep the optimizer: at 8B it is 2 GB a folder
+
+
+def fingerprint(sections: dict[str, Any], files: Iterable[Path], *modules: str) -> str:
+    """16 hex digits that name a piece of work by its settings, its data and its code."""
+    parts = [json.dumps(sections, sort_keys=True)]
+    parts += [f"{path.name} {sha256(path)}" for path in [*files, *sources(*modules)]]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, path)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def fsync_rename(source: Path, target: Path) -> None:
+    """Make sure the bytes are on disk, then give them their name."""
+    for path in [source, *source.rglob("*")] if source.is_dir() else [source]:
+        handle = os.open(path, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+    source.rename(target)
+
+
+def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
+    """Unused updates of a collect as named tensors: <update>.<batch>.<type>.<field>."""
+    return {
+        f"{u}.{b}.{type(batch).__name__}.{name}": tensor
+        for u, batches in enumerate(updates)
+        for b, batch in enumerate(batches)
+        for name, tensor in batch.tensors().items()
+    }
+
+
+def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
+    found: dict[tuple[int, int, str], dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        update, batch, kind, name = key.split(".")
+        found.setdefault((int(update), int(batch), kind), {})[name] = tensor
+    updates: list[list[Batch]] = [[] for _ in range(count)]
+    for (update, _, kind), values in sorted(found.items()):
+        updates[update].append(BATCH_TYPES[kind](**values))
+    return updates
+
+
+def seal(half: Path, final: Path) -> None:
+    """Finish a checkpoint written in `half`: digests of its files, onto the disk, then its name."""
+    write_json(half / "digests.json", {p.name: sha256(p) for p in sorted(half.iterdir()) if p.name != "digests.json"})
+    if final.exists():
+        shutil.rmtree(final)
+    fsync_rename(half, final)
+
+
+def prune(scratch: Path) -> None:
+    """Drop what only resuming needs from all but the newest folders."""
+    for folder in sorted(scratch.glob("step-??????"))[:-KEPT_RESUMABLE]:
+        for path in [*folder.glob("trainer*"), *folder.glob("batches*")]:
+            path.unlink()
+
+
+def fault(folder: Path) -> str | None:
+    """Why this checkpoint cannot be used, or None."""
+    try:
+        digests = json.loads((folder / "digests.json").read_text())
+    except (OSError, ValueError):
+        return "digests.json is missing or damaged"
+    for name, digest in digests.items():
+        path = folder / name
+        if not path.is_file():
+            if name.startswith(("trainer", "batches")):
+                continue
+            return f"{name} is missing"
+        if sha256(path) != digest:
+            return f"{name} does not match its digest"
+    return None
+
+
+def checkpoints(scratch: Path) -> list[Checkpoint]:
+    """Whole checkpoints, oldest first; a damaged one is said and passed over."""
+    found = []
+    for folder in sorted(scratch.glob("step-??????")):
+        why = fault(folder)
+        if why:
+            say(f"checkpoint {folder}: {why}; it is not used")
+        else:
+            found.append(Checkpoint(folder, int(folder.name[5:]), sha256(folder / ADAPTER)))
+    return found
+
+
+def newest_resumable(scratch: Path) -> Checkpoint | None:
+    whole = [c for c in checkpoints(scratch) if (c.path / "trainer.safetensors").is_file()]
+    return whole[-1] if whole else None
+
+
+def read_adapter(folder: Path) -> dict[str, Tensor]:
+    """Adapter weights of a published or scratch checkpoint."""
+    if not (folder / ADAPTER).is_file():
+        raise DopsdError(f"{folder}: no {ADAPTER}; name the folder of a checkpoint")
+    return load_tensors(folder / ADAPTER)

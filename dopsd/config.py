@@ -1,0 +1,241 @@
+"""params.yaml as frozen pydantic models: every key, type and combination is checked here, before anything loads.
+
+Code defaults are the published d-OPSD settings (preset `reference`); params.yaml carries those of the embedded model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dopsd.errors import DopsdError
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Matrix(Section):
+    """The cells that train and all later stages run on: every task x method x seed."""
+
+    tasks: list[Literal["sudoku"]] = Field(["sudoku"], min_length=1)
+    methods: list[Literal["d_opsd", "rft"]] = Field(["d_opsd"], min_length=1)
+    seeds: list[Annotated[int, Field(ge=0)]] = Field([0], min_length=1)
+
+
+class SudokuData(Section):
+    """4x4 puzzles with one solution; counts are puzzles, `*_grids` solution grids (of 288) that a split owns."""
+
+    train: Count = 4096
+    validation: Count = 256
+    test: Count = 256
+    validation_grids: Annotated[int, Field(ge=1, le=143)] = 56
+    test_grids: Annotated[int, Field(ge=1, le=143)] = 56
+    blanks: Annotated[int, Field(ge=1, le=12)] = 8
+    seed: int = 0
+    test_file: str | None = None
+
+
+class Data(Section):
+    sudoku: SudokuData = SudokuData()
+
+
+class Model(Section):
+    path: str = "base"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    prompt_style: Literal["compact", "instructions"] = "instructions"
+
+
+class Pretrain(Section):
+    """The embedded model's shape and its masked-diffusion pretraining on worked solutions."""
+
+    d_model: Count = 128
+    n_layers: Count = 4
+    n_heads: Count = 4
+    mlp_hidden_size: Count = 384
+    updates: Count = 700
+    batch_size: Count = 128
+    learning_rate: Positive = 2e-3
+    warmup_updates: Annotated[int, Field(ge=0)] = 50
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    careful_share: Share = 0.4
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def heads_divide_width(self) -> Self:
+        if self.d_model % (2 * self.n_heads):
+            raise ValueError(f"d_model {self.d_model} must be a multiple of 2 x n_heads {self.n_heads}")
+        return self
+
+
+class Lora(Section):
+    """Adapter shape. On LLaDA the published target list matches these four modules."""
+
+    r: Count = 128
+    alpha: Count = 64
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    targets: list[str] = Field(["q_proj", "k_proj", "v_proj", "up_proj"], min_length=1)
+
+
+class Sampling(Section):
+    """Lengths and steps of a rollout: `steps` denoising steps fill `gen_length` tokens, block by block."""
+
+    gen_length: Count = 256
+    block_length: Count = 32
+    steps: Count = 128
+    gumbel_dtype: Literal["float32", "bfloat16"] = "float32"
+    stop_after_eos: bool = False
+    batch_size: Count = 64
+
+    @model_validator(mode="after")
+    def blocks_and_steps_fit(self) -> Self:
+        blocks, rest = divmod(self.gen_length, self.block_length)
+        if rest:
+            raise ValueError(f"gen_length {self.gen_length} must be a multiple of block_length {self.block_length}")
+        if self.steps % blocks or self.steps > self.gen_length:
+            raise ValueError(
+                f"steps {self.steps} must be a multiple of the {blocks} blocks and at most gen_length {self.gen_length}"
+            )
+        return self
+
+
+class Attempts(Section):
+    """pass@k collection, shared by the methods that learn from their own kept rollouts."""
+
+    attempts: Count = 8
+    first_temperature: Annotated[float, Field(ge=0)] = 0.9
+    retry_temperature: Annotated[float, Field(ge=0)] = 0.9
+    keep_threshold: Share = 0.25
+    keep: Literal["correct", "all"] = "correct"
+    skip_empty: bool = False
+    denominator: Literal["prompts", "kept"] = "prompts"
+
+
+class DOpsd(Attempts):
+    """On-policy self-distillation with the self-future as teacher (arXiv 2606.18195); each switch: README, d-OPSD."""
+
+    reveal_scope: Literal["future_blocks", "all_masked"] = "future_blocks"
+    reveal_ratio: Share = 0.25
+    record: Literal["until_eos", "all"] = "until_eos"
+    record_last_block: bool = False
+    drop_remainder: bool = True
+    state_sample: Annotated[int, Field(ge=0)] = 0
+    position_selection: Literal["teacher", "student"] = "teacher"
+    teacher_confidence: Literal["max_logit", "max_prob"] = "max_logit"
+    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
+    jsd_beta: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    loss_vocabulary: Literal["full", "teacher_top_k"] = "teacher_top_k"
+    top_k: Count = 20
+    clip: Annotated[float, Field(gt=0)] | None = 0.05
+    reduction: Literal["sum", "mean"] = "sum"
+    teacher: Literal["base", "live", "ema"] = "base"
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    updates_per_trajectory: Count = 4
+
+    @model_validator(mode="after")
+    def switches_agree(self) -> Self:
+        if self.drop_remainder and self.state_sample:
+            raise ValueError("state_sample draws from all states: set drop_remainder to false with it")
+        return self
+
+
+class Rft(Attempts):
+    """Rejection fine-tuning: masked-diffusion cross-entropy on the same kept rollouts. Settings are ours."""
+
+    draws_per_rollout: Count = 4
+    updates_per_collect: Count = 1
+
+
+class Methods(Section):
+    d_opsd: DOpsd = DOpsd()
+    rft: Rft = Rft()
+
+
+class Train(Section):
+    """The loop: a collect takes `prompts_per_collect` problems; `updates` counts optimizer steps."""
+
+    updates: Count = 500
+    prompts_per_collect: Count = 4
+    learning_rate: Positive = 5e-6
+    warmup_updates: Annotated[int, Field(ge=0)] = 1
+    betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field([0.9, 0.99], min_length=2, max_length=2)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    grad_clip: Positive = 0.2
+    micro_batch_states: Count = 64
+    checkpoint_every: Count = 25
+    max_empty_collects: Count = 50
+    lora: Lora = Lora()
+
+
+class Evaluate(Section):
+    """How checkpoints are compared: `protocols` are decoding settings by name; selection uses the first."""
+
+    protocols: dict[str, Sampling] = Field(min_length=1)
+    bootstrap: Annotated[int, Field(ge=100)] = 2000
+
+
+class Select(Section):
+    split: Literal["validation", "test"] = "validation"
+
+
+class Tracking(Section):
+    """Where runs go. `uri` null is an sqlite file in the project root; MLFLOW_TRACKING_URI goes before both."""
+
+    enabled: bool = True
+    uri: str | None = None
+    experiment: str = "dopsd"
+    registered_model: str = "dopsd"
+
+
+class Params(Section):
+    matrix: Matrix = Matrix()
+    data: Data = Data()
+    model: Model = Model()
+    pretrain: Pretrain = Pretrain()
+    sampling: Sampling = Sampling()
+    method: Methods = Methods()
+    train: Train = Train()
+    evaluate: Evaluate
+    select: Select = Select()
+    tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def grids_and_lengths_fit(self) -> Self:
+        sudoku = self.data.sudoku
+        if sudoku.validation_grids + sudoku.test_grids > 287:
+            raise ValueError("data.sudoku: validation_grids and test_grids must leave grids of the 288 for training")
+        states = self.sampling.steps
+        if self.method.d_opsd.updates_per_trajectory > states:
+            raise ValueError(f"method.d_opsd.updates_per_trajectory must be at most sampling.steps {states}")
+        return self
+
+
+def _line(fault: Any, path: Path) -> str:
+    """One pydantic fault as `file: full.key: what was expected, what came`."""
+    key = ".".join(str(part) for part in fault["loc"]) or "(several keys)"
+    if fault["type"] == "extra_forbidden":
+        return f"{path}: {key}: unknown key; see the comments in params.yaml for those that exist"
+    message = fault["msg"].removeprefix("Value error, ")
+    came = "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r}"
+    return f"{path}: {key}: {message}{came}"
+
+
+def load_params(path: Path = Path("params.yaml")) -> Params:
+    """Read and check params.yaml; every fault is one line that names the key's full path."""
+    if not path.is_file():
+        raise DopsdError(f"{path}: no such file; run from the project's root, where params.yaml is")
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise DopsdError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    try:
+        return Params.model_validate(raw)
+    except ValidationError as error:
+        raise DopsdError("\n".join(_line(fault, path) for fault in error.errors())) from error

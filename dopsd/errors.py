@@ -1,0 +1,12 @@
+"""The one error that ends a command with a single line for its user."""
+
+
+class DopsdError(Exception):
+    """Something the user can mend: names the key, file or row, what was expected and what to do.
+
+    `exit_code` is the status of the command that meets it: 2, unless a signal or a fault has its own.
+    """
+
+    def __init__(self, message: str, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

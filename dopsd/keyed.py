@@ -1,0 +1,44 @@
+"""Random numbers that are a pure function of their key: the same on every device, in every batch, after every resume.
+
+A key is folded from what names the draw (seed, update, problem, attempt, step, position, vocabulary entry) with the
+splitmix64 finaliser; no generator has a state that a crash could lose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
+FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
+SECOND = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _shift(value: Tensor, bits: int) -> Tensor:
+    """Logical right shift: torch's own copies the sign bit."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def fold(key: Tensor, part: Tensor | int) -> Tensor:
+    """Mix one more part into a key; int64, shapes broadcast."""
+    mixed = (key ^ (part * GOLDEN if isinstance(part, Tensor) else _wrap(part * GOLDEN))) + GOLDEN
+    mixed = (mixed ^ _shift(mixed, 30)) * FIRST
+    mixed = (mixed ^ _shift(mixed, 27)) * SECOND
+    return mixed ^ _shift(mixed, 31)
+
+
+def _wrap(value: int) -> int:
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def uniform(key: Tensor) -> Tensor:
+    """Float32 in the open interval (0, 1), one per key: 23 bits, so that neither log(u) nor log(-log(u)) overflows."""
+    return (_shift(key, 41).to(torch.float32) + 0.5) * 2.0**-23
+
+
+def text_key(*parts: str | int) -> int:
+    """A signed 64-bit key of names and numbers."""
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

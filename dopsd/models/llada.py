@@ -1,0 +1,196 @@
+"""The LLaDA architecture as a native transformers model, with the key names of the published checkpoints.
+
+A Llama-like stack without causal mask: position i of the output predicts token i (arXiv 2502.09992). Importing this
+module registers model_type "llada" with AutoConfig and AutoModelForMaskedLM; the embedded model is the same class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+
+from dopsd.errors import DopsdError
+
+READ = (  # fields of config.json that change what is computed: each must be there, none has a silent default
+    *("d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_hidden_size", "vocab_size", "embedding_size"),
+    *("weight_tying", "max_sequence_length", "rope_theta", "rms_norm_eps", "mask_token_id", "eos_token_id"),
+)
+FIXED = {  # values that this class computes; any other would load and be silently wrong
+    "block_type": "llama",
+    "activation_type": "silu",
+    "rope": True,
+    "rope_full_precision": True,
+    "include_bias": False,
+    "attention_layer_norm": False,
+    "layer_norm_type": "rms",
+}
+
+
+class LladaConfig(PretrainedConfig):
+    """Shape of a LLaDA model; the defaults are LLaDA-8B's published values, and are never used to fill a file."""
+
+    model_type = "llada"
+
+    def __init__(
+        self,
+        d_model: int = 4096,
+        n_heads: int = 32,
+        n_kv_heads: int = 32,
+        n_layers: int = 32,
+        mlp_hidden_size: int = 12288,
+        vocab_size: int = 126464,
+        embedding_size: int = 126464,
+        weight_tying: bool = False,
+        max_sequence_length: int = 4096,
+        rope_theta: float = 500000.0,
+        rms_norm_eps: float = 1e-5,
+        mask_token_id: int = 126336,
+        eos_token_id: int = 126081,
+        **others: Any,
+    ) -> None:
+        values = dict(locals())
+        for name in READ:
+            setattr(self, name, values[name])
+        self.num_hidden_layers, self.hidden_size = n_layers, d_model
+        self.num_attention_heads, self.num_key_value_heads = n_heads, n_kv_heads
+        super().__init__(eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | others))
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **others: Any) -> LladaConfig:
+        missing = [name for name in READ if name not in config_dict]
+        if missing:
+            raise DopsdError(f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is read")
+        for name, value in FIXED.items():
+            if config_dict.get(name, value) != value:
+                raise DopsdError(f"config.json has {name}: {config_dict[name]!r}; this model computes {value!r} only")
+        names = {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings"}
+        return super().from_dict({k: v for k, v in config_dict.items() if k not in names}, **others)
+
+
+class RMSNorm(nn.Module):
+    """Normalise in float32, return to the input's dtype, then scale."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return wide.to(x.dtype) * self.weight
+
+
+def rope_tables(length: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, width] in float32, for the half-split (NeoX) rotation."""
+    rates = theta ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * rates  # [T, width/2]
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding in float32. x [B, heads, T, width]."""
+    wide = x.float()
+    first, second = wide.chunk(2, -1)
+    return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
+
+
+class LladaBlock(nn.Module):
+    """Attention over the whole sequence, then a SwiGLU feed-forward; both pre-normalised."""
+
+    def __init__(self, config: LladaConfig) -> None:
+        super().__init__()
+        width, head = config.d_model, config.d_model // config.n_heads
+        self.heads, self.kv_heads = config.n_heads, config.n_kv_heads
+        self.attn_norm = RMSNorm(width, config.rms_norm_eps)
+        self.ff_norm = RMSNorm(width, config.rms_norm_eps)
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, head * self.kv_heads, bias=False)
+        self.v_proj = nn.Linear(width, head * self.kv_heads, bias=False)
+        self.attn_out = nn.Linear(width, width, bias=False)
+        self.ff_proj = nn.Linear(width, config.mlp_hidden_size, bias=False)
+        self.up_proj = nn.Linear(width, config.mlp_hidden_size, bias=False)
+        self.ff_out = nn.Linear(config.mlp_hidden_size, width, bias=False)
+
+    def attend(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        size, length, _ = x.shape
+        q = self.q_proj(x).view(size, length, self.heads, -1).transpose(1, 2)
+        k = self.k_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
+        v = self.v_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
+        out = nn.functional.scaled_dot_product_attention(
+            rotate(q, *rope), rotate(k, *rope), v, attn_mask=mask, enable_gqa=self.kv_heads != self.heads
+        )
+        return self.attn_out(out.transpose(1, 2).reshape(size, length, -1))
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        x = x + self.attend(self.attn_norm(x), rope, mask)
+        h = self.ff_norm(x)
+        return x + self.ff_out(nn.functional.silu(self.ff_proj(h)) * self.up_proj(h))
+
+
+class LladaTrunk(nn.Module):
+    """Everything but the language-model head's application: ids -> normalised hidden states."""
+
+    def __init__(self, config: LladaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(config.embedding_size, config.d_model),
+                "blocks": nn.ModuleList([LladaBlock(config) for _ in range(config.n_layers)]),
+                "ln_f": RMSNorm(config.d_model, config.rms_norm_eps),
+            }
+        )
+        if not config.weight_tying:
+            self.transformer["ff_out"] = nn.Linear(config.d_model, config.embedding_size, bias=False)
+
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """ids [B, T], attention_mask [B, T] with False on padding -> [B, T, D]."""
+        width = self.config.d_model // self.config.n_heads
+        rope = rope_tables(ids.shape[1], width, self.config.rope_theta, ids.device)
+        mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()
+        x = self.transformer["wte"](ids)
+        for block in self.transformer["blocks"]:
+            x = block(x, rope, mask)
+        return self.transformer["ln_f"](x)
+
+
+class LladaForMaskedLM(PreTrainedModel):
+    """LLaDA with its head; `model` is the trunk, `head` the projection to the vocabulary."""
+
+    config_class = LladaConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    _no_split_modules = ("LladaBlock",)
+    _supports_sdpa = True
+
+    def __init__(self, config: LladaConfig) -> None:
+        super().__init__(config)
+        self.model = LladaTrunk(config)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.transformer["wte"]
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.model.transformer["wte" if self.config.weight_tying else "ff_out"]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V]."""
+        return nn.functional.linear(hidden, self.get_output_embeddings().weight)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> MaskedLMOutput:
+        return MaskedLMOutput(logits=self.head(self.model(input_ids, attention_mask)))
+
+
+AutoConfig.register("llada", LladaConfig)
+AutoModelForMaskedLM.register(LladaConfig, LladaForMaskedLM)

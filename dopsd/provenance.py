@@ -1,0 +1,57 @@
+"""What a stage's result depends on: the modules it imports, found by reading them, and digests of files."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file, read in pieces."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _file(module: str) -> Path | None:
+    spec = find_spec(module)
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def imported(path: Path) -> set[str]:
+    """Modules of this package that a file imports, anywhere in it: at its top or inside functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.startswith("dopsd.") and _is_module(name)}
+
+
+@cache
+def _is_module(name: str) -> bool:
+    try:
+        return _file(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@cache
+def closure(*modules: str) -> tuple[str, ...]:
+    """Those modules and all that they import, sorted; what is loaded by name (tasks, methods) must be given."""
+    seen: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += imported(_file(name)) - seen
+    return tuple(sorted(seen))
+
+
+def sources(*modules: str) -> list[Path]:
+    """Files of the closure."""
+    return [_file(name) for name in closure(*modules)]

@@ -1,0 +1,185 @@
+"""`dopsd publish`: MLflow runs, checkpoints and the champion alias, rebuilt from files on disk.
+
+No stage writes to the registry: a result restored from DVC's cache, without running anything, must be published as
+well. Everything is looked up by digest or fingerprint first, so that publishing twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from dopsd.checkpoint import ADAPTER
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.progress import say
+from dopsd.provenance import sha256
+from dopsd.runfolder import LOG, cell_folder, identity, read_curve, report_folder, scratch_folder
+from dopsd.tracking import connect, sync, tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+DIGEST_TAG = "dopsd.digest"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task x method x seed whose stages have run, and its MLflow run."""
+
+    task: str
+    method: str
+    seed: int
+    folder: Path
+    run_id: str
+
+
+def run(params: Params) -> dict[str, str]:
+    """Publish every finished cell of the matrix; the champion's version by task."""
+    if not params.tracking.enabled:
+        raise DopsdError("tracking.enabled is false in params.yaml: set it to true to publish")
+    uri = tracking_uri(params.tracking.uri)
+    try:
+        client = connect(uri)
+        cells = [cell for cell in _cells(params, client) if cell]
+        champions: dict[str, tuple[float, str]] = {}
+        for cell in cells:
+            version, accuracy = _publish_cell(params, client, cell)
+            champions[cell.task] = max(champions.get(cell.task, (-1.0, "")), (accuracy, version))
+        for task, (_, version) in champions.items():
+            client.set_registered_model_alias(_model_name(params, task), "champion", version)
+    except ImportError as error:
+        raise DopsdError(f"publish: mlflow is not installed ({error}); pip install mlflow") from error
+    except OSError as error:
+        raise DopsdError(f"publish: {uri} does not answer ({error}); all results are on disk, publish again later") from error
+    say(f"published {len(cells)} runs to {uri}")
+    return {task: version for task, (_, version) in champions.items()}
+
+
+def _model_name(params: Params, task: str) -> str:
+    return f"{params.tracking.registered_model}-{task}"
+
+
+def _cells(params: Params, client: MlflowClient) -> list[Cell | None]:
+    m = params.matrix
+    return [_cell(params, client, t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
+
+
+def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: int) -> Cell | None:
+    folder = cell_folder(task, method, seed)
+    if not (folder / "test" / "test.json").is_file():
+        say(f"publish: {folder} has no test results yet; left out")
+        return None
+    scratch = scratch_folder(params, task, method, seed)
+    log = scratch / LOG if (scratch / LOG).is_file() else folder / "train" / LOG
+    run_id = sync(client, identity(params, task, method, seed), log, scratch)
+    return Cell(task, method, seed, folder, run_id)
+
+
+def _publish_cell(params: Params, client: MlflowClient, cell: Cell) -> tuple[str, float]:
+    """Curve, checkpoints, figures and registration of one run; the registered version and its selection accuracy."""
+    chosen = json.loads((cell.folder / "best" / "select.json").read_text())
+    tested = next(iter(json.loads((cell.folder / "test" / "test.json").read_text())["protocols"].values()))
+    if client.get_run(cell.run_id).info.status != "FINISHED":
+        _log_tags_and_data(client, cell)
+    models = _log_checkpoints(params, client, cell)
+    _log_once(client, cell.run_id, _best_metrics(chosen, tested), int(chosen["update"]))
+    figures = report_folder(cell.task, cell.method, cell.seed)
+    if figures.is_dir():
+        client.log_artifacts(cell.run_id, str(figures), "report")
+    client.set_terminated(cell.run_id, "FINISHED")
+    version = _register(params, client, cell, chosen, models[chosen["digest"]])
+    return version, float(chosen["accuracy"])
+
+
+def _best_metrics(chosen: dict[str, Any], tested: dict[str, Any]) -> dict[str, float]:
+    low, high = tested["paired"]["interval"]
+    return {
+        "best/update": chosen["update"],
+        "best/validation_accuracy" if chosen["split"] == "validation" else "best/selection_on_test": chosen["accuracy"],
+        "best/test_accuracy": tested["best"]["accuracy"],
+        "best/test_base_accuracy": tested["base"]["accuracy"],
+        "best/test_difference": tested["paired"]["difference"],
+        "best/test_difference_low": low,
+        "best/test_difference_high": high,
+    }
+
+
+def _log_once(client: MlflowClient, run_id: str, metrics: dict[str, float], step: int, model_id: str | None = None) -> None:
+    """Log what the run does not have at this step."""
+    for name, value in metrics.items():
+        if all(point.step != step for point in client.get_metric_history(run_id, name)):
+            client.log_metric(run_id, name, float(value), step=step, model_id=model_id)
+
+
+def _log_tags_and_data(client: MlflowClient, cell: Cell) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    for split, digest in data_digests(cell.task).items():
+        source = json.dumps({"path": f"data/{cell.task}/{split}.jsonl"})
+        data = Dataset(f"{cell.task}-{split}", digest, "local", source)
+        client.log_inputs(cell.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", split)])])
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    if head.returncode == 0:
+        client.set_tag(cell.run_id, "mlflow.source.git.commit", head.stdout.strip())
+
+
+def data_digests(task: str) -> dict[str, str]:
+    """DVC's md5 of each split, from dvc.lock."""
+    lock = Path("dvc.lock")
+    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
+    outs = [out for name, stage in stages.items() if name.startswith("prepare") for out in stage.get("outs", [])]
+    return {Path(out["path"]).stem: out["md5"] for out in outs if Path(out["path"]).parts[:2] == ("data", task)}
+
+
+def _log_checkpoints(params: Params, client: MlflowClient, cell: Cell) -> dict[str, str]:
+    """Every checkpoint as a LoggedModel with its evaluation; ids by adapter digest."""
+    experiment = client.get_run(cell.run_id).info.experiment_id
+    known = client.search_logged_models([experiment], f"source_run_id = '{cell.run_id}'", max_results=1000)
+    found = {m.tags[DIGEST_TAG]: m.model_id for m in known if DIGEST_TAG in m.tags and str(m.status) == "READY"}
+    curve = read_curve(cell.folder / "evaluate" / "curve.csv")
+    curve = [row for row in curve if row["protocol"] == curve[0]["protocol"]]
+    for row in curve:
+        folder = cell.folder / "train" / f"step-{row['update']:06d}"
+        model = None
+        if folder.is_dir():
+            digest = sha256(folder / ADAPTER)
+            model = found.get(digest) or _log_model(client, experiment, cell, folder, digest)
+            found[digest] = model
+        figures = {
+            "eval/accuracy": row["accuracy"],
+            "eval/low": row["low"],
+            "eval/high": row["high"],
+            "eval/whole": row["whole"],
+        }
+        _log_once(client, cell.run_id, figures, row["update"], model)
+    return found
+
+
+def _log_model(client: MlflowClient, experiment: str, cell: Cell, folder: Path, digest: str) -> str:
+    name = f"{cell.task}-{cell.method}-{cell.seed}-{folder.name}"
+    tags = {DIGEST_TAG: digest, "update": folder.name[5:]}
+    model = client.create_logged_model(experiment, name, cell.run_id, tags, model_type="lora")
+    client.log_model_artifacts(model.model_id, str(folder))
+    client.finalize_logged_model(model.model_id, "READY")
+    return model.model_id
+
+
+def _register(params: Params, client: MlflowClient, cell: Cell, chosen: dict[str, Any], model_id: str) -> str:
+    """The version of the selected checkpoint, registered if it is not; its number."""
+    import mlflow
+
+    name = _model_name(params, cell.task)
+    if all(m.name != name for m in client.search_registered_models(f"name = '{name}'")):
+        client.create_registered_model(name)
+    for version in client.search_model_versions(f"name = '{name}'"):
+        if version.tags.get(DIGEST_TAG) == chosen["digest"] and version.run_id in (None, "", cell.run_id):
+            return str(version.version)
+    tags = {DIGEST_TAG: chosen["digest"], "method": cell.method, "seed": str(cell.seed), "update": str(chosen["update"])}
+    mlflow.set_tracking_uri(tracking_uri(params.tracking.uri))
+    return str(mlflow.register_model(f"models:/{model_id}", name, tags=tags).version)

@@ -1,0 +1,225 @@
+"""The folder of one training run: its log, its checkpoints, its resume, and how it ends when it is interrupted."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import shutil
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from dopsd import checkpoint
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.models.lora import adapter_tensors, load_adapter, save_config
+from dopsd.progress import WORK, say, write_json
+from dopsd.tracking import Identity, tracking_uri
+from dopsd.types import Sums
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+RUNS = Path("runs")
+REPORTS = Path("reports")
+LOG = "log.jsonl"
+
+
+def cell_folder(task: str, method: str, seed: int) -> Path:
+    return RUNS / task / method / str(seed)
+
+
+def report_folder(task: str, method: str, seed: int) -> Path:
+    return REPORTS / task / method / str(seed)
+
+
+def base_files(params: Params) -> list[Path]:
+    return sorted(Path(params.model.path).glob("*.safetensors"))
+
+
+def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
+    """work/train-<hash of settings, data, base and code>: another setting never finds this run's checkpoints."""
+    dump = params.model_dump()
+    sections = {name: dump[name] for name in ("model", "sampling", "train")}
+    sections |= {"task": task, "seed": seed, "method": method, method: dump["method"][method]}
+    files = [Path("data") / task / "train.jsonl", *base_files(params)]
+    code = ("dopsd.stages.train", f"dopsd.tasks.{task}", f"dopsd.methods.{method}")
+    return WORK / f"train-{checkpoint.fingerprint(sections, files, *code)}"
+
+
+class Interrupts:
+    """SIGINT and SIGTERM let the update finish; the loop saves, then leaves with 130 or 143."""
+
+    def __enter__(self) -> Self:
+        self.caught = 0
+        self.old = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.old.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.caught:
+            raise KeyboardInterrupt
+        self.caught = number
+
+    def stop_if_caught(self, scratch: Path) -> None:
+        if self.caught:
+            name = signal.Signals(self.caught).name
+            raise DopsdError(f"train: {name}; saved in {scratch}, the same command continues", 128 + self.caught)
+
+
+class RunFolder:
+    """Log lines and checkpoints of a Loop in `scratch`."""
+
+    def __init__(self, scratch: Path, accelerator: Accelerator) -> None:
+        self.scratch, self.accelerator = scratch, accelerator
+        self.is_main = accelerator.is_main_process
+        scratch.mkdir(parents=True, exist_ok=True)
+
+    def log(self, update: int, figures: dict[str, float], seconds: float) -> None:
+        """Append one update's figures; lines under `time/` stay out of what DVC compares."""
+        if not self.is_main:
+            return
+        line = json.dumps({"update": update, **figures, "time/update_seconds": round(seconds, 3)}, sort_keys=True)
+        with (self.scratch / LOG).open("a") as log:
+            log.write(line + "\n")
+
+    def save(self, loop: Any) -> None:
+        """Write step-N; a full disk leaves the checkpoints that were there."""
+        half = self.scratch / f"step-{loop.update:06d}.tmp"
+        try:
+            if self.is_main:
+                shutil.rmtree(half, ignore_errors=True)
+                half.mkdir()
+            self.accelerator.wait_for_everyone()
+            self._write(loop, half)
+            self.accelerator.wait_for_everyone()
+            if self.is_main:
+                checkpoint.seal(half, half.with_suffix(""))
+                checkpoint.prune(self.scratch)
+        except OSError as error:
+            shutil.rmtree(half, ignore_errors=True)
+            if error.errno != errno.ENOSPC:
+                raise
+            raise DopsdError(
+                f"train: no space left on the disk for a checkpoint in {self.scratch}; those before update {loop.update} "
+                "are whole. Free some space (`dopsd clean`), then run the same command"
+            ) from error
+
+    def _write(self, loop: Any, half: Path) -> None:
+        rank = self.accelerator.process_index
+        own = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
+        checkpoint.save_tensors(own, half / f"batches.{rank}.safetensors")
+        if not self.is_main:
+            return
+        checkpoint.save_tensors(adapter_tensors(loop.policy.adapted), half / checkpoint.ADAPTER)
+        save_config(loop.policy.adapted, half)
+        state = {f"ema/{name}": tensor for name, tensor in loop.policy.ema.items()}
+        for name, p in loop.parameters.items():
+            state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
+        checkpoint.save_tensors(state, half / "trainer.safetensors")
+        counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
+        write_json(half / "state.json", counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes})
+
+    def resume(self, loop: Any) -> None:
+        """Bring the loop to the newest whole checkpoint, and the log with it."""
+        found = checkpoint.newest_resumable(self.scratch)
+        if found:
+            state = json.loads((found.path / "state.json").read_text())
+            if state["ranks"] != self.accelerator.num_processes:
+                raise DopsdError(
+                    f"train: {found.path} was made by {state['ranks']} ranks, this run has {self.accelerator.num_processes}; "
+                    "use as many, or remove the folder to start anew"
+                )
+            self._restore(loop, found.path, state)
+            say(f"train: continuing after update {loop.update} from {found.path}")
+        if self.is_main:
+            self._cut_log(loop.update)
+
+    def _restore(self, loop: Any, folder: Path, state: dict[str, Any]) -> None:
+        load_adapter(loop.policy.adapted, checkpoint.read_adapter(folder))
+        device = loop.policy.device
+        tensors = {k: v.to(device) for k, v in checkpoint.load_tensors(folder / "trainer.safetensors").items()}
+        for name, p in loop.parameters.items():
+            kinds = ("step", "exp_avg", "exp_avg_sq")
+            loop.optimizer.state[p] = {kind: tensors[f"{kind}/{name}"] for kind in kinds}
+        loop.policy.ema = {k.removeprefix("ema/"): v for k, v in tensors.items() if k.startswith("ema/")}
+        own = checkpoint.load_tensors(folder / f"batches.{self.accelerator.process_index}.safetensors")
+        torch.set_rng_state(own.pop("rng"))
+        waiting = checkpoint.unpack_updates(own, state["waiting"])
+        loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
+        loop.update, loop.counters = state["update"], state["counters"]
+        loop.gathered = Sums({name: (total, count) for name, (total, count) in state["gathered"].items()})
+
+    def _cut_log(self, update: int) -> None:
+        """Drop log lines after the checkpoint, half-written ones included: they will be made again."""
+        path = self.scratch / LOG
+        if not path.exists():
+            return
+        kept = [line for line in path.read_text().splitlines() if _update_of(line) <= update]
+        half = path.with_suffix(".tmp")
+        half.write_text("".join(line + "\n" for line in kept))
+        half.rename(path)
+
+
+def _update_of(line: str) -> float:
+    try:
+        return json.loads(line)["update"]
+    except (ValueError, KeyError):
+        return float("inf")
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def publish_run(scratch: Path, out: Path, every: int) -> None:
+    """Copy adapters and log to the stage's out, without timings or anything else that differs between two doors."""
+    half = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(half, ignore_errors=True)
+    half.mkdir(parents=True)
+    whole = checkpoint.checkpoints(scratch)
+    for found in whole:
+        if found.update % every == 0 or found is whole[-1]:
+            target = half / f"step-{found.update:06d}"
+            target.mkdir()
+            for name in (checkpoint.ADAPTER, "adapter_config.json"):
+                shutil.copyfile(found.path / name, target / name)
+    rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(scratch / LOG)]
+    (half / LOG).write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
+    last = rows[-1]
+    counts = {k.removeprefix("count/"): v for k, v in last.items() if k.startswith("count/")}
+    write_json(half / "summary.json", {"updates": last["update"], "final_loss": last["loss"], **counts})
+    shutil.rmtree(out, ignore_errors=True)
+    half.rename(out)
+
+
+def identity(params: Params, task: str, method: str, seed: int) -> Identity:
+    """The MLflow run of this cell: the same names of tags and parameters for every method."""
+    dump = params.model_dump()
+    sections = {"sampling": dump["sampling"], "train": dump["train"], "model": dump["model"], "method": dump["method"][method]}
+    values = {f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"}
+    values |= {f"lora.{k}": v for k, v in dump["train"]["lora"].items()}
+    tags = {"task": task, "method": method, "seed": str(seed), "model": params.model.path}
+    return Identity(
+        tracking_uri(params.tracking.uri),
+        params.tracking.experiment,
+        f"{task}-{method}-{seed}",
+        scratch_folder(params, task, method, seed).name,
+        tags,
+        {"task": task, "method.name": method, "seed": str(seed)} | {k: str(v) for k, v in values.items()},
+    )
+
+
+def read_curve(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="") as lines:
+        return [
+            {k: v if k == "protocol" else int(v) if k in ("update", "n") else float(v) for k, v in row.items()}
+            for row in csv.DictReader(lines)
+        ]

@@ -1,0 +1,101 @@
+"""What a person reads in the terminal: the summary of a demo, and one answer denoised step by step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.runfolder import LOG, cell_folder, read_log, report_folder, scratch_folder
+from dopsd.tracking import tracking_uri
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _with_interval(value: float, interval: list[float]) -> str:
+    return f"{_percent(value)} [{_percent(interval[0])}, {_percent(interval[1])}]"
+
+
+def summary(params: Params) -> None:
+    """Accuracy in percent on test with 95% intervals, a row a run, then what it cost and where it is."""
+    console = Console()
+    table = Table(title="Base against trained, test split, accuracy in % with 95% interval")
+    for column in ("task", "method", "seed", "n", "base", "trained", "paired difference", "update"):
+        table.add_column(column)
+    m, costs = params.matrix, []
+    for task, method, seed in ((t, n, s) for t in m.tasks for n in m.methods for s in m.seeds):
+        folder = cell_folder(task, method, seed)
+        if not (folder / "test" / "test.json").is_file():
+            continue
+        tested = json.loads((folder / "test" / "test.json").read_text())
+        found = next(iter(tested["protocols"].values()))
+        sides = [_with_interval(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")]
+        gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
+        cells = [task, method, str(seed), str(found["base"]["n"]), *sides, gap, str(tested["selected"]["update"])]
+        table.add_row(*cells)
+        costs.append(_cost(params, task, method, seed))
+    if not costs:
+        raise DopsdError("summary: no finished run of params.yaml's matrix; `dvc repro` makes them")
+    console.print(table)
+    for line in costs:
+        console.print(line, highlight=False)
+    console.print(_where(params), highlight=False)
+
+
+def _cost(params: Params, task: str, method: str, seed: int) -> str:
+    folder = cell_folder(task, method, seed)
+    c = json.loads((folder / "train" / "summary.json").read_text())
+    log = scratch_folder(params, task, method, seed) / LOG
+    seconds = "restored from the cache"
+    if log.is_file():
+        seconds = f"{sum(row['time/update_seconds'] for row in read_log(log)):.0f} s"
+    figures = report_folder(task, method, seed)
+    return (
+        f"{task}/{method}/{seed}: {c['updates']} updates, {c['rollouts']} rollouts, {c['trajectories']} trajectories kept, "
+        f"{c['sampled_tokens']} sampled tokens, {seconds}
+  adapter: {folder / 'best'}   figures: {figures}"
+    )
+
+
+def _where(params: Params) -> str:
+    uri = tracking_uri(params.tracking.uri)
+    if not uri.startswith("sqlite"):
+        return f"MLflow: {uri}"
+    return "MLflow: `make mlflow`, then http://127.0.0.1:5000 (experiment dopsd, chart view)"
+
+
+def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | None, temperature: float, seed: int) -> None:
+    """Denoise one answer and print the state after every step: new tokens green, masks as dots."""
+    from dopsd.evaluations import Evaluator
+    from dopsd.keyed import text_key
+    from dopsd.sampling import Draw, denoise
+    from dopsd.scoring import decoding
+
+    evaluator = Evaluator(params, task_name, "test")
+    problem = evaluator.task.ask(puzzle) if puzzle else evaluator.problems[0]
+    policy = evaluator.with_adapter(adapter)
+    prompt = policy.encode(evaluator.task.messages(problem, params.model.prompt_style))
+    draw = Draw(problem.id, 0, prompt, text_key("sample", seed, problem.id))
+    rollout = denoise(policy, [draw], decoding(params.sampling, temperature))[0]
+    console = Console()
+    console.print(f"problem {problem.prompt}")
+    tokens = policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist())
+    for step in range(params.sampling.steps):
+        console.print(Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)), soft_wrap=True)
+    verdict = evaluator.task.verify(problem, policy.decode(rollout.completion_ids))
+    console.print(f"answer {verdict.answer}   score {verdict.score:.2f}   solution {problem.answer}")
+
+
+def _state(tokens: list[str], revealed: list[int], step: int) -> Text:
+    line = Text()
+    for token, at in zip(tokens, revealed, strict=True):
+        shown = "_" if token.startswith("<|") else token
+        line.append(shown if at <= step else "·", style="bold green" if at == step else "")
+    return line

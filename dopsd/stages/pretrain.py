@@ -1,0 +1,137 @@
+"""`dopsd pretrain`: the embedded base, trained by masked diffusion on careful and careless worked solutions.
+
+The mixture makes the base what a pretrained model is: able, but not reliable. The response keeps the layout of
+rollouts (gen_length tokens, padded with end of text), as LLaDA's fine-tuning does (arXiv 2502.09992, section 2.3).
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dopsd.checkpoint import fingerprint, fsync_rename, load_tensors, save_tensors
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.keyed import text_key
+from dopsd.losses import masked_diffusion_loss
+from dopsd.models import LlmPolicy
+from dopsd.models.llada import LladaForMaskedLM
+from dopsd.models.tiny import build_config, build_tokenizer
+from dopsd.progress import WORK, Progress
+from dopsd.sampling import left_pad
+from dopsd.tasks import load_task
+from dopsd.tasks.storage import DATA
+from dopsd.types import MaskedTexts, Problem, Task
+
+SAVE_EVERY = 50  # updates between resume points
+
+
+def run(params: Params, task_name: str) -> None:
+    shape, base = params.pretrain, Path("base")
+    files = [DATA / task_name / "train.jsonl"]
+    sections = {"pretrain": shape.model_dump(), "sampling": params.sampling.model_dump(), "model": params.model.model_dump()}
+    scratch = WORK / f"pretrain-{fingerprint(sections, files, 'dopsd.stages.pretrain')}"
+    policy = _fresh(params)
+    trainer = Trainer(params, load_task(task_name, params.data), policy)
+    with Progress("pretrain", shape.updates, "update", str(scratch)) as progress:
+        first = trainer.resume(scratch)
+        progress.resume_at(first)
+        for update in range(first, shape.updates):
+            loss = trainer.step(update)
+            progress.step(note=f"loss {loss:.3f}")
+            if (update + 1) % SAVE_EVERY == 0:
+                trainer.save(scratch, update + 1)
+    _write(policy, base)
+
+
+def _fresh(params: Params) -> LlmPolicy:
+    tokenizer = build_tokenizer()
+    with torch.random.fork_rng():
+        torch.manual_seed(params.pretrain.seed)
+        model = LladaForMaskedLM(build_config(params.pretrain, tokenizer))
+    return LlmPolicy(model, tokenizer, None, 0)
+
+
+def _write(policy: LlmPolicy, base: Path) -> None:
+    half = base.with_name(f".{base.name}.tmp")
+    shutil.rmtree(half, ignore_errors=True)
+    policy.core.save_pretrained(half)
+    policy.tokenizer.save_pretrained(half)
+    shutil.rmtree(base, ignore_errors=True)
+    half.rename(base)
+
+
+class Trainer:
+    """AdamW on batches of freshly written solutions; every draw is keyed by (seed, update)."""
+
+    def __init__(self, params: Params, task: Task, policy: LlmPolicy) -> None:
+        self.shape, self.length, self.style = params.pretrain, params.sampling.gen_length, params.model.prompt_style
+        self.task, self.policy = task, policy
+        self.problems = task.load("train")
+        self.parameters = dict(policy.core.named_parameters())
+        self.optimizer = torch.optim.AdamW(
+            self.parameters.values(), lr=self.shape.learning_rate, weight_decay=self.shape.weight_decay
+        )
+
+    def rate(self, update: int) -> float:
+        """Linear warm-up, then linear decay to a twentieth."""
+        if update < self.shape.warmup_updates:
+            return (update + 1) / self.shape.warmup_updates
+        rest = (update - self.shape.warmup_updates) / max(self.shape.updates - self.shape.warmup_updates, 1)
+        return 1 - 0.95 * rest
+
+    def step(self, update: int) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.shape.learning_rate * self.rate(update)
+        loss = masked_diffusion_loss(self.policy, self.batch(update)).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters.values(), 1.0)
+        self.optimizer.step()
+        if not torch.isfinite(loss):
+            raise DopsdError(f"pretrain: loss is {loss.item()} at update {update + 1}; lower pretrain.learning_rate", 1)
+        return loss.item()
+
+    def batch(self, update: int) -> MaskedTexts:
+        draw = random.Random(text_key("pretrain", self.shape.seed, update))
+        rows = [self.row(draw.choice(self.problems), draw) for _ in range(self.shape.batch_size)]
+        prompts, mask = left_pad([prompt for prompt, _ in rows], self.policy.eos_id)
+        targets = torch.stack([text for _, text in rows])  # [B, G]
+        noise = torch.Generator().manual_seed(text_key("mask", self.shape.seed, update))
+        share = torch.rand(len(rows), 1, generator=noise) * 0.999 + 0.001  # t ~ U(0.001, 1)
+        hidden = torch.rand(targets.shape, generator=noise) < share
+        ids = torch.cat([prompts, targets.masked_fill(hidden, self.policy.mask_id)], 1)
+        mask = torch.cat([mask, torch.ones_like(hidden)], 1)
+        return MaskedTexts(ids, mask, targets, hidden, 1 / share[:, 0], torch.ones(len(rows)))
+
+    def row(self, problem: Problem, draw: random.Random) -> tuple[Tensor, Tensor]:
+        """Prompt [P] and completion [G], padded with end of text."""
+        is_careful = draw.random() < self.shape.careful_share
+        text = self.task.worked_solution(problem, is_careful, draw)
+        ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(ids) >= self.length:
+            raise DopsdError(f"sampling.gen_length: {self.length} tokens do not hold a solution of {len(ids)} and its end")
+        prompt = self.policy.encode(self.task.messages(problem, self.style))
+        return prompt, torch.tensor(ids + [self.policy.eos_id] * (self.length - len(ids)))
+
+    def save(self, scratch: Path, update: int) -> None:
+        state = {f"model.{name}": p.detach() for name, p in self.parameters.items()}
+        for name, p in self.parameters.items():
+            state |= {f"{kind}.{name}": value for kind, value in self.optimizer.state[p].items()}
+        scratch.mkdir(parents=True, exist_ok=True)
+        save_tensors(state | {"update": torch.tensor(update)}, scratch / "resume.tmp")
+        fsync_rename(scratch / "resume.tmp", scratch / "resume.safetensors")
+
+    def resume(self, scratch: Path) -> int:
+        """Put the last resume point in place; 0 where there is none."""
+        if not (scratch / "resume.safetensors").is_file():
+            return 0
+        state = load_tensors(scratch / "resume.safetensors")
+        for name, p in self.parameters.items():
+            p.data.copy_(state[f"model.{name}"])
+            self.optimizer.state[p] = {kind: state[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
+        return int(state["update"])

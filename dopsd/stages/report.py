@@ -1,0 +1,131 @@
+"""`dopsd report --task sudoku --method d_opsd --seed 0`: figures of a run in reports/<task>/<method>/<seed>/."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.config import Params
+from dopsd.progress import write_json
+from dopsd.runfolder import LOG, cell_folder, read_curve, read_log, report_folder
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PNG = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
+FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score")
+
+
+def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    cell, out = cell_folder(task_name, method_name, seed), report_folder(task_name, method_name, seed)
+    half = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(half, ignore_errors=True)
+    half.mkdir(parents=True)
+    tested = json.loads((cell / "test" / "test.json").read_text())
+    draw_accuracy(read_curve(cell / "evaluate" / "curve.csv"), tested, half / "accuracy.png")
+    draw_training(read_log(cell / "train" / LOG), half / "training.png")
+    draw_trajectory(json.loads((cell / "test" / "trajectory.json").read_text()), half / "trajectory.png")
+    costs = json.loads((cell / "train" / "summary.json").read_text())
+    first = next(iter(tested["protocols"].values()))
+    write_json(half / "summary.json", {"costs": costs, "selected": tested["selected"]["update"], **_figures(first)})
+    shutil.rmtree(out, ignore_errors=True)
+    half.rename(out)
+
+
+def _figures(found: dict[str, Any]) -> dict[str, Any]:
+    sides = {side: {k: found[side][k] for k in ("accuracy", "interval", "whole", "n")} for side in ("base", "best")}
+    return sides | {"paired": found["paired"]}
+
+
+def _axes(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot.subplots(rows, columns, figsize=size, squeeze=False)
+
+
+def _save(figure: Any, path: Path) -> None:
+    from matplotlib import pyplot
+
+    figure.savefig(path, **PNG)
+    pyplot.close(figure)
+
+
+def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
+    """Accuracy over updates with its 95% band, one line a protocol; the selected checkpoint is ringed."""
+    figure, axes = _axes(1, 1, (7, 4))
+    axis: Axes = axes[0][0]
+    for name in dict.fromkeys(row["protocol"] for row in curve):
+        rows = [row for row in curve if row["protocol"] == name]
+        updates = [row["update"] for row in rows]
+        axis.plot(updates, [row["accuracy"] for row in rows], marker="o", label=f"{name}, n = {rows[0]['n']}")
+        axis.fill_between(updates, [row["low"] for row in rows], [row["high"] for row in rows], alpha=0.2)
+    chosen = tested["selected"]
+    axis.plot(chosen["update"], chosen["accuracy"], "o", ms=14, mfc="none", color="black", label="selected")
+    axis.axhline(chosen["base_accuracy"], ls="--", lw=1, color="grey", label="base")
+    axis.set(
+        xlabel="update",
+        ylabel=f"{chosen['split']} accuracy",
+        title=f"{tested['method']} on {tested['task']}, seed {tested['seed']}",
+    )
+    axis.legend()
+    _save(figure, path)
+
+
+def draw_training(log: list[dict[str, float]], path: Path) -> None:
+    """Loss, overlap with the teacher, clip ratio and first-attempt score over updates, with a running mean."""
+    names = [name for name in FIGURES if any(name in row for row in log)]
+    figure, axes = _axes(len(names), 1, (7, 2.1 * len(names)))
+    for axis, name in zip(axes[:, 0], names, strict=True):
+        rows = [(row["update"], row[name]) for row in log if name in row]
+        updates, values = zip(*rows, strict=True)
+        means = [sum(values[max(0, i - 9) : i + 1]) / len(values[max(0, i - 9) : i + 1]) for i in range(len(values))]
+        axis.plot(updates, values, lw=0.6, alpha=0.5, color="tab:blue")
+        axis.plot(updates, means, lw=1.8, color="tab:blue")
+        axis.set_ylabel(name)
+    axes[-1][0].set_xlabel("update (thin: each, thick: mean of ten)")
+    _save(figure, path)
+
+
+def draw_trajectory(found: dict[str, Any], path: Path) -> None:
+    """Student and teacher states side by side, a row a step: which token was revealed when (paper, Fig. 2)."""
+    tokens, revealed = found["tokens"], found["revealed_at"]
+    steps = len(found["shown"])
+    figure, axes = _axes(1, 2, (0.62 * len(tokens), 0.32 * steps + 1))
+    for axis, title in zip(axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True):
+        axis.set(xlim=(0, len(tokens)), ylim=(steps, 0), title=title, xlabel="position in the answer", ylabel="step")
+        for edge in range(0, len(tokens) + 1, found["block_length"]):
+            axis.axvline(edge, color="black", lw=0.8)
+    for step, shown in enumerate(found["shown"]):
+        for place, token in enumerate(tokens):
+            _cell(axes[0][0], place, step, token, revealed[place], is_shown=False)
+            _cell(axes[0][1], place, step, token, revealed[place], is_shown=place in shown)
+    verdict = found["verdict"]
+    figure.suptitle(f"puzzle {found['problem']}   answer {verdict['answer']}   score {verdict['score']:.2f}")
+    _save(figure, path)
+
+
+def _cell(axis: Axes, place: int, step: int, token: str, revealed_at: int, is_shown: bool) -> None:
+    """A masked cell is grey, a token committed at this step green, a known one white, one shown to the teacher orange."""
+    is_masked = revealed_at >= step
+    colour = "orange" if is_shown else "palegreen" if revealed_at == step else "lightgrey" if is_masked else "white"
+    axis.add_patch(_rectangle((place, step), colour))
+    if is_shown or revealed_at <= step:
+        axis.text(place + 0.5, step + 0.5, _label(token), ha="center", va="center", fontsize=7)
+
+
+def _rectangle(corner: tuple[int, int], colour: str) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", lw=0.3)
+
+
+def _label(token: str) -> str:
+    """Tags and special tokens by their first letters, so that they fit a cell."""
+    if token.startswith("<|"):
+        return "·"
+    return token if len(token) == 1 else token.strip("<>")[:2] if "/" not in token else "/" + token.strip("</>")[:1]

@@ -1,0 +1,33 @@
+"""`dopsd select --task sudoku --method d_opsd --seed 0`: the checkpoint that is best on the selection split.
+
+The paper takes the best of 20 checkpoints on the test set; `select.split: test` does so too, and says it. On ties the
+earlier checkpoint is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from dopsd.checkpoint import ADAPTER
+from dopsd.config import Params
+from dopsd.progress import say, write_json
+from dopsd.provenance import sha256
+from dopsd.runfolder import cell_folder
+
+
+def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    cell = cell_folder(task_name, method_name, seed)
+    found = json.loads((cell / "evaluate" / "summary.json").read_text())
+    chosen = cell / "train" / f"step-{found['best_update']:06d}"
+    half = cell / ".best.tmp"
+    shutil.rmtree(half, ignore_errors=True)
+    shutil.copytree(chosen, half)
+    facts = {"update": found["best_update"], "accuracy": found["best"], "base_accuracy": found["base"], "n": found["n"]}
+    write_json(half / "select.json", facts | {"split": found["split"], "digest": sha256(chosen / ADAPTER)})
+    shutil.rmtree(cell / "best", ignore_errors=True)
+    half.rename(cell / "best")
+    if params.select.split == "test":
+        say("select: chosen ON THE TEST SET (select.split: test), as the paper does; the test accuracy is optimistic")
+    if found["best"] <= found["base"]:
+        say(f"select: no checkpoint beats the base on {found['split']} ({found['best']:.4f} against {found['base']:.4f})")

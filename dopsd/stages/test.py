@@ -1,0 +1,67 @@
+"""`dopsd test --task sudoku --method d_opsd --seed 0`: base and selected checkpoint, once, on the test split, paired."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+
+from dopsd.config import Params
+from dopsd.evaluations import Evaluator
+from dopsd.keyed import text_key
+from dopsd.progress import write_json
+from dopsd.runfolder import cell_folder
+from dopsd.sampling import Draw, denoise
+from dopsd.scoring import bootstrap, decoding
+from dopsd.teacher import Geometry, reveal
+
+KEPT = ("accuracy", "interval", "n", "whole", "per_problem")
+
+
+def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    cell = cell_folder(task_name, method_name, seed)
+    evaluator = Evaluator(params, task_name, "test")
+    reports = evaluator.reports("test", [None, cell / "best"])
+    chosen = json.loads((cell / "best" / "select.json").read_text())
+    facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
+    compared = {name: compare(*found, params.evaluate.bootstrap) for name, found in reports.items()}
+    write_json(cell / "test" / "trajectory.json", trajectory(params, evaluator, cell / "best"))
+    write_json(cell / "test" / "test.json", facts | {"protocols": compared})
+    write_json(cell / "test" / "summary.json", {name: _flat(found) for name, found in compared.items()})
+
+
+def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:
+    """Both reports, and the paired difference over problems with its 95% bootstrap interval."""
+    gaps = [best["per_problem"][name] - value for name, value in base["per_problem"].items()]
+    paired = {"difference": sum(gaps) / len(gaps), "interval": bootstrap(gaps, resamples)}
+    sides = {"base": base, "best": best}
+    return {side: {key: found[key] for key in KEPT} for side, found in sides.items()} | {"paired": paired}
+
+
+def _flat(found: dict[str, Any]) -> dict[str, float]:
+    low, high = found["paired"]["interval"]
+    accuracies = {"base": found["base"]["accuracy"], "best": found["best"]["accuracy"]}
+    return accuracies | {"difference": found["paired"]["difference"], "low": low, "high": high}
+
+
+def trajectory(params: Params, evaluator: Evaluator, adapter: Any) -> dict[str, Any]:
+    """One test problem denoised at the training temperature: each token, its step, and what a teacher would be shown."""
+    policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
+    prompt = policy.encode(evaluator.task.messages(problem, params.model.prompt_style))
+    config = params.method.d_opsd
+    draw = Draw(problem.id, 0, prompt, text_key("trajectory", problem.id))
+    rollout = denoise(policy, [draw], decoding(params.sampling, config.first_temperature))[0]
+    schedule = tuple(decoding(params.sampling).schedule)
+    geometry = Geometry(params.sampling.block_length, schedule, policy.mask_id, policy.eos_id)
+    steps = range(params.sampling.steps)
+    return {
+        "problem": problem.prompt,
+        "answer": problem.answer,
+        "text": policy.decode(rollout.completion_ids),
+        "verdict": evaluator.task.verify(problem, policy.decode(rollout.completion_ids)).__dict__,
+        "tokens": policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist()),
+        "revealed_at": rollout.revealed_at.tolist(),
+        "block_length": geometry.block_length,
+        "shown": [torch.nonzero(reveal(rollout, s, config, geometry, draw.key))[:, 0].tolist() for s in steps],
+    }

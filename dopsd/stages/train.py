@@ -1,0 +1,182 @@
+"""`dopsd train --task sudoku --method d_opsd --seed 0`: the training loop, the same for every method.
+
+It alone knows accumulation, clipping, ranks (also those with nothing to train on), checkpoints and resume. Work goes
+to work/<fingerprint>/; the finished run is copied to runs/<task>/<method>/<seed>/train/.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.keyed import text_key
+from dopsd.methods import load_method
+from dopsd.models import load_policy
+from dopsd.progress import Progress
+from dopsd.runfolder import Interrupts, RunFolder, cell_folder, identity, publish_run, scratch_folder
+from dopsd.tasks import load_task
+from dopsd.tracking import follow
+from dopsd.types import Batch, Problem, Sums
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    scratch = scratch_folder(params, task_name, method_name, seed)
+    loop = Loop(params, task_name, method_name, seed, accelerator)
+    folder = RunFolder(scratch, accelerator)
+    folder.resume(loop)
+    if params.tracking.enabled and accelerator.is_main_process:
+        follow(scratch, identity(params, task_name, method_name, seed))
+    with Interrupts() as interrupts, Progress("train", params.train.updates, "update", str(scratch)) as progress:
+        progress.resume_at(loop.update)
+        while loop.update < params.train.updates:
+            note = loop.advance(folder)
+            progress.step(note=note)
+            is_due = loop.update % params.train.checkpoint_every == 0 or loop.update == params.train.updates
+            if is_due or interrupts.caught:
+                folder.save(loop)
+            interrupts.stop_if_caught(scratch)
+    if accelerator.is_main_process:
+        publish_run(scratch, cell_folder(task_name, method_name, seed) / "train", params.train.checkpoint_every)
+
+
+class Loop:
+    """State of a run between two updates: everything that a checkpoint must bring back."""
+
+    def __init__(self, params: Params, task: str, method: str, seed: int, accelerator: Accelerator) -> None:
+        if accelerator.num_processes > params.train.prompts_per_collect:
+            raise DopsdError(
+                f"train.prompts_per_collect: {params.train.prompts_per_collect} problems leave some of the "
+                f"{accelerator.num_processes} ranks without one; use at least as many as ranks"
+            )
+        self.settings, self.seed, self.accelerator = params.train, seed, accelerator
+        self.task = load_task(task, params.data)
+        self.problems = self.task.load("train")
+        self.policy = load_policy(params.model, params.train.lora, seed)
+        self.method = load_method(method, params, self.task, self.policy, seed)
+        self.parameters = self.policy.trainable()
+        self.optimizer = torch.optim.AdamW(
+            self.parameters.values(),
+            lr=self.settings.learning_rate,
+            betas=(self.settings.betas[0], self.settings.betas[1]),
+            weight_decay=self.settings.weight_decay,
+        )
+        self.update = 0
+        self.counters = dict.fromkeys(("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0)
+        self.waiting: list[list[Batch]] = []
+        self.gathered = Sums()
+
+    def advance(self, folder: RunFolder) -> str:
+        """One optimizer update, after a collect if no batches wait. Returns figures for the progress line."""
+        started = time.monotonic()
+        while not self.waiting:
+            self._collect()
+        metrics = self._step(self.waiting.pop(0))
+        metrics.merge(self.gathered)
+        self.gathered = Sums()
+        self.update += 1
+        means = self._over_ranks(metrics).means()
+        counts = {f"count/{name}": value for name, value in self.counters.items()}
+        folder.log(self.update, means | counts, time.monotonic() - started)
+        kept, loss = means.get("best_score"), means["loss"]
+        return f"loss {loss:.4f}" + (f"  best of attempts {kept:.2f}" if kept is not None else "")
+
+    def _batch_of_problems(self) -> list[Problem]:
+        """The next problems of this epoch's order, this rank's share of them."""
+        n, size = self.settings.prompts_per_collect, len(self.problems)
+        first = self.counters["collects"] * n
+        chosen = [self.problems[self._order(i // size)[i % size]] for i in range(first, first + n)]
+        return chosen[self.accelerator.process_index :: self.accelerator.num_processes]
+
+    def _order(self, epoch: int) -> list[int]:
+        order = list(range(len(self.problems)))
+        random.Random(text_key("order", self.seed, epoch)).shuffle(order)
+        return order
+
+    @torch.no_grad()
+    def _collect(self) -> None:
+        started = time.monotonic()
+        self.policy.core.eval()
+        problems = self._batch_of_problems()
+        updates = self.method.collect(self.policy, problems, self.counters["collects"])
+        counted = torch.tensor([len(updates), *self.method.collected.counters.values()], device=self.policy.device)
+        most = int(self.accelerator.gather(counted[:1]).max())
+        self.waiting = updates + [[] for _ in range(most - len(updates))]
+        totals = self.accelerator.reduce(counted, "sum").tolist()[1:]
+        for name, total in zip(self.method.collected.counters, totals, strict=True):
+            self.counters[name] += total
+        self.counters["collects"] += 1
+        self.counters["empty_collects"] += most == 0
+        self.gathered.merge(self.method.collected.metrics)
+        self.gathered.add("time/collect_seconds", time.monotonic() - started)
+        if most == 0 and self.counters["empty_collects"] > self.settings.max_empty_collects:
+            raise DopsdError(
+                f"train: {self.counters['empty_collects']} collects gave nothing to learn from (train.max_empty_collects); "
+                "try more attempts, a lower keep_threshold or an easier split"
+            )
+
+    def _step(self, batches: list[Batch]) -> Sums:
+        """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
+        self.policy.core.train(self.settings.lora.dropout > 0)
+        weight = self._weight(batches)
+        metrics = Sums()
+        for batch in batches:
+            for part in batch.split(self.settings.micro_batch_states):
+                found = self.method.loss(self.policy, part)
+                (found.total / weight).backward()
+                metrics.merge(found.metrics)
+                metrics.add("loss", found.total.item() / weight, 0)
+        metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
+        metrics.add("grad_norm", self._apply(), 1)
+        return metrics
+
+    def _weight(self, batches: list[Batch]) -> float:
+        """The denominator of the update: all prompts of the collect, or the weight of what is trained on."""
+        if self.method.counts_failed:
+            return float(self.settings.prompts_per_collect)
+        own = sum(float(batch.weight.sum()) for batch in batches)
+        total = self.accelerator.reduce(torch.tensor(own, device=self.policy.device), "sum").item()
+        return total or 1.0
+
+    def _apply(self) -> float:
+        """Sum gradients over ranks, clip them, take the step; the gradient norm before clipping."""
+        for p in self.parameters.values():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            if self.accelerator.num_processes > 1:
+                p.grad = self.accelerator.reduce(p.grad, "sum")
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.settings.grad_clip).item()
+        if not math.isfinite(norm):
+            raise DopsdError(
+                f"train: loss or gradient is not finite at update {self.update + 1}; nothing after the last checkpoint is "
+                "kept. Try a lower train.learning_rate, a smaller train.grad_clip or model.dtype float32",
+                exit_code=1,
+            )
+        warmup = self.settings.warmup_updates
+        for group in self.optimizer.param_groups:  # the first update has learning rate 0 where there is a warm-up
+            group["lr"] = self.settings.learning_rate * (min(1.0, self.update / warmup) if warmup else 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.policy.after_update()
+        return norm
+
+    def _over_ranks(self, metrics: Sums) -> Sums:
+        if self.accelerator.num_processes == 1:
+            return metrics
+        from accelerate.utils import gather_object
+
+        total = Sums()
+        for part in gather_object([dict(metrics)]):
+            total.merge(part)
+        return total

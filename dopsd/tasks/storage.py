@@ -1,0 +1,36 @@
+"""Problems on disk: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from dopsd.errors import DopsdError
+from dopsd.types import Problem
+
+DATA = Path("data")
+
+
+def write_problems(path: Path, problems: list[Problem]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_suffix(".tmp")
+    half.write_text("".join(json.dumps(asdict(problem), sort_keys=True) + "\n" for problem in problems))
+    half.rename(path)
+
+
+def read_problems(path: Path) -> list[Problem]:
+    """Problems of a split; a malformed row is named by file and line."""
+    if not path.is_file():
+        raise DopsdError(f"{path}: no such file; run `dvc repro prepare` (or `dopsd prepare`) first")
+    return [_read(path, number, line) for number, line in enumerate(path.read_text().splitlines(), 1)]
+
+
+def _read(path: Path, number: int, line: str) -> Problem:
+    try:
+        problem = Problem(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise DopsdError(f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer: {error}") from error
+    if not all(isinstance(v, str) and v for v in (problem.id, problem.prompt, problem.answer)):
+        raise DopsdError(f"{path}:{number}: id, prompt and answer must be non-empty strings")
+    return problem

@@ -1,0 +1,134 @@
+"""A rollout becomes training states: what the student saw at each step, and what the teacher is shown of its future.
+
+Pure functions of rollouts and keys (method notes, section 2; arXiv 2606.18195, section 3).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dopsd.config import DOpsd
+from dopsd.keyed import fold, text_key, uniform
+from dopsd.types import Rollout, States
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the blocks are, and which tokens have a meaning of their own."""
+
+    block_length: int
+    schedule: tuple[int, ...]
+    mask_id: int
+    eos_id: int
+
+
+def recorded_steps(rollout: Rollout, config: DOpsd, geometry: Geometry) -> list[int]:
+    """Steps whose state is trained on, in order.
+
+    `until_eos` keeps a state only while no end of text stands in it, or a mask is left before the first one; the
+    last block is left out unless `record_last_block`.
+    """
+    per_block = len(geometry.schedule)
+    blocks = len(rollout.completion_ids) // geometry.block_length
+    last = blocks * per_block if config.record_last_block else (blocks - 1) * per_block
+    steps = range(min(last, int(rollout.revealed_at.max()) + 1))
+    return [s for s in steps if config.record == "all" or _is_unfinished(rollout, s, geometry)]
+
+
+def _is_unfinished(rollout: Rollout, step: int, geometry: Geometry) -> bool:
+    masked = rollout.revealed_at >= step  # [G]
+    ends = ((rollout.completion_ids == geometry.eos_id) & ~masked).nonzero()
+    return len(ends) == 0 or bool(masked[: int(ends[0])].any())
+
+
+def reveal(rollout: Rollout, step: int, config: DOpsd, geometry: Geometry, key: int) -> Tensor:
+    """Positions [G] that the teacher is shown at this step: a random share of the still-masked future."""
+    masked = rollout.revealed_at >= step  # [G]
+    if config.reveal_scope == "future_blocks":
+        next_block = (step // len(geometry.schedule) + 1) * geometry.block_length
+        ends = (rollout.completion_ids == geometry.eos_id).nonzero()
+        masked = masked & (torch.arange(len(masked), device=masked.device) >= next_block)
+        if len(ends) and next_block >= int(ends[0]):
+            masked = torch.zeros_like(masked)
+    count = int(config.reveal_ratio * int(masked.sum()))
+    places = torch.arange(len(masked), device=masked.device)
+    draw = uniform(fold(fold(torch.tensor(key, device=masked.device), step), places)).masked_fill(~masked, 2.0)
+    shown = torch.zeros_like(masked)
+    shown[draw.argsort(stable=True)[:count]] = True
+    return shown
+
+
+def trained_steps(rollout: Rollout, config: DOpsd, geometry: Geometry, key: int) -> list[list[int]]:
+    """The recorded steps, cut into one contiguous chunk an update.
+
+    `drop_remainder` is the published rule: floor((S-1)/chunks) x chunks states train. `state_sample` draws that many
+    uniformly first, which leaves the mean over states unbiased.
+    """
+    steps = recorded_steps(rollout, config, geometry)
+    if config.state_sample and len(steps) > config.state_sample:
+        draw = uniform(fold(torch.tensor(key), torch.tensor(steps) + 1_000_003))
+        steps = [steps[i] for i in sorted(draw.argsort()[: config.state_sample].tolist())]
+    chunks = min(config.updates_per_trajectory, max(len(steps) - config.drop_remainder, 1))
+    if config.drop_remainder:
+        steps = steps[: (len(steps) - 1) // chunks * chunks]
+    edges = [len(steps) * i // chunks for i in range(chunks + 1)]
+    return [steps[a:b] for a, b in itertools.pairwise(edges) if b > a]
+
+
+def _state(rollout: Rollout, step: int, config: DOpsd, geometry: Geometry, key: int) -> dict[str, Tensor] | None:
+    """One state in completion coordinates, or None where the reveal left no position to train on."""
+    masked = rollout.revealed_at >= step  # [G]
+    shown = reveal(rollout, step, config, geometry, key)
+    block = step // len(geometry.schedule)
+    places = torch.arange(len(masked), device=masked.device) // geometry.block_length
+    candidates = masked & ~shown & (places == block)
+    committed = (rollout.revealed_at == step) & candidates
+    k = min(geometry.schedule[step % len(geometry.schedule)], int(candidates.sum()))
+    if k == 0 or (config.position_selection == "student" and not committed.any()):
+        return None
+    hidden = rollout.completion_ids.masked_fill(masked, geometry.mask_id)
+    return {
+        "student_ids": hidden,
+        "teacher_ids": torch.where(shown, rollout.completion_ids, hidden),
+        "candidates": candidates,
+        "committed": committed,
+        "k": torch.tensor(k),
+        "block": torch.tensor(block),
+        "step": torch.tensor(step),
+    }
+
+
+def states_by_update(rollouts: Sequence[Rollout], config: DOpsd, geometry: Geometry, key: tuple[int, int]) -> list[States]:
+    """States of all kept rollouts, grouped by the update that trains on them; key is (seed, update).
+
+    The weight of a state is 1 / (states of its trajectory in that update), so that each trajectory weighs one.
+    """
+    updates: list[list[tuple[Rollout, list[dict[str, Tensor]]]]] = [[] for _ in range(config.updates_per_trajectory)]
+    for rollout in rollouts:
+        draw = text_key("reveal", *key, rollout.problem_id, rollout.attempt)
+        for update, steps in enumerate(trained_steps(rollout, config, geometry, draw)):
+            found = [state for s in steps if (state := _state(rollout, s, config, geometry, draw))]
+            if found:
+                updates[update].append((rollout, found))
+    return [_stack(parts, geometry) for parts in updates if parts]
+
+
+def _stack(parts: list[tuple[Rollout, list[dict[str, Tensor]]]], geometry: Geometry) -> States:
+    width = max(len(rollout.prompt_ids) for rollout, _ in parts)
+    rows: dict[str, list[Tensor]] = {}
+    for rollout, states in parts:
+        pad = width - len(rollout.prompt_ids)
+        prompt = torch.nn.functional.pad(rollout.prompt_ids, (pad, 0), value=geometry.eos_id)
+        real = torch.arange(width + len(rollout.completion_ids), device=prompt.device) >= pad
+        for state in states:
+            weight = torch.tensor(1.0 / len(states))
+            ids = {name: torch.cat([prompt, state[name]]) for name in ("student_ids", "teacher_ids")}
+            row = state | ids | {"student_mask": real, "teacher_mask": real, "weight": weight}
+            for name, value in row.items():
+                rows.setdefault(name, []).append(value)
+    return States(**{name: torch.stack(values) for name, values in rows.items()})

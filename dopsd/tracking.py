@@ -1,0 +1,159 @@
+"""MLflow, or silence: a run's log on disk is copied to the tracking server by a process of its own.
+
+Training only appends to its log file. `python -m dopsd.tracking <run folder>` follows that file, so that a slow, dead
+or missing server can neither stop nor slow an update, and no step is lost: what was not sent stays in the file, and
+the next start, or `dopsd publish`, sends it. Steps that the server has are never sent twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.progress import say, write_json
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+IDENTITY = "run.json"
+FOLLOW_EVERY = 5.0  # seconds
+FINGERPRINT_TAG = "dopsd.fingerprint"
+QUIET = {  # set before mlflow is imported: answer fast when the server is gone, and send nothing home
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_LOGGING_LEVEL": "ERROR",
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which MLflow run a training run is: found again by its fingerprint, made with these tags and parameters."""
+
+    uri: str
+    experiment: str
+    name: str
+    fingerprint: str
+    tags: dict[str, str]
+    params: dict[str, str]
+
+
+def tracking_uri(configured: str | None) -> str:
+    """MLFLOW_TRACKING_URI, else params.yaml's, else an sqlite file in the project's root; always absolute."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or configured or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+
+
+def connect(uri: str) -> MlflowClient:
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def follow(scratch: Path, identity: Identity) -> None:
+    """Start the process that copies this run's log while it grows. It ends with its parent."""
+    write_json(scratch / IDENTITY, identity.__dict__)
+    if find_spec("mlflow") is None:
+        say("tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its folder")
+        return
+    with (scratch / "tracking.log").open("a") as log:
+        command = [sys.executable, "-m", "dopsd.tracking", str(scratch), str(os.getpid())]
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+@contextmanager
+def _only_one(scratch: Path) -> Iterator[None]:
+    """Two processes must not send the same steps at once."""
+    with (scratch / "tracking.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def experiment_id(client: MlflowClient, name: str) -> str:
+    found = client.get_experiment_by_name(name)
+    if found:
+        return found.experiment_id
+    artifacts = None
+    if os.environ.get("MLFLOW_TRACKING_URI") is None:
+        artifacts = (Path.cwd() / "mlartifacts").as_uri()
+    return client.create_experiment(name, artifact_location=artifacts)
+
+
+def find_run(client: MlflowClient, identity: Identity) -> str:
+    """The id of this training run's MLflow run, which is created if there is none."""
+    experiment = experiment_id(client, identity.experiment)
+    query = f"tags.`{FINGERPRINT_TAG}` = '{identity.fingerprint}'"
+    found = client.search_runs([experiment], query, max_results=1)
+    if found:
+        return found[0].info.run_id
+    from mlflow.entities import Param
+
+    tags = identity.tags | {FINGERPRINT_TAG: identity.fingerprint}
+    run = client.create_run(experiment, tags=tags, run_name=identity.name)
+    client.log_batch(run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()])
+    return run.info.run_id
+
+
+def sent_until(client: MlflowClient, run_id: str) -> int:
+    """The last update whose metrics the server has; an update's metrics are sent in one transaction."""
+    return max((point.step for point in client.get_metric_history(run_id, "train/loss")), default=0)
+
+
+def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
+    from mlflow.entities import Metric
+
+    for row in rows:
+        now, step = int(time.time() * 1000), int(row["update"])
+        points = [Metric(f"train/{name}", float(value), now, step) for name, value in row.items() if name != "update"]
+        client.log_batch(run_id, metrics=points)
+
+
+def rows_after(log: Path, update: int) -> list[dict[str, Any]]:
+    """Whole log lines after an update; a line still being written is left for the next look."""
+    if not log.exists():
+        return []
+    lines = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    rows = [json.loads(line) for line in lines]
+    return [row for row in rows if row["update"] > update]
+
+
+def sync(client: MlflowClient, identity: Identity, log: Path, lock_folder: Path) -> str:
+    """Send what the server lacks, once; the run's id."""
+    lock_folder.mkdir(parents=True, exist_ok=True)
+    with _only_one(lock_folder):
+        run_id = find_run(client, identity)
+        send(client, run_id, rows_after(log, sent_until(client, run_id)))
+    return run_id
+
+
+def _follow_until_gone(scratch: Path, parent: int) -> None:
+    identity = Identity(**json.loads((scratch / IDENTITY).read_text()))
+    warned = False
+    client = connect(identity.uri)
+    while True:
+        is_last = os.getppid() != parent
+        try:
+            sync(client, identity, scratch / "log.jsonl", scratch)
+        except Exception as error:  # any fault of a server that is not ours: keep the log, try again, say it once
+            if not warned:
+                say(f"tracking: {identity.uri} does not take metrics ({type(error).__name__}: {error}); kept on disk")
+            warned = True
+        if is_last:
+            return
+        time.sleep(FOLLOW_EVERY)
+
+
+if __name__ == "__main__":
+    _follow_until_gone(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,214 @@
+"""Values that cross rooms, the protocols that rooms stand on, and the one legend of shape letters.
+
+Legend: B rows (rollouts or states), P prompt tokens, Q teacher-prompt tokens, G generation length, T = P + G,
+C candidate positions, K target positions, V vocabulary, D hidden width. Prompts are padded on the left, so that
+`[..., -G:]` is the completion of every row, whatever its prompt's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One task item: what is asked, the gold answer, and a reference solution where the task has one."""
+
+    id: str
+    prompt: str
+    answer: str
+    reference: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A denoising trajectory in two vectors: the state before step s is where(revealed_at >= s, MASK, ids)."""
+
+    problem_id: str
+    attempt: int
+    prompt_ids: Tensor  # [P]
+    completion_ids: Tensor  # [G]
+    revealed_at: Tensor  # [G], the step that committed each position
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verifier found: the extracted answer, its score in [0, 1], and whether that is full marks."""
+
+    answer: str | None
+    score: float
+    correct: bool
+
+
+class Batch:
+    """Tensors that share a leading dimension, with a weight per row that is known before the forward pass."""
+
+    weight: Tensor  # [B]
+
+    def __len__(self) -> int:
+        return self.weight.shape[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+
+    def split(self, n: int) -> Iterator[Self]:
+        """Consecutive pieces of at most n rows."""
+        for start in range(0, len(self), n):
+            yield type(self)(**{name: value[start : start + n] for name, value in self.tensors().items()})
+
+    def to(self, device: Any) -> Self:
+        return type(self)(**{name: value.to(device) for name, value in self.tensors().items()})
+
+
+@dataclass(frozen=True)
+class States(Batch):
+    """Recorded denoising states of kept rollouts, as the student saw them and as the teacher sees them."""
+
+    student_ids: Tensor  # [B, P+G]
+    student_mask: Tensor  # [B, P+G], False on padding
+    teacher_ids: Tensor  # [B, Q+G]
+    teacher_mask: Tensor  # [B, Q+G]
+    candidates: Tensor  # [B, G], masked positions of the current block that the teacher was not shown
+    committed: Tensor  # [B, G], what the student committed at this step
+    k: Tensor  # [B], positions to train on
+    block: Tensor  # [B]
+    step: Tensor  # [B]
+    weight: Tensor  # [B]
+
+
+@dataclass(frozen=True)
+class MaskedTexts(Batch):
+    """Completions with some tokens masked, and the tokens to be predicted there."""
+
+    ids: Tensor  # [B, P+G]
+    mask: Tensor  # [B, P+G], False on padding
+    targets: Tensor  # [B, G], the clean completion
+    predicted: Tensor  # [B, G], True where a token is masked and trained on
+    token_weight: Tensor  # [B], the factor 1/t of the masked-diffusion bound
+    weight: Tensor  # [B]
+
+
+BATCH_TYPES: dict[str, type[Batch]] = {"States": States, "MaskedTexts": MaskedTexts}
+
+
+class Sums(dict[str, tuple[float, float]]):
+    """Metrics as (total, count), so that they add up over micro-batches and ranks before they are divided."""
+
+    def add(self, name: str, total: float, count: float = 1.0) -> None:
+        old = self.get(name, (0.0, 0.0))
+        self[name] = (old[0] + float(total), old[1] + float(count))
+
+    def merge(self, other: dict[str, tuple[float, float]]) -> None:
+        for name, (total, count) in other.items():
+            self.add(name, total, count)
+
+    def means(self) -> dict[str, float]:
+        return {name: total / count for name, (total, count) in sorted(self.items()) if count}
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """A weighted sum of losses; the loop divides it by the weight of the whole update, over all ranks."""
+
+    total: Tensor  # []
+    metrics: Sums
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collect cost and gave: counters to add up, and metrics of its rollouts."""
+
+    counters: dict[str, int]
+    metrics: Sums
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One problem's attempts, the one to learn from and the verdicts of all of them."""
+
+    problem: Problem
+    best: Rollout
+    verdict: Verdict
+    first: Verdict
+    attempts: int
+    is_kept: bool
+
+
+@dataclass(frozen=True)
+class EvalReport:
+    """Accuracy of one adapter on one split under one protocol, with its 95% interval, all in [0, 1]."""
+
+    task: str
+    split: str
+    protocol: dict[str, Any]
+    accuracy: float
+    interval: tuple[float, float]
+    n: int
+    whole: float
+    per_problem: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint folder; `digest` is that of its adapter weights."""
+
+    path: Path
+    update: int
+    digest: str
+
+
+class Policy(Protocol):
+    """A masked diffusion language model with an adapter, seen as a trunk and a head."""
+
+    mask_id: int
+    eos_id: int
+    banned_ids: Sequence[int]
+
+    def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor: ...  # [B, T] -> [B, T, D]
+
+    def head(self, hidden: Tensor) -> Tensor: ...  # [..., D] -> [..., V]
+
+    def teacher(self) -> AbstractContextManager[None]: ...
+
+    def reference(self) -> AbstractContextManager[None]: ...
+
+    def encode(self, messages: list[dict[str, str]]) -> Tensor: ...  # -> [P]
+
+    def decode(self, ids: Tensor) -> str: ...
+
+
+class Task(Protocol):
+    """A kind of problem: data, how it is asked, and how an answer is verified."""
+
+    name: str
+    graded: bool  # True: partial scores; sample all attempts and keep the best
+
+    def load(self, split: str) -> list[Problem]: ...
+
+    def messages(self, problem: Problem, style: str) -> list[dict[str, str]]: ...
+
+    def verify(self, problem: Problem, text: str) -> Verdict: ...
+
+    def reward(self, problem: Problem, text: str) -> float: ...
+
+
+class Method(Protocol):
+    """How rollouts become updates."""
+
+    counts_failed: bool  # True: an update's loss is divided by all its prompts, not by the kept ones
+    collected: Collected
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]: ...
+
+    def loss(self, policy: Policy, batch: Any) -> StepLoss: ...
+
+
+Progressed = Callable[[int], None]
