@@ -60,12 +60,15 @@ class Pretrain(Section):
     n_layers: Count = 4
     n_heads: Count = 4
     mlp_hidden_size: Count = 384
-    updates: Count = 700
-    batch_size: Count = 128
-    learning_rate: Positive = 2e-3
+    rope_theta: Positive = 100.0
+    updates: Count = 800
+    batch_size: Count = 64
+    learning_rate: Positive = 3e-3
+    betas: list[Annotated[float, Field(ge=0, lt=1)]] = Field([0.9, 0.98], min_length=2, max_length=2)
     warmup_updates: Annotated[int, Field(ge=0)] = 50
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    careful_share: Share = 0.4
+    grad_clip: Positive = 1.0
+    careful_share: Share = 0.5
     seed: int = 0
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.progress import say
 from dopsd.provenance import sha256
-from dopsd.runfolder import LOG, cell_folder, identity, read_curve, report_folder, scratch_folder
+from dopsd.runfolder import LOG, cell_folder, identity, read_log, read_table, report_folder, scratch_folder
 from dopsd.tracking import connect, sync, tracking_uri
 
 if TYPE_CHECKING:
@@ -72,11 +72,11 @@ def _cells(params: Params, client: MlflowClient) -> list[Cell | None]:
 
 def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: int) -> Cell | None:
     folder = cell_folder(task, method, seed)
-    if not (folder / "test" / "test.json").is_file():
+    if not (folder / "test" / "paired.json").is_file():
         say(f"publish: {folder} has no test results yet; left out")
         return None
     scratch = scratch_folder(params, task, method, seed)
-    log = scratch / LOG if (scratch / LOG).is_file() else folder / "train" / LOG
+    log = read_log(scratch / LOG) if (scratch / LOG).is_file() else read_table(folder / "train.csv")
     run_id = sync(client, identity(params, task, method, seed), log, scratch)
     return Cell(task, method, seed, folder, run_id)
 
@@ -84,7 +84,7 @@ def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: in
 def _publish_cell(params: Params, client: MlflowClient, cell: Cell) -> tuple[str, float]:
     """Curve, checkpoints, figures and registration of one run; the registered version and its selection accuracy."""
     chosen = json.loads((cell.folder / "best" / "select.json").read_text())
-    tested = next(iter(json.loads((cell.folder / "test" / "test.json").read_text())["protocols"].values()))
+    tested = next(iter(json.loads((cell.folder / "test" / "paired.json").read_text())["protocols"].values()))
     if client.get_run(cell.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, cell)
     models = _log_checkpoints(params, client, cell)
@@ -142,7 +142,7 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Cell) -> dict[s
     experiment = client.get_run(cell.run_id).info.experiment_id
     known = client.search_logged_models([experiment], f"source_run_id = '{cell.run_id}'", max_results=1000)
     found = {m.tags[DIGEST_TAG]: m.model_id for m in known if DIGEST_TAG in m.tags and str(m.status) == "READY"}
-    curve = read_curve(cell.folder / "evaluate" / "curve.csv")
+    curve = read_table(cell.folder / "curve.csv")
     curve = [row for row in curve if row["protocol"] == curve[0]["protocol"]]
     for row in curve:
         folder = cell.folder / "train" / f"step-{row['update']:06d}"

@@ -191,13 +191,39 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
             target.mkdir()
             for name in (checkpoint.ADAPTER, "adapter_config.json"):
                 shutil.copyfile(found.path / name, target / name)
-    rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(scratch / LOG)]
-    (half / LOG).write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in rows))
-    last = rows[-1]
-    counts = {k.removeprefix("count/"): v for k, v in last.items() if k.startswith("count/")}
-    write_json(half / "summary.json", {"updates": last["update"], "final_loss": last["loss"], **counts})
     shutil.rmtree(out, ignore_errors=True)
     half.rename(out)
+    rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(scratch / LOG)]
+    write_table(out.with_suffix(".csv"), rows)
+    last = rows[-1]
+    counts = {k.removeprefix("count/"): v for k, v in last.items() if k.startswith("count/")}
+    write_json(out.with_suffix(".json"), {"updates": last["update"], "final_loss": last["loss"], **counts})
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows as csv, the update first; a figure that a row lacks stays empty."""
+    names = sorted({name for row in rows for name in row}, key=lambda name: (name != "update", name))
+    half = path.with_name(f".{path.name}.tmp")
+    with half.open("w", newline="") as out:
+        writer = csv.DictWriter(out, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    half.rename(path)
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """Rows of a csv written by write_table: numbers as numbers, empty cells left out."""
+    with path.open(newline="") as lines:
+        return [{name: _number(text) for name, text in row.items() if text != ""} for row in csv.DictReader(lines)]
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def identity(params: Params, task: str, method: str, seed: int) -> Identity:
@@ -215,11 +241,3 @@ def identity(params: Params, task: str, method: str, seed: int) -> Identity:
         tags,
         {"task": task, "method.name": method, "seed": str(seed)} | {k: str(v) for k, v in values.items()},
     )
-
-
-def read_curve(path: Path) -> list[dict[str, Any]]:
-    with path.open(newline="") as lines:
-        return [
-            {k: v if k == "protocol" else int(v) if k in ("update", "n") else float(v) for k, v in row.items()}
-            for row in csv.DictReader(lines)
-        ]

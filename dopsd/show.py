@@ -32,9 +32,9 @@ def summary(params: Params) -> None:
     m, costs = params.matrix, []
     for task, method, seed in ((t, n, s) for t in m.tasks for n in m.methods for s in m.seeds):
         folder = cell_folder(task, method, seed)
-        if not (folder / "test" / "test.json").is_file():
+        if not (folder / "test" / "paired.json").is_file():
             continue
-        tested = json.loads((folder / "test" / "test.json").read_text())
+        tested = json.loads((folder / "test" / "paired.json").read_text())
         found = next(iter(tested["protocols"].values()))
         sides = [_with_interval(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")]
         gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
@@ -51,16 +51,15 @@ def summary(params: Params) -> None:
 
 def _cost(params: Params, task: str, method: str, seed: int) -> str:
     folder = cell_folder(task, method, seed)
-    c = json.loads((folder / "train" / "summary.json").read_text())
+    c = json.loads((folder / "train.json").read_text())
     log = scratch_folder(params, task, method, seed) / LOG
     seconds = "restored from the cache"
     if log.is_file():
         seconds = f"{sum(row['time/update_seconds'] for row in read_log(log)):.0f} s"
-    figures = report_folder(task, method, seed)
     return (
         f"{task}/{method}/{seed}: {c['updates']} updates, {c['rollouts']} rollouts, {c['trajectories']} trajectories kept, "
-        f"{c['sampled_tokens']} sampled tokens, {seconds}
-  adapter: {folder / 'best'}   figures: {figures}"
+        f"{c['sampled_tokens']} sampled tokens, {seconds}\n"
+        f"  adapter: {folder / 'best'}   figures: {report_folder(task, method, seed)}"
     )
 
 

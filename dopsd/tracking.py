@@ -120,21 +120,21 @@ def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
         client.log_batch(run_id, metrics=points)
 
 
-def rows_after(log: Path, update: int) -> list[dict[str, Any]]:
-    """Whole log lines after an update; a line still being written is left for the next look."""
+def whole_rows(log: Path) -> list[dict[str, Any]]:
+    """The log's lines; one that is still being written is left for the next look."""
     if not log.exists():
         return []
     lines = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    rows = [json.loads(line) for line in lines]
-    return [row for row in rows if row["update"] > update]
+    return [json.loads(line) for line in lines]
 
 
-def sync(client: MlflowClient, identity: Identity, log: Path, lock_folder: Path) -> str:
+def sync(client: MlflowClient, identity: Identity, rows: list[dict[str, Any]], lock_folder: Path) -> str:
     """Send what the server lacks, once; the run's id."""
     lock_folder.mkdir(parents=True, exist_ok=True)
     with _only_one(lock_folder):
         run_id = find_run(client, identity)
-        send(client, run_id, rows_after(log, sent_until(client, run_id)))
+        last = sent_until(client, run_id)
+        send(client, run_id, [row for row in rows if row["update"] > last])
     return run_id
 
 
@@ -145,7 +145,7 @@ def _follow_until_gone(scratch: Path, parent: int) -> None:
     while True:
         is_last = os.getppid() != parent
         try:
-            sync(client, identity, scratch / "log.jsonl", scratch)
+            sync(client, identity, whole_rows(scratch / "log.jsonl"), scratch)
         except Exception as error:  # any fault of a server that is not ours: keep the log, try again, say it once
             if not warned:
                 say(f"tracking: {identity.uri} does not take metrics ({type(error).__name__}: {error}); kept on disk")

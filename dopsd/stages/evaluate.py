@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import shutil
-from pathlib import Path
 from typing import Any
 
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
 from dopsd.progress import write_json
-from dopsd.runfolder import cell_folder
+from dopsd.runfolder import cell_folder, write_table
 
 COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
@@ -24,25 +21,13 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     reports = Evaluator(params, task_name, params.select.split).reports("evaluate", [None, *adapters])
     updates = [0, *(int(folder.name[5:]) for folder in adapters)]
     rows = [_row(name, u, r) for name, found in reports.items() for u, r in zip(updates, found, strict=True)]
-    half = cell / ".evaluate.tmp"
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir()
-    _write_curve(half / "curve.csv", rows)
-    write_json(half / "summary.json", _summary(rows, params.select.split))
-    shutil.rmtree(cell / "evaluate", ignore_errors=True)
-    half.rename(cell / "evaluate")
+    write_table(cell / "curve.csv", rows)
+    write_json(cell / "evaluate.json", _summary(rows, params.select.split))
 
 
 def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
     low, high = report["interval"]
     return dict(zip(COLUMNS, (protocol, update, report["accuracy"], low, high, report["whole"], report["n"]), strict=True))
-
-
-def _write_curve(path: Path, rows: list[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as out:
-        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _summary(rows: list[dict[str, Any]], split: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.config import Params
 from dopsd.progress import write_json
-from dopsd.runfolder import LOG, cell_folder, read_curve, read_log, report_folder
+from dopsd.runfolder import cell_folder, read_table, report_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,11 +23,11 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     half = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir(parents=True)
-    tested = json.loads((cell / "test" / "test.json").read_text())
-    draw_accuracy(read_curve(cell / "evaluate" / "curve.csv"), tested, half / "accuracy.png")
-    draw_training(read_log(cell / "train" / LOG), half / "training.png")
+    tested = json.loads((cell / "test" / "paired.json").read_text())
+    draw_accuracy(read_table(cell / "curve.csv"), tested, half / "accuracy.png")
+    draw_training(read_table(cell / "train.csv"), half / "training.png")
     draw_trajectory(json.loads((cell / "test" / "trajectory.json").read_text()), half / "trajectory.png")
-    costs = json.loads((cell / "train" / "summary.json").read_text())
+    costs = json.loads((cell / "train.json").read_text())
     first = next(iter(tested["protocols"].values()))
     write_json(half / "summary.json", {"costs": costs, "selected": tested["selected"]["update"], **_figures(first)})
     shutil.rmtree(out, ignore_errors=True)

@@ -18,7 +18,7 @@ from dopsd.runfolder import cell_folder
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     cell = cell_folder(task_name, method_name, seed)
-    found = json.loads((cell / "evaluate" / "summary.json").read_text())
+    found = json.loads((cell / "evaluate.json").read_text())
     chosen = cell / "train" / f"step-{found['best_update']:06d}"
     half = cell / ".best.tmp"
     shutil.rmtree(half, ignore_errors=True)

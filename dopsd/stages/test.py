@@ -27,8 +27,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
     compared = {name: compare(*found, params.evaluate.bootstrap) for name, found in reports.items()}
     write_json(cell / "test" / "trajectory.json", trajectory(params, evaluator, cell / "best"))
-    write_json(cell / "test" / "test.json", facts | {"protocols": compared})
-    write_json(cell / "test" / "summary.json", {name: _flat(found) for name, found in compared.items()})
+    write_json(cell / "test" / "paired.json", facts | {"protocols": compared})
+    write_json(cell / "test.json", {name: _flat(found) for name, found in compared.items()})
 
 
 def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:

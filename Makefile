@@ -1,0 +1,37 @@
+# `make demo`, `make test`: each makes .venv if there is none, installs the tested set, and runs. Python >= 3.11 and git.
+PYTHON ?= python3
+PORT ?= 5000
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export DVC_NO_ANALYTICS := 1
+export DO_NOT_TRACK := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+
+.PHONY: demo demo-full test lint mlflow install
+
+install: .venv/.installed
+
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dopsd needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: install
+	python -m dvc --wait-for-lock repro
+	-dopsd publish
+	dopsd summary
+
+demo-full: install
+	python -m dvc --wait-for-lock repro --force --single-item prepare pretrain
+	$(MAKE) demo
+
+test: install
+	python -m pytest
+
+lint: install
+	ruff check .
+	ruff format --check .
+
+mlflow: install
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(PORT) \
+		--backend-store-uri sqlite:///mlflow.db --artifacts-destination mlartifacts

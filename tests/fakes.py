@@ -1,0 +1,44 @@
+"""A policy without weights: its logits are a table of (position, token), so that every choice can be set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+MASK, EOS = 9, 8
+
+
+class FakePolicy:
+    """Hidden states are one-hot positions of the completion; the head reads the table's row of that position."""
+
+    def __init__(self, length: int = 8, vocabulary: int = 10, table: Tensor | None = None) -> None:
+        self.mask_id, self.eos_id, self.banned_ids = MASK, EOS, [MASK]
+        self.length = length
+        self.table = torch.zeros(length, vocabulary) if table is None else table
+        self.seen: list[Tensor] = []
+        self.head_rows = 0
+
+    def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        self.seen.append(ids.clone())
+        places = torch.eye(self.length)
+        prompt = torch.zeros(ids.shape[1] - self.length, self.length)
+        return torch.cat([prompt, places]).expand(len(ids), -1, -1)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        self.head_rows += hidden.shape[:-1].numel()
+        return hidden @ self.table
+
+    def teacher(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def reference(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def encode(self, messages: list[dict[str, str]]) -> Tensor:
+        return torch.tensor([int(c) for c in messages[-1]["content"]])
+
+    def decode(self, ids: Sequence[int] | Tensor) -> str:
+        return "".join(str(int(i)) for i in ids)

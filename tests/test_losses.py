@@ -1,0 +1,103 @@
+"""Divergences against literal formulas, scipy and autograd; cross-entropy by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy.special import rel_entr
+
+from dopsd.losses import Divergence, entropy, masked_cross_entropy, top_overlap
+
+KINDS = ["reverse_kl", "forward_kl", "jsd"]
+
+
+def logits(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32) * 2
+
+
+def literal_terms(kind: str, s: torch.Tensor, t: torch.Tensor, beta: float) -> torch.Tensor:
+    """The formulas of the paper, term by term, for autograd."""
+    p, q = s.softmax(-1), t.softmax(-1)
+    if kind == "reverse_kl":
+        return p * (p / q).log()
+    if kind == "forward_kl":
+        return q * (q / p).log()
+    m = (1 - beta) * p + beta * q
+    return beta * q * (q / m).log() + (1 - beta) * p * (p / m).log()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_value_and_gradient_are_those_of_the_literal_formula(kind: str, clip: float | None, top_k: int):
+    ours, plain = logits(1, 6, 30).requires_grad_(), logits(1, 6, 30).requires_grad_()
+    teacher = logits(2, 6, 30)
+    value, unclipped, share = Divergence(kind, 0.3, top_k, clip)(ours, teacher)
+    value.sum().backward()
+    s, t = plain, teacher
+    if top_k:
+        best = teacher.topk(top_k, -1).indices
+        s, t = plain.gather(-1, best), teacher.gather(-1, best)
+    terms = literal_terms(kind, s, t, 0.3)
+    expected = terms if clip is None else terms.clamp(max=clip)
+    expected.sum().backward()
+    assert torch.allclose(value, expected.sum(-1), atol=1e-5)
+    assert torch.allclose(unclipped, terms.sum(-1), atol=1e-5)
+    assert torch.allclose(ours.grad, plain.grad, atol=2e-6)
+    assert torch.allclose(share, (terms > (clip or math.inf)).float().mean(-1))
+
+
+def test_reverse_and_forward_kl_agree_with_scipy():
+    s, t = logits(3, 4, 11), logits(4, 4, 11)
+    p, q = s.double().softmax(-1).numpy(), t.double().softmax(-1).numpy()
+    assert Divergence("reverse_kl")(s, t)[0].numpy() == pytest.approx(rel_entr(p, q).sum(-1), abs=1e-5)
+    assert Divergence("forward_kl")(s, t)[0].numpy() == pytest.approx(rel_entr(q, p).sum(-1), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_distributions_give_exactly_no_loss_and_no_gradient(kind: str):
+    s = logits(5, 3, 50).requires_grad_()
+    value, _, clipped = Divergence(kind, 0.5, 0, 0.05)(s, s.detach())
+    value.sum().backward()
+    assert value.tolist() == [0.0] * 3
+    assert s.grad.abs().max().item() == 0.0
+    assert clipped.tolist() == [0.0] * 3
+
+
+def test_reverse_kl_of_two_entries_by_hand():
+    student = torch.tensor([[math.log(0.5), math.log(0.5)]])
+    teacher = torch.tensor([[math.log(0.8), math.log(0.2)]])
+    value, _, _ = Divergence("reverse_kl")(student, teacher)
+    assert value.item() == pytest.approx(0.5 * math.log(0.5 / 0.8) + 0.5 * math.log(0.5 / 0.2), abs=1e-6)
+
+
+def test_clipping_caps_terms_from_above_only_so_the_sum_can_go_negative():
+    student = torch.tensor([[math.log(0.5), math.log(0.5)]])
+    teacher = torch.tensor([[math.log(0.8), math.log(0.2)]])
+    value, _, share = Divergence("reverse_kl", clip=0.05)(student, teacher)
+    assert value.item() == pytest.approx(0.5 * math.log(0.5 / 0.8) + 0.05, abs=1e-6)
+    assert value.item() < 0
+    assert share.item() == 0.5
+
+
+def test_top_k_renormalises_both_over_the_teachers_best():
+    student, teacher = torch.tensor([[0.0, 0.0, 9.0]]), torch.tensor([[2.0, 1.0, -5.0]])
+    value, _, _ = Divergence("reverse_kl", top_k=2)(student, teacher)
+    q = torch.tensor([2.0, 1.0]).softmax(-1)
+    assert value.item() == pytest.approx(sum(0.5 * math.log(0.5 / float(x)) for x in q), abs=1e-6)
+
+
+def test_overlap_counts_shared_top_entries():
+    assert top_overlap(torch.tensor([[3.0, 2.0, 1.0, 0.0]]), torch.tensor([[3.0, 0.0, 1.0, 2.0]]), 2).item() == 0.5
+
+
+def test_entropy_of_a_fair_coin_is_ln_two():
+    assert entropy(torch.zeros(1, 2)).item() == pytest.approx(math.log(2))
+
+
+def test_masked_cross_entropy_by_hand():
+    assert masked_cross_entropy(torch.tensor([[0.0, math.log(3.0)]]), torch.tensor([1])).item() == pytest.approx(
+        -math.log(0.75)
+    )

@@ -1,0 +1,158 @@
+"""The sampler against hand-made logits: order, ties, schedule, noise, early stop, waves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fakes import EOS, MASK, FakePolicy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dopsd.keyed import fold, text_key, uniform
+from dopsd.sampling import Decoding, Draw, PassK, attempts, choose, denoise, denoise_all
+from dopsd.types import Problem
+
+PROMPT = torch.tensor([1, 2])
+
+
+def table(best: list[int], height: list[float]) -> torch.Tensor:
+    rows = torch.zeros(len(best), 10)
+    for place, (token, value) in enumerate(zip(best, height, strict=True)):
+        rows[place, token] = value
+    return rows
+
+
+def test_the_most_confident_positions_of_the_block_are_committed_first():
+    policy = FakePolicy(4, table=table([1, 2, 3, 4], [1.0, 4.0, 3.0, 2.0]))
+    rollout = denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(4, 4, 2))[0]
+    assert rollout.completion_ids.tolist() == [1, 2, 3, 4]
+    assert rollout.revealed_at.tolist() == [1, 0, 0, 1]
+
+
+def test_blocks_are_finished_left_to_right_whatever_the_confidence():
+    policy = FakePolicy(4, table=table([1, 2, 3, 4], [1.0, 2.0, 9.0, 9.0]))
+    rollout = denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(4, 2, 4))[0]
+    assert rollout.revealed_at.tolist() == [1, 0, 2, 3]
+
+
+def test_equal_confidence_goes_to_the_lower_position():
+    policy = FakePolicy(4, table=table([1, 1, 1, 1], [2.0] * 4))
+    rollout = denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(4, 4, 4))[0]
+    assert rollout.revealed_at.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("block", "steps", "expected"), [(8, 4, [2, 2, 2, 2]), (8, 3, [3, 3, 2]), (5, 5, [1] * 5)])
+def test_the_schedule_spreads_masks_with_the_remainder_first(block: int, steps: int, expected: list[int]):
+    assert Decoding(block, block, steps).schedule == expected
+
+
+def test_the_mask_token_is_never_sampled_even_when_it_is_likeliest():
+    rows = table([3, 3, 3, 3], [1.0] * 4)
+    rows[:, MASK] = 50.0
+    for temperature in (0.0, 1.0):
+        rollout = denoise(FakePolicy(4, table=rows), [Draw("p", 0, PROMPT, 5)], Decoding(4, 4, 2, temperature))[0]
+        assert MASK not in rollout.completion_ids.tolist()
+
+
+def test_confidence_is_free_of_the_noise_that_chose_the_token():
+    rows = table([1, 2], [0.0, 5.0])  # the second position is surer, whatever token the noise proposes at the first
+    for key in range(20):
+        rollout = denoise(FakePolicy(2, table=rows), [Draw("p", 0, PROMPT, key)], Decoding(2, 2, 2, 0.3))[0]
+        assert rollout.revealed_at.tolist() == [1, 0]
+
+
+def test_the_head_sees_only_masked_positions_of_the_current_block():
+    policy = FakePolicy(8)
+    denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(8, 4, 4))
+    assert policy.head_rows == (4 + 2) * 2  # not 4 steps x 10 positions
+
+
+def test_gumbel_noise_at_temperature_one_samples_the_softmax():
+    logits = torch.tensor([[0.0, 1.0, 2.0]]).expand(20000, -1)
+    keys = fold(torch.arange(20000), 7)
+    counts = torch.bincount(choose(logits, keys, Decoding(1, 1, 1, 1.0)), minlength=3) / 20000
+    assert torch.allclose(counts, logits[0].softmax(-1), atol=0.015)
+
+
+def test_bfloat16_noise_never_reaches_the_tail_that_float32_reaches():
+    logits = torch.tensor([[0.0, 8.0]]).expand(40000, -1)
+    keys = fold(torch.arange(40000), 3)
+    rare = {t: int((choose(logits, keys, Decoding(1, 1, 1, 1.0, t)) == 0).sum()) for t in ("float32", "bfloat16")}
+    assert rare["float32"] > 3
+    assert rare["bfloat16"] != rare["float32"]
+
+
+def test_a_rollout_does_not_depend_on_its_batch(prepared):
+    from dopsd.config import Model
+    from dopsd.models import load_policy
+
+    policy = load_policy(Model(path=str(prepared / "base")), None, 0)
+    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), text_key("x", i)) for i in range(4)]
+    together = denoise(policy, draws, Decoding(8, 4, 4, 0.9))
+    for draw, expected in zip(draws, together, strict=True):
+        alone = denoise(policy, [draw], Decoding(8, 4, 4, 0.9))[0]
+        assert alone.completion_ids.tolist() == expected.completion_ids.tolist()
+        assert alone.revealed_at.tolist() == expected.revealed_at.tolist()
+
+
+def test_stopping_after_the_end_of_text_is_exact_up_to_it_and_skips_the_rest():
+    rows = table([1, EOS, 3, 4, 5, 6], [3.0] * 6)
+    whole = denoise(FakePolicy(6, table=rows), [Draw("p", 0, PROMPT, 0)], Decoding(6, 2, 6))[0]
+    policy = FakePolicy(6, table=rows)
+    stopped = denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(6, 2, 6, stop_after_eos=True))[0]
+    assert whole.completion_ids.tolist() == [1, EOS, 3, 4, 5, 6]
+    assert stopped.completion_ids.tolist() == [1, EOS] + [EOS] * 4
+    assert len(policy.seen) == 2
+
+
+def test_hints_are_seen_until_their_block_is_entered_and_then_cleared():
+    policy = FakePolicy(4, table=table([1, 2, 3, 4], [2.0] * 4))
+    hints = torch.tensor([MASK, 7, 7, MASK])
+    rollout = denoise(policy, [Draw("p", 0, PROMPT, 0, hints)], Decoding(4, 2, 4))[0]
+    assert policy.seen[0][0, 2:].tolist() == [MASK, MASK, 7, MASK]
+    assert rollout.completion_ids.tolist() == [1, 2, 3, 4]
+
+
+def run_attempts(correct_at: dict[str, int], is_stopping: bool) -> tuple[dict[str, int], list[int]]:
+    policy = FakePolicy(2)
+    problems = [(Problem(name, "1", "1"), PROMPT) for name in correct_at]
+    pass_k = PassK(4, 0.9, 0.9, is_stopping)
+    found = attempts(policy, problems, Decoding(2, 2, 1), pass_k, (0, 0), lambda p, r: r.attempt == correct_at[p.id])
+    return {name: len(tried) for name, tried in found.items()}, [len(ids) for ids in policy.seen]
+
+
+def test_waves_stop_each_problem_at_its_first_correct_attempt():
+    used, batches = run_attempts({"a": 0, "b": 2, "c": 9}, is_stopping=True)
+    assert used == {"a": 1, "b": 3, "c": 4}
+    assert batches == [3, 2, 2, 1]
+
+
+def test_a_graded_task_samples_every_attempt_in_one_wave():
+    used, batches = run_attempts({"a": 0, "b": 9}, is_stopping=False)
+    assert used == {"a": 4, "b": 4}
+    assert batches == [8]
+
+
+def test_denoise_all_returns_the_order_of_the_draws_whatever_the_lengths():
+    draws = [Draw(str(n), 0, torch.ones(n, dtype=torch.long), n) for n in (5, 2, 7, 3)]
+    found = denoise_all(FakePolicy(2), draws, Decoding(2, 2, 1, batch_size=2))
+    assert [rollout.problem_id for rollout in found] == ["5", "2", "7", "3"]
+
+
+@given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6))
+def test_uniform_draws_stay_inside_the_open_interval_and_change_with_every_part(key: int, part: int):
+    a = fold(torch.tensor(key), part)
+    assert 0 < float(uniform(a)) < 1
+    assert int(a) != int(fold(torch.tensor(key), part + 1))
+
+
+def test_fold_agrees_with_splitmix64_written_in_plain_integers():
+    def plain(key: int, part: int) -> int:
+        size, golden = 1 << 64, 0x9E3779B97F4A7C15
+        z = ((key ^ (part * golden % size)) + golden) % size
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % size
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % size
+        return z ^ (z >> 31)
+
+    assert int(fold(torch.tensor(42), 7)) % (1 << 64) == plain(42, 7)
+    assert int(fold(torch.tensor(42), torch.tensor(7))) % (1 << 64) == plain(42, 7)

@@ -1,0 +1,167 @@
+"""Puzzles, splits, and every branch of the verifier on hand-written generations."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dopsd.config import SudokuData
+from dopsd.errors import DopsdError
+from dopsd.tasks.sudoku import Sudoku, all_grids, extract, is_valid, make_puzzle, read_published, solutions, worked_solution
+from dopsd.types import Problem
+
+GRID = "1234341221434321"
+PROBLEM = Problem("p", "0234341221434320", GRID)
+SMALL = SudokuData(train=40, validation=10, test=10)
+GOLDEN = Path(__file__).parents[2] / "shared" / "data"
+
+
+def test_there_are_288_grids_and_each_is_valid():
+    assert len(set(all_grids())) == 288
+    assert all(is_valid(grid) for grid in all_grids())
+
+
+@pytest.mark.parametrize("grid", ["1234341221434322", "1234123412341234", "123434122143432", "1234341221434320"])
+def test_a_broken_grid_is_not_valid(grid: str):
+    assert not is_valid(grid)
+
+
+def test_puzzles_have_the_asked_blanks_and_one_solution():
+    puzzle = make_puzzle(GRID, 8, random.Random(0))
+    assert puzzle.count("0") == 8
+    assert solutions(puzzle) == [GRID]
+
+
+def test_an_ambiguous_puzzle_shows_two_solutions():
+    assert len(solutions("0" * 16)) == 2
+
+
+def test_splits_share_no_grid_and_no_puzzle():
+    splits = Sudoku(SMALL).build()
+    grids = [{p.answer for p in problems} for problems in splits.values()]
+    assert not (grids[0] & grids[1] or grids[0] & grids[2] or grids[1] & grids[2])
+    assert [len(problems) for problems in splits.values()] == [40, 10, 10]
+    assert len({p.id for problems in splits.values() for p in problems}) == 60
+
+
+def test_the_same_seed_writes_the_same_splits_and_another_does_not():
+    assert Sudoku(SMALL).build() == Sudoku(SMALL).build()
+    assert Sudoku(SMALL).build() != Sudoku(SudokuData(**SMALL.model_dump() | {"seed": 1})).build()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (f"<answer>{GRID}</answer>", GRID),
+        ("<answer>\n1234\n3412 2143\n4321\n</answer>", GRID),
+        (f"<answer>the grid: ```{GRID}``` </answer>", GRID),  # fenced digits go first
+        (f"<answer>{GRID}<|eot_id|> more", GRID),  # up to a stop token
+        (f"no tag {GRID}</answer>", GRID),  # 16 digits before the closing tag
+        (f"so it is {GRID}.", GRID),  # any 16 digits
+        (f"thus</answer> {GRID[:8]}", GRID[:8] + "0" * 8),  # text after the closing tag, padded
+        ("<answer>12</answer>", "12" + "0" * 14),
+        (f"<answer>{GRID}99</answer>", GRID),  # cut to 16
+        ("<answer>   </answer>", None),
+        ("12345", None),
+    ],
+)
+def test_extraction_takes_the_published_order(text: str, answer: str | None):
+    assert extract(text) == answer
+
+
+def test_the_score_is_the_share_of_blank_cells_that_are_right():
+    task = Sudoku(SMALL)
+    assert task.verify(PROBLEM, f"<answer>{GRID}</answer>").score == 1.0
+    half = task.verify(PROBLEM, f"<answer>{GRID[:15]}4</answer>")
+    assert (half.score, half.correct, half.answer) == (0.5, False, GRID[:15] + "4")
+    assert task.verify(PROBLEM, "no idea") == type(half)(None, 0.0, False)
+    assert task.reward(PROBLEM, f"<answer>{GRID[:15]}4</answer>") == 0.5
+
+
+def test_strict_scoring_counts_only_a_whole_answer_in_its_tags():
+    strict = Sudoku(SMALL, is_strict=True)
+    assert strict.verify(PROBLEM, f"<answer>{GRID}</answer>").correct
+    assert strict.verify(PROBLEM, f"so it is {GRID}").answer is None
+    assert strict.verify(PROBLEM, f"<answer>{GRID}1</answer>").answer is None
+
+
+@given(st.text())
+def test_no_generation_raises(text: str):
+    assert 0.0 <= Sudoku(SMALL).verify(PROBLEM, text).score <= 1.0
+
+
+def test_worked_solutions_are_right_when_careful_and_keep_the_givens_when_not():
+    draw = random.Random(0)
+    assert Sudoku(SMALL).verify(PROBLEM, worked_solution(PROBLEM, True, draw)).correct
+    puzzle = Problem("p", "0000341200004321", GRID)
+    careless = [extract(worked_solution(puzzle, False, draw)) for _ in range(30)]
+    assert all(text[4:8] == "3412" and sorted(text[:4]) == list("1234") for text in careless)
+    assert len(set(careless)) > 5
+
+
+def test_prompts_are_the_digits_or_the_instructions():
+    task = Sudoku(SMALL)
+    assert task.messages(PROBLEM, "compact") == [{"role": "user", "content": PROBLEM.prompt}]
+    text = task.messages(PROBLEM, "instructions")[0]["content"]
+    assert PROBLEM.prompt in text and "<answer>" in text
+
+
+def published(path: Path, rows: list[str]) -> Path:
+    path.write_text("Puzzle,Solution\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_published_file_gives_the_test_split_and_keeps_its_grids_from_the_others(tmp_path: Path):
+    rows = [f"0{grid[1:]},{grid}" for grid in all_grids()[:20]]
+    file = published(tmp_path / "test.csv", rows)
+    config = SudokuData(**SMALL.model_dump() | {"test_file": str(file)})
+    splits = Sudoku(config).build()
+    taken = {p.answer for p in splits["test"]}
+    assert len(taken) == 10 and taken <= set(all_grids()[:20])
+    assert not taken & {p.answer for p in splits["train"] + splits["validation"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("123,1234341221434321", "test.csv:3"),
+        (f"0234341221434320,{GRID[:-1]}2", "test.csv:3"),
+        (f"2{'0' * 15},{GRID}", "test.csv:3"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, row: str, expected: str):
+    file = published(tmp_path / "test.csv", [f"0234341221434320,{GRID}", row])
+    with pytest.raises(DopsdError, match=expected):
+        read_published(file, 1)
+
+
+def test_a_missing_or_short_file_is_said(tmp_path: Path):
+    with pytest.raises(DopsdError, match=r"nowhere\.csv is not a file"):
+        read_published(tmp_path / "nowhere.csv", 1)
+    with pytest.raises(DopsdError, match="1 puzzles"):
+        read_published(published(tmp_path / "test.csv", [f"0234341221434320,{GRID}"]), 2)
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the published generations are not part of the repository")
+def test_the_published_generations_get_the_published_scores():
+    rows = [json.loads(line) for line in (GOLDEN / "golden" / "sudoku_256.jsonl").read_text().splitlines()]
+    scores = []
+    for row in rows:
+        puzzle = re.search(r"[0-4]{16}", row["question"]).group()
+        verdict = Sudoku(SMALL).verify(Problem("p", puzzle, row["ground_truth"]), row["generation"])
+        assert (verdict.answer or "", verdict.score) == (row["parsed"], pytest.approx(row["score"]))
+        scores.append(verdict.score)
+    assert 100 * sum(scores) / len(scores) == pytest.approx(6.689, abs=5e-4)
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the published test file is not part of the repository")
+def test_the_published_rows_cover_156_grids():
+    rows = read_published(GOLDEN / "sudoku" / "test.csv", 256)
+    assert len({p.answer for p in rows}) == 156
+    assert sum(len(solutions(p.prompt)) > 1 for p in rows) == 63
