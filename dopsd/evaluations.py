@@ -9,11 +9,11 @@ from typing import Any
 
 from dopsd.checkpoint import ADAPTER, fingerprint, read_adapter
 from dopsd.config import Params, Sampling
+from dopsd.layout import base_files
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.lora import load_adapter
 from dopsd.progress import WORK, Progress, write_json
 from dopsd.provenance import sha256
-from dopsd.runfolder import base_files
 from dopsd.scoring import Asked, score
 from dopsd.tasks import load_task
 

@@ -17,9 +17,9 @@ import yaml
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
 from dopsd.errors import DopsdError
+from dopsd.layout import LOG, cell_folder, identity, read_log, read_table, report_folder, scratch_folder
 from dopsd.progress import say
 from dopsd.provenance import sha256
-from dopsd.runfolder import LOG, cell_folder, identity, read_log, read_table, report_folder, scratch_folder
 from dopsd.tracking import connect, sync, tracking_uri
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import json
 import shutil
@@ -16,39 +15,13 @@ import torch
 from dopsd import checkpoint
 from dopsd.config import Params
 from dopsd.errors import DopsdError
+from dopsd.layout import LOG, read_log, scratch_folder, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.progress import WORK, say, write_json
-from dopsd.tracking import Identity, tracking_uri
 from dopsd.types import Sums
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-RUNS = Path("runs")
-REPORTS = Path("reports")
-LOG = "log.jsonl"
-
-
-def cell_folder(task: str, method: str, seed: int) -> Path:
-    return RUNS / task / method / str(seed)
-
-
-def report_folder(task: str, method: str, seed: int) -> Path:
-    return REPORTS / task / method / str(seed)
-
-
-def base_files(params: Params) -> list[Path]:
-    return sorted(Path(params.model.path).glob("*.safetensors"))
-
-
-def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
-    """work/train-<hash of settings, data, base and code>: another setting never finds this run's checkpoints."""
-    dump = params.model_dump()
-    sections = {name: dump[name] for name in ("model", "sampling", "train")}
-    sections |= {"task": task, "seed": seed, "method": method, method: dump["method"][method]}
-    files = [Path("data") / task / "train.jsonl", *base_files(params)]
-    code = ("dopsd.stages.train", f"dopsd.tasks.{task}", f"dopsd.methods.{method}")
-    return WORK / f"train-{checkpoint.fingerprint(sections, files, *code)}"
 
 
 class Interrupts:
@@ -175,10 +148,6 @@ def _update_of(line: str) -> float:
         return float("inf")
 
 
-def read_log(path: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def publish_run(scratch: Path, out: Path, every: int) -> None:
     """Copy adapters and log to the stage's out, without timings or anything else that differs between two doors."""
     half = out.with_name(f".{out.name}.tmp")
@@ -200,44 +169,11 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
     write_json(out.with_suffix(".json"), {"updates": last["update"], "final_loss": last["loss"], **counts})
 
 
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Rows as csv, the update first; a figure that a row lacks stays empty."""
-    names = sorted({name for row in rows for name in row}, key=lambda name: (name != "update", name))
-    half = path.with_name(f".{path.name}.tmp")
-    with half.open("w", newline="") as out:
-        writer = csv.DictWriter(out, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    half.rename(path)
-
-
-def read_table(path: Path) -> list[dict[str, Any]]:
-    """Rows of a csv written by write_table: numbers as numbers, empty cells left out."""
-    with path.open(newline="") as lines:
-        return [{name: _number(text) for name, text in row.items() if text != ""} for row in csv.DictReader(lines)]
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def identity(params: Params, task: str, method: str, seed: int) -> Identity:
-    """The MLflow run of this cell: the same names of tags and parameters for every method."""
-    dump = params.model_dump()
-    sections = {"sampling": dump["sampling"], "train": dump["train"], "model": dump["model"], "method": dump["method"][method]}
-    values = {f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"}
-    values |= {f"lora.{k}": v for k, v in dump["train"]["lora"].items()}
-    tags = {"task": task, "method": method, "seed": str(seed), "model": params.model.path}
-    return Identity(
-        tracking_uri(params.tracking.uri),
-        params.tracking.experiment,
-        f"{task}-{method}-{seed}",
-        scratch_folder(params, task, method, seed).name,
-        tags,
-        {"task": task, "method.name": method, "seed": str(seed)} | {k: str(v) for k, v in values.items()},
-    )
+def clean(params: Params) -> None:
+    """Remove training folders that no cell of params.yaml's matrix would continue."""
+    m = params.matrix
+    current = {scratch_folder(params, t, n, s) for t in m.tasks for n in m.methods for s in m.seeds}
+    gone = [folder for folder in sorted(WORK.glob("train-*")) if folder not in current]
+    for folder in gone:
+        shutil.rmtree(folder)
+    say(f"clean: removed {len(gone)} folders of other settings from {WORK}/, kept {len(current)} of params.yaml's")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.runfolder import LOG, cell_folder, read_log, report_folder, scratch_folder
+from dopsd.layout import LOG, cell_folder, read_log, report_folder, scratch_folder
 from dopsd.tracking import tracking_uri
 
 

@@ -24,6 +24,8 @@ def block_modules(model: PreTrainedModel) -> list[str]:
 
 def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
     """A peft model with a fresh adapter (B = 0, so that it starts as the base)."""
+    import warnings
+
     import torch
     from peft import LoraConfig, get_peft_model
 
@@ -38,7 +40,8 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
         target_modules=rf".*\.blocks\.\d+\.({'|'.join(sorted(lora.targets))})",
         base_model_name_or_path="base",
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers has renamed
         torch.manual_seed(seed)
         return get_peft_model(model, config)
 

@@ -7,8 +7,8 @@ from typing import Any
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
+from dopsd.layout import cell_folder, write_table
 from dopsd.progress import write_json
-from dopsd.runfolder import cell_folder, write_table
 
 COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dopsd.config import Params
 from dopsd.evaluations import Evaluator
+from dopsd.layout import RUNS
 from dopsd.progress import write_json
-from dopsd.runfolder import RUNS
 
 
 def run(params: Params, task_name: str) -> None:

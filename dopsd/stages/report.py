@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.config import Params
+from dopsd.layout import cell_folder, read_table, report_folder
 from dopsd.progress import write_json
-from dopsd.runfolder import cell_folder, read_table, report_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

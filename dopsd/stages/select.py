@@ -11,9 +11,9 @@ import shutil
 
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
+from dopsd.layout import cell_folder
 from dopsd.progress import say, write_json
 from dopsd.provenance import sha256
-from dopsd.runfolder import cell_folder
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:

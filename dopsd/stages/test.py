@@ -10,8 +10,8 @@ import torch
 from dopsd.config import Params
 from dopsd.evaluations import Evaluator
 from dopsd.keyed import text_key
+from dopsd.layout import cell_folder
 from dopsd.progress import write_json
-from dopsd.runfolder import cell_folder
 from dopsd.sampling import Draw, denoise
 from dopsd.scoring import bootstrap, decoding
 from dopsd.teacher import Geometry, reveal

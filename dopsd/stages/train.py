@@ -16,10 +16,11 @@ import torch
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.keyed import text_key
+from dopsd.layout import cell_folder, identity, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
 from dopsd.progress import Progress
-from dopsd.runfolder import Interrupts, RunFolder, cell_folder, identity, publish_run, scratch_folder
+from dopsd.runfolder import Interrupts, RunFolder, publish_run
 from dopsd.tasks import load_task
 from dopsd.tracking import follow
 from dopsd.types import Batch, Problem, Sums
@@ -61,6 +62,7 @@ class Loop:
                 f"{accelerator.num_processes} ranks without one; use at least as many as ranks"
             )
         self.settings, self.seed, self.accelerator = params.train, seed, accelerator
+        torch.manual_seed(text_key("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
         self.task = load_task(task, params.data)
         self.problems = self.task.load("train")
         self.policy = load_policy(params.model, params.train.lora, seed)

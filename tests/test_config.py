@@ -1,0 +1,97 @@
+"""params.yaml: every fault is one line with the key's full path, exit code 2, before anything loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT, small_params, write_params
+
+from dopsd.cli import build_parser, main
+from dopsd.config import Params, load_params
+from dopsd.errors import DopsdError
+
+
+def test_the_shipped_params_are_sound_and_state_every_setting():
+    params = load_params(ROOT / "params.yaml")
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+    assert raw["method"].keys() == params.model_dump()["method"].keys()
+    for section in ("data", "pretrain", "sampling", "train", "model", "select", "tracking", "matrix"):
+        assert raw[section].keys() == params.model_dump()[section].keys(), section
+    for name, method in params.model_dump()["method"].items():
+        assert raw["method"][name].keys() == method.keys()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train__learning_rat": 1.0}, "train.learning_rat: unknown key"),
+        (
+            {"method__d_opsd__reveal_ratio": 1.5},
+            "method.d_opsd.reveal_ratio: Input should be less than or equal to 1, found 1.5",
+        ),
+        ({"method__d_opsd__attempts": 0}, "method.d_opsd.attempts: Input should be greater than or equal to 1, found 0"),
+        ({"sampling__gen_length": 44}, "sampling: gen_length 44 must be a multiple of block_length 8"),
+        ({"sampling__steps": 21}, "sampling: steps 21 must be a multiple of the 5 blocks"),
+        ({"sampling__steps": 80}, "at most gen_length 40"),
+        ({"train__updates": "many"}, "train.updates: Input should be a valid integer, found 'many'"),
+        ({"train__learning_rate": float("nan")}, "train.learning_rate: Input should be a finite number"),
+        ({"method__d_opsd__divergence": "kl"}, "method.d_opsd.divergence: Input should be 'reverse_kl', 'forward_kl' or 'jsd'"),
+        ({"method__d_opsd__drop_remainder": True, "method__d_opsd__state_sample": 3}, "set drop_remainder to false"),
+        ({"pretrain__n_heads": 3}, "d_model 32 must be a multiple of 2 x n_heads 3"),
+        ({"data__sudoku__validation_grids": 143, "data__sudoku__test_grids": 143, "data__sudoku__blanks": 13}, "blanks"),
+        ({"matrix__seeds": []}, "matrix.seeds"),
+        ({"matrix__methods": ["ppo"]}, "matrix.methods.0"),
+        ({"evaluate__protocols": {}}, "evaluate.protocols"),
+        ({"method__d_opsd__updates_per_trajectory": 21}, "must be at most sampling.steps 20"),
+    ],
+)
+def test_a_fault_is_one_line_with_its_key(tmp_path, monkeypatch, capsys, changes, said):
+    monkeypatch.chdir(tmp_path)
+    write_params(**changes)
+    assert main(["train"]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "params.yaml" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_several_faults_are_said_at_once(tmp_path):
+    raw = small_params(train__updates=0, select__split="all")
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.raises(DopsdError) as caught:
+        load_params(tmp_path / "p.yaml")
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_missing_or_unreadable_file_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["check"]) == 2
+    assert "no such file; run from the project's root" in capsys.readouterr().err
+    Path("params.yaml").write_text("train: [")
+    assert main(["check"]) == 2
+    assert "not valid YAML" in capsys.readouterr().err
+
+
+def test_check_says_sound_and_unknown_names_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_params()
+    assert main(["check"]) == 0
+    assert "sound" in capsys.readouterr().out
+    assert main(["train", "--method", "ppo"]) == 2
+    assert "--method ppo: unknown; there is d_opsd, rft" in capsys.readouterr().err
+    assert main(["prepare", "--task", "chess"]) == 2
+    assert "--task chess: unknown" in capsys.readouterr().err
+
+
+def test_params_cannot_be_changed_after_reading():
+    params = Params.model_validate(small_params())
+    with pytest.raises(ValueError, match="frozen"):
+        params.train.updates = 3
+
+
+def test_every_command_has_help():
+    parser = build_parser()
+    commands = next(a for a in parser._actions if a.choices)
+    assert all(choice.format_help() for choice in commands.choices.values())
+    assert {"train", "sample", "publish", "summary"} <= set(commands.choices)

@@ -1,0 +1,191 @@
+"""The method on hand-made logits and on the tiny model: positions, reduction, weights, and the exact zero."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from fakes import EOS, MASK, FakePolicy
+
+from dopsd.config import DOpsd, load_params
+from dopsd.methods.d_opsd import DistilSelfFuture, pack, take
+from dopsd.teacher import Geometry
+from dopsd.types import States
+
+
+def states(k: list[int], candidates: list[list[int]], committed: list[list[int]], weight: list[float] | None = None) -> States:
+    rows = len(k)
+    flags = torch.zeros(2, rows, 4, dtype=torch.bool)
+    for kind, places in enumerate((candidates, committed)):
+        for row, chosen in enumerate(places):
+            flags[kind, row, chosen] = True
+    ids = torch.full((rows, 6), MASK)
+    return States(
+        student_ids=ids,
+        student_mask=torch.ones(rows, 6, dtype=torch.bool),
+        teacher_ids=ids,
+        teacher_mask=torch.ones(rows, 6, dtype=torch.bool),
+        candidates=flags[0],
+        committed=flags[1],
+        k=torch.tensor(k),
+        block=torch.zeros(rows, dtype=torch.long),
+        step=torch.zeros(rows, dtype=torch.long),
+        weight=torch.tensor(weight or [1.0] * rows),
+    )
+
+
+class TwoFaced(FakePolicy):
+    """The first forward pass is the teacher's, the second the student's, each with its own table."""
+
+    def __init__(self, teacher: torch.Tensor, student: torch.Tensor) -> None:
+        super().__init__(4, table=teacher)
+        self.tables = [teacher, student]
+
+    def hidden(self, ids, attention_mask):
+        self.table = self.tables[len(self.seen) % 2]
+        return super().hidden(ids, attention_mask)
+
+
+def coin(p: float) -> list[float]:
+    """Logits of a two-token vocabulary, as wide as the fake's table."""
+    return [math.log(p), math.log(1 - p)]
+
+
+TEACHER = torch.tensor([coin(0.5), coin(0.9), coin(0.6), coin(0.8)])
+STUDENT = torch.tensor([coin(0.5)] * 4)
+
+
+def kl(p: float) -> float:
+    """Forward KL from a coin of share p to a fair one."""
+    return p * math.log(p / 0.5) + (1 - p) * math.log((1 - p) / 0.5)
+
+
+def method(**changes: object) -> DistilSelfFuture:
+    config = DOpsd(divergence="forward_kl", loss_vocabulary="full", clip=None, teacher_confidence="max_prob", **changes)
+    return DistilSelfFuture(config, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+
+
+def test_the_surest_candidates_of_the_teacher_are_trained_on():
+    found = method().loss(TwoFaced(TEACHER, STUDENT), states([2], [[0, 1, 2, 3]], [[0, 2]]))
+    assert found.total.item() == pytest.approx(kl(0.9) + kl(0.8), abs=1e-6)
+
+
+def test_positions_that_are_not_candidates_are_never_trained_on():
+    found = method().loss(TwoFaced(TEACHER, STUDENT), states([2], [[0, 2]], [[0, 2]]))
+    assert found.total.item() == pytest.approx(kl(0.5) + kl(0.6), abs=1e-6)
+
+
+def test_max_logit_and_max_prob_can_choose_different_positions():
+    shifted = TEACHER.clone()
+    shifted[0] += 100.0  # a flat distribution at a great height
+    batch = states([1], [[0, 1, 2, 3]], [[0]])
+    by_logit = DOpsd(divergence="forward_kl", loss_vocabulary="full", clip=None)
+    tall = DistilSelfFuture(by_logit, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    assert tall.loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(0.0, abs=1e-5)
+    assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(kl(0.9), abs=1e-5)
+
+
+def test_student_selection_takes_what_was_committed():
+    found = method(position_selection="student").loss(TwoFaced(TEACHER, STUDENT), states([2], [[0, 1, 2, 3]], [[0, 2]]))
+    assert found.total.item() == pytest.approx(kl(0.5) + kl(0.6), abs=1e-6)
+
+
+def test_mean_reduction_divides_by_the_positions_of_each_state():
+    batch = states([2, 1], [[1, 3], [2]], [[1, 3], [2]])
+    total = method(reduction="mean").loss(TwoFaced(TEACHER, STUDENT), batch).total.item()
+    assert total == pytest.approx((kl(0.9) + kl(0.8)) / 2 + kl(0.6), abs=1e-6)
+
+
+def test_states_are_weighted_and_uneven_k_is_not_padded_into_the_loss():
+    batch = states([2, 1], [[1, 3], [2]], [[1, 3], [2]], weight=[0.25, 2.0])
+    found = method().loss(TwoFaced(TEACHER, STUDENT), batch)
+    assert found.total.item() == pytest.approx(0.25 * (kl(0.9) + kl(0.8)) + 2 * kl(0.6), abs=1e-6)
+    assert found.metrics["divergence"] == (pytest.approx(kl(0.9) + kl(0.8) + kl(0.6), abs=1e-6), 3.0)
+
+
+def test_pack_and_take_gather_the_flagged_rows_in_order():
+    slots, valid = pack(torch.tensor([[False, True, False, True], [True, False, False, False]]))
+    assert slots[0].tolist() == [1, 3] and slots[1, 0].item() == 0
+    assert valid.tolist() == [[True, True], [True, False]]
+    assert take(torch.arange(4.0).view(1, 4, 1), slots[:1])[0, :, 0].tolist() == [1.0, 3.0]
+
+
+def first_update(project, **changes):
+    from accelerate import Accelerator
+    from conftest import write_params
+
+    from dopsd.stages.train import Loop
+
+    write_params(**changes)
+    loop = Loop(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    loop._collect()
+    batch = loop.waiting[0][0]
+    found = loop.method.loss(loop.policy, batch)
+    found.total.backward()
+    gradients = [p.grad.abs().max().item() for p in loop.parameters.values() if p.grad is not None]
+    return loop, found, gradients
+
+
+@pytest.mark.parametrize("divergence", ["reverse_kl", "forward_kl", "jsd"])
+def test_without_a_reveal_the_first_update_is_exactly_zero(project, divergence: str):
+    _, found, gradients = first_update(project, method__d_opsd__reveal_ratio=0.0, method__d_opsd__divergence=divergence)
+    assert found.total.item() == 0.0
+    assert max(gradients) == 0.0
+
+
+def test_with_a_reveal_the_first_update_teaches(project):
+    _, found, gradients = first_update(project, method__d_opsd__reveal_ratio=0.5)
+    assert found.total.item() > 0.0
+    assert max(gradients) > 0.0
+    assert 0.0 < found.metrics.means()["overlap_top20"] <= 1.0
+
+
+def test_micro_batches_add_up_to_the_whole_batch(project):
+    loop, whole, _ = first_update(project, method__d_opsd__reveal_ratio=0.5)
+    parts = [loop.method.loss(loop.policy, part).total.item() for part in loop.waiting[0][0].split(3)]
+    assert len(parts) > 1
+    assert sum(parts) == pytest.approx(whole.total.item(), rel=1e-5)
+
+
+def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
+    from accelerate import Accelerator
+    from conftest import write_params
+
+    from dopsd.errors import DopsdError
+    from dopsd.stages.train import Loop
+
+    class Silent:
+        def log(self, *_: object) -> None: ...
+
+    hopeless = {"method__d_opsd__keep_threshold": 1.0, "method__d_opsd__attempts": 1}
+    write_params(method__d_opsd__skip_empty=False, train__warmup_updates=0, **hopeless)
+    loop = Loop(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    loop.advance(Silent())
+    assert (loop.update, loop.counters["trajectories"]) == (1, 0)
+    write_params(train__max_empty_collects=2, **hopeless)
+    loop = Loop(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    with pytest.raises(DopsdError, match="3 collects gave nothing"):
+        loop.advance(Silent())
+    assert loop.update == 0
+
+
+@pytest.mark.parametrize("teacher", ["live", "ema"])
+def test_the_teacher_follows_the_student_where_it_is_told_to(project, teacher: str):
+    loop, _, _ = first_update(project, method__d_opsd__teacher=teacher, method__d_opsd__ema_decay=0.5)
+    ids = loop.waiting[0][0].student_ids
+    with torch.no_grad():
+        for p in loop.parameters.values():
+            p.add_(0.1)
+        student, base = loop.policy.hidden(ids, None), None
+        with loop.policy.reference():
+            base = loop.policy.hidden(ids, None)
+        with loop.policy.teacher():
+            before = loop.policy.hidden(ids, None)
+        loop.policy.after_update()
+        with loop.policy.teacher():
+            after = loop.policy.hidden(ids, None)
+        assert not torch.equal(student, base)
+        assert torch.equal(before, student if teacher == "live" else base)
+        assert torch.equal(after, student) if teacher == "live" else not torch.equal(after, before)
+        assert torch.equal(loop.policy.hidden(ids, None), student)

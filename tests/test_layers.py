@@ -1,0 +1,120 @@
+"""The house's plan: who may import whom, where each library comes in, and that dvc.yaml names what a stage imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from dopsd.provenance import closure, imported, sources
+
+LAYERS = [  # lowest first; a module imports only from layers below its own, and never a sibling
+    {"errors"},
+    {"config"},
+    {"types"},
+    {"keyed", "provenance"},
+    {"progress"},
+    {"tracking", "tasks", "models", "sampling", "teacher", "losses", "checkpoint"},
+    {"layout"},
+    {"runfolder"},
+    {"scoring"},
+    {"evaluations"},
+    {"methods"},
+    {"stages"},
+    {"publish", "show"},
+    {"cli"},
+    {"__main__"},
+]
+DOORS = {
+    "mlflow": {"tracking", "publish"},
+    "prefect": set(),
+    "peft": {"models", "checkpoint"},
+    "transformers": {"models", "checkpoint"},
+    "datasets": {"tasks"},
+    "accelerate": {"stages", "runfolder"},
+    "dvc": set(),
+}
+FILES = sorted((ROOT / "dopsd").rglob("*.py"))
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parent.name != "dopsd" or p.stem != "__init__"], ids=name_of)
+def test_imports_run_strictly_downward(path: Path):
+    height = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+    own = name_of(path)
+    for other in imported(path):
+        if room(other) == room(own):
+            assert room(own) not in ("methods", "stages") or other in (f"dopsd.{room(own)}",), f"{own} imports {other}"
+        else:
+            assert height[room(other)] < height[room(own)], f"{own} imports {other}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_libraries_come_in_through_their_doors(path: Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        for name in names:
+            top = name.split(".")[0]
+            if top in DOORS:
+                assert room(name_of(path)) in DOORS[top], f"{name_of(path)} imports {top}"
+
+
+def stages() -> dict:
+    return yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+
+
+@pytest.mark.parametrize("stage", sorted(stages()))
+def test_a_stage_depends_on_the_code_that_it_imports(stage: str):
+    found = stages()[stage]
+    given = {"task": "sudoku", "method": "d_opsd", "seed": "0"}
+    filled = {dep.replace("${item.task}", given["task"]).replace("${item.method}", given["method"]) for dep in found["deps"]}
+    modules = [f"dopsd.stages.{stage}"]
+    modules += ["dopsd.tasks.sudoku"] if "dopsd/tasks/${item.task}.py" in found["deps"] else []
+    modules += ["dopsd.methods.d_opsd"] if "dopsd/methods/${item.method}.py" in found["deps"] else []
+    needed = {str(path.relative_to(ROOT)) for path in sources(*modules)}
+    assert needed <= filled, sorted(needed - filled)
+    assert {dep for dep in filled if dep.endswith(".py")} <= needed, "a dependency that is not imported"
+
+
+def test_what_is_loaded_by_name_is_a_dependency_where_it_is_loaded():
+    loading = {"dopsd.tasks": "dopsd/tasks/${item.task}.py", "dopsd.methods": "dopsd/methods/${item.method}.py"}
+    for stage, found in stages().items():
+        for module, dependency in loading.items():
+            is_loading = any(
+                "load_task(" in p.read_text() or "load_method(" in p.read_text() for p in sources(f"dopsd.stages.{stage}")
+            )
+            if module in closure(f"dopsd.stages.{stage}") and is_loading:
+                assert dependency in found["deps"], f"{stage} lacks {dependency}"
+
+
+def test_the_core_imports_without_the_platform():
+    """A bare GPU machine has torch, transformers and peft, but no mlflow, prefect, dvc or datasets."""
+    code = (
+        "import sys\n"
+        "for name in ('mlflow', 'prefect', 'dvc', 'datasets'): sys.modules[name] = None\n"
+        "import dopsd.stages.train, dopsd.methods.d_opsd, dopsd.sampling, dopsd.losses, dopsd.models.llada\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_the_command_line_starts_without_heavy_libraries():
+    code = "import sys, dopsd.cli\nassert not {'torch', 'peft', 'mlflow', 'transformers'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_no_module_is_longer_than_250_lines():
+    assert {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 250} == {}

@@ -1,0 +1,213 @@
+"""The loop: exact resume, damaged and missing checkpoints, faults that end a run, and what a run leaves on disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import write_params
+
+from dopsd import checkpoint
+from dopsd.checkpoint import ADAPTER
+from dopsd.cli import main
+from dopsd.config import load_params
+from dopsd.layout import read_log, read_table, scratch_folder
+from dopsd.provenance import sha256
+from dopsd.stages.train import Loop
+
+OUT = Path("runs/sudoku/d_opsd/0/train")
+
+
+def train() -> int:
+    return main(["train"])
+
+
+def adapter_digests() -> dict[str, str]:
+    return {path.parent.name: sha256(path) for path in sorted(OUT.glob("*/" + ADAPTER))}
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
+    """Lose the process between two updates, as a SIGKILL would."""
+    step = Loop._step
+
+    def dying(self: Loop, batches: list) -> object:
+        if self.update == update:
+            raise SystemExit(9)
+        return step(self, batches)
+
+    monkeypatch.setattr(Loop, "_step", dying)
+
+
+def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(project, monkeypatch):
+    write_params(train__updates=5)  # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
+    assert train() == 0
+    whole, table = adapter_digests(), read_table(OUT.with_suffix(".csv"))
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("other"))
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 3)
+        train()
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    assert [row["update"] for row in read_log(scratch / "log.jsonl")] == [1, 2, 3]
+    assert train() == 0
+    assert adapter_digests() == whole
+    assert read_table(OUT.with_suffix(".csv")) == table
+    assert sorted(whole) == ["step-000002", "step-000004", "step-000005"]
+
+
+def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
+    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]}, train__updates=4)
+    assert train() == 0
+    whole = adapter_digests()
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("other"))
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 3)
+        train()
+    torch.rand(7)
+    assert train() == 0
+    assert adapter_digests() == whole
+
+
+def test_a_truncated_checkpoint_is_said_and_the_one_before_is_used(project, capsys):
+    assert train() == 0
+    whole = adapter_digests()
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    weights = scratch / "step-000004" / ADAPTER
+    weights.write_bytes(weights.read_bytes()[:-10])
+    capsys.readouterr()
+    assert train() == 0
+    said = capsys.readouterr().err
+    assert f"{ADAPTER} does not match its digest" in said
+    assert "continuing after update 2" in said
+    assert adapter_digests() == whole
+
+
+def test_another_learning_rate_never_finds_the_old_checkpoints(project):
+    assert train() == 0
+    before = adapter_digests()
+    write_params(train__learning_rate=5e-4)
+    assert train() == 0
+    assert adapter_digests() != before
+    write_params()
+    assert train() == 0
+    assert adapter_digests() == before
+
+
+def test_only_the_two_newest_folders_keep_the_optimizer(project):
+    write_params(train__updates=6)
+    assert train() == 0
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    heavy = sorted(path.parent.name for path in scratch.glob("step-*/trainer.safetensors"))
+    assert heavy == ["step-000004", "step-000006"]
+    assert len(checkpoint.checkpoints(scratch)) == 3
+
+
+def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoint(project, monkeypatch, capsys):
+    loss = None
+
+    def poisoned(self, policy, batch):
+        found = loss(self, policy, batch)
+        return type(found)(found.total * float("nan"), found.metrics) if policy.steps == 2 else found
+
+    from dopsd.methods.d_opsd import DistilSelfFuture
+    from dopsd.models import LlmPolicy
+
+    loss, after = DistilSelfFuture.loss, LlmPolicy.after_update
+    monkeypatch.setattr(LlmPolicy, "steps", 0, raising=False)
+
+    def counted(self):
+        self.steps += 1
+        after(self)
+
+    monkeypatch.setattr(LlmPolicy, "after_update", counted)
+    monkeypatch.setattr(DistilSelfFuture, "loss", poisoned)
+    assert train() == 1
+    said = capsys.readouterr().err
+    assert "not finite at update 3" in said and "train.learning_rate" in said
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_leaves_with_its_code(project, monkeypatch, capsys, number, code):
+    assert train() == 0
+    whole = adapter_digests()
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("other"))
+    step = Loop._step
+
+    def interrupted(self, batches):
+        if self.update == 0:
+            os.kill(os.getpid(), number)
+        return step(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", interrupted)
+        assert train() == code
+    assert "the same command continues" in capsys.readouterr().err
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    assert [c.update for c in checkpoint.checkpoints(scratch)] == [1]
+    assert train() == 0
+    assert adapter_digests() == whole  # the extra resume point is not among the results
+
+
+def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, monkeypatch, capsys):
+    save = checkpoint.save_tensors
+
+    def full(tensors, path):
+        if path.name == "trainer.safetensors" and "000004" in str(path):
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_tensors", full)
+        assert train() == 2
+    assert "no space left" in capsys.readouterr().err
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
+    assert not list(scratch.glob("*.tmp"))
+    assert train() == 0
+
+
+def test_a_run_leaves_no_time_path_or_id_in_what_is_compared(project):
+    assert train() == 0
+    text = OUT.with_suffix(".csv").read_text() + OUT.with_suffix(".json").read_text()
+    assert "time/" not in text and str(project) not in text
+    config = json.loads((OUT / "step-000004" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "base"
+
+
+def test_the_first_update_of_a_warm_up_has_learning_rate_zero(project):
+    write_params(train__updates=1)
+    assert train() == 0
+    tensors = checkpoint.load_tensors(OUT / "step-000001" / ADAPTER)
+    assert all(not t.any() for name, t in tensors.items() if "lora_B" in name)
+
+
+def test_rejection_fine_tuning_trains_on_the_same_loop(project):
+    assert main(["train", "--method", "rft"]) == 0
+    rows = read_table(Path("runs/sudoku/rft/0/train.csv"))
+    assert [row["update"] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1]["count/trajectories"] == 8 and rows[-1]["cross_entropy"] > 0
+
+
+def test_targets_that_match_no_layer_are_refused_with_those_that_exist(project, capsys):
+    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.0, "targets": ["o_proj"]})
+    assert train() == 2
+    said = capsys.readouterr().err
+    assert "o_proj" in said and "attn_out" in said and "ff_proj" in said
+
+
+def test_clean_removes_only_other_settings(project):
+    assert train() == 0
+    write_params(train__learning_rate=5e-4)
+    assert train() == 0
+    assert main(["clean"]) == 0
+    assert list(Path("work").glob("train-*")) == [scratch_folder(load_params(), "sudoku", "d_opsd", 0)]
