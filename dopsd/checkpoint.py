@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,11 @@ ADAPTER = "adapter_model.safetensors"
 KEPT_RESUMABLE = 2  # folders that keep the optimizer: at 8B it is 2 GB a folder
 
 
-def fingerprint(sections: dict[str, Any], files: Iterable[Path], *modules: str) -> str:
+def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) -> str:
     """16 hex digits that name a piece of work by its settings, its data and its code."""
+    missing = [path for path in files if not path.is_file()]
+    if missing:
+        raise DopsdError(f"{missing[0]}: no such file; `dvc repro` makes what is missing")
     parts = [json.dumps(sections, sort_keys=True)]
     parts += [f"{path.name} {sha256(path)}" for path in [*files, *sources(*modules)]]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +46,7 @@ def run(params: Params) -> dict[str, str]:
     if not params.tracking.enabled:
         raise DopsdError("tracking.enabled is false in params.yaml: set it to true to publish")
     uri = tracking_uri(params.tracking.uri)
-    try:
+    with _one_line(uri):
         client = connect(uri)
         cells = [cell for cell in _cells(params, client) if cell]
         champions: dict[str, tuple[float, str]] = {}
@@ -53,12 +55,24 @@ def run(params: Params) -> dict[str, str]:
             champions[cell.task] = max(champions.get(cell.task, (-1.0, "")), (accuracy, version))
         for task, (_, version) in champions.items():
             client.set_registered_model_alias(_model_name(params, task), "champion", version)
-    except ImportError as error:
-        raise DopsdError(f"publish: mlflow is not installed ({error}); pip install mlflow") from error
-    except OSError as error:
-        raise DopsdError(f"publish: {uri} does not answer ({error}); all results are on disk, publish again later") from error
-    say(f"published {len(cells)} runs to {uri}")
+    say(f"publish: {len(cells)} runs are in {uri}")
     return {task: version for task, (_, version) in champions.items()}
+
+
+@contextmanager
+def _one_line(uri: str) -> Iterator[None]:
+    """A missing package or a server that does not answer is one line, not mlflow's traceback."""
+    try:
+        from mlflow.exceptions import MlflowException
+    except ImportError as error:
+        raise DopsdError("publish: mlflow is not installed; pip install mlflow") from error
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise DopsdError(
+            f"publish: {uri} does not answer as expected ({' '.join(str(error).split())[:160]}); all results are on disk, "
+            "publish again later"
+        ) from error
 
 
 def _model_name(params: Params, task: str) -> str:

@@ -26,8 +26,8 @@ def _with_interval(value: float, interval: list[float]) -> str:
 def summary(params: Params) -> None:
     """Accuracy in percent on test with 95% intervals, a row a run, then what it cost and where it is."""
     console = Console()
-    table = Table(title="Base against trained, test split, accuracy in % with 95% interval")
-    for column in ("task", "method", "seed", "n", "base", "trained", "paired difference", "update"):
+    table = Table(title="Base against trained on test: accuracy in % with 95% interval, paired difference")
+    for column in ("run", "n", "base", "trained", "difference", "update"):
         table.add_column(column)
     m, costs = params.matrix, []
     for task, method, seed in ((t, n, s) for t in m.tasks for n in m.methods for s in m.seeds):
@@ -38,8 +38,7 @@ def summary(params: Params) -> None:
         found = next(iter(tested["protocols"].values()))
         sides = [_with_interval(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")]
         gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
-        cells = [task, method, str(seed), str(found["base"]["n"]), *sides, gap, str(tested["selected"]["update"])]
-        table.add_row(*cells)
+        table.add_row(f"{task}/{method}/{seed}", str(found["base"]["n"]), *sides, gap, str(tested["selected"]["update"]))
         costs.append(_cost(params, task, method, seed))
     if not costs:
         raise DopsdError("summary: no finished run of params.yaml's matrix; `dvc repro` makes them")

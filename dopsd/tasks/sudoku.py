@@ -176,6 +176,13 @@ class Sudoku:
     def load(self, split: str) -> list[Problem]:
         return read_problems(DATA / self.name / f"{split}.jsonl")
 
+    def ask(self, puzzle: str) -> Problem:
+        """A puzzle typed by a person, with its solution."""
+        found = solutions(puzzle) if re.fullmatch(r"[0-4]{16}", puzzle) else []
+        if not found or "0" not in puzzle:
+            raise DopsdError(f"puzzle {puzzle!r}: expected 16 digits 0-4 with some 0 for blanks, and a solution")
+        return Problem(f"sudoku-{puzzle}", puzzle, found[0])
+
     def messages(self, problem: Problem, style: str) -> list[dict[str, str]]:
         """style: `compact` is the 16 digits alone, `instructions` explains the puzzle to a language model."""
         text = problem.prompt if style == "compact" else INSTRUCTIONS.format(puzzle=problem.prompt)

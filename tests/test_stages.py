@@ -1,0 +1,131 @@
+"""The embedded default from data to figures, in one process: every stage by its command, then what a person reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import write_params
+
+from dopsd.cli import main
+from dopsd.layout import read_table
+
+CELL = Path("runs/sudoku/d_opsd/0")
+
+
+@pytest.fixture
+def finished(project: Path) -> Path:
+    for stage in ("evaluate_base", "train", "evaluate", "select", "test", "report"):
+        assert main([stage]) == 0, stage
+    return project
+
+
+def test_every_stage_leaves_its_results(finished, capsys):
+    curve = read_table(CELL / "curve.csv")
+    assert [row["update"] for row in curve] == [0, 2, 4]
+    assert all(row["low"] <= row["accuracy"] <= row["high"] for row in curve)
+    found = json.loads((CELL / "evaluate.json").read_text())
+    best = max(row["accuracy"] for row in curve[1:])
+    assert found["best"] == best and found["base"] == curve[0]["accuracy"]
+    assert found["best_update"] == next(row["update"] for row in curve[1:] if row["accuracy"] == best)
+    chosen = json.loads((CELL / "best" / "select.json").read_text())
+    assert chosen["update"] == found["best_update"] and chosen["split"] == "validation"
+    paired = json.loads((CELL / "test" / "paired.json").read_text())["protocols"]["greedy"]
+    gap = paired["best"]["accuracy"] - paired["base"]["accuracy"]
+    assert paired["paired"]["difference"] == pytest.approx(gap) and paired["base"]["n"] == 12
+    trajectory = json.loads((CELL / "test" / "trajectory.json").read_text())
+    assert len(trajectory["tokens"]) == 40 and len(trajectory["shown"]) == 20
+    figures = Path("reports/sudoku/d_opsd/0")
+    assert all((figures / f"{name}.png").stat().st_size > 5000 for name in ("accuracy", "training", "trajectory"))
+    assert main(["summary"]) == 0
+    screen = capsys.readouterr().out
+    assert "paired difference" in " ".join(screen.split()) and "4 updates" in screen and "runs/sudoku/d_opsd/0/best" in screen
+
+
+def test_an_evaluation_is_computed_once(finished, monkeypatch):
+    from dopsd import evaluations
+
+    monkeypatch.setattr(evaluations, "score", None)  # a second computation would fail
+    assert main(["evaluate"]) == 0
+    assert main(["evaluate_base"]) == 0
+
+
+def test_selection_on_test_is_labelled(finished, capsys):
+    write_params(select__split="test")
+    assert main(["evaluate"]) == 0
+    assert main(["select"]) == 0
+    assert "ON THE TEST SET" in capsys.readouterr().err
+    assert json.loads((CELL / "best" / "select.json").read_text())["split"] == "test"
+
+
+def test_a_stage_says_which_one_must_come_first(project, capsys):
+    assert main(["evaluate"]) == 2
+    assert "run `dopsd train`" in capsys.readouterr().err
+    assert main(["summary"]) == 2
+    assert "`dvc repro` makes them" in capsys.readouterr().err
+    Path("data/sudoku/train.jsonl").unlink()
+    assert main(["train"]) == 2
+    assert "data/sudoku/train.jsonl: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("row", ['{"id": "a"', '{"id": "a", "prompt": "1", "answer": ""}', '{"id": "a", "prompt": "1"}', "7"])
+def test_a_malformed_row_is_named_by_file_and_line(project, capsys, row):
+    path = Path("data/sudoku/validation.jsonl")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], row, *lines[4:]]) + "\n")
+    assert main(["evaluate_base"]) == 2
+    assert "data/sudoku/validation.jsonl:4: " in capsys.readouterr().err
+
+
+def test_sample_prints_every_step_and_the_verdict(project, capsys):
+    assert main(["sample"]) == 0
+    screen = capsys.readouterr().out
+    assert screen.count("\n") >= 22 and "score" in screen
+    assert main(["sample", "0234341221434320", "--temperature", "0.5"]) == 0
+    assert "solution 1234341221434321" in capsys.readouterr().out
+    assert main(["sample", "12"]) == 2
+    assert "16 digits" in capsys.readouterr().err
+    assert main(["sample", "--adapter", "nowhere"]) == 2
+    assert "nowhere: no adapter_model.safetensors" in capsys.readouterr().err
+
+
+def test_the_self_teacher_table_has_a_row_a_ratio(project, capsys):
+    assert main(["verify_teacher"]) == 0
+    table = json.loads(Path("reports/sudoku/teacher.json").read_text())
+    assert list(table) == sorted(table) and {"pass@1", "pass@8", "teacher at 0.25"} <= set(table)
+    assert all(row["interval"][0] <= row["accuracy"] <= row["interval"][1] for row in table.values())
+
+
+def test_a_model_folder_without_weights_is_said(project, capsys):
+    write_params(model__path="nowhere")
+    assert main(["train"]) == 2
+    assert "model.path: no config.json in nowhere" in capsys.readouterr().err
+
+
+def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
+    from dopsd.provenance import sha256
+    from dopsd.stages import pretrain
+
+    before = sha256(Path("base/model.safetensors"))
+    for path in Path("work").glob("pretrain-*"):
+        path.rename(path.with_name("other"))
+    monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
+    step = pretrain.Trainer.step
+
+    def dying(self, update):
+        if update == 113:
+            raise SystemExit(9)
+        return step(self, update)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(pretrain.Trainer, "step", dying)
+        main(["pretrain"])
+    assert main(["pretrain"]) == 0
+    assert sha256(Path("base/model.safetensors")) == before
+
+
+def test_an_answer_that_does_not_fit_is_said(project, capsys):
+    write_params(sampling__gen_length=32, sampling__steps=16, method__d_opsd__updates_per_trajectory=1)
+    assert main(["pretrain"]) == 2
+    assert "sampling.gen_length: 32 tokens do not hold a solution of 36" in capsys.readouterr().err

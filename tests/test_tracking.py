@@ -1,0 +1,110 @@
+"""MLflow on a local file: live copying, resume without doubles, publishing twice, and a server that is not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import write_params
+
+from dopsd.cli import main
+from dopsd.config import load_params
+from dopsd.layout import identity, scratch_folder
+from dopsd.tracking import connect, find_run, send, sent_until, sync, tracking_uri, whole_rows
+
+
+@pytest.fixture
+def tracked(project: Path) -> Path:
+    write_params(tracking__enabled=True)
+    for stage in ("train", "evaluate", "select", "test", "report"):
+        assert main([stage]) == 0, stage
+    return project
+
+
+def state(client) -> dict[str, int]:
+    experiment = client.get_experiment_by_name("dopsd").experiment_id
+    runs = client.search_runs([experiment])
+    points = {key: client.get_metric_history(runs[0].info.run_id, key) for key in runs[0].data.metrics}
+    models = client.search_logged_models([experiment])
+    versions = client.search_model_versions("name = 'dopsd-sudoku'")
+    inputs = runs[0].inputs.dataset_inputs
+    sizes = {"runs": len(runs), "models": len(models), "versions": len(versions), "inputs": len(inputs)}
+    return sizes | {key: len(history) for key, history in points.items()}
+
+
+def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(tracked):
+    assert main(["publish"]) == 0
+    client = connect(tracking_uri(None))
+    first = state(client)
+    assert (first["runs"], first["models"], first["versions"]) == (1, 2, 1)
+    assert (first["train/loss"], first["eval/accuracy"], first["best/test_accuracy"]) == (4, 3, 1)
+    assert main(["publish"]) == 0
+    assert state(client) == first
+    import mlflow
+
+    from dopsd.provenance import sha256
+
+    mlflow.set_tracking_uri(tracking_uri(None))
+    folder = Path(mlflow.artifacts.download_artifacts("models:/dopsd-sudoku@champion"))
+    selected = Path("runs/sudoku/d_opsd/0/best/adapter_model.safetensors")
+    assert sha256(folder / "adapter_model.safetensors") == sha256(selected)
+    run = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])[0]
+    assert run.data.params["train.learning_rate"] == str(load_params().train.learning_rate)
+    assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == ("d_opsd", "sudoku", "FINISHED")
+
+
+def test_steps_that_the_server_has_are_not_sent_again(project):
+    params = load_params()
+    who = identity(params, "sudoku", "d_opsd", 0)
+    client = connect(who.uri)
+    rows = [{"update": n, "loss": float(n)} for n in (1, 2, 3)]
+    run = sync(client, who, rows[:2], Path("work/x"))
+    assert sent_until(client, run) == 2
+    assert sync(client, who, rows, Path("work/x")) == run == find_run(client, who)
+    assert [p.step for p in client.get_metric_history(run, "train/loss")] == [1, 2, 3]
+    send(client, run, [])
+
+
+def test_a_line_still_being_written_is_left_for_later(tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert whole_rows(log) == []
+    log.write_text('{"update": 1, "loss": 2.0}\n{"update": 2, "lo')
+    assert whole_rows(log) == [{"update": 1, "loss": 2.0}]
+
+
+def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeypatch, capsys):
+    write_params(tracking__enabled=True, tracking__uri="http://127.0.0.1:9")
+    assert main(["train"]) == 0
+    for stage in ("evaluate", "select", "test"):
+        assert main([stage]) == 0
+    capsys.readouterr()
+    assert main(["publish"]) == 2
+    said = capsys.readouterr().err
+    assert "http://127.0.0.1:9 does not answer" in said and "publish again later" in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch, capsys):
+    from dopsd import tracking
+
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    write_params(tracking__enabled=True)
+    assert main(["train"]) == 0
+    assert capsys.readouterr().err.count("mlflow is not installed") == 1
+    assert (scratch_folder(load_params(), "sudoku", "d_opsd", 0) / "log.jsonl").is_file()
+
+
+def test_the_tracking_address_is_absolute_and_the_environment_goes_first(project, monkeypatch):
+    assert tracking_uri(None) == f"sqlite:///{os.getcwd()}/mlflow.db"
+    assert tracking_uri("http://a") == "http://a"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://b")
+    assert tracking_uri("http://a") == "http://b"
+
+
+def test_publish_is_refused_where_tracking_is_off_and_says_what_is_missing(project, capsys):
+    assert main(["publish"]) == 2
+    assert "tracking.enabled is false" in capsys.readouterr().err
+    write_params(tracking__enabled=True)
+    assert main(["publish"]) == 0
+    assert "has no test results yet" in capsys.readouterr().err
