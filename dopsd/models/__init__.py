@@ -97,11 +97,8 @@ def load_policy(model: Model, lora: Lora | None, seed: int) -> LlmPolicy:
     """Weights and tokenizer from `model.path`, on this process's device, in eval mode, with a fresh adapter if asked."""
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
-    from transformers.utils import logging
 
     from dopsd.models import llada  # noqa: F401  (registers model_type "llada")
-
-    logging.disable_progress_bar()
 
     if not Path(model.path, "config.json").is_file():
         raise DopsdError(f"model.path: no config.json in {model.path}; run `dopsd pretrain` or name a checkpoint folder")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.utils import logging
 
 from dopsd.errors import DopsdError
 
@@ -192,5 +193,6 @@ class LladaForMaskedLM(PreTrainedModel):
         return MaskedLMOutput(logits=self.head(self.model(input_ids, attention_mask)))
 
 
+logging.disable_progress_bar()  # of loading and saving weights: stages show their own progress
 AutoConfig.register("llada", LladaConfig)
 AutoModelForMaskedLM.register(LladaConfig, LladaForMaskedLM)
