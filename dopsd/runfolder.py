@@ -41,6 +41,13 @@ class Interrupts:
             raise KeyboardInterrupt
         self.caught = number
 
+    def agree(self, accelerator: Accelerator) -> int:
+        """The signal that any rank caught: all of them must save at the same update."""
+        if accelerator.num_processes > 1:
+            caught = torch.tensor([self.caught], device=accelerator.device)
+            self.caught = int(accelerator.gather(caught).max())
+        return self.caught
+
     def stop_if_caught(self, scratch: Path) -> None:
         if self.caught:
             name = signal.Signals(self.caught).name

@@ -97,12 +97,9 @@ def test_no_generation_raises(text: str):
 
 
 def test_worked_solutions_are_right_when_careful_and_keep_the_givens_when_not():
-    draw = random.Random(0)
-    assert Sudoku(SMALL).verify(PROBLEM, worked_solution(PROBLEM, True, draw)).correct
-    puzzle = Problem("p", "0000341200004321", GRID)
-    careless = [extract(worked_solution(puzzle, False, draw)) for _ in range(30)]
-    assert all(text[4:8] == "3412" and sorted(text[:4]) == list("1234") for text in careless)
-    assert len(set(careless)) > 5
+    assert Sudoku(SMALL).verify(PROBLEM, worked_solution(PROBLEM, True)).correct
+    careless = worked_solution(Problem("p", "0204341200104321", GRID), False)
+    assert careless == "<reasoning>1234341223144321</reasoning><answer>1234341223144321</answer>"
 
 
 def test_prompts_are_the_digits_or_the_instructions():

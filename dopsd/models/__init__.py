@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -108,6 +109,6 @@ def load_policy(model: Model, lora: Lora | None, seed: int) -> LlmPolicy:
     faults = [f"{kind}: {sorted(found[kind])[:3]}" for kind in ("missing_keys", "unexpected_keys") if found[kind]]
     if faults:
         raise DopsdError(f"model.path {model.path}: weights do not fit the config; {'; '.join(faults)}")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(model.path, local_files_only=True)
     return LlmPolicy(weights.to(device).eval().requires_grad_(False), tokenizer, lora, seed)

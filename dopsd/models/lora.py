@@ -43,6 +43,7 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers has renamed
         torch.manual_seed(seed)
+        model.name_or_path = "base"  # by role: peft would write this machine's path into every adapter
         return get_peft_model(model, config)
 
 

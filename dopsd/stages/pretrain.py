@@ -125,7 +125,7 @@ class Trainer:
     def row(self, problem: Problem, draw: random.Random) -> tuple[Tensor, Tensor]:
         """Prompt [P] and completion [G], padded with end of text."""
         is_careful = draw.random() < self.shape.careful_share
-        text = self.task.worked_solution(problem, is_careful, draw)
+        text = self.task.worked_solution(problem, is_careful)
         ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(ids) >= self.length:
             raise DopsdError(f"sampling.gen_length: {self.length} tokens do not hold a solution of {len(ids)} and its end")

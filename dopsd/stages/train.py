@@ -7,6 +7,7 @@ to work/<fingerprint>/; the finished run is copied to runs/<task>/<method>/<seed
 from __future__ import annotations
 
 import math
+import os
 import random
 import time
 from typing import TYPE_CHECKING
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator()
+    accelerator = _accelerator()
     scratch = scratch_folder(params, task_name, method_name, seed)
     loop = Loop(params, task_name, method_name, seed, accelerator)
     folder = RunFolder(scratch, accelerator)
@@ -45,11 +44,24 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
             note = loop.advance(folder)
             progress.step(note=note)
             is_due = loop.update % params.train.checkpoint_every == 0 or loop.update == params.train.updates
-            if is_due or interrupts.caught:
+            if interrupts.agree(accelerator) or is_due:
                 folder.save(loop)
             interrupts.stop_if_caught(scratch)
     if accelerator.is_main_process:
         publish_run(scratch, cell_folder(task_name, method_name, seed) / "train", params.train.checkpoint_every)
+
+
+def _accelerator() -> Accelerator:
+    """All the processes that torchrun started, or a stop: without `cpu` accelerate ignores them where there is no GPU."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    asked = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != asked:
+        raise DopsdError(
+            f"train: {asked} processes were started, but they see {accelerator.num_processes}; start with torchrun"
+        )
+    return accelerator
 
 
 class Loop:

@@ -95,18 +95,20 @@ def make_split(grids: list[str], count: int, blanks: int, draw: random.Random) -
     raise DopsdError(f"data.sudoku: only {len(found)} distinct puzzles from {len(grids)} grids, {count} were asked for")
 
 
-def worked_solution(problem: Problem, is_careful: bool, draw: random.Random) -> str:
-    """The grid row by row as reasoning, then the answer. Careless: each row takes its missing digits in any order."""
+def worked_solution(problem: Problem, is_careful: bool) -> str:
+    """The grid row by row as reasoning, then the answer.
+
+    Careless writers have a habit: they fill each row with its missing digits in rising order and look no further.
+    """
     rows = [problem.answer[start : start + SIZE] for start in range(0, CELLS, SIZE)]
     if not is_careful:
-        rows = [_fill_row(problem.prompt[start : start + SIZE], draw) for start in range(0, CELLS, SIZE)]
+        rows = [_fill_row(problem.prompt[start : start + SIZE]) for start in range(0, CELLS, SIZE)]
     return f"<reasoning>{''.join(rows)}</reasoning><answer>{''.join(rows)}</answer>"
 
 
-def _fill_row(row: str, draw: random.Random) -> str:
-    missing = [digit for digit in DIGITS if digit not in row]
-    draw.shuffle(missing)
-    return "".join(digit if digit != "0" else missing.pop() for digit in row)
+def _fill_row(row: str) -> str:
+    missing = iter([digit for digit in DIGITS if digit not in row])
+    return "".join(digit if digit != "0" else next(missing) for digit in row)
 
 
 def read_published(path: Path, count: int) -> list[Problem]:
@@ -199,5 +201,5 @@ class Sudoku:
     def reward(self, problem: Problem, text: str) -> float:
         return self.verify(problem, text).score
 
-    def worked_solution(self, problem: Problem, is_careful: bool, draw: random.Random) -> str:
-        return worked_solution(problem, is_careful, draw)
+    def worked_solution(self, problem: Problem, is_careful: bool) -> str:
+        return worked_solution(problem, is_careful)

@@ -1,0 +1,43 @@
+"""Two processes on one machine train what one process trains on the same prompts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from conftest import ROOT, write_params
+
+from dopsd.checkpoint import load_tensors
+from dopsd.cli import main
+from dopsd.layout import read_table
+
+OUT = Path("runs/sudoku/d_opsd/0/train")
+
+
+def test_two_ranks_agree_with_one(project):
+    write_params(train__updates=3, train__prompts_per_collect=3, train__warmup_updates=0)  # 2 prompts and 1: uneven
+    assert main(["train"]) == 0
+    alone, row = load_tensors(OUT / "step-000002/adapter_model.safetensors"), read_table(OUT.with_suffix(".csv"))[-1]
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("alone"))
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "dopsd", "train"]
+    found = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr[-3000:]
+    together, shared = load_tensors(OUT / "step-000002/adapter_model.safetensors"), read_table(OUT.with_suffix(".csv"))[-1]
+    assert all(torch.allclose(together[name], tensor, atol=1e-5) for name, tensor in alone.items())
+    assert {k: v for k, v in shared.items() if k.startswith("count/")} == {
+        k: v for k, v in row.items() if k.startswith("count/")
+    }
+
+
+def test_more_ranks_than_prompts_is_refused(project):
+    write_params(train__prompts_per_collect=1)
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "dopsd", "train"]
+    found = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert found.returncode != 0
+    assert "train.prompts_per_collect: 1 problems leave some of the 2 ranks without one" in found.stderr
