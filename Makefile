@@ -22,7 +22,7 @@ demo: install
 	dopsd summary
 
 demo-full: install
-	python -m dvc --wait-for-lock repro --force --single-item prepare pretrain
+	python -m dvc --wait-for-lock repro --force pretrain
 	$(MAKE) demo
 
 test: install
