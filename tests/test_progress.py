@@ -1,0 +1,54 @@
+"""Progress: plain lines off a terminal, a bar on one, and the file that others read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from dopsd import progress
+from dopsd.progress import Progress, write_json
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_plain_lines_have_rate_and_time_left(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PLAIN_EVERY", -1.0)
+    with Progress("stage", 4, "thing", "work/x") as bar:
+        bar.resume_at(1)
+        bar.step(2, note="loss 1.0")
+        assert json.loads(Path("work/stage.json").read_text())["done"] == 3
+        bar.step()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("stage: 3/4 things, ") and lines[0].endswith("left  loss 1.0")
+    state = json.loads(Path("work/stage.json").read_text())
+    assert (state["done"], state["total"], state["scratch"]) == (4, 4, "work/x")
+
+
+def test_a_terminal_gets_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Progress("stage", 2, "thing") as bar:
+        bar.step()
+        bar.step()
+        assert bar.bar is not None and bar.bar.finished
+    assert "stage" in capsys.readouterr().err
+
+
+def test_other_ranks_are_silent(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    with Progress("stage", 1, "thing") as bar:
+        bar.step()
+    assert capsys.readouterr().err == "" and not Path("work").exists()
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path, monkeypatch):
+    write_json(tmp_path / "a.json", {"x": 1})
+    monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+    with pytest.raises(OSError, match="killed"):
+        write_json(tmp_path / "a.json", {"x": 2})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}

@@ -1,0 +1,106 @@
+"""Which attempt is kept, what is counted, and intervals against known values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fakes import FakePolicy
+
+from dopsd.config import Attempts, Sampling
+from dopsd.scoring import Asked, Attempter, bootstrap, score, wilson
+from dopsd.types import Problem, Verdict
+
+
+class Marked:
+    """A task whose verdicts are written down: attempt n of a problem scores scores[n]."""
+
+    name = "marked"
+
+    def __init__(self, graded: bool, **scores: list[float]) -> None:
+        self.graded, self.scores = graded, scores
+        self.asked = dict.fromkeys(scores, 0)
+
+    def messages(self, problem: Problem, style: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": problem.prompt}]
+
+    def verify(self, problem: Problem, text: str) -> Verdict:
+        value = self.scores[problem.id][self.asked[problem.id]]
+        self.asked[problem.id] += 1
+        return Verdict(text, value, value == 1.0)
+
+
+SAMPLING = Sampling(gen_length=2, block_length=2, steps=1)
+
+
+def collect(task: Marked, **config: object):
+    attempter = Attempter(task, SAMPLING, Attempts(**{"attempts": 4} | config), "compact", 0)  # type: ignore[arg-type]
+    problems = [Problem(name, "12", "x") for name in task.scores]
+    found = attempter.collect(FakePolicy(2), problems, 0)
+    return attempter, {item.problem.id: item for item in found}
+
+
+def test_a_graded_task_keeps_the_best_attempt_and_the_latest_on_ties():
+    _, found = collect(Marked(True, a=[0.5, 0.75, 0.25, 0.75], b=[0.25, 0.1, 0.0, 0.2]), keep_threshold=0.5)
+    assert (found["a"].best.attempt, found["a"].verdict.score, found["a"].attempts) == (3, 0.75, 4)
+    assert found["a"].first.score == 0.5
+    assert found["a"].is_kept and not found["b"].is_kept
+
+
+def test_the_threshold_itself_is_enough():
+    _, found = collect(Marked(True, a=[0.25, 0.0, 0.0, 0.0]), keep_threshold=0.25)
+    assert found["a"].is_kept
+
+
+def test_an_ungraded_task_stops_at_the_first_right_answer_and_wants_it_whole():
+    _, found = collect(Marked(False, a=[0.0, 1.0, 1.0, 1.0], b=[0.9, 0.9, 0.9, 0.9]), keep_threshold=0.1)
+    assert (found["a"].best.attempt, found["a"].attempts, found["a"].is_kept) == (1, 2, True)
+    assert (found["b"].attempts, found["b"].is_kept) == (4, False)
+
+
+def test_failures_are_kept_where_all_are_asked_for():
+    _, found = collect(Marked(False, b=[0.0] * 4), keep="all")
+    assert found["b"].is_kept
+
+
+def test_a_collect_counts_what_it_cost():
+    attempter, found = collect(Marked(False, a=[0.0, 1.0], b=[0.0] * 4))
+    summary = attempter.summary(FakePolicy(2), list(found.values()))
+    assert summary.counters == {"trajectories": 1, "rollouts": 6, "sampled_tokens": 12}
+    assert summary.metrics.means() == {
+        "attempts_used": 3.0,
+        "best_score": 0.5,
+        "completion_length": 2.0,
+        "first_attempt_score": 0.0,
+        "kept_share": 0.5,
+    }
+
+
+def test_wilson_by_hand():
+    assert wilson(8, 10) == pytest.approx((0.4901, 0.9433), abs=1e-4)
+    assert wilson(0, 10)[0] == 0.0 and wilson(10, 10)[1] == pytest.approx(1.0)
+
+
+def test_bootstrap_covers_the_mean_and_repeats():
+    values = [0.0, 0.25, 0.5, 0.75, 1.0] * 20
+    low, high = bootstrap(values, 2000)
+    assert low < 0.5 < high
+    assert (high - low) / 2 == pytest.approx(1.96 * 0.3536 / 10, rel=0.1)
+    assert bootstrap(values, 2000) == (low, high)
+    assert bootstrap([0.3] * 7, 100) == pytest.approx((0.3, 0.3))
+
+
+@pytest.mark.parametrize(("graded", "interval"), [(False, wilson(1, 2)), (True, None)])
+def test_a_report_has_the_mean_the_share_of_whole_answers_and_the_fitting_interval(graded, interval):
+    task = Marked(graded, a=[1.0], b=[0.5])
+    problems = [Problem("a", "1", "x"), Problem("b", "12", "x")]
+    found = score(FakePolicy(2), Asked(task, problems, "test", "compact"), SAMPLING, 100)  # type: ignore[arg-type]
+    assert (found.accuracy, found.whole, found.n) == (0.75, 0.5, 2)
+    assert found.per_problem == {"a": 1.0, "b": 0.5}
+    assert found.interval == (interval or bootstrap([1.0, 0.5], 100))
+
+
+def test_the_same_problem_is_answered_the_same_in_any_company():
+    task = Marked(True, a=[0.1] * 8, b=[0.1] * 8)
+    both = collect(task)[1]["a"].best
+    alone = collect(Marked(True, a=[0.1] * 8))[1]["a"].best
+    assert torch.equal(both.completion_ids, alone.completion_ids)
