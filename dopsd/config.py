@@ -214,6 +214,11 @@ class Params(Section):
         sudoku = self.data.sudoku
         if sudoku.validation_grids + sudoku.test_grids > 287:
             raise ValueError("data.sudoku: validation_grids and test_grids must leave grids of the 288 for training")
+        if self.train.prompts_per_collect > sudoku.train:
+            raise ValueError(f"train.prompts_per_collect must be at most the {sudoku.train} training problems")
+        s, d = self.sampling, self.method.d_opsd
+        if s.gen_length == s.block_length and not d.record_last_block:
+            raise ValueError("sampling: one block only, and method.d_opsd.record_last_block is false: no state to train on")
         states = self.sampling.steps
         if self.method.d_opsd.updates_per_trajectory > states:
             raise ValueError(f"method.d_opsd.updates_per_trajectory must be at most sampling.steps {states}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +48,8 @@ class Divergence:
         """
         with torch.no_grad():
             p_s, p_t, gap = s.exp(), t.exp(), s - t
-            mixed = s + torch.log1p(self.beta * torch.expm1(t - s))  # ln((1-beta) p_s + beta p_t)
+            mixed = torch.logaddexp(s + math.log1p(-self.beta), t + math.log(self.beta))  # ln((1-beta) p_s + beta p_t)
+            mixed = torch.where(s == t, s, mixed)
         if self.kind == "reverse_kl":
             return p_s * gap, s.exp() * gap, -s.exp()
         if self.kind == "forward_kl":

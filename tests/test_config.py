@@ -44,6 +44,8 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
         ({"matrix__seeds": []}, "matrix.seeds"),
         ({"matrix__methods": ["ppo"]}, "matrix.methods.0"),
         ({"evaluate__protocols": {}}, "evaluate.protocols"),
+        ({"train__prompts_per_collect": 65}, "at most the 64 training problems"),
+        ({"sampling__block_length": 40}, "no state to train on"),
         ({"method__d_opsd__updates_per_trajectory": 21}, "must be at most sampling.steps 20"),
     ],
 )

@@ -66,6 +66,15 @@ def test_equal_distributions_give_exactly_no_loss_and_no_gradient(kind: str):
     assert clipped.tolist() == [0.0] * 3
 
 
+def test_certain_and_opposite_distributions_stay_finite():
+    s = torch.tensor([[200.0, 0.0]]).requires_grad_()
+    t = torch.tensor([[0.0, 200.0]])
+    value, _, _ = Divergence("jsd", 0.5)(s, t)
+    value.sum().backward()
+    assert value.item() == pytest.approx(math.log(2), abs=1e-5)
+    assert torch.isfinite(s.grad).all()
+
+
 def test_reverse_kl_of_two_entries_by_hand():
     student = torch.tensor([[math.log(0.5), math.log(0.5)]])
     teacher = torch.tensor([[math.log(0.8), math.log(0.2)]])

@@ -195,7 +195,7 @@ def test_rejection_fine_tuning_trains_on_the_same_loop(project):
     assert main(["train", "--method", "rft"]) == 0
     rows = read_table(Path("runs/sudoku/rft/0/train.csv"))
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
-    assert rows[-1]["count/trajectories"] == 8 and rows[-1]["cross_entropy"] > 0
+    assert rows[-1]["count/trajectories"] == 2 and rows[-1]["cross_entropy"] > 0
 
 
 def test_targets_that_match_no_layer_are_refused_with_those_that_exist(project, capsys):

@@ -54,9 +54,9 @@ class DistilSelfFuture:
             hidden = policy.hidden(batch.teacher_ids, _needed(batch.teacher_mask))[:, -length:]
             picked = self._positions(policy, take(hidden, slots), batch, slots, valid)
             places = slots.gather(1, picked.index)  # [B, K]
-            shown = policy.head(take(hidden, places))  # [B, K, V], again: the student's shapes give the student's bits
+            shown = allowed(policy, take(hidden, places))  # [B, K, V], again: the student's shapes give its bits
         hidden = policy.hidden(batch.student_ids, _needed(batch.student_mask))[:, -length:]
-        student = policy.head(take(hidden, places))  # [B, K, V]
+        student = allowed(policy, take(hidden, places))  # [B, K, V]
         value, unclipped, clipped = self.divergence(student, shown)  # [B, K]
         per_state = (value * picked.valid).sum(1)  # [B]
         if self.config.reduction == "mean":
@@ -70,7 +70,7 @@ class DistilSelfFuture:
         if self.config.position_selection == "student":
             index, chosen = pack(batch.committed.gather(1, slots) & valid)
             return Picked(index, chosen)
-        logits = policy.head(hidden).float()  # [B, C, V]
+        logits = allowed(policy, hidden).float()  # [B, C, V]
         sure = logits.amax(-1) if self.config.teacher_confidence == "max_logit" else logits.softmax(-1).amax(-1)
         order = sure.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True).indices
         width = int(batch.k.max())
@@ -97,6 +97,14 @@ def pack(flags: Tensor) -> tuple[Tensor, Tensor]:
 def take(hidden: Tensor, slots: Tensor) -> Tensor:
     """[B, G, D], [B, C] -> [B, C, D]."""
     return hidden.gather(1, slots[:, :, None].expand(-1, -1, hidden.shape[-1]))
+
+
+def allowed(policy: Policy, hidden: Tensor) -> Tensor:
+    """Logits of what can be sampled: mask and reserved ids can win neither confidence nor a share of the loss."""
+    logits = policy.head(hidden)
+    keep = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    keep[[i for i in policy.banned_ids if i < len(keep)]] = False
+    return logits[..., keep]
 
 
 def _needed(mask: Tensor) -> Tensor | None:

@@ -86,7 +86,7 @@ class Loop:
             betas=(self.settings.betas[0], self.settings.betas[1]),
             weight_decay=self.settings.weight_decay,
         )
-        self.update = 0
+        self.update = self.empty_in_a_row = 0
         self.counters = dict.fromkeys(("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0)
         self.waiting: list[list[Batch]] = []
         self.gathered = Sums()
@@ -111,6 +111,7 @@ class Loop:
         n, size = self.settings.prompts_per_collect, len(self.problems)
         first = self.counters["collects"] * n
         chosen = [self.problems[self._order(i // size)[i % size]] for i in range(first, first + n)]
+        chosen = list({problem.id: problem for problem in chosen}.values())  # an epoch's edge may bring one twice
         return chosen[self.accelerator.process_index :: self.accelerator.num_processes]
 
     def _order(self, epoch: int) -> list[int]:
@@ -127,16 +128,18 @@ class Loop:
         counted = torch.tensor([len(updates), *self.method.collected.counters.values()], device=self.policy.device)
         most = int(self.accelerator.gather(counted[:1]).max())
         self.waiting = updates + [[] for _ in range(most - len(updates))]
-        totals = self.accelerator.reduce(counted, "sum").tolist()[1:]
-        for name, total in zip(self.method.collected.counters, totals, strict=True):
+        totals = dict(zip(self.method.collected.counters, self.accelerator.reduce(counted, "sum").tolist()[1:], strict=True))
+        for name, total in totals.items():
             self.counters[name] += total
         self.counters["collects"] += 1
-        self.counters["empty_collects"] += most == 0
+        is_empty = totals["trajectories"] == 0  # on any rank
+        self.counters["empty_collects"] += is_empty
+        self.empty_in_a_row = self.empty_in_a_row + 1 if is_empty else 0
         self.gathered.merge(self.method.collected.metrics)
         self.gathered.add("time/collect_seconds", time.monotonic() - started)
-        if most == 0 and self.counters["empty_collects"] > self.settings.max_empty_collects:
+        if self.empty_in_a_row > self.settings.max_empty_collects:
             raise DopsdError(
-                f"train: {self.counters['empty_collects']} collects gave nothing to learn from (train.max_empty_collects); "
+                f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects); "
                 "try more attempts, a lower keep_threshold or an easier split"
             )
 
