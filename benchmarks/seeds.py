@@ -52,7 +52,7 @@ def run(row: str, seed: int) -> dict[str, Any]:
         command = [sys.executable, "-m", "dopsd", stage, "--task", "sudoku", "--method", method, "--seed", str(seed)]
         subprocess.run(command, cwd=folder, env=env, check=True)
     tested = json.loads((cell / "test" / "paired.json").read_text())
-    found = next(iter(tested["protocols"].values()))
+    found = tested["protocols"][tested["selected"]["protocol"]]
     return {
         "row": row,
         "seed": seed,

@@ -6,6 +6,7 @@ the batches of the current collect that no update has used yet (newer weights co
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -37,15 +38,25 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) 
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors; what goes wrong on the disk is an OSError, a full one with errno ENOSPC."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, path)
+    try:
+        save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        number = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
+        raise OSError(number, str(error), str(path)) from error
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    return load_file(path)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise DopsdError(f"{path}: not a whole safetensors file ({error}); make it again or restore it") from error
 
 
 def fsync_rename(source: Path, target: Path) -> None:
@@ -123,8 +134,13 @@ def checkpoints(scratch: Path) -> list[Checkpoint]:
 
 
 def newest_resumable(scratch: Path) -> Checkpoint | None:
-    whole = [c for c in checkpoints(scratch) if (c.path / "trainer.safetensors").is_file()]
-    return whole[-1] if whole else None
+    """The newest checkpoint that can be continued and has no damaged one before it, which would be missing at the end."""
+    folders = sorted(scratch.glob("step-??????"))
+    whole = checkpoints(scratch)
+    damaged = [int(folder.name[5:]) for folder in folders if folder not in {c.path for c in whole}]
+    sound = [c for c in whole if not damaged or c.update < damaged[0]]
+    resumable = [c for c in sound if (c.path / "trainer.safetensors").is_file()]
+    return resumable[-1] if resumable else None
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from dopsd.config import Params, load_params
+from dopsd.config import Params
 from dopsd.errors import DopsdError
+from dopsd.params import load_params
 
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
-    "pretrain": ("train the embedded base model by masked diffusion into base/", ("task",)),
+    "pretrain": ("train the embedded base model by masked diffusion into base/", ()),
     "evaluate_base": ("score the base on the selection split", ("task",)),
     "train": ("post-train an adapter; continues where an interrupted run stopped", ("task", "method", "seed")),
     "evaluate": ("score every checkpoint on the selection split", ("task", "method", "seed")),
@@ -40,6 +42,10 @@ def build_parser() -> argparse.ArgumentParser:
     _command(commands, "summary", "one screen: base against trained, cost, where things are")
     _command(commands, "publish", "copy finished runs, checkpoints and the champion to MLflow; safe to repeat")
     _command(commands, "clean", "remove scratch folders of settings no longer in params.yaml from work/")
+    follow = commands.add_parser("follow")  # started by training, not by people: no help line
+    follow.add_argument("--params", type=Path, default=Path("params.yaml"))
+    for argument in ("task", "method", "seed"):
+        _cell_argument(follow, argument)
     sample = _command(commands, "sample", "print a model's answer to a puzzle, step by step")
     sample.add_argument("problem", nargs="?", help="a puzzle, 16 digits with 0 for blanks (default: the first test problem)")
     _cell_argument(sample, "task")
@@ -84,6 +90,10 @@ def dispatch(arguments: argparse.Namespace) -> None:
         from dopsd.show import sample
 
         sample(params, arguments.task, arguments.problem, arguments.adapter, arguments.temperature, arguments.seed)
+    elif arguments.command == "follow":
+        from dopsd.publish import follow
+
+        follow(params, arguments.task, arguments.method, arguments.seed)
     else:
         module = {"summary": "dopsd.show", "publish": "dopsd.publish", "clean": "dopsd.runfolder"}[arguments.command]
         vars(import_module(module))[{"publish": "run"}.get(arguments.command, arguments.command)](params)
@@ -102,8 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("dopsd: interrupted; the same command continues", file=sys.stderr)
         return 130
     except OSError as error:
-        if error.errno != 28:  # ENOSPC
-            raise
-        print(f"dopsd: no space left on the disk ({error.filename}); free some and run the same command", file=sys.stderr)
+        advice = "free some space" if error.errno == errno.ENOSPC else "mend that"
+        print(f"dopsd: {error.strerror or error}: {error.filename}; {advice} and run the same command", file=sys.stderr)
         return 2
     return 0

@@ -5,13 +5,9 @@ Code defaults are the published d-OPSD settings (preset `reference`); params.yam
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from dopsd.errors import DopsdError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
@@ -54,8 +50,9 @@ class Model(Section):
 
 
 class Pretrain(Section):
-    """The embedded model's shape and its masked-diffusion pretraining on worked solutions."""
+    """The embedded model's shape and its masked-diffusion pretraining on worked solutions of one task."""
 
+    task: Literal["sudoku"] = "sudoku"
     d_model: Count = 128
     n_layers: Count = 4
     n_heads: Count = 4
@@ -178,14 +175,17 @@ class Train(Section):
 
 
 class Evaluate(Section):
-    """How checkpoints are compared: `protocols` are decoding settings by name; selection uses the first."""
+    """How checkpoints are compared: `protocols` are decoding settings by name; selection uses select.protocol."""
 
     protocols: dict[str, Sampling] = Field(min_length=1)
     bootstrap: Annotated[int, Field(ge=100)] = 2000
 
 
 class Select(Section):
+    """Checkpoints are compared on this split under this one of evaluate.protocols."""
+
     split: Literal["validation", "test"] = "validation"
+    protocol: str = "greedy"
 
 
 class Tracking(Section):
@@ -214,6 +214,9 @@ class Params(Section):
         sudoku = self.data.sudoku
         if sudoku.validation_grids + sudoku.test_grids > 287:
             raise ValueError("data.sudoku: validation_grids and test_grids must leave grids of the 288 for training")
+        if self.select.protocol not in self.evaluate.protocols:
+            known = ", ".join(self.evaluate.protocols)
+            raise ValueError(f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})")
         if self.train.prompts_per_collect > sudoku.train:
             raise ValueError(f"train.prompts_per_collect must be at most the {sudoku.train} training problems")
         s, d = self.sampling, self.method.d_opsd
@@ -223,27 +226,3 @@ class Params(Section):
         if self.method.d_opsd.updates_per_trajectory > states:
             raise ValueError(f"method.d_opsd.updates_per_trajectory must be at most sampling.steps {states}")
         return self
-
-
-def _line(fault: Any, path: Path) -> str:
-    """One pydantic fault as `file: full.key: what was expected, what came`."""
-    key = ".".join(str(part) for part in fault["loc"]) or "(several keys)"
-    if fault["type"] == "extra_forbidden":
-        return f"{path}: {key}: unknown key; see the comments in params.yaml for those that exist"
-    message = fault["msg"].removeprefix("Value error, ")
-    came = "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r}"
-    return f"{path}: {key}: {message}{came}"
-
-
-def load_params(path: Path = Path("params.yaml")) -> Params:
-    """Read and check params.yaml; every fault is one line that names the key's full path."""
-    if not path.is_file():
-        raise DopsdError(f"{path}: no such file; run from the project's root, where params.yaml is")
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise DopsdError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    try:
-        return Params.model_validate(raw)
-    except ValidationError as error:
-        raise DopsdError("\n".join(_line(fault, path) for fault in error.errors())) from error

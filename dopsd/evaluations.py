@@ -11,7 +11,7 @@ from dopsd.checkpoint import ADAPTER, fingerprint, read_adapter
 from dopsd.config import Params, Sampling
 from dopsd.layout import base_files
 from dopsd.models import LlmPolicy, load_policy
-from dopsd.models.lora import load_adapter
+from dopsd.models.lora import check_config, load_adapter
 from dopsd.progress import WORK, Progress, write_json
 from dopsd.provenance import sha256
 from dopsd.scoring import Asked, score
@@ -64,5 +64,7 @@ class Evaluator:
             for name, p in self.policy.trainable().items():
                 p.data.copy_(self.fresh[name])
         else:
-            load_adapter(self.policy.adapted, read_adapter(adapter))
+            weights = read_adapter(adapter)
+            check_config(self.policy.adapted, adapter)
+            load_adapter(self.policy.adapted, weights)
         return self.policy

@@ -10,7 +10,6 @@ from typing import Any
 from dopsd import checkpoint
 from dopsd.config import Params
 from dopsd.progress import WORK
-from dopsd.tracking import Identity, tracking_uri
 
 RUNS = Path("runs")
 REPORTS = Path("reports")
@@ -26,7 +25,8 @@ def report_folder(task: str, method: str, seed: int) -> Path:
 
 
 def base_files(params: Params) -> list[Path]:
-    return sorted(Path(params.model.path).glob("*.safetensors"))
+    """Weights, config, tokenizer and template: a change in any of them makes another model."""
+    return sorted(path for path in Path(params.model.path).glob("*") if path.is_file())
 
 
 def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
@@ -67,20 +67,3 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
-
-
-def identity(params: Params, task: str, method: str, seed: int) -> Identity:
-    """The MLflow run of this cell: the same names of tags and parameters for every method."""
-    dump = params.model_dump()
-    sections = {"sampling": dump["sampling"], "train": dump["train"], "model": dump["model"], "method": dump["method"][method]}
-    values = {f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"}
-    values |= {f"lora.{k}": v for k, v in dump["train"]["lora"].items()}
-    tags = {"task": task, "method": method, "seed": str(seed), "model": params.model.path}
-    return Identity(
-        tracking_uri(params.tracking.uri),
-        params.tracking.experiment,
-        f"{task}-{method}-{seed}",
-        scratch_folder(params, task, method, seed).name,
-        tags,
-        {"task": task, "method.name": method, "seed": str(seed)} | {k: str(v) for k, v in values.items()},
-    )

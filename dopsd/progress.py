@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from dopsd.errors import DopsdError
 
 WORK = Path("work")
 PLAIN_EVERY = 10.0  # seconds between plain lines
@@ -30,6 +33,13 @@ def write_json(path: Path, value: object) -> None:
     half = path.with_name(f".{path.name}.tmp")
     half.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
     half.rename(path)
+
+
+def read_json(path: Path, made_by: str) -> Any:
+    """A result of an earlier stage; where it is missing, the command that makes it is named."""
+    if not path.is_file():
+        raise DopsdError(f"{path}: no such file; run `{made_by}` for this task, method and seed first")
+    return json.loads(path.read_text())
 
 
 def _clock(seconds: float) -> str:
@@ -87,6 +97,8 @@ class Progress:
         return (self.done - self.first) / max(time.monotonic() - self.started, 1e-9)
 
     def _write(self) -> None:
-        if is_main_rank():
+        with contextlib.suppress(OSError):  # a full disk must not hide the error that it caused elsewhere
+            if not is_main_rank():
+                return
             state = {"done": self.done, "total": self.total, "rate": round(self.rate, 4), "scratch": self.scratch}
             write_json(WORK / f"{self.stage}.json", state)

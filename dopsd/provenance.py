@@ -10,7 +10,13 @@ from pathlib import Path
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file, read in pieces."""
+    """Hex digest of a file, read in pieces, and once only while it does not change: 8B weights are 16 GB."""
+    state = path.stat()
+    return _sha256(path.resolve(), state.st_size, state.st_mtime_ns, state.st_ino)
+
+
+@cache
+def _sha256(path: Path, *_: int) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

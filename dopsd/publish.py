@@ -7,7 +7,9 @@ well. Everything is looked up by digest or fingerprint first, so that publishing
 from __future__ import annotations
 
 import json
+import select
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dopsd import tracking
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.layout import LOG, cell_folder, identity, read_log, read_table, report_folder, scratch_folder
+from dopsd.layout import LOG, cell_folder, read_log, read_table, report_folder, scratch_folder
 from dopsd.progress import say
 from dopsd.provenance import sha256
-from dopsd.tracking import connect, sync, tracking_uri
+from dopsd.tracking import Identity, connect, sync, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -41,7 +44,7 @@ class Cell:
     run_id: str
 
 
-def run(params: Params) -> dict[str, str]:
+def run(params: Params) -> dict[str, int]:
     """Publish every finished cell of the matrix; the champion's version by task."""
     if not params.tracking.enabled:
         raise DopsdError("tracking.enabled is false in params.yaml: set it to true to publish")
@@ -49,12 +52,12 @@ def run(params: Params) -> dict[str, str]:
     with _one_line(uri):
         client = connect(uri)
         cells = [cell for cell in _cells(params, client) if cell]
-        champions: dict[str, tuple[float, str]] = {}
+        champions: dict[str, tuple[float, int]] = {}
         for cell in cells:
             version, accuracy = _publish_cell(params, client, cell)
-            champions[cell.task] = max(champions.get(cell.task, (-1.0, "")), (accuracy, version))
+            champions[cell.task] = max(champions.get(cell.task, (-1.0, 0)), (accuracy, version))
         for task, (_, version) in champions.items():
-            client.set_registered_model_alias(_model_name(params, task), "champion", version)
+            client.set_registered_model_alias(_model_name(params, task), "champion", str(version))
     say(f"publish: {len(cells)} runs are in {uri}")
     return {task: version for task, (_, version) in champions.items()}
 
@@ -90,19 +93,23 @@ def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: in
         say(f"publish: {folder} has no test results yet; left out")
         return None
     scratch = scratch_folder(params, task, method, seed)
+    made_by = json.loads((folder / "train.json").read_text())["fingerprint"]
+    if made_by != scratch.name:
+        say(f"publish: {folder} was made with other settings, data or code; left out until `dvc repro` has run")
+        return None
     log = read_log(scratch / LOG) if (scratch / LOG).is_file() else read_table(folder / "train.csv")
     run_id = sync(client, identity(params, task, method, seed), log, scratch)
     return Cell(task, method, seed, folder, run_id)
 
 
-def _publish_cell(params: Params, client: MlflowClient, cell: Cell) -> tuple[str, float]:
+def _publish_cell(params: Params, client: MlflowClient, cell: Cell) -> tuple[int, float]:
     """Curve, checkpoints, figures and registration of one run; the registered version and its selection accuracy."""
     chosen = json.loads((cell.folder / "best" / "select.json").read_text())
-    tested = next(iter(json.loads((cell.folder / "test" / "paired.json").read_text())["protocols"].values()))
+    tested = json.loads((cell.folder / "test" / "paired.json").read_text())["protocols"][chosen["protocol"]]
     if client.get_run(cell.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, cell)
     models = _log_checkpoints(params, client, cell)
-    _log_once(client, cell.run_id, _best_metrics(chosen, tested), int(chosen["update"]))
+    _log_once(client, cell.run_id, _best_metrics(chosen, tested), 0)
     figures = report_folder(cell.task, cell.method, cell.seed)
     if figures.is_dir():
         client.log_artifacts(cell.run_id, str(figures), "report")
@@ -125,9 +132,10 @@ def _best_metrics(chosen: dict[str, Any], tested: dict[str, Any]) -> dict[str, f
 
 
 def _log_once(client: MlflowClient, run_id: str, metrics: dict[str, float], step: int, model_id: str | None = None) -> None:
-    """Log what the run does not have at this step."""
+    """Log what the run does not have: another value at the same step is a new evaluation, and is added."""
     for name, value in metrics.items():
-        if all(point.step != step for point in client.get_metric_history(run_id, name)):
+        known = [point for point in client.get_metric_history(run_id, name) if point.step == step]
+        if not known or max(known, key=lambda point: point.timestamp).value != float(value):
             client.log_metric(run_id, name, float(value), step=step, model_id=model_id)
 
 
@@ -157,7 +165,7 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Cell) -> dict[s
     known = client.search_logged_models([experiment], f"source_run_id = '{cell.run_id}'", max_results=1000)
     found = {m.tags[DIGEST_TAG]: m.model_id for m in known if DIGEST_TAG in m.tags and str(m.status) == "READY"}
     curve = read_table(cell.folder / "curve.csv")
-    curve = [row for row in curve if row["protocol"] == curve[0]["protocol"]]
+    curve = [row for row in curve if row["protocol"] == params.select.protocol]
     for row in curve:
         folder = cell.folder / "train" / f"step-{row['update']:06d}"
         model = None
@@ -184,7 +192,7 @@ def _log_model(client: MlflowClient, experiment: str, cell: Cell, folder: Path, 
     return model.model_id
 
 
-def _register(params: Params, client: MlflowClient, cell: Cell, chosen: dict[str, Any], model_id: str) -> str:
+def _register(params: Params, client: MlflowClient, cell: Cell, chosen: dict[str, Any], model_id: str) -> int:
     """The version of the selected checkpoint, registered if it is not; its number."""
     import mlflow
 
@@ -193,7 +201,33 @@ def _register(params: Params, client: MlflowClient, cell: Cell, chosen: dict[str
         client.create_registered_model(name)
     for version in client.search_model_versions(f"name = '{name}'"):
         if version.tags.get(DIGEST_TAG) == chosen["digest"] and version.run_id in (None, "", cell.run_id):
-            return str(version.version)
+            return int(version.version)
     tags = {DIGEST_TAG: chosen["digest"], "method": cell.method, "seed": str(cell.seed), "update": str(chosen["update"])}
     mlflow.set_tracking_uri(tracking_uri(params.tracking.uri))
-    return str(mlflow.register_model(f"models:/{model_id}", name, tags=tags).version)
+    return int(mlflow.register_model(f"models:/{model_id}", name, tags=tags).version)
+
+
+def identity(params: Params, task: str, method: str, seed: int) -> Identity:
+    """The MLflow run of this cell: the same names of tags and parameters for every method."""
+    dump = params.model_dump()
+    sections = {"sampling": dump["sampling"], "train": dump["train"], "model": dump["model"], "method": dump["method"][method]}
+    values = {f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"}
+    values |= {f"lora.{k}": v for k, v in dump["train"]["lora"].items()}
+    tags = {"task": task, "method": method, "seed": str(seed), "model": params.model.path}
+    return Identity(
+        tracking_uri(params.tracking.uri),
+        params.tracking.experiment,
+        f"{task}-{method}-{seed}",
+        scratch_folder(params, task, method, seed).name,
+        tags,
+        {"task": task, "method.name": method, "seed": str(seed)} | {k: str(v) for k, v in values.items()},
+    )
+
+
+def follow(params: Params, task: str, method: str, seed: int) -> None:
+    """`dopsd follow`, started by training: copies its log until standard input closes, as it does when training ends."""
+
+    def is_over(seconds: float) -> bool:
+        return bool(select.select([sys.stdin], [], [], seconds)[0])
+
+    tracking.follow(identity(params, task, method, seed), scratch_folder(params, task, method, seed), is_over)

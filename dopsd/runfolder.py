@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import shutil
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -62,6 +68,19 @@ class RunFolder:
         self.is_main = accelerator.is_main_process
         scratch.mkdir(parents=True, exist_ok=True)
 
+    def __enter__(self) -> Self:
+        """Hold the folder: two trainers in one, after a kill that left one of them alive, would mix their files."""
+        self.lock = (self.scratch / "lock").open("w")
+        if self.is_main:
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DopsdError(f"train: another process is training in {self.scratch}; wait for it or stop it") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.close()
+
     def log(self, update: int, figures: dict[str, float], seconds: float) -> None:
         """Append one update's figures; lines under `time/` stay out of what DVC compares."""
         if not self.is_main:
@@ -95,6 +114,8 @@ class RunFolder:
     def _write(self, loop: Any, half: Path) -> None:
         rank = self.accelerator.process_index
         own = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            own["cuda_rng"] = torch.cuda.get_rng_state()
         checkpoint.save_tensors(own, half / f"batches.{rank}.safetensors")
         if not self.is_main:
             return
@@ -132,6 +153,8 @@ class RunFolder:
         loop.policy.ema = {k.removeprefix("ema/"): v for k, v in tensors.items() if k.startswith("ema/")}
         own = checkpoint.load_tensors(folder / f"batches.{self.accelerator.process_index}.safetensors")
         torch.set_rng_state(own.pop("rng"))
+        if "cuda_rng" in own:
+            torch.cuda.set_rng_state(own.pop("cuda_rng"))
         waiting = checkpoint.unpack_updates(own, state["waiting"])
         loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
         loop.update, loop.counters = state["update"], state["counters"]
@@ -173,7 +196,23 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
     write_table(out.with_suffix(".csv"), rows)
     last = rows[-1]
     counts = {k.removeprefix("count/"): v for k, v in last.items() if k.startswith("count/")}
-    write_json(out.with_suffix(".json"), {"updates": last["update"], "final_loss": last["loss"], **counts})
+    write_json(out.with_suffix(".json"), {"fingerprint": scratch.name, "updates": last["update"], **counts})
+
+
+@contextmanager
+def followed(task: str, method: str, seed: int, scratch: Path) -> Iterator[None]:
+    """While this context lasts, a process beside this one copies the log to the tracking server."""
+    if find_spec("mlflow") is None:
+        say("tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its folder")
+        yield
+        return
+    command = [sys.executable, "-m", "dopsd", "follow", "--task", task, "--method", method, "--seed", str(seed)]
+    with (scratch / "tracking.log").open("a") as log:
+        follower = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        follower.stdin.close()  # it sends what is left and ends; training does not wait for it
 
 
 def clean(params: Params) -> None:

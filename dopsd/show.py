@@ -35,7 +35,7 @@ def summary(params: Params) -> None:
         if not (folder / "test" / "paired.json").is_file():
             continue
         tested = json.loads((folder / "test" / "paired.json").read_text())
-        found = next(iter(tested["protocols"].values()))
+        found = tested["protocols"][tested["selected"]["protocol"]]
         sides = [_with_interval(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")]
         gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
         table.add_row(f"{task}/{method}/{seed}", str(found["base"]["n"]), *sides, gap, str(tested["selected"]["update"]))
@@ -66,7 +66,7 @@ def _where(params: Params) -> str:
     uri = tracking_uri(params.tracking.uri)
     if not uri.startswith("sqlite"):
         return f"MLflow: {uri}"
-    return "MLflow: `make mlflow`, then http://127.0.0.1:5000 (experiment dopsd, chart view)"
+    return f"MLflow: `make mlflow`, then http://127.0.0.1:5000 (experiment {params.tracking.experiment}, chart view)"
 
 
 def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | None, temperature: float, seed: int) -> None:

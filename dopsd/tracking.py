@@ -1,7 +1,7 @@
 """MLflow, or silence: a run's log on disk is copied to the tracking server by a process of its own.
 
-Training only appends to its log file. `python -m dopsd.tracking <run folder>` follows that file, so that a slow, dead
-or missing server can neither stop nor slow an update, and no step is lost: what was not sent stays in the file, and
+Training only appends to its log file. `dopsd follow`, a process beside it, copies that file, so that a slow, dead or
+missing server can neither stop nor slow an update, and no step is lost: what was not sent stays in the file, and
 the next start, or `dopsd publish`, sends it. Steps that the server has are never sent twice.
 """
 
@@ -10,22 +10,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.progress import say, write_json
+from dopsd.progress import say
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-IDENTITY = "run.json"
 FOLLOW_EVERY = 5.0  # seconds
 FINGERPRINT_TAG = "dopsd.fingerprint"
 QUIET = {  # set before mlflow is imported: answer fast when the server is gone, and send nothing home
@@ -62,17 +58,6 @@ def connect(uri: str) -> MlflowClient:
     return MlflowClient(uri)
 
 
-def follow(scratch: Path, identity: Identity) -> None:
-    """Start the process that copies this run's log while it grows. It ends with its parent."""
-    write_json(scratch / IDENTITY, identity.__dict__)
-    if find_spec("mlflow") is None:
-        say("tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its folder")
-        return
-    with (scratch / "tracking.log").open("a") as log:
-        command = [sys.executable, "-m", "dopsd.tracking", str(scratch), str(os.getpid())]
-        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-
 @contextmanager
 def _only_one(scratch: Path) -> Iterator[None]:
     """Two processes must not send the same steps at once."""
@@ -81,28 +66,26 @@ def _only_one(scratch: Path) -> Iterator[None]:
         yield
 
 
-def experiment_id(client: MlflowClient, name: str) -> str:
-    found = client.get_experiment_by_name(name)
+def experiment_id(client: MlflowClient, identity: Identity) -> str:
+    """The experiment, made if there is none: with a local file its artifacts go beside it, else where the server says."""
+    found = client.get_experiment_by_name(identity.experiment)
     if found:
         return found.experiment_id
-    artifacts = None
-    if os.environ.get("MLFLOW_TRACKING_URI") is None:
-        artifacts = (Path.cwd() / "mlartifacts").as_uri()
-    return client.create_experiment(name, artifact_location=artifacts)
+    artifacts = (Path.cwd() / "mlartifacts").as_uri() if identity.uri.startswith("sqlite") else None
+    return client.create_experiment(identity.experiment, artifact_location=artifacts)
 
 
 def find_run(client: MlflowClient, identity: Identity) -> str:
     """The id of this training run's MLflow run, which is created if there is none."""
-    experiment = experiment_id(client, identity.experiment)
-    query = f"tags.`{FINGERPRINT_TAG}` = '{identity.fingerprint}'"
-    found = client.search_runs([experiment], query, max_results=1)
-    if found:
-        return found[0].info.run_id
+    experiment = experiment_id(client, identity)
     from mlflow.entities import Param
 
+    query = f"tags.`{FINGERPRINT_TAG}` = '{identity.fingerprint}'"
+    found = client.search_runs([experiment], query, max_results=1)
     tags = identity.tags | {FINGERPRINT_TAG: identity.fingerprint}
-    run = client.create_run(experiment, tags=tags, run_name=identity.name)
-    client.log_batch(run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()])
+    run = found[0] if found else client.create_run(experiment, tags=tags, run_name=identity.name)
+    if not run.data.params:  # new, or made by a process that was killed before it came to this
+        client.log_batch(run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()])
     return run.info.run_id
 
 
@@ -138,12 +121,11 @@ def sync(client: MlflowClient, identity: Identity, rows: list[dict[str, Any]], l
     return run_id
 
 
-def _follow_until_gone(scratch: Path, parent: int) -> None:
-    identity = Identity(**json.loads((scratch / IDENTITY).read_text()))
-    warned = False
-    client = connect(identity.uri)
+def follow(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) -> None:
+    """Copy the log while it grows, until `is_over(seconds)`, which waits that long, says that training has ended."""
+    warned, client = False, connect(identity.uri)
     while True:
-        is_last = os.getppid() != parent
+        is_last = is_over(FOLLOW_EVERY)
         try:
             sync(client, identity, whole_rows(scratch / "log.jsonl"), scratch)
         except Exception as error:  # any fault of a server that is not ours: keep the log, try again, say it once
@@ -152,8 +134,3 @@ def _follow_until_gone(scratch: Path, parent: int) -> None:
             warned = True
         if is_last:
             return
-        time.sleep(FOLLOW_EVERY)
-
-
-if __name__ == "__main__":
-    _follow_until_gone(Path(sys.argv[1]), int(sys.argv[2]))

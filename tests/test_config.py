@@ -9,8 +9,9 @@ import yaml
 from conftest import ROOT, small_params, write_params
 
 from dopsd.cli import build_parser, main
-from dopsd.config import Params, load_params
+from dopsd.config import Params
 from dopsd.errors import DopsdError
+from dopsd.params import load_params
 
 
 def test_the_shipped_params_are_sound_and_state_every_setting():
@@ -44,6 +45,7 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
         ({"matrix__seeds": []}, "matrix.seeds"),
         ({"matrix__methods": ["ppo"]}, "matrix.methods.0"),
         ({"evaluate__protocols": {}}, "evaluate.protocols"),
+        ({"select__protocol": "other"}, "select.protocol 'other' is not one of evaluate.protocols (greedy)"),
         ({"train__prompts_per_collect": 65}, "at most the 64 training problems"),
         ({"sampling__block_length": 40}, "no state to train on"),
         ({"method__d_opsd__updates_per_trajectory": 21}, "must be at most sampling.steps 20"),

@@ -8,8 +8,9 @@ import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
 
-from dopsd.config import DOpsd, load_params
+from dopsd.config import DOpsd
 from dopsd.methods.d_opsd import DistilSelfFuture, pack, take
+from dopsd.params import load_params
 from dopsd.teacher import Geometry
 from dopsd.types import States
 
@@ -84,6 +85,17 @@ def test_max_logit_and_max_prob_can_choose_different_positions():
     tall = DistilSelfFuture(by_logit, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
     assert tall.loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(0.0, abs=1e-5)
     assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(kl(0.9), abs=1e-5)
+
+
+def test_tokens_that_cannot_be_sampled_win_neither_confidence_nor_loss():
+    wide = torch.zeros(4, 10)
+    wide[:, :2] = TEACHER
+    wide[:, 2:9] = -30.0
+    wide[0, MASK] = 50.0  # a mask that the teacher is sure of
+    student = torch.full((4, 10), -30.0)
+    student[:, :2] = STUDENT
+    found = method().loss(TwoFaced(wide, student), states([1], [[0, 1, 2, 3]], [[0]]))
+    assert found.total.item() == pytest.approx(kl(0.9), abs=1e-5)
 
 
 def test_student_selection_takes_what_was_committed():

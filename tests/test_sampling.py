@@ -74,12 +74,12 @@ def test_gumbel_noise_at_temperature_one_samples_the_softmax():
     assert torch.allclose(counts, logits[0].softmax(-1), atol=0.015)
 
 
-def test_bfloat16_noise_never_reaches_the_tail_that_float32_reaches():
-    logits = torch.tensor([[0.0, 8.0]]).expand(40000, -1)
+def test_bfloat16_noise_has_eight_bits_and_so_its_own_odds():
+    logits = torch.tensor([[0.0, 8.0]]).expand(40000, -1)  # the first token's share is 0.03%
     keys = fold(torch.arange(40000), 3)
     rare = {t: int((choose(logits, keys, Decoding(1, 1, 1, 1.0, t)) == 0).sum()) for t in ("float32", "bfloat16")}
-    assert rare["float32"] > 3
-    assert rare["bfloat16"] != rare["float32"]
+    assert 3 < rare["float32"] < 30  # expected 13.4
+    assert rare["bfloat16"] > 100  # u = 0 in one draw of 256 leaves the likely token no chance
 
 
 def test_a_rollout_does_not_depend_on_its_batch(prepared):

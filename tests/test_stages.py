@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import write_params
+from conftest import small_params, write_params
 
 from dopsd.cli import main
 from dopsd.layout import read_table
 
+BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
+NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
 CELL = Path("runs/sudoku/d_opsd/0")
 
 
@@ -51,6 +53,31 @@ def test_an_evaluation_is_computed_once(finished, monkeypatch):
     assert main(["evaluate_base"]) == 0
 
 
+def test_selection_uses_the_named_protocol_whatever_its_place(finished):
+    first = small_params()["evaluate"]["protocols"]["greedy"]
+    write_params(evaluate__protocols={"a_short": first | {"steps": 5}, "greedy": first, "z": first | {"steps": 10}})
+    for stage in ("evaluate", "select", "test", "report"):
+        assert main([stage]) == 0, stage
+    paired = json.loads((CELL / "test" / "paired.json").read_text())
+    assert paired["selected"]["protocol"] == "greedy" and len(paired["protocols"]) == 3
+    shown = json.loads(Path("reports/sudoku/d_opsd/0/summary.json").read_text())
+    assert shown["best"]["accuracy"] == paired["protocols"]["greedy"]["best"]["accuracy"]
+
+
+def test_an_adapter_of_another_scaling_or_damage_is_refused(finished, capsys):
+    write_params(train__lora=small_params()["train"]["lora"] | {"alpha": 8})
+    assert main(["sample", "--adapter", str(CELL / "best")]) == 2
+    assert "lora_alpha 4 (train.lora gives 8)" in capsys.readouterr().err
+    weights = CELL / "best" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    assert main(["sample", "--adapter", str(CELL / "best")]) == 2
+    assert "not a whole safetensors file" in capsys.readouterr().err
+    base = Path("base/model.safetensors")
+    base.write_bytes(base.read_bytes()[:-9])
+    assert main(["sample"]) == 2
+    assert "a weight file is damaged" in capsys.readouterr().err
+
+
 def test_selection_on_test_is_labelled(finished, capsys):
     write_params(select__split="test")
     assert main(["evaluate"]) == 0
@@ -62,6 +89,9 @@ def test_selection_on_test_is_labelled(finished, capsys):
 def test_a_stage_says_which_one_must_come_first(project, capsys):
     assert main(["evaluate"]) == 2
     assert "run `dopsd train`" in capsys.readouterr().err
+    for stage, first in (("select", "dopsd evaluate"), ("test", "dopsd select"), ("report", "dopsd test")):
+        assert main([stage]) == 2
+        assert f"run `{first}`" in capsys.readouterr().err
     assert main(["summary"]) == 2
     assert "`dvc repro` makes them" in capsys.readouterr().err
     Path("data/sudoku/train.jsonl").unlink()
@@ -69,7 +99,9 @@ def test_a_stage_says_which_one_must_come_first(project, capsys):
     assert "data/sudoku/train.jsonl: no such file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("row", ['{"id": "a"', '{"id": "a", "prompt": "1", "answer": ""}', '{"id": "a", "prompt": "1"}', "7"])
+@pytest.mark.parametrize(
+    "row", ['{"id": "a"', '{"id": "a", "prompt": "1", "answer": ""}', '{"id": "a", "prompt": "1"}', "7", BAD_PUZZLE, NO_BLANK]
+)
 def test_a_malformed_row_is_named_by_file_and_line(project, capsys, row):
     path = Path("data/sudoku/validation.jsonl")
     lines = path.read_text().splitlines()

@@ -138,6 +138,15 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, row: str, expected:
         read_published(file, 1)
 
 
+def test_a_file_without_its_header_or_text_is_said(tmp_path: Path):
+    (tmp_path / "a.csv").write_text(f"0234341221434320,{GRID}\n")
+    with pytest.raises(DopsdError, match=r"a\.csv:1: expected the header"):
+        read_published(tmp_path / "a.csv", 1)
+    (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DopsdError, match="not a csv in UTF-8"):
+        read_published(tmp_path / "b.csv", 1)
+
+
 def test_a_missing_or_short_file_is_said(tmp_path: Path):
     with pytest.raises(DopsdError, match=r"nowhere\.csv is not a file"):
         read_published(tmp_path / "nowhere.csv", 1)

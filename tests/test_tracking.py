@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 from conftest import write_params
 
 from dopsd.cli import main
-from dopsd.config import load_params
-from dopsd.layout import identity, scratch_folder
-from dopsd.tracking import connect, find_run, send, sent_until, sync, tracking_uri, whole_rows
+from dopsd.layout import scratch_folder
+from dopsd.params import load_params
+from dopsd.publish import identity
+from dopsd.tracking import Identity, connect, find_run, send, sent_until, sync, tracking_uri, whole_rows
 
 
 @pytest.fixture
@@ -86,9 +88,9 @@ def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeyp
 
 
 def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch, capsys):
-    from dopsd import tracking
+    from dopsd import runfolder
 
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
+    monkeypatch.setattr(runfolder, "find_spec", lambda name: None)
     write_params(tracking__enabled=True)
     assert main(["train"]) == 0
     assert capsys.readouterr().err.count("mlflow is not installed") == 1
@@ -108,3 +110,33 @@ def test_publish_is_refused_where_tracking_is_off_and_says_what_is_missing(proje
     write_params(tracking__enabled=True)
     assert main(["publish"]) == 0
     assert "has no test results yet" in capsys.readouterr().err
+
+
+def test_results_of_other_settings_are_not_published_under_these(tracked, capsys):
+    write_params(tracking__enabled=True, train__learning_rate=5e-4)
+    assert main(["publish"]) == 0
+    assert "made with other settings, data or code; left out" in capsys.readouterr().err
+    assert connect(tracking_uri(None)).search_model_versions("name = 'dopsd-sudoku'") == []
+
+
+def test_the_follower_sends_everything_and_ends_with_training(project):
+    write_params(tracking__enabled=True)
+    assert main(["train"]) == 0
+    client, who = connect(tracking_uri(None)), identity(load_params(), "sudoku", "d_opsd", 0)
+    for _ in range(300):
+        if client.get_experiment_by_name("dopsd") and sent_until(client, find_run(client, who)) == 4:
+            break
+        time.sleep(0.2)
+    run = find_run(client, who)
+    assert [point.step for point in client.get_metric_history(run, "train/loss")] == [1, 2, 3, 4]
+    assert client.get_run(run).data.params["method.name"] == "d_opsd"
+
+
+def test_a_run_that_was_created_without_its_parameters_gets_them(project):
+    who = identity(load_params(), "sudoku", "d_opsd", 0)
+    client = connect(who.uri)
+    bare = Identity(**(who.__dict__ | {"params": {}}))
+    run = find_run(client, bare)
+    assert client.get_run(run).data.params == {}
+    assert find_run(client, who) == run
+    assert client.get_run(run).data.params["seed"] == "0"

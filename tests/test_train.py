@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -15,8 +14,8 @@ from conftest import write_params
 from dopsd import checkpoint
 from dopsd.checkpoint import ADAPTER
 from dopsd.cli import main
-from dopsd.config import load_params
 from dopsd.layout import read_log, read_table, scratch_folder
+from dopsd.params import load_params
 from dopsd.provenance import sha256
 from dopsd.stages.train import Loop
 
@@ -158,22 +157,54 @@ def test_a_signal_saves_and_leaves_with_its_code(project, monkeypatch, capsys, n
 
 
 def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, monkeypatch, capsys):
-    save = checkpoint.save_tensors
+    import safetensors.torch
+
+    save = safetensors.torch.save_file
 
     def full(tensors, path):
         if path.name == "trainer.safetensors" and "000004" in str(path):
             path.write_bytes(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
         save(tensors, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_tensors", full)
+        patch.setattr(safetensors.torch, "save_file", full)
         assert train() == 2
-    assert "no space left" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no space left" in said and "Traceback" not in said
     scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
     assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
     assert not list(scratch.glob("*.tmp"))
     assert train() == 0
+
+
+def test_a_damaged_older_checkpoint_is_made_again_rather_than_missing(project, capsys):
+    write_params(train__updates=8)
+    assert train() == 0
+    whole = adapter_digests()
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    (scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
+    assert train() == 0
+    assert adapter_digests() == whole and len(whole) == 4
+
+
+def test_a_second_trainer_in_the_same_folder_is_refused(project, capsys):
+    from accelerate import Accelerator
+
+    from dopsd.runfolder import RunFolder
+
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    with RunFolder(scratch, Accelerator(cpu=True)):
+        assert train() == 2
+    assert "another process is training in" in capsys.readouterr().err
+    assert train() == 0
+
+
+def test_another_tokenizer_or_config_of_the_base_is_another_run(project):
+    before = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    with Path("base/config.json").open("a") as config:
+        config.write(" ")
+    assert scratch_folder(load_params(), "sudoku", "d_opsd", 0) != before
 
 
 def test_a_run_leaves_no_time_path_or_id_in_what_is_compared(project):

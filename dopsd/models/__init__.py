@@ -55,10 +55,8 @@ class LlmPolicy:
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
 
     def teacher(self) -> AbstractContextManager[None]:
-        """base: the initial policy; live: the student's own weights; ema: their moving average."""
-        if self.teacher_kind == "base":
-            return self.reference()
-        return self._averaged() if self.teacher_kind == "ema" else nullcontext()
+        """base: the initial policy; live: the student's own weights; ema: their moving average. None has dropout."""
+        return self.reference() if self.teacher_kind == "base" else self._without_dropout()
 
     def use_teacher(self, kind: str, ema_decay: float) -> None:
         self.teacher_kind, self.ema_decay = kind, ema_decay
@@ -71,14 +69,16 @@ class LlmPolicy:
                 self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)
 
     @contextmanager
-    def _averaged(self) -> Iterator[None]:
-        parameters = self.trainable()
+    def _without_dropout(self) -> Iterator[None]:
+        was_training, parameters = self.core.training, self.trainable()
         live = {name: p.data for name, p in parameters.items()}
         try:
-            for name, p in parameters.items():
-                p.data = self.ema[name]
+            self.core.eval()
+            for name, average in self.ema.items():
+                parameters[name].data = average
             yield
         finally:
+            self.core.train(was_training)
             for name, p in parameters.items():
                 p.data = live[name]
 
@@ -97,15 +97,19 @@ class LlmPolicy:
 def load_policy(model: Model, lora: Lora | None, seed: int) -> LlmPolicy:
     """Weights and tokenizer from `model.path`, on this process's device, in eval mode, with a fresh adapter if asked."""
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     from dopsd.models import llada  # noqa: F401  (registers model_type "llada")
 
     if not Path(model.path, "config.json").is_file():
         raise DopsdError(f"model.path: no config.json in {model.path}; run `dopsd pretrain` or name a checkpoint folder")
-    weights, found = AutoModelForMaskedLM.from_pretrained(
-        model.path, dtype=getattr(torch, model.dtype), local_files_only=True, output_loading_info=True
-    )
+    try:
+        weights, found = AutoModelForMaskedLM.from_pretrained(
+            model.path, dtype=getattr(torch, model.dtype), local_files_only=True, output_loading_info=True
+        )
+    except SafetensorError as error:
+        raise DopsdError(f"model.path {model.path}: a weight file is damaged ({error}); copy it again") from error
     faults = [f"{kind}: {sorted(found[kind])[:3]}" for kind in ("missing_keys", "unexpected_keys") if found[kind]]
     if faults:
         raise DopsdError(f"model.path {model.path}: weights do not fit the config; {'; '.join(faults)}")

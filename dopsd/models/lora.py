@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,12 +61,22 @@ def save_config(peft_model: nn.Module, folder: Path) -> None:
     peft_model.peft_config["default"].save_pretrained(str(folder))
 
 
+def check_config(peft_model: nn.Module, folder: Path) -> None:
+    """Refuse an adapter that was trained with another scaling or other targets: its weights would load all the same."""
+    saved = json.loads((folder / "adapter_config.json").read_text())
+    config = peft_model.peft_config["default"]
+    ours = {"r": config.r, "lora_alpha": config.lora_alpha, "target_modules": config.target_modules}
+    odd = [f"{name} {saved.get(name)} (train.lora gives {value})" for name, value in ours.items() if saved.get(name) != value]
+    if odd:
+        raise DopsdError(f"{folder}: the adapter was trained with {', '.join(odd)}; set train.lora to what it was")
+
+
 def load_adapter(peft_model: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Put saved weights in place; every name must be there."""
     from peft import set_peft_model_state_dict
 
-    expected = set(adapter_tensors(peft_model))
-    if set(tensors) != expected:
-        odd = sorted(set(tensors) ^ expected)[:3]
+    expected = {(name, tensor.shape) for name, tensor in adapter_tensors(peft_model).items()}
+    odd = sorted({name for name, _ in {(n, t.shape) for n, t in tensors.items()} ^ expected})[:3]
+    if odd:
         raise DopsdError(f"adapter: its tensors are not those of this LoRA config (first differences: {', '.join(odd)})")
     set_peft_model_state_dict(peft_model, tensors)

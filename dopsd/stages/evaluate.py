@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dopsd.config import Params
+from dopsd.config import Params, Select
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
 from dopsd.layout import cell_folder, write_table
@@ -22,7 +22,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     updates = [0, *(int(folder.name[5:]) for folder in adapters)]
     rows = [_row(name, u, r) for name, found in reports.items() for u, r in zip(updates, found, strict=True)]
     write_table(cell / "curve.csv", rows)
-    write_json(cell / "evaluate.json", _summary(rows, params.select.split))
+    write_json(cell / "evaluate.json", _summary(rows, params.select))
 
 
 def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
@@ -30,9 +30,9 @@ def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(COLUMNS, (protocol, update, report["accuracy"], low, high, report["whole"], report["n"]), strict=True))
 
 
-def _summary(rows: list[dict[str, Any]], split: str) -> dict[str, Any]:
-    """Base, best and last accuracy under the first protocol: the one that selects."""
-    first = [row for row in rows if row["protocol"] == rows[0]["protocol"]]
+def _summary(rows: list[dict[str, Any]], select: Select) -> dict[str, Any]:
+    """Base, best and last accuracy under the protocol that selects."""
+    first = [row for row in rows if row["protocol"] == select.protocol]
     best = max(first[1:], key=lambda row: row["accuracy"])
     accuracies = {"base": first[0]["accuracy"], "best": best["accuracy"], "last": first[-1]["accuracy"]}
-    return accuracies | {"best_update": best["update"], "split": split, "n": first[0]["n"]}
+    return accuracies | {"best_update": best["update"], "split": select.split, "protocol": select.protocol, "n": first[0]["n"]}

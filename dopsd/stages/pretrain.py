@@ -30,13 +30,14 @@ from dopsd.types import MaskedTexts, Problem, Task
 SAVE_EVERY = 50  # updates between resume points
 
 
-def run(params: Params, task_name: str) -> None:
+def run(params: Params) -> None:
     shape, base = params.pretrain, Path("base")
-    files = [DATA / task_name / "train.jsonl"]
-    sections = {"pretrain": shape.model_dump(), "sampling": params.sampling.model_dump(), "model": params.model.model_dump()}
+    files = [DATA / shape.task / "train.jsonl"]
+    layout = {"gen_length": params.sampling.gen_length, "prompt_style": params.model.prompt_style}
+    sections = {"pretrain": shape.model_dump(), "layout": layout}
     scratch = WORK / f"pretrain-{fingerprint(sections, files, 'dopsd.stages.pretrain')}"
     policy = _fresh(params)
-    trainer = Trainer(params, load_task(task_name, params.data), policy)
+    trainer = Trainer(params, load_task(shape.task, params.data), policy)
     with Progress("pretrain", shape.updates, "update", str(scratch)) as progress:
         first = trainer.resume(scratch)
         progress.resume_at(first)
@@ -103,10 +104,10 @@ class Trainer:
         loss = masked_diffusion_loss(self.policy, self.batch(update)).mean()
         self.optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.shape.grad_clip)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.shape.grad_clip)
+        if not torch.isfinite(norm):
+            raise DopsdError(f"pretrain: the gradient is not finite at update {update + 1}; lower pretrain.learning_rate", 1)
         self.optimizer.step()
-        if not torch.isfinite(loss):
-            raise DopsdError(f"pretrain: loss is {loss.item()} at update {update + 1}; lower pretrain.learning_rate", 1)
         return loss.item()
 
     def batch(self, update: int) -> MaskedTexts:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.config import Params
 from dopsd.layout import cell_folder, read_table, report_folder
-from dopsd.progress import write_json
+from dopsd.progress import read_json, write_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,16 +19,16 @@ FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score")
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     cell, out = cell_folder(task_name, method_name, seed), report_folder(task_name, method_name, seed)
+    tested = read_json(cell / "test" / "paired.json", "dopsd test")
     half = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir(parents=True)
-    tested = json.loads((cell / "test" / "paired.json").read_text())
     draw_accuracy(read_table(cell / "curve.csv"), tested, half / "accuracy.png")
     draw_training(read_table(cell / "train.csv"), half / "training.png")
-    draw_trajectory(json.loads((cell / "test" / "trajectory.json").read_text()), half / "trajectory.png")
-    costs = json.loads((cell / "train.json").read_text())
-    first = next(iter(tested["protocols"].values()))
-    write_json(half / "summary.json", {"costs": costs, "selected": tested["selected"]["update"], **_figures(first)})
+    draw_trajectory(read_json(cell / "test" / "trajectory.json", "dopsd test"), half / "trajectory.png")
+    found = tested["protocols"][tested["selected"]["protocol"]]
+    costs = read_json(cell / "train.json", "dopsd train")
+    write_json(half / "summary.json", {"costs": costs, "selected": tested["selected"]["update"], **_figures(found)})
     shutil.rmtree(out, ignore_errors=True)
     half.rename(out)
 

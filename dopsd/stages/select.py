@@ -6,25 +6,26 @@ earlier checkpoint is taken.
 
 from __future__ import annotations
 
-import json
 import shutil
 
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
 from dopsd.layout import cell_folder
-from dopsd.progress import say, write_json
+from dopsd.progress import read_json, say, write_json
 from dopsd.provenance import sha256
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     cell = cell_folder(task_name, method_name, seed)
-    found = json.loads((cell / "evaluate.json").read_text())
+    found = read_json(cell / "evaluate.json", "dopsd evaluate")
     chosen = cell / "train" / f"step-{found['best_update']:06d}"
     half = cell / ".best.tmp"
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(chosen, half)
     facts = {"update": found["best_update"], "accuracy": found["best"], "base_accuracy": found["base"], "n": found["n"]}
-    write_json(half / "select.json", facts | {"split": found["split"], "digest": sha256(chosen / ADAPTER)})
+    write_json(
+        half / "select.json", facts | {k: found[k] for k in ("split", "protocol")} | {"digest": sha256(chosen / ADAPTER)}
+    )
     shutil.rmtree(cell / "best", ignore_errors=True)
     half.rename(cell / "best")
     if params.select.split == "test":

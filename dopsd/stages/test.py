@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import torch
 
-from dopsd.config import Params
+from dopsd.config import DOpsd, Params
 from dopsd.evaluations import Evaluator
 from dopsd.keyed import text_key
 from dopsd.layout import cell_folder
-from dopsd.progress import write_json
+from dopsd.progress import read_json, write_json
 from dopsd.sampling import Draw, denoise
 from dopsd.scoring import bootstrap, decoding
 from dopsd.teacher import Geometry, reveal
@@ -21,9 +20,9 @@ KEPT = ("accuracy", "interval", "n", "whole", "per_problem")
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     cell = cell_folder(task_name, method_name, seed)
+    chosen = read_json(cell / "best" / "select.json", "dopsd select")
     evaluator = Evaluator(params, task_name, "test")
     reports = evaluator.reports("test", [None, cell / "best"])
-    chosen = json.loads((cell / "best" / "select.json").read_text())
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
     compared = {name: compare(*found, params.evaluate.bootstrap) for name, found in reports.items()}
     write_json(cell / "test" / "trajectory.json", trajectory(params, evaluator, cell / "best"))
@@ -49,7 +48,7 @@ def trajectory(params: Params, evaluator: Evaluator, adapter: Any) -> dict[str, 
     """One test problem denoised at the training temperature: each token, its step, and what a teacher would be shown."""
     policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
     prompt = policy.encode(evaluator.task.messages(problem, params.model.prompt_style))
-    config = params.method.d_opsd
+    config = DOpsd()  # the paper's teacher, whatever the method of this cell
     draw = Draw(problem.id, 0, prompt, text_key("trajectory", problem.id))
     rollout = denoise(policy, [draw], decoding(params.sampling, config.first_temperature))[0]
     schedule = tuple(decoding(params.sampling).schedule)

@@ -10,6 +10,7 @@ import math
 import os
 import random
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,13 +18,12 @@ import torch
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.keyed import text_key
-from dopsd.layout import cell_folder, identity, scratch_folder
+from dopsd.layout import cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
 from dopsd.progress import Progress
-from dopsd.runfolder import Interrupts, RunFolder, publish_run
+from dopsd.runfolder import Interrupts, RunFolder, followed, publish_run
 from dopsd.tasks import load_task
-from dopsd.tracking import follow
 from dopsd.types import Batch, Problem, Sums
 
 if TYPE_CHECKING:
@@ -34,21 +34,26 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     accelerator = _accelerator()
     scratch = scratch_folder(params, task_name, method_name, seed)
     loop = Loop(params, task_name, method_name, seed, accelerator)
-    folder = RunFolder(scratch, accelerator)
-    folder.resume(loop)
-    if params.tracking.enabled and accelerator.is_main_process:
-        follow(scratch, identity(params, task_name, method_name, seed))
-    with Interrupts() as interrupts, Progress("train", params.train.updates, "update", str(scratch)) as progress:
-        progress.resume_at(loop.update)
-        while loop.update < params.train.updates:
-            note = loop.advance(folder)
-            progress.step(note=note)
-            is_due = loop.update % params.train.checkpoint_every == 0 or loop.update == params.train.updates
-            if interrupts.agree(accelerator) or is_due:
-                folder.save(loop)
-            interrupts.stop_if_caught(scratch)
+    with ExitStack() as stack:
+        folder = stack.enter_context(RunFolder(scratch, accelerator))
+        folder.resume(loop)
+        if params.tracking.enabled and accelerator.is_main_process:
+            stack.enter_context(followed(task_name, method_name, seed, scratch))
+        advance_to_the_end(loop, folder)
     if accelerator.is_main_process:
         publish_run(scratch, cell_folder(task_name, method_name, seed) / "train", params.train.checkpoint_every)
+
+
+def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
+    settings = loop.settings
+    with Interrupts() as interrupts, Progress("train", settings.updates, "update", str(folder.scratch)) as progress:
+        progress.resume_at(loop.update)
+        while loop.update < settings.updates:
+            progress.step(note=loop.advance(folder))
+            is_due = loop.update % settings.checkpoint_every == 0 or loop.update == settings.updates
+            if interrupts.agree(loop.accelerator) or is_due:
+                folder.save(loop)
+            interrupts.stop_if_caught(folder.scratch)
 
 
 def _accelerator() -> Accelerator:

@@ -6,7 +6,6 @@ a share of the final answer's tokens in place, each block cleared when it is ent
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,13 +14,13 @@ from torch import Tensor
 from dopsd.config import Attempts, Params
 from dopsd.evaluations import Evaluator
 from dopsd.keyed import fold, text_key, uniform
+from dopsd.layout import REPORTS
 from dopsd.progress import say, write_json
 from dopsd.sampling import Draw, denoise_all
 from dopsd.scoring import Attempter, bootstrap, decoding
 from dopsd.types import Rollout, Scored
 
 RATIOS = (0.10, 0.25, 0.50)
-OUT = Path("reports")
 
 
 def run(params: Params, task_name: str) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
     tries = Attempts(attempts=8, first_temperature=first, retry_temperature=1.0)
     attempter = Attempter(evaluator.task, params.sampling, tries, params.model.prompt_style, 0)
     greedy = evaluator.reports("verify_teacher", [None])
-    pass_1 = list(next(iter(greedy.values()))[0]["per_problem"].values())
+    pass_1 = list(greedy[params.select.protocol][0]["per_problem"].values())
     tried = attempter.collect(policy, problems, 0)
     rows = {"pass@1": pass_1, "pass@8": [item.verdict.score for item in tried]}
     for ratio in RATIOS:
@@ -42,7 +41,7 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
     }
     for name, row in table.items():
         say(f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]  n = {len(problems)}")
-    write_json(OUT / task_name / "teacher.json", table)
+    write_json(REPORTS / task_name / "teacher.json", table)
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,11 +20,20 @@ def write_problems(path: Path, problems: list[Problem]) -> None:
     half.rename(path)
 
 
-def read_problems(path: Path) -> list[Problem]:
-    """Problems of a split; a malformed row is named by file and line."""
+def read_problems(path: Path, fault: Callable[[str, str], str | None]) -> list[Problem]:
+    """Problems of a split; a malformed row is named by file and line. `fault(prompt, answer)` is the task's own check."""
     if not path.is_file():
         raise DopsdError(f"{path}: no such file; run `dvc repro prepare` (or `dopsd prepare`) first")
-    return [_read(path, number, line) for number, line in enumerate(path.read_text().splitlines(), 1)]
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise DopsdError(f"{path}: not a text in UTF-8 ({error}); `dvc checkout` restores it") from error
+    problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
+    for number, problem in enumerate(problems, 1):
+        why = fault(problem.prompt, problem.answer)
+        if why:
+            raise DopsdError(f"{path}:{number}: expected {why}")
+    return problems
 
 
 def _read(path: Path, number: int, line: str) -> Problem:

@@ -117,18 +117,32 @@ def read_published(path: Path, count: int) -> list[Problem]:
 
     if not path.is_file():
         raise DopsdError(f"data.sudoku.test_file: {path} is not a file; expected a csv with columns Puzzle,Solution")
-    with path.open(newline="") as lines:
-        rows = [_read_row(path, number, row) for number, row in enumerate(csv.reader(lines), 1) if number > 1]
+    try:
+        lines = list(csv.reader(path.read_text().splitlines()))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DopsdError(f"{path}: not a csv in UTF-8 ({error})") from error
+    if not lines or lines[0] != ["Puzzle", "Solution"]:
+        raise DopsdError(f"{path}:1: expected the header Puzzle,Solution")
+    rows = [_read_row(path, number, row) for number, row in enumerate(lines[1:], 2)]
     if len(rows) < count:
         raise DopsdError(f"{path}: {len(rows)} puzzles, data.sudoku.test asks for {count}")
     return [rows[i] for i in numpy.random.RandomState(42).choice(len(rows), count, replace=False)]
 
 
 def _read_row(path: Path, number: int, row: list[str]) -> Problem:
-    digits = len(row) == 2 and re.fullmatch(r"[0-4]{16}", row[0]) and is_valid(row[1])
-    if not digits or any(a not in ("0", b) for a, b in zip(row[0], row[1], strict=True)):
-        raise DopsdError(f"{path}:{number}: expected 16 digits 0-4 and their solved 4x4 grid, found {','.join(row)[:60]!r}")
+    why = fault(*row) if len(row) == 2 else f"two columns, found {len(row)}"
+    if why:
+        raise DopsdError(f"{path}:{number}: expected {why}")
     return Problem(f"sudoku-{number}-{row[0]}", row[0], row[1])
+
+
+def fault(puzzle: str, grid: str) -> str | None:
+    """What was expected of a puzzle and its solution and is not there, or None."""
+    if not re.fullmatch(r"[0-4]{16}", puzzle) or "0" not in puzzle:
+        return f"a puzzle of 16 digits 0-4 with some 0 for blanks, found {puzzle[:40]!r}"
+    if not is_valid(grid) or any(a not in ("0", b) for a, b in zip(puzzle, grid, strict=True)):
+        return f"a solved 4x4 grid that keeps the puzzle's digits, found {grid[:40]!r}"
+    return None
 
 
 PATTERNS = (  # where an answer is looked for, in the published scorer's order
@@ -176,7 +190,7 @@ class Sudoku:
         return {"train": train, "validation": validation, "test": test}
 
     def load(self, split: str) -> list[Problem]:
-        return read_problems(DATA / self.name / f"{split}.jsonl")
+        return read_problems(DATA / self.name / f"{split}.jsonl", fault)
 
     def ask(self, puzzle: str) -> Problem:
         """A puzzle typed by a person, with its solution."""
