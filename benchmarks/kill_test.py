@@ -53,6 +53,22 @@ def result(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256(path) for path in sorted(files) if path.is_file()}
 
 
+def tracked_points(folder: Path) -> tuple[int, int]:
+    """Updates that MLflow has of this run once the rest is sent, and how many metric points it has more than once."""
+    sys.path.insert(0, str(ROOT))
+    os.chdir(folder)
+    from dopsd.layout import scratch_folder
+    from dopsd.params import load_params
+    from dopsd.publish import identity
+    from dopsd.tracking import connect, sync, whole_rows
+
+    cell = (load_params(), "sudoku", "d_opsd", 0)
+    client, scratch = connect(identity(*cell).uri), scratch_folder(*cell)
+    run = client.get_run(sync(client, identity(*cell), whole_rows(scratch / "log.jsonl"), scratch))
+    steps = [[point.step for point in client.get_metric_history(run.info.run_id, key)] for key in run.data.metrics]
+    return max(len(set(found)) for found in steps), sum(len(found) - len(set(found)) for found in steps)
+
+
 def is_saving(folder: Path) -> bool:
     return any((folder / "work").glob("train-*/step-*.tmp"))
 
@@ -100,8 +116,10 @@ def main() -> int:
         killed, half = killed + 1, half + was_half
     code = start(folder).wait()
     same = result(folder) == whole
-    print(json.dumps({"kills": killed, "while_saving": half, "identical": same, "files": len(whole), "exit": code}))
-    return 0 if same and code == 0 and killed >= a.kills and half >= a.while_saving else 1
+    updates, doubles = tracked_points(folder)
+    figures = {"kills": killed, "while_saving": half, "identical": same, "files": len(whole), "exit": code}
+    print(json.dumps(figures | {"tracked_updates": updates, "tracked_twice": doubles}))
+    return 0 if same and not doubles and code == 0 and killed >= a.kills and half >= a.while_saving else 1
 
 
 if __name__ == "__main__":

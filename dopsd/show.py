@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,9 +28,9 @@ def _with_interval(value: float, interval: list[float]) -> str:
 def summary(params: Params) -> None:
     """Accuracy in percent on test with 95% intervals, a row a run, then what it cost and where it is."""
     console = Console()
-    table = Table(title="Base against trained on test: accuracy in % with 95% interval, paired difference")
-    for column in ("run", "n", "base", "trained", "difference", "update"):
-        table.add_column(column)
+    table = Table(title="Base against trained on test: accuracy in % with 95% interval, paired difference", box=SIMPLE)
+    for column in ("run", "base", "trained", "difference"):
+        table.add_column(column, no_wrap=True)
     m, costs = params.matrix, []
     for task, method, seed in ((t, n, s) for t in m.tasks for n in m.methods for s in m.seeds):
         folder = cell_folder(task, method, seed)
@@ -38,8 +40,8 @@ def summary(params: Params) -> None:
         found = tested["protocols"][tested["selected"]["protocol"]]
         sides = [_with_interval(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")]
         gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
-        table.add_row(f"{task}/{method}/{seed}", str(found["base"]["n"]), *sides, gap, str(tested["selected"]["update"]))
-        costs.append(_cost(params, task, method, seed))
+        table.add_row(f"{task}/{method}/{seed}", *sides, gap)
+        costs.append(_cost(params, task, method, seed, tested))
     if not costs:
         raise DopsdError("summary: no finished run of params.yaml's matrix; `dvc repro` makes them")
     console.print(table)
@@ -48,16 +50,17 @@ def summary(params: Params) -> None:
     console.print(_where(params), highlight=False)
 
 
-def _cost(params: Params, task: str, method: str, seed: int) -> str:
-    folder = cell_folder(task, method, seed)
+def _cost(params: Params, task: str, method: str, seed: int, tested: dict[str, Any]) -> str:
+    folder, n = cell_folder(task, method, seed), next(iter(tested["protocols"].values()))["base"]["n"]
     c = json.loads((folder / "train.json").read_text())
     log = scratch_folder(params, task, method, seed) / LOG
     seconds = "restored from the cache"
     if log.is_file():
         seconds = f"{sum(row['time/update_seconds'] for row in read_log(log)):.0f} s"
     return (
-        f"{task}/{method}/{seed}: {c['updates']} updates, {c['rollouts']} rollouts, {c['trajectories']} trajectories kept, "
-        f"{c['sampled_tokens']} sampled tokens, {seconds}\n"
+        f"{task}/{method}/{seed}: checkpoint {tested['selected']['update']}, tested on {n} problems\n"
+        f"  cost: {c['updates']} updates, {c['rollouts']} rollouts ({c['trajectories']} kept), "
+        f"{c['sampled_tokens']} tokens, {seconds}\n"
         f"  adapter: {folder / 'best'}   figures: {report_folder(task, method, seed)}"
     )
 

@@ -42,7 +42,7 @@ def test_every_stage_leaves_its_results(finished, capsys):
     assert all((figures / f"{name}.png").stat().st_size > 5000 for name in ("accuracy", "training", "trajectory"))
     assert main(["summary"]) == 0
     screen = capsys.readouterr().out
-    assert "paired difference" in " ".join(screen.split()) and "4 updates" in screen and "runs/sudoku/d_opsd/0/best" in screen
+    assert "paired difference" in screen and "4 updates" in screen and "runs/sudoku/d_opsd/0/best" in screen
 
 
 def test_an_evaluation_is_computed_once(finished, monkeypatch):
