@@ -82,11 +82,11 @@ def draw_training(log: list[dict[str, float]], path: Path) -> None:
     for axis, name in zip(axes[:, 0], names, strict=True):
         rows = [(row["update"], row[name]) for row in log if name in row]
         updates, values = zip(*rows, strict=True)
-        means = [sum(values[max(0, i - 9) : i + 1]) / len(values[max(0, i - 9) : i + 1]) for i in range(len(values))]
+        means = [sum(values[max(0, i - 11) : i + 1]) / len(values[max(0, i - 11) : i + 1]) for i in range(len(values))]
         axis.plot(updates, values, lw=0.6, alpha=0.5, color="tab:blue")
         axis.plot(updates, means, lw=1.8, color="tab:blue")
         axis.set_ylabel(name)
-    axes[-1][0].set_xlabel("update (thin: each, thick: mean of ten)")
+    axes[-1][0].set_xlabel("update (thin: each, thick: mean of twelve)")
     _save(figure, path)
 
 
@@ -97,6 +97,8 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
     figure, axes = _axes(1, 2, (0.62 * len(tokens), 0.32 * steps + 1))
     for axis, title in zip(axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True):
         axis.set(xlim=(0, len(tokens)), ylim=(steps, 0), title=title, xlabel="position in the answer", ylabel="step")
+        axis.set_xticks(range(0, len(tokens) + 1, found["block_length"]))
+        axis.set_yticks([step + 0.5 for step in range(0, steps, 4)], [str(step) for step in range(0, steps, 4)])
         for edge in range(0, len(tokens) + 1, found["block_length"]):
             axis.axvline(edge, color="black", lw=0.8)
     for step, shown in enumerate(found["shown"]):
