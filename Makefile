@@ -26,7 +26,7 @@ demo-full: install
 	$(MAKE) demo
 
 test: install
-	python -m pytest
+	python -m pytest --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 lint: install
 	ruff check .
