@@ -28,7 +28,7 @@ def _with_interval(value: float, interval: list[float]) -> str:
 def summary(params: Params) -> None:
     """Accuracy in percent on test with 95% intervals, a row a run, then what it cost and where it is."""
     console = Console()
-    table = Table(title="Base against trained on test: accuracy in % with 95% interval, paired difference", box=SIMPLE)
+    table = Table(box=SIMPLE)
     for column in ("run", "base", "trained", "difference"):
         table.add_column(column, no_wrap=True)
     m, costs = params.matrix, []
@@ -44,6 +44,7 @@ def summary(params: Params) -> None:
         costs.append(_cost(params, task, method, seed, tested))
     if not costs:
         raise DopsdError("summary: no finished run of params.yaml's matrix; `dvc repro` makes them")
+    console.print("Base against trained on test: accuracy in % [95% interval], paired difference", markup=False)
     console.print(table)
     for line in costs:
         console.print(line, highlight=False)
