@@ -14,7 +14,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,6 @@ def run(row: str, seed: int) -> dict[str, Any]:
     folder, method = workspace(row), ROWS[row][0]
     cell = folder / "runs" / "sudoku" / method / str(seed)
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    started = time.monotonic()
     for stage in STAGES:
         command = [sys.executable, "-m", "dopsd", stage, "--task", "sudoku", "--method", method, "--seed", str(seed)]
         subprocess.run(command, cwd=folder, env=env, check=True)
@@ -64,7 +62,6 @@ def run(row: str, seed: int) -> dict[str, Any]:
         "n": found["base"]["n"],
         "selected_update": tested["selected"]["update"],
         "rollouts": json.loads((cell / "train.json").read_text())["rollouts"],
-        "seconds": round(time.monotonic() - started),
     }
 
 

@@ -180,6 +180,12 @@ class Policy(Protocol):
 
     def reference(self) -> AbstractContextManager[None]: ...
 
+    def use_teacher(self, kind: str, ema_decay: float) -> None: ...  # base, live or ema
+
+    def after_update(self) -> None: ...
+
+    def trainable(self) -> dict[str, Tensor]: ...
+
     def encode(self, messages: list[dict[str, str]]) -> Tensor: ...  # -> [P]
 
     def decode(self, ids: Tensor) -> str: ...
@@ -191,6 +197,8 @@ class Task(Protocol):
     name: str
     graded: bool  # True: partial scores; sample all attempts and keep the best
 
+    def build(self) -> dict[str, list[Problem]]: ...  # the problems of every split
+
     def load(self, split: str) -> list[Problem]: ...
 
     def ask(self, text: str) -> Problem: ...  # a problem typed by a person
@@ -200,6 +208,8 @@ class Task(Protocol):
     def verify(self, problem: Problem, text: str) -> Verdict: ...
 
     def reward(self, problem: Problem, text: str) -> float: ...
+
+    def worked_solution(self, problem: Problem, is_careful: bool) -> str: ...  # only what `pretrain` learns from
 
 
 class Method(Protocol):
