@@ -27,6 +27,8 @@ def test_every_stage_leaves_its_results(finished, capsys):
     curve = read_table(CELL / "curve.csv")
     assert [row["update"] for row in curve] == [0, 2, 4]
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in curve)
+    base = json.loads(Path("runs/sudoku/base.json").read_text())["greedy"]
+    assert base.keys() == {"accuracy", "whole", "n", "low", "high"} and base["accuracy"] == curve[0]["accuracy"]
     found = json.loads((CELL / "evaluate.json").read_text())
     best = max(row["accuracy"] for row in curve[1:])
     assert found["best"] == best and found["base"] == curve[0]["accuracy"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dopsd.config import Params
 from dopsd.evaluations import Evaluator
 from dopsd.layout import RUNS
@@ -10,4 +12,10 @@ from dopsd.progress import write_json
 
 def run(params: Params, task_name: str) -> None:
     reports = Evaluator(params, task_name, params.select.split).reports("evaluate_base", [None])
-    write_json(RUNS / task_name / "base.json", {name: found[0] for name, found in reports.items()})
+    write_json(RUNS / task_name / "base.json", {name: _figures(found[0]) for name, found in reports.items()})
+
+
+def _figures(report: dict[str, Any]) -> dict[str, float]:
+    """What `dvc metrics show` can put on a line: no problem's own score."""
+    low, high = report["interval"]
+    return {name: report[name] for name in ("accuracy", "whole", "n")} | {"low": low, "high": high}
