@@ -51,11 +51,19 @@ def tracking_uri(configured: str | None) -> str:
 
 
 def connect(uri: str) -> MlflowClient:
+    """A client whose store is ready. A local database is made by one process at a time: two at once break its migration."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
 
-    return MlflowClient(uri)
+    if not uri.startswith("sqlite:///"):
+        return MlflowClient(uri)
+    with Path(uri.removeprefix("sqlite:///") + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        client = MlflowClient(uri)
+        client.search_experiments(max_results=1)
+        client.search_registered_models(max_results=1)
+    return client
 
 
 @contextmanager

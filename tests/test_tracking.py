@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import write_params
+from conftest import ROOT, write_params
 
 from dopsd.cli import main
 from dopsd.layout import scratch_folder
@@ -140,3 +142,10 @@ def test_a_run_that_was_created_without_its_parameters_gets_them(project):
     assert client.get_run(run).data.params == {}
     assert find_run(client, who) == run
     assert client.get_run(run).data.params["seed"] == "0"
+
+
+def test_two_processes_may_make_the_local_database_at_once(project):
+    code = "from dopsd.tracking import connect, tracking_uri; connect(tracking_uri(None)).search_experiments()"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    both = [subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0], [process.stderr.read()[-800:] for process in both]
