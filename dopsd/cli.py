@@ -16,15 +16,21 @@ from dopsd.params import load_params
 
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
-    "pretrain": ("train the embedded base model by masked diffusion into base/", ()),
+    "pretrain": ("train the embedded base model by masked diffusion into base/", ("task",)),
     "evaluate_base": ("score the base on the selection split", ("task",)),
     "train": ("post-train an adapter; continues where an interrupted run stopped", ("task", "method", "seed")),
-    "evaluate": ("score every checkpoint on the selection split", ("task", "method", "seed")),
+    "evaluate": (
+        "score every checkpoint on the selection split; with the options below: any checkpoint",
+        ("task", "method", "seed"),
+    ),
     "select": ("copy the best checkpoint to runs/<task>/<method>/<seed>/best", ("task", "method", "seed")),
     "test": ("score base and best once on test, paired", ("task", "method", "seed")),
     "report": ("draw accuracy, training curves and a denoising trajectory", ("task", "method", "seed")),
     "verify_teacher": ("pass@1, pass@8 and self-teacher accuracy of the base (paper, Table 1)", ("task",)),
 }
+PARALLEL = ("train", "evaluate_base", "evaluate", "test")  # start launch.processes processes
+MEASURED = ("split", "model", "adapter", "protocol", "gen_length", "attempts", "temperature", "prompt_file", "merged")
+ONLINE = ("prepare", "rehearse")  # may ask the Hugging Face hub for data
 EPILOG = """the pipeline: `dvc repro` runs the stages that changed; `make demo` runs it and publishes to MLflow.
 Settings are in params.yaml; `dopsd check` says whether they are sound."""
 
@@ -38,10 +44,14 @@ def build_parser() -> argparse.ArgumentParser:
         stage = _command(commands, name, help_text)
         for argument in arguments:
             _cell_argument(stage, argument)
+        if name == "evaluate":
+            _measure_arguments(stage)
     _command(commands, "check", "read params.yaml and report what is wrong in it")
     _command(commands, "summary", "one screen: base against trained, cost, where things are")
     _command(commands, "publish", "copy finished runs, checkpoints and the champion to MLflow; safe to repeat")
     _command(commands, "clean", "remove scratch folders of settings no longer in params.yaml from work/")
+    _score_command(commands)
+    _export_command(commands)
     follow = commands.add_parser("follow")  # started by training, not by people: no help line
     follow.add_argument("--params", type=Path, default=Path("params.yaml"))
     for argument in ("task", "method", "seed"):
@@ -52,13 +62,69 @@ def build_parser() -> argparse.ArgumentParser:
     sample.add_argument("--adapter", type=Path, help="a checkpoint folder (default: the base model)")
     sample.add_argument("--temperature", type=float, default=0.0)
     sample.add_argument("--seed", type=int, default=0)
+    _profile_commands(commands)
     return parser
+
+
+def _measure_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `dopsd evaluate` takes beside the cell of the pipeline: any checkpoint, split and protocol."""
+    one = parser.add_argument_group("any checkpoint", "any of these measures one checkpoint; the rest comes from params.yaml")
+    one.add_argument("--model", help="base model folder (default: model.path)")
+    one.add_argument("--adapter", type=Path, help="a checkpoint folder (default: none, the base itself)")
+    one.add_argument("--split", choices=("train", "validation", "test"), help="default: test")
+    one.add_argument("--protocol", help="one of evaluate.protocols, or `published` (default: select.protocol)")
+    one.add_argument("--gen-length", type=int, help="tokens to write (default: the protocol's)")
+    one.add_argument("--attempts", type=_count, help="pass@k: the first greedy, others at --temperature")
+    one.add_argument("--temperature", type=float, help="of later attempts (default 1.0)")
+    one.add_argument("--prompt-file", help="a text that replaces the task's instructions")
+    one.add_argument(
+        "--merged", action="store_const", const=True, help="add the adapter into the weights (rounded in bfloat16)"
+    )
+    one.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("expected at least 1")
+    return value
+
+
+def _profile_commands(commands: argparse._SubParsersAction) -> None:
+    for name, help_text in (
+        ("params", "write the settings of a profile, or change some, and say what changed"),
+        ("rehearse", "run every stage of a profile on a tiny random model, and estimate the real cost"),
+    ):
+        parser = _command(commands, name, help_text)
+        parser.add_argument("--profile", help="embedded, llada-8b-gsm8k, llada-8b-math500, llada-8b-countdown, llada-8b-sudoku")
+        parser.add_argument("--preset", default="reference", help="reference: the published code; paper: its equations")
+        parser.add_argument("--hardware", default="1x80gb", help="1x80gb, 4x80gb or 1xh200")
+        parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
 
 
 def _command(commands: argparse._SubParsersAction, name: str, help_text: str) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, help=help_text, description=f"{help_text}.")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="settings (default: params.yaml)")
     return parser
+
+
+def _export_command(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "export", "write base and adapter as one model that plain transformers loads")
+    parser.add_argument("--merged", action="store_true", help="add the adapter into the weights")
+    parser.add_argument("--adapter", type=Path, required=True, help="a checkpoint folder")
+    parser.add_argument("--model", help="base model folder (default: model.path)")
+    parser.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16 loses small changes")
+
+
+def _score_command(commands: argparse._SubParsersAction) -> None:
+    text = "score generations on file, by the published rule or strictly"
+    parser = commands.add_parser("score", help=text, description=f"{text}.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".jsonl rows, or .json as d1 and d-OPSD write it")
+    parser.add_argument("--task", required=True, help="sudoku, gsm8k, math500 or countdown")
+    parser.add_argument("--scoring", choices=("published", "strict"), default="published", help="rule (default published)")
+    parser.add_argument("--json", action="store_true", dest="as_json", help="the table as JSON")
+    parser.add_argument("--verdicts", type=Path, metavar="OUT.jsonl", help="also write a line for every generation")
 
 
 def _cell_argument(parser: argparse.ArgumentParser, name: str) -> None:
@@ -78,14 +144,67 @@ def _check_names(arguments: argparse.Namespace, params: Params) -> None:
             raise DopsdError(f"--{name} {value}: unknown; there is {', '.join(known)}")
 
 
-def dispatch(arguments: argparse.Namespace) -> None:
+def _write_profile(a: argparse.Namespace) -> None:
+    from dopsd.profiles import params
+
+    changed = params(a.profile, a.preset, a.hardware, a.changes, a.params)
+    print("\n".join(changed) if changed else f"{a.params}: nothing to change")
+
+
+def _rehearse(a: argparse.Namespace) -> None:
+    from dopsd.rehearse import rehearse
+
+    rehearse(a.profile, a.preset, a.hardware, a.changes, a.params)
+
+
+def _score(a: argparse.Namespace) -> None:
+    from dopsd.rescore import run
+
+    run(a.task, a.files, a.scoring, a.as_json, a.verdicts)
+
+
+FREE: dict[str, Callable[[argparse.Namespace], None]] = {  # commands that do not read params.yaml first
+    "params": _write_profile,
+    "rehearse": _rehearse,
+    "score": _score,
+}
+
+
+def _export(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.export import export
+
+    if not a.merged:
+        raise DopsdError("export: only --merged is there: an adapter alone is its checkpoint folder, which peft loads")
+    export(params, a.model, a.adapter, a.out, a.dtype)
+
+
+def _measure(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.measure import Request, measure
+
+    given = {name: vars(a)[name] for name in MEASURED if vars(a)[name] is not None}
+    measure(params, Request(a.task, **given), a.json)
+
+
+def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    if arguments.command in FREE:
+        FREE[arguments.command](arguments)
+        return 0
     params = load_params(arguments.params)
     _check_names(arguments, params)
-    if arguments.command in STAGES:
+    if arguments.command in PARALLEL and params.launch.processes > 1:
+        from dopsd.launch import is_started, launch
+
+        if not is_started():
+            return launch(params.launch.processes, words)
+    if arguments.command == "evaluate" and (arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)):
+        _measure(arguments, params)
+    elif arguments.command in STAGES:
         stage: Callable[..., object] = import_module(f"dopsd.stages.{arguments.command}").run
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
     elif arguments.command == "check":
         print(f"{arguments.params}: sound")
+    elif arguments.command == "export":
+        _export(arguments, params)
     elif arguments.command == "sample":
         from dopsd.show import sample
 
@@ -97,14 +216,17 @@ def dispatch(arguments: argparse.Namespace) -> None:
     else:
         module = {"summary": "dopsd.show", "publish": "dopsd.publish", "clean": "dopsd.runfolder"}[arguments.command]
         vars(import_module(module))[{"publish": "run"}.get(arguments.command, arguments.command)](params)
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    arguments = build_parser().parse_args(words)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if arguments.command not in ONLINE:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        dispatch(arguments)
+        return dispatch(arguments, words)
     except DopsdError as error:
         print(f"dopsd: {error}", file=sys.stderr)
         return error.exit_code
@@ -115,4 +237,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         advice = "free some space" if error.errno == errno.ENOSPC else "mend that"
         print(f"dopsd: {error.strerror or error}: {error.filename}; {advice} and run the same command", file=sys.stderr)
         return 2
-    return 0

@@ -3,62 +3,86 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dopsd.answering import LOOK_EVERY, Answer, Answering, Trials
 from dopsd.checkpoint import ADAPTER, fingerprint, read_adapter
-from dopsd.config import Params, Sampling
-from dopsd.layout import base_files
+from dopsd.config import Lora, Params, Protocol
+from dopsd.layout import base_files, data_files
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.lora import check_config, load_adapter
-from dopsd.progress import WORK, Progress, write_json
+from dopsd.progress import WORK, Progress, is_main_rank, say, write_json
 from dopsd.provenance import sha256
-from dopsd.scoring import Asked, score
+from dopsd.scoring import Asked, report
 from dopsd.tasks import load_task
+from dopsd.types import Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Evaluator:
     """Scores adapters on one split of one task; the model is loaded when the first evaluation is not in the cache."""
 
-    def __init__(self, params: Params, task: str, split: str) -> None:
+    def __init__(self, params: Params, task: str, split: str, trials: Trials | None = None, lora: Lora | None = None) -> None:
         self.params, self.split = params, split
+        self.lora, self.trials = lora or params.train.lora, trials or Trials()
         self.task = load_task(task, params.data)
         self.problems = self.task.load(split)
+        self.asked = Asked(self.task, self.problems, split, params.model.prompt_style)
         self.policy: LlmPolicy | None = None
 
-    def cached(self, adapter: Path | None, sampling: Sampling) -> Path:
+    def cached(self, adapter: Path | None, protocol: Protocol) -> Path:
         """work/eval/<adapter digest>.<hash of protocol, data, base and code>.json."""
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
-        sections = {"sampling": sampling.model_dump(), "model": self.params.model.model_dump(), "split": self.split}
-        sections |= {"bootstrap": self.params.evaluate.bootstrap, "task": self.task.name}
-        data = Path("data") / self.task.name / f"{self.split}.jsonl"
-        code = ("dopsd.scoring", "dopsd.models", f"dopsd.tasks.{self.task.name}")
-        return WORK / "eval" / f"{digest}.{fingerprint(sections, [data, *base_files(self.params)], *code)}.json"
+        sections = {"sampling": protocol.model_dump(), "model": self.params.model.model_dump(), "split": self.split}
+        sections |= {"bootstrap": self.params.evaluate.bootstrap, "task": self.task.name, "scoring": self.task.scoring}
+        sections |= {"trials": asdict(self.trials), "instructions": self.task.instructions}
+        data = data_files(self.task.name, self.split)
+        code = ("dopsd.answering", "dopsd.models", f"dopsd.tasks.{self.task.name}")
+        return WORK / "eval" / f"{digest}.{fingerprint(sections, [*data, *base_files(self.params)], *code)}.json"
 
-    def reports(self, stage: str, adapters: list[Path | None]) -> dict[str, list[dict[str, Any]]]:
+    def answering(self, adapter: Path | None, protocol: Protocol) -> Answering:
+        return Answering(self.cached(adapter, protocol).with_suffix(""), self.asked, protocol, self.trials)
+
+    def answers(self, adapter: Path | None, protocol: Protocol) -> dict[str, list[Answer]]:
+        """Every attempt at every problem, of an evaluation that has been made."""
+        return self.answering(adapter, protocol).found()
+
+    def reports(self, stage: str, adapters: list[Path | None], *protocols: Protocol) -> list[list[dict[str, Any]]]:
         """For every protocol, one report an adapter (None: the base), in their order."""
-        protocols = self.params.evaluate.protocols
-        wanted = [(a, s) for s in protocols.values() for a in adapters if not self.cached(a, s).exists()]
+        wanted = [(a, p) for p in protocols for a in adapters if not self.cached(a, p).exists()]
         with Progress(stage, len(wanted) * len(self.problems), "problem") as progress:
-            for adapter, sampling in wanted:
-                self._evaluate(adapter, sampling, progress)
-        return {
-            name: [json.loads(self.cached(adapter, sampling).read_text()) for adapter in adapters]
-            for name, sampling in protocols.items()
-        }
+            for adapter, protocol in wanted:
+                self._evaluate(adapter, protocol, progress)
+        return [[json.loads(self.cached(a, p).read_text()) for a in adapters] for p in protocols]
 
-    def _evaluate(self, adapter: Path | None, sampling: Sampling, progress: Progress) -> None:
+    def _evaluate(self, adapter: Path | None, protocol: Protocol, progress: Progress) -> None:
         policy = self.with_adapter(adapter)
-        style, resamples = self.params.model.prompt_style, self.params.evaluate.bootstrap
-        asked = Asked(self.task, self.problems, self.split, style)
-        found = score(policy, asked, sampling, resamples, progress.step)
-        write_json(self.cached(adapter, sampling), asdict(found))
+        cut = self.asked.share_cut(policy, protocol)
+        if cut:
+            say(f"{self.task.name}: {cut:.0%} of the prompts are cut to their last {protocol.max_prompt_tokens} tokens")
+        with policy.merged() if adapter and protocol.merged else nullcontext():
+            found = self.answering(adapter, protocol).complete(policy, progress)
+        verdicts = {name: [answer.verdict for answer in tries] for name, tries in found.items()}
+        path = self.cached(adapter, protocol)
+        if is_main_rank():
+            write_json(path, asdict(report(self.asked, protocol, verdicts, self.params.evaluate.bootstrap)))
+        while not path.exists():  # the first rank writes it
+            time.sleep(LOOK_EVERY)
+
+    def prompt_of(self, problem: Problem) -> Tensor:
+        """One problem's tokens [P] as training rollouts are asked; the model must be loaded."""
+        return replace(self.asked, problems=[problem]).prompts(self.policy, self.params.sampling)[0]
 
     def with_adapter(self, adapter: Path | None) -> LlmPolicy:
         """The policy with this adapter in place; without one it computes as the base."""
         if self.policy is None:
-            self.policy = load_policy(self.params.model, self.params.train.lora, 0)
+            self.policy = load_policy(self.params.model, self.lora, 0)
             self.fresh = {k: v.clone() for k, v in self.policy.trainable().items()}
         if adapter is None:
             for name, p in self.policy.trainable().items():

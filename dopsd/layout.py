@@ -10,6 +10,7 @@ from typing import Any
 from dopsd import checkpoint
 from dopsd.config import Params
 from dopsd.progress import WORK
+from dopsd.tasks.storage import DATA, PROMPT
 
 RUNS = Path("runs")
 REPORTS = Path("reports")
@@ -24,6 +25,11 @@ def report_folder(task: str, method: str, seed: int) -> Path:
     return REPORTS / task / method / str(seed)
 
 
+def data_files(task: str, *splits: str) -> list[Path]:
+    """The problems of these splits and the instructions that they are asked with."""
+    return [DATA / task / name for name in (*(f"{split}.jsonl" for split in splits), PROMPT)]
+
+
 def base_files(params: Params) -> list[Path]:
     """Weights, config, tokenizer and template: a change in any of them makes another model."""
     return sorted(path for path in Path(params.model.path).glob("*") if path.is_file())
@@ -34,7 +40,8 @@ def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
     dump = params.model_dump()
     sections = {name: dump[name] for name in ("model", "sampling", "train")}
     sections |= {"task": task, "seed": seed, "method": method, method: dump["method"][method]}
-    files = [Path("data") / task / "train.jsonl", *base_files(params)]
+    sections |= {"scoring": dump["data"][task]["scoring"]}
+    files = [*data_files(task, "train"), *base_files(params)]
     code = ("dopsd.stages.train", f"dopsd.tasks.{task}", f"dopsd.methods.{method}")
     return WORK / f"train-{checkpoint.fingerprint(sections, files, *code)}"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
+from ruamel.yaml import YAML, YAMLError
 
 from dopsd.config import Params
 from dopsd.errors import DopsdError
@@ -26,10 +26,18 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check params.yaml; every fault is one line that names the key's full path."""
     if not path.is_file():
         raise DopsdError(f"{path}: no such file; run from the project's root, where params.yaml is")
+    return checked(read_yaml(path), path)
+
+
+def read_yaml(path: Path) -> Any:
+    """YAML 1.2, as DVC reads it: 1e-3 is a number."""
     try:
-        raw = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return YAML(typ="safe", pure=True).load(path.read_text())
+    except (YAMLError, UnicodeDecodeError) as error:
         raise DopsdError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+
+
+def checked(raw: Any, path: Path) -> Params:
     try:
         return Params.model_validate(raw)
     except ValidationError as error:

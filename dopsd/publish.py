@@ -49,7 +49,7 @@ def run(params: Params) -> dict[str, int]:
     if not params.tracking.enabled:
         raise DopsdError("tracking.enabled is false in params.yaml: set it to true to publish")
     uri = tracking_uri(params.tracking.uri)
-    with _one_line(uri):
+    with one_line(uri):
         client = connect(uri)
         cells = [cell for cell in _cells(params, client) if cell]
         champions: dict[str, tuple[float, int]] = {}
@@ -63,7 +63,7 @@ def run(params: Params) -> dict[str, int]:
 
 
 @contextmanager
-def _one_line(uri: str) -> Iterator[None]:
+def one_line(uri: str) -> Iterator[None]:
     """A missing package or a server that does not answer is one line, not mlflow's traceback."""
     try:
         from mlflow.exceptions import MlflowException
@@ -109,7 +109,7 @@ def _publish_cell(params: Params, client: MlflowClient, cell: Cell) -> tuple[int
     if client.get_run(cell.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, cell)
     models = _log_checkpoints(params, client, cell)
-    _log_once(client, cell.run_id, _best_metrics(chosen, tested), 0)
+    log_once(client, cell.run_id, _best_metrics(chosen, tested), 0)
     figures = report_folder(cell.task, cell.method, cell.seed)
     if figures.is_dir():
         client.log_artifacts(cell.run_id, str(figures), "report")
@@ -131,7 +131,7 @@ def _best_metrics(chosen: dict[str, Any], tested: dict[str, Any]) -> dict[str, f
     }
 
 
-def _log_once(client: MlflowClient, run_id: str, metrics: dict[str, float], step: int, model_id: str | None = None) -> None:
+def log_once(client: MlflowClient, run_id: str, metrics: dict[str, float], step: int, model_id: str | None = None) -> None:
     """Log what the run does not have: another value at the same step is a new evaluation, and is added."""
     for name, value in metrics.items():
         known = [point for point in client.get_metric_history(run_id, name) if point.step == step]
@@ -156,6 +156,7 @@ def data_digests(task: str) -> dict[str, str]:
     lock = Path("dvc.lock")
     stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
     outs = [out for name, stage in stages.items() if name.startswith("prepare") for out in stage.get("outs", [])]
+    outs = [out for out in outs if out["path"].endswith(".jsonl")]
     return {Path(out["path"]).stem: out["md5"] for out in outs if Path(out["path"]).parts[:2] == ("data", task)}
 
 
@@ -179,7 +180,7 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Cell) -> dict[s
             "eval/high": row["high"],
             "eval/whole": row["whole"],
         }
-        _log_once(client, cell.run_id, figures, row["update"], model)
+        log_once(client, cell.run_id, figures, row["update"], model)
     return found
 
 

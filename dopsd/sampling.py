@@ -15,6 +15,8 @@ from torch import Tensor
 from dopsd.keyed import fold, text_key, uniform
 from dopsd.types import Policy, Problem, Progressed, Rollout
 
+HEAD_ENTRIES = 2**26  # logits in memory at a time: noise for a vocabulary of 126464 costs 30 bytes an entry
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -27,6 +29,7 @@ class Decoding:
     gumbel_dtype: str = "float32"
     stop_after_eos: bool = False
     batch_size: int = 64
+    mask_padding: bool = True
 
     @property
     def schedule(self) -> list[int]:
@@ -73,7 +76,13 @@ def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 
 
 def _propose(policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding) -> tuple[Tensor, Tensor]:
-    """Tokens and their noise-free confidence at masked positions. hidden [N, D], keys [N] -> [N], [N]."""
+    """Tokens and their noise-free confidence at masked positions, a part at a time. hidden [N, D], keys [N] -> [N], [N]."""
+    rows = max(1, HEAD_ENTRIES // policy.vocabulary)
+    parts = [_propose_part(policy, h, k, decoding) for h, k in zip(hidden.split(rows), keys.split(rows), strict=True)]
+    return torch.cat([tokens for tokens, _ in parts]), torch.cat([confidence for _, confidence in parts])
+
+
+def _propose_part(policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding) -> tuple[Tensor, Tensor]:
     logits = policy.head(hidden).float()  # [N, V]
     logits[:, list(policy.banned_ids)] = -torch.inf
     tokens = choose(logits, keys, decoding)
@@ -100,7 +109,8 @@ def _step(policy: Policy, ids: Tensor, mask: Tensor | None, slots: Tensor, keys:
 def denoise(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[Rollout]:
     """Denoise every draw from masks alone, in one batch.
 
-    Results do not depend on the batch: noise is keyed by the draw, padding is masked. With `stop_after_eos` a row
+    Results do not depend on the batch: noise is keyed by the draw, padding is masked (unless `mask_padding` is off, as
+    in the published evaluation, where a row sees the padding that its neighbours gave it). With `stop_after_eos` a row
     whose block ends with an end-of-sequence token and no mask before it is finished: what follows is filled with EOS.
     """
     device = draws[0].prompt_ids.device
@@ -108,7 +118,7 @@ def denoise(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[R
     size, length = len(draws), decoding.gen_length
     blank = prompt.new_full((length,), policy.mask_id)
     ids = torch.cat([prompt, torch.stack([blank if d.hints is None else d.hints for d in draws])], 1)  # [B, T]
-    attention = None if bool(mask.all()) else torch.cat([mask, mask.new_ones(size, length)], 1)
+    attention = None if bool(mask.all()) or not decoding.mask_padding else torch.cat([mask, mask.new_ones(size, length)], 1)
     revealed_at = torch.full((size, length), decoding.steps, device=device)  # [B, G]
     keys = torch.tensor([draw.key for draw in draws], device=device)  # [B]
     active = torch.arange(size, device=device)

@@ -5,15 +5,55 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dopsd.config import Attempts, Sampling
+from dopsd.config import Attempts, Protocol, Sampling
+from dopsd.errors import DopsdError
 from dopsd.keyed import text_key
-from dopsd.sampling import Decoding, Draw, PassK, attempts, denoise_all
-from dopsd.types import Collected, EvalReport, Policy, Problem, Progressed, Rollout, Scored, Sums, Task, Verdict
+from dopsd.sampling import Decoding, PassK, attempts
+from dopsd.types import Collected, EvalReport, Policy, Problem, Rollout, Scored, Sums, Task, Verdict
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def decoding(sampling: Sampling, temperature: float = 0.0) -> Decoding:
-    return Decoding(**sampling.model_dump(), temperature=temperature)
+    """The sampler's settings of a section; a Protocol may leave padding unmasked."""
+    names = ("gen_length", "block_length", "steps", "gumbel_dtype", "stop_after_eos", "batch_size")
+    chosen = {name: vars(sampling)[name] for name in names}
+    return Decoding(**chosen, temperature=temperature, mask_padding=not isinstance(sampling, Protocol) or sampling.mask_padding)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The problems of a split and how they are put to the model."""
+
+    task: Task
+    problems: Sequence[Problem]
+    split: str
+    prompt_style: str
+
+    def prompts(self, policy: Policy, sampling: Sampling) -> list[Tensor]:
+        """Tokenised prompts, each [P], with the answer's prefill, cut on the left only where max_prompt_tokens says so.
+
+        Raises DopsdError for a prompt that with its answer is longer than the model was trained for.
+        """
+        whole = [policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill) for p in self.problems]
+        cut = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in whole]
+        for problem, ids in zip(self.problems, cut, strict=True):
+            if len(ids) + sampling.gen_length > policy.max_length:
+                raise DopsdError(
+                    f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and {sampling.gen_length} to "
+                    f"write are more than the model's {policy.max_length}; lower gen_length or set sampling.max_prompt_tokens"
+                )
+        return cut
+
+    def share_cut(self, policy: Policy, sampling: Sampling) -> float:
+        """Share of prompts that max_prompt_tokens cuts: their instructions may be lost."""
+        if sampling.max_prompt_tokens is None:
+            return 0.0
+        whole = [policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill) for p in self.problems]
+        return sum(len(ids) > sampling.max_prompt_tokens for ids in whole) / len(whole)
 
 
 @dataclass(frozen=True)
@@ -26,9 +66,6 @@ class Attempter:
     prompt_style: str
     seed: int
 
-    def encode(self, policy: Policy, problem: Problem):
-        return policy.encode(self.task.messages(problem, self.prompt_style))
-
     def collect(self, policy: Policy, problems: Sequence[Problem], update: int) -> list[Scored]:
         """pass@k for every problem, and for each the rollout to learn from (paper, section 3; notes, section 2).
 
@@ -37,7 +74,8 @@ class Attempter:
         """
         c = self.config
         pass_k = PassK(c.attempts, c.first_temperature, c.retry_temperature, not self.task.graded)
-        prompts = [(problem, self.encode(policy, problem)) for problem in problems]
+        asked = Asked(self.task, problems, "train", self.prompt_style)
+        prompts = list(zip(problems, asked.prompts(policy, self.sampling), strict=True))
         verdicts: dict[tuple[str, int], Verdict] = {}
 
         def is_correct(problem: Problem, rollout: Rollout) -> bool:
@@ -77,33 +115,30 @@ class Attempter:
         return Collected(counters, sums)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The problems of a split and how they are put to the model."""
+def report(asked: Asked, protocol: Sampling, verdicts: dict[str, list[Verdict]], resamples: int) -> EvalReport:
+    """Verdicts of every attempt at every problem, as figures: Wilson interval for 0/1 scores, bootstrap for partial ones."""
+    task = asked.task
+    tried = [verdicts[problem.id] for problem in asked.problems]
+    first = [found[0] for found in tried]
+    best = [max(verdict.score for verdict in found) for found in tried]
 
-    task: Task
-    problems: Sequence[Problem]
-    split: str
-    prompt_style: str
+    def interval(values: list[float]) -> tuple[float, float]:
+        return bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
 
-
-def score(policy: Policy, asked: Asked, sampling: Sampling, resamples: int, progressed: Progressed | None = None) -> EvalReport:
-    """Greedy pass@1 on a split, with a Wilson interval for 0/1 scores and a bootstrap one for partial scores."""
-    task, problems = asked.task, asked.problems
-    draws = [Draw(p.id, 0, policy.encode(task.messages(p, asked.prompt_style)), 0) for p in problems]
-    rollouts = denoise_all(policy, draws, decoding(sampling), progressed)
-    verdicts = [task.verify(p, policy.decode(r.completion_ids)) for p, r in zip(problems, rollouts, strict=True)]
-    values = [verdict.score for verdict in verdicts]
-    whole = sum(verdict.correct for verdict in verdicts)
+    values = [verdict.score for verdict in first]
     return EvalReport(
         task=task.name,
         split=asked.split,
-        protocol=sampling.model_dump(),
+        protocol=protocol.model_dump(),
         accuracy=sum(values) / len(values),
-        interval=bootstrap(values, resamples) if task.graded else wilson(whole, len(values)),
+        interval=interval(values),
         n=len(values),
-        whole=whole / len(values),
-        per_problem={p.id: value for p, value in zip(problems, values, strict=True)},
+        whole=sum(verdict.correct for verdict in first) / len(values),
+        figures={name: sum(v.figures[name] for v in first) / len(first) for name in sorted(first[0].figures)},
+        attempts=max(len(found) for found in tried),
+        pass_at_k=sum(best) / len(best),
+        pass_at_k_interval=interval(best),
+        per_problem={problem.id: value for problem, value in zip(asked.problems, values, strict=True)},
     )
 
 

@@ -83,7 +83,7 @@ def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | N
     evaluator = Evaluator(params, task_name, "test")
     problem = evaluator.task.ask(puzzle) if puzzle else evaluator.problems[0]
     policy = evaluator.with_adapter(adapter)
-    prompt = policy.encode(evaluator.task.messages(problem, params.model.prompt_style))
+    prompt = evaluator.prompt_of(problem)
     draw = Draw(problem.id, 0, prompt, text_key("sample", seed, problem.id))
     rollout = denoise(policy, [draw], decoding(params.sampling, temperature))[0]
     console = Console()

@@ -41,11 +41,15 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verifier found: the extracted answer, its score in [0, 1], and whether that is full marks."""
+    """What a verifier found: the extracted answer, its score in [0, 1], and whether that is full marks.
+
+    `figures` are shares that are reported beside the accuracy: the scores by both rules, and what the task adds.
+    """
 
     answer: str | None
     score: float
     correct: bool
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 class Batch:
@@ -144,7 +148,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class EvalReport:
-    """Accuracy of one adapter on one split under one protocol, with its 95% interval, all in [0, 1]."""
+    """Accuracy (of first attempts) of one adapter on one split under one protocol, with its 95% interval, in [0, 1].
+
+    `whole` is the share of full marks, `figures` what the verifier reports beside the score, `pass_at_k` the accuracy
+    of the best of `attempts`.
+    """
 
     task: str
     split: str
@@ -153,6 +161,10 @@ class EvalReport:
     interval: tuple[float, float]
     n: int
     whole: float
+    figures: dict[str, float]
+    attempts: int
+    pass_at_k: float
+    pass_at_k_interval: tuple[float, float]
     per_problem: dict[str, float]
 
 
@@ -171,6 +183,8 @@ class Policy(Protocol):
     mask_id: int
     eos_id: int
     banned_ids: Sequence[int]
+    vocabulary: int  # V, entries of the head
+    max_length: int  # tokens of prompt and completion that the model was trained for
 
     def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor: ...  # [B, T] -> [B, T, D]
 
@@ -186,7 +200,7 @@ class Policy(Protocol):
 
     def trainable(self) -> dict[str, Tensor]: ...
 
-    def encode(self, messages: list[dict[str, str]]) -> Tensor: ...  # -> [P]
+    def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor: ...  # -> [P]
 
     def decode(self, ids: Tensor) -> str: ...
 
@@ -196,6 +210,8 @@ class Task(Protocol):
 
     name: str
     graded: bool  # True: partial scores; sample all attempts and keep the best
+    scoring: str  # the rule that decides: published or strict
+    instructions: str  # what a problem is asked with: the task's own wording, or prompt_file's
 
     def build(self) -> dict[str, list[Problem]]: ...  # the problems of every split
 
@@ -209,7 +225,15 @@ class Task(Protocol):
 
     def reward(self, problem: Problem, text: str) -> float: ...
 
-    def worked_solution(self, problem: Problem, is_careful: bool) -> str: ...  # only what `pretrain` learns from
+    def of_generation(self, question: str, ground_truth: Any) -> Problem: ...  # of a file of generations
+
+    def ground_truth(self, problem: Problem) -> Any: ...  # as such a file has it
+
+
+class TaughtTask(Task, Protocol):
+    """A task that `pretrain` can learn."""
+
+    def worked_solution(self, problem: Problem, is_careful: bool) -> str: ...
 
 
 class Method(Protocol):

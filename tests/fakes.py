@@ -16,7 +16,7 @@ class FakePolicy:
 
     def __init__(self, length: int = 8, vocabulary: int = 10, table: Tensor | None = None) -> None:
         self.mask_id, self.eos_id, self.banned_ids = MASK, EOS, [MASK]
-        self.length = length
+        self.length, self.vocabulary, self.max_length = length, vocabulary, 1000
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []
         self.head_rows = 0
@@ -37,8 +37,8 @@ class FakePolicy:
     def reference(self) -> nullcontext[None]:
         return nullcontext()
 
-    def encode(self, messages: list[dict[str, str]]) -> Tensor:
-        return torch.tensor([int(c) for c in messages[-1]["content"]])
+    def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
+        return torch.tensor([int(c) for c in messages[-1]["content"] + prefill])
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         return "".join(str(int(i)) for i in ids)

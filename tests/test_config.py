@@ -18,8 +18,10 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
     params = load_params(ROOT / "params.yaml")
     raw = yaml.safe_load((ROOT / "params.yaml").read_text())
     assert raw["method"].keys() == params.model_dump()["method"].keys()
-    for section in ("data", "pretrain", "sampling", "train", "model", "select", "tracking", "matrix"):
+    for section in ("data", "pretrain", "sampling", "train", "model", "select", "tracking", "matrix", "launch"):
         assert raw[section].keys() == params.model_dump()[section].keys(), section
+    for name, task in params.model_dump()["data"].items():
+        assert raw["data"][name].keys() == task.keys()
     for name, method in params.model_dump()["method"].items():
         assert raw["method"][name].keys() == method.keys()
 
@@ -43,10 +45,11 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
         ({"pretrain__n_heads": 3}, "d_model 32 must be a multiple of 2 x n_heads 3"),
         ({"data__sudoku__validation_grids": 143, "data__sudoku__test_grids": 143, "data__sudoku__blanks": 13}, "blanks"),
         ({"matrix__seeds": []}, "matrix.seeds"),
-        ({"matrix__methods": ["ppo"]}, "matrix.methods.0"),
+        ({"matrix__methods": ["ppo"]}, "matrix: methods: ppo: unknown; there is d_opsd, rft"),
+        ({"model__attention": "flash_attention_2"}, "flash_attention_2 computes in bfloat16"),
+        ({"launch__processes": 3}, "launch.processes must be at most train.prompts_per_collect"),
         ({"evaluate__protocols": {}}, "evaluate.protocols"),
         ({"select__protocol": "other"}, "select.protocol 'other' is not one of evaluate.protocols (greedy)"),
-        ({"train__prompts_per_collect": 65}, "at most the 64 training problems"),
         ({"sampling__block_length": 40}, "no state to train on"),
         ({"method__d_opsd__updates_per_trajectory": 21}, "must be at most sampling.steps 20"),
     ],

@@ -7,7 +7,8 @@ import torch
 from fakes import FakePolicy
 
 from dopsd.config import Attempts, Sampling
-from dopsd.scoring import Asked, Attempter, bootstrap, score, wilson
+from dopsd.errors import DopsdError
+from dopsd.scoring import Asked, Attempter, bootstrap, report, wilson
 from dopsd.types import Problem, Verdict
 
 
@@ -89,14 +90,37 @@ def test_bootstrap_covers_the_mean_and_repeats():
     assert bootstrap([0.3] * 7, 100) == pytest.approx((0.3, 0.3))
 
 
+def judged(score: float, strict: float = 0.0) -> Verdict:
+    return Verdict("x", score, score == 1.0, {"published": score, "strict": strict})
+
+
 @pytest.mark.parametrize(("graded", "interval"), [(False, wilson(1, 2)), (True, None)])
-def test_a_report_has_the_mean_the_share_of_whole_answers_and_the_fitting_interval(graded, interval):
-    task = Marked(graded, a=[1.0], b=[0.5])
+def test_a_report_has_first_attempts_and_the_best_of_all_with_fitting_intervals(graded, interval):
     problems = [Problem("a", "1", "x"), Problem("b", "12", "x")]
-    found = score(FakePolicy(2), Asked(task, problems, "test", "compact"), SAMPLING, 100)  # type: ignore[arg-type]
-    assert (found.accuracy, found.whole, found.n) == (0.75, 0.5, 2)
-    assert found.per_problem == {"a": 1.0, "b": 0.5}
-    assert found.interval == (interval or bootstrap([1.0, 0.5], 100))
+    asked = Asked(Marked(graded), problems, "test", "compact")  # type: ignore[arg-type]
+    verdicts = {"b": [judged(0.0), judged(0.0), judged(1.0)], "a": [judged(1.0, 1.0)]}
+    found = report(asked, SAMPLING, verdicts, 100)
+    assert (found.accuracy, found.whole, found.n, found.attempts, found.pass_at_k) == (0.5, 0.5, 2, 3, 1.0)
+    assert found.per_problem == {"a": 1.0, "b": 0.0}
+    assert found.figures == {"published": 0.5, "strict": 0.5}
+    assert found.interval == (interval or bootstrap([1.0, 0.0], 100))
+
+
+def test_prompts_are_cut_on_the_left_only_where_asked_and_the_share_is_known():
+    asked = Asked(Marked(True), [Problem("a", "123", "x"), Problem("b", "12345", "x")], "test", "compact")  # type: ignore[arg-type]
+    cutting = SAMPLING.model_copy(update={"max_prompt_tokens": 4, "prefill": "7"})
+    assert [ids.tolist() for ids in asked.prompts(FakePolicy(2), cutting)] == [[1, 2, 3, 7], [3, 4, 5, 7]]
+    assert asked.share_cut(FakePolicy(2), cutting) == 0.5
+    assert [len(ids) for ids in asked.prompts(FakePolicy(2), SAMPLING)] == [3, 5]
+    assert asked.share_cut(FakePolicy(2), SAMPLING) == 0.0
+
+
+def test_a_prompt_longer_than_the_model_was_trained_for_is_named():
+    policy = FakePolicy(2)
+    policy.max_length = 6
+    asked = Asked(Marked(True), [Problem("a", "123", "x"), Problem("b", "12345", "x")], "test", "compact")  # type: ignore[arg-type]
+    with pytest.raises(DopsdError, match="marked problem b: a prompt of 5 tokens and 2 to write are more than the model's 6"):
+        asked.prompts(policy, SAMPLING)
 
 
 def test_the_same_problem_is_answered_the_same_in_any_company():

@@ -28,7 +28,10 @@ def test_every_stage_leaves_its_results(finished, capsys):
     assert [row["update"] for row in curve] == [0, 2, 4]
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in curve)
     base = json.loads(Path("runs/sudoku/base.json").read_text())["greedy"]
-    assert base.keys() == {"accuracy", "whole", "n", "low", "high"} and base["accuracy"] == curve[0]["accuracy"]
+    assert (
+        base.keys() == {"accuracy", "whole", "n", "low", "high", "published", "strict", "valid_grid"}
+        and base["accuracy"] == curve[0]["accuracy"]
+    )
     found = json.loads((CELL / "evaluate.json").read_text())
     best = max(row["accuracy"] for row in curve[1:])
     assert found["best"] == best and found["base"] == curve[0]["accuracy"]
@@ -50,7 +53,7 @@ def test_every_stage_leaves_its_results(finished, capsys):
 def test_an_evaluation_is_computed_once(finished, monkeypatch):
     from dopsd import evaluations
 
-    monkeypatch.setattr(evaluations, "score", None)  # a second computation would fail
+    monkeypatch.setattr(evaluations, "report", None)  # a second computation would fail
     assert main(["evaluate"]) == 0
     assert main(["evaluate_base"]) == 0
 
@@ -69,7 +72,7 @@ def test_selection_uses_the_named_protocol_whatever_its_place(finished):
 def test_an_adapter_of_another_scaling_or_damage_is_refused(finished, capsys):
     write_params(train__lora=small_params()["train"]["lora"] | {"alpha": 8})
     assert main(["sample", "--adapter", str(CELL / "best")]) == 2
-    assert "lora_alpha 4 (train.lora gives 8)" in capsys.readouterr().err
+    assert "alpha 4 (train.lora gives 8)" in capsys.readouterr().err
     weights = CELL / "best" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
     assert main(["sample", "--adapter", str(CELL / "best")]) == 2
@@ -77,7 +80,7 @@ def test_an_adapter_of_another_scaling_or_damage_is_refused(finished, capsys):
     base = Path("base/model.safetensors")
     base.write_bytes(base.read_bytes()[:-9])
     assert main(["sample"]) == 2
-    assert "a weight file is damaged" in capsys.readouterr().err
+    assert "model.safetensors is damaged" in capsys.readouterr().err
 
 
 def test_selection_on_test_is_labelled(finished, capsys):

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import random
-import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
+from texts import PUBLISHED, garbage, judged, needs_golden
 
 from dopsd.config import SudokuData
 from dopsd.errors import DopsdError
-from dopsd.tasks.sudoku import Sudoku, all_grids, extract, is_valid, make_puzzle, read_published, solutions, worked_solution
+from dopsd.tasks.grids import all_grids, is_valid, make_puzzle, solutions
+from dopsd.tasks.sudoku import Sudoku, extract, read_published, worked_solution
 from dopsd.types import Problem
 
 GRID = "1234341221434321"
 PROBLEM = Problem("p", "0234341221434320", GRID)
 SMALL = SudokuData(train=40, validation=10, test=10)
-GOLDEN = Path(__file__).parents[2] / "shared" / "data"
 
 
 def test_there_are_288_grids_and_each_is_valid():
@@ -80,18 +78,30 @@ def test_the_score_is_the_share_of_blank_cells_that_are_right():
     assert task.verify(PROBLEM, f"<answer>{GRID}</answer>").score == 1.0
     half = task.verify(PROBLEM, f"<answer>{GRID[:15]}4</answer>")
     assert (half.score, half.correct, half.answer) == (0.5, False, GRID[:15] + "4")
-    assert task.verify(PROBLEM, "no idea") == type(half)(None, 0.0, False)
+    nothing = task.verify(PROBLEM, "no idea")
+    assert (nothing.answer, nothing.score, nothing.correct) == (None, 0.0, False)
     assert task.reward(PROBLEM, f"<answer>{GRID[:15]}4</answer>") == 0.5
 
 
 def test_strict_scoring_counts_only_a_whole_answer_in_its_tags():
-    strict = Sudoku(SMALL, is_strict=True)
+    strict = Sudoku(SudokuData(scoring="strict"))
     assert strict.verify(PROBLEM, f"<answer>{GRID}</answer>").correct
     assert strict.verify(PROBLEM, f"so it is {GRID}").answer is None
     assert strict.verify(PROBLEM, f"<answer>{GRID}1</answer>").answer is None
+    both = strict.verify(PROBLEM, f"so it is {GRID}").figures
+    assert both == {"published": 1.0, "strict": 0.0, "valid_grid": 0.0}
 
 
-@given(st.text())
+def test_another_solution_of_an_ambiguous_puzzle_is_a_valid_grid_and_not_the_answer():
+    puzzle = "0000000021434321"
+    one, other = solutions(puzzle)
+    verdict = Sudoku(SMALL).verify(Problem("p", puzzle, one), f"<answer>{other}</answer>")
+    assert verdict.figures["valid_grid"] == 1.0 and verdict.score < 1.0
+    moved = Sudoku(SMALL).verify(PROBLEM, f"<answer>{all_grids()[-1]}</answer>")
+    assert moved.figures["valid_grid"] == 0.0  # a solved grid that overwrites the givens
+
+
+@given(garbage())
 def test_no_generation_raises(text: str):
     assert 0.0 <= Sudoku(SMALL).verify(PROBLEM, text).score <= 1.0
 
@@ -107,6 +117,19 @@ def test_prompts_are_the_digits_or_the_instructions():
     assert task.messages(PROBLEM, "compact") == [{"role": "user", "content": PROBLEM.prompt}]
     text = task.messages(PROBLEM, "instructions")[0]["content"]
     assert PROBLEM.prompt in text and "<answer>" in text
+
+
+def test_a_prompt_of_ones_own_is_followed_by_the_published_question(tmp_path: Path):
+    (tmp_path / "p.txt").write_text("Solve it.")
+    task = Sudoku(SudokuData(prompt_file=str(tmp_path / "p.txt")))
+    text = task.messages(PROBLEM, "instructions")[0]["content"]
+    assert text == f"Solve it.\n\nSolve the following Sudoku puzzle: {PROBLEM.prompt}\n"
+    assert task.messages(PROBLEM, "compact")[0]["content"] == PROBLEM.prompt
+
+
+def test_limit_cuts_every_split_and_moves_none():
+    whole, cut = Sudoku(SMALL).build(), Sudoku(SudokuData(**SMALL.model_dump() | {"limit": 3})).build()
+    assert cut == {name: problems[:3] for name, problems in whole.items()}
 
 
 def published(path: Path, rows: list[str]) -> Path:
@@ -139,35 +162,32 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, row: str, expected:
 
 
 def test_a_file_without_its_header_or_text_is_said(tmp_path: Path):
-    (tmp_path / "a.csv").write_text(f"0234341221434320,{GRID}\n")
-    with pytest.raises(DopsdError, match=r"a\.csv:1: expected the header"):
+    (tmp_path / "a.csv").write_text(f"0234341221434320,{GRID}\n" * 2)
+    with pytest.raises(DopsdError, match=r"a\.csv:2: expected a text in column Puzzle"):
         read_published(tmp_path / "a.csv", 1)
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DopsdError, match="not a csv in UTF-8"):
+    with pytest.raises(DopsdError, match="not a text in UTF-8"):
         read_published(tmp_path / "b.csv", 1)
 
 
 def test_a_missing_or_short_file_is_said(tmp_path: Path):
-    with pytest.raises(DopsdError, match=r"nowhere\.csv is not a file"):
+    with pytest.raises(DopsdError, match=r"data\.sudoku\.test_file: .*nowhere\.csv: no such file"):
         read_published(tmp_path / "nowhere.csv", 1)
     with pytest.raises(DopsdError, match="1 puzzles"):
         read_published(published(tmp_path / "test.csv", [f"0234341221434320,{GRID}"]), 2)
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the published generations are not part of the repository")
+@needs_golden
 def test_the_published_generations_get_the_published_scores():
-    rows = [json.loads(line) for line in (GOLDEN / "golden" / "sudoku_256.jsonl").read_text().splitlines()]
     scores = []
-    for row in rows:
-        puzzle = re.search(r"[0-4]{16}", row["question"]).group()
-        verdict = Sudoku(SMALL).verify(Problem("p", puzzle, row["ground_truth"]), row["generation"])
+    for row, verdict in judged(Sudoku(SMALL)):
         assert (verdict.answer or "", verdict.score) == (row["parsed"], pytest.approx(row["score"]))
         scores.append(verdict.score)
     assert 100 * sum(scores) / len(scores) == pytest.approx(6.689, abs=5e-4)
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the published test file is not part of the repository")
+@needs_golden
 def test_the_published_rows_cover_156_grids():
-    rows = read_published(GOLDEN / "sudoku" / "test.csv", 256)
+    rows = read_published(PUBLISHED / "sudoku" / "test.csv", 256)
     assert len({p.answer for p in rows}) == 156
     assert sum(len(solutions(p.prompt)) > 1 for p in rows) == 63

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.errors import DopsdError
+from dopsd.models.loading import banned_ids, load_model, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +29,11 @@ class LlmPolicy:
         self.teacher_kind = "base"
         self.ema_decay = 0.0
         self.ema: dict[str, Tensor] = {}
+        self.vocabulary = model.config.embedding_size
+        self.max_length = model.config.max_sequence_length
         self.mask_id = model.config.mask_token_id
         self.eos_id = model.config.eos_token_id
-        self.banned_ids = [i for i in tokenizer.all_special_ids if i != self.eos_id]
-        self.banned_ids += list(range(len(tokenizer), model.config.embedding_size))
-        if self.mask_id not in self.banned_ids:
-            raise DopsdError("tokenizer: the mask token must be one of its special tokens")
+        self.banned_ids = banned_ids(tokenizer, self.mask_id, self.eos_id, self.vocabulary)
 
     @property
     def device(self) -> torch.device:
@@ -53,6 +51,20 @@ class LlmPolicy:
     def reference(self) -> AbstractContextManager[None]:
         """The initial policy: adapters off."""
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
+
+    def merged(self) -> AbstractContextManager[None]:
+        """The adapter added into the weights, in their own precision: faster, and rounded."""
+        from dopsd.models.lora import merged
+
+        return merged(self.adapted) if self.adapted else nullcontext()
+
+    def save_memory(self) -> None:
+        """Recompute each layer in the backward pass instead of keeping its activations."""
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # the method has a newer name in newer versions of transformers
+            self.core.gradient_checkpointing_enable({"use_reentrant": False})
 
     def teacher(self) -> AbstractContextManager[None]:
         """base: the initial policy; live: the student's own weights; ema: their moving average. None has dropout."""
@@ -82,10 +94,10 @@ class LlmPolicy:
             for name, p in parameters.items():
                 p.data = live[name]
 
-    def encode(self, messages: list[dict[str, str]]) -> Tensor:
+    def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
         import torch
 
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) + prefill
         return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device)
 
     def decode(self, ids: Tensor) -> str:
@@ -96,23 +108,5 @@ class LlmPolicy:
 
 def load_policy(model: Model, lora: Lora | None, seed: int) -> LlmPolicy:
     """Weights and tokenizer from `model.path`, on this process's device, in eval mode, with a fresh adapter if asked."""
-    import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-    from dopsd.models import llada  # noqa: F401  (registers model_type "llada")
-
-    if not Path(model.path, "config.json").is_file():
-        raise DopsdError(f"model.path: no config.json in {model.path}; run `dopsd pretrain` or name a checkpoint folder")
-    try:
-        weights, found = AutoModelForMaskedLM.from_pretrained(
-            model.path, dtype=getattr(torch, model.dtype), local_files_only=True, output_loading_info=True
-        )
-    except SafetensorError as error:
-        raise DopsdError(f"model.path {model.path}: a weight file is damaged ({error}); copy it again") from error
-    faults = [f"{kind}: {sorted(found[kind])[:3]}" for kind in ("missing_keys", "unexpected_keys") if found[kind]]
-    if faults:
-        raise DopsdError(f"model.path {model.path}: weights do not fit the config; {'; '.join(faults)}")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else "cpu"
-    tokenizer = AutoTokenizer.from_pretrained(model.path, local_files_only=True)
-    return LlmPolicy(weights.to(device).eval().requires_grad_(False), tokenizer, lora, seed)
+    weights = load_model(model)
+    return LlmPolicy(weights, load_tokenizer(Path(model.path)), lora, seed)

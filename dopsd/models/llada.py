@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
 from dopsd.errors import DopsdError
@@ -28,6 +30,12 @@ FIXED = {  # values that this class computes; any other would load and be silent
     "include_bias": False,
     "attention_layer_norm": False,
     "layer_norm_type": "rms",
+}
+ABSENT = {  # fields of the published file for what this class leaves out: another value is refused as well
+    **dict.fromkeys(("alibi", "scale_logits", "input_emb_norm", "include_qkv_bias", "bias_for_layer_norm"), False),
+    **dict.fromkeys(("attention_dropout", "embedding_dropout", "residual_dropout"), 0.0),
+    "layer_norm_with_affine": True,
+    "block_group_size": 1,
 }
 
 
@@ -65,7 +73,7 @@ class LladaConfig(PretrainedConfig):
         missing = [name for name in READ if name not in config_dict]
         if missing:
             raise DopsdError(f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is read")
-        for name, value in FIXED.items():
+        for name, value in (FIXED | ABSENT).items():
             if config_dict.get(name, value) != value:
                 raise DopsdError(f"config.json has {name}: {config_dict[name]!r}; this model computes {value!r} only")
         names = {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings"}
@@ -101,13 +109,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
 
 
-class LladaBlock(nn.Module):
+class LladaBlock(GradientCheckpointingLayer):
     """Attention over the whole sequence, then a SwiGLU feed-forward; both pre-normalised."""
+
+    is_causal = False  # read by the attention functions
 
     def __init__(self, config: LladaConfig) -> None:
         super().__init__()
+        self.config = config
         width, head = config.d_model, config.d_model // config.n_heads
         self.heads, self.kv_heads = config.n_heads, config.n_kv_heads
+        self.num_key_value_groups = config.n_heads // config.n_kv_heads  # read by the attention functions
         self.attn_norm = RMSNorm(width, config.rms_norm_eps)
         self.ff_norm = RMSNorm(width, config.rms_norm_eps)
         self.q_proj = nn.Linear(width, width, bias=False)
@@ -123,10 +135,9 @@ class LladaBlock(nn.Module):
         q = self.q_proj(x).view(size, length, self.heads, -1).transpose(1, 2)
         k = self.k_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
         v = self.v_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
-        out = nn.functional.scaled_dot_product_attention(
-            rotate(q, *rope), rotate(k, *rope), v, attn_mask=mask, enable_gqa=self.kv_heads != self.heads
-        )
-        return self.attn_out(out.transpose(1, 2).reshape(size, length, -1))
+        attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        out, _ = attention(self, rotate(q, *rope), rotate(k, *rope), v, mask, is_causal=False)  # [B, T, heads, width]
+        return self.attn_out(out.reshape(size, length, -1))
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         x = x + self.attend(self.attn_norm(x), rope, mask)
@@ -154,7 +165,9 @@ class LladaTrunk(nn.Module):
         """ids [B, T], attention_mask [B, T] with False on padding -> [B, T, D]."""
         width = self.config.d_model // self.config.n_heads
         rope = rope_tables(ids.shape[1], width, self.config.rope_theta, ids.device)
-        mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()
+        mask = attention_mask
+        if mask is not None and self.config._attn_implementation == "sdpa":  # flash attention unpads by the flat mask
+            mask = mask[:, None, None, :].bool()
         x = self.transformer["wte"](ids)
         for block in self.transformer["blocks"]:
             x = block(x, rope, mask)
@@ -169,6 +182,8 @@ class LladaForMaskedLM(PreTrainedModel):
     main_input_name = "input_ids"
     _no_split_modules = ("LladaBlock",)
     _supports_sdpa = True
+    _supports_flash_attn = True
+    supports_gradient_checkpointing = True
 
     def __init__(self, config: LladaConfig) -> None:
         super().__init__(config)

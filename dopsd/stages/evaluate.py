@@ -1,4 +1,7 @@
-"""`dopsd evaluate --task sudoku --method d_opsd --seed 0`: every checkpoint of a run on the selection split."""
+"""`dopsd evaluate --task sudoku --method d_opsd --seed 0`: every checkpoint of a run on the selection split.
+
+Only the protocol that selects is run here; `dopsd test` reports all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dopsd.config import Params, Select
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
 from dopsd.layout import cell_folder, write_table
-from dopsd.progress import write_json
+from dopsd.progress import is_main_rank, write_json
 
 COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
@@ -18,9 +21,13 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     adapters = sorted((cell / "train").glob("step-*"))
     if not adapters:
         raise DopsdError(f"{cell / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed first")
-    reports = Evaluator(params, task_name, params.select.split).reports("evaluate", [None, *adapters])
+    name = params.select.protocol
+    evaluator = Evaluator(params, task_name, params.select.split)
+    (reports,) = evaluator.reports("evaluate", [None, *adapters], params.evaluate.protocols[name])
+    if not is_main_rank():
+        return
     updates = [0, *(int(folder.name[5:]) for folder in adapters)]
-    rows = [_row(name, u, r) for name, found in reports.items() for u, r in zip(updates, found, strict=True)]
+    rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
     write_table(cell / "curve.csv", rows)
     write_json(cell / "evaluate.json", _summary(rows, params.select))
 
@@ -31,8 +38,7 @@ def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(rows: list[dict[str, Any]], select: Select) -> dict[str, Any]:
-    """Base, best and last accuracy under the protocol that selects."""
-    first = [row for row in rows if row["protocol"] == select.protocol]
-    best = max(first[1:], key=lambda row: row["accuracy"])
-    accuracies = {"base": first[0]["accuracy"], "best": best["accuracy"], "last": first[-1]["accuracy"]}
-    return accuracies | {"best_update": best["update"], "split": select.split, "protocol": select.protocol, "n": first[0]["n"]}
+    """Base, best and last accuracy."""
+    best = max(rows[1:], key=lambda row: row["accuracy"])
+    accuracies = {"base": rows[0]["accuracy"], "best": best["accuracy"], "last": rows[-1]["accuracy"]}
+    return accuracies | {"best_update": best["update"], "split": select.split, "protocol": select.protocol, "n": rows[0]["n"]}

@@ -7,15 +7,18 @@ from typing import Any
 from dopsd.config import Params
 from dopsd.evaluations import Evaluator
 from dopsd.layout import RUNS
-from dopsd.progress import write_json
+from dopsd.progress import is_main_rank, write_json
 
 
 def run(params: Params, task_name: str) -> None:
-    reports = Evaluator(params, task_name, params.select.split).reports("evaluate_base", [None])
-    write_json(RUNS / task_name / "base.json", {name: _figures(found[0]) for name, found in reports.items()})
+    name = params.select.protocol
+    evaluator = Evaluator(params, task_name, params.select.split)
+    ((found,),) = evaluator.reports("evaluate_base", [None], params.evaluate.protocols[name])
+    if is_main_rank():
+        write_json(RUNS / task_name / "base.json", {name: _figures(found)})
 
 
 def _figures(report: dict[str, Any]) -> dict[str, float]:
     """What `dvc metrics show` can put on a line: no problem's own score."""
     low, high = report["interval"]
-    return {name: report[name] for name in ("accuracy", "whole", "n")} | {"low": low, "high": high}
+    return {name: report[name] for name in ("accuracy", "whole", "n")} | report["figures"] | {"low": low, "high": high}

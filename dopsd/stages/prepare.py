@@ -1,11 +1,11 @@
-"""`dopsd prepare --task sudoku`: problems of every split as JSON lines in data/<task>/."""
+"""`dopsd prepare --task sudoku`: problems of every split as JSON lines in data/<task>/, and what they are asked with."""
 
 from __future__ import annotations
 
 from dopsd.config import Params
 from dopsd.progress import say
 from dopsd.tasks import load_task
-from dopsd.tasks.storage import DATA, write_problems
+from dopsd.tasks.storage import DATA, PROMPT, write_problems
 
 
 def run(params: Params, task_name: str) -> None:
@@ -13,3 +13,4 @@ def run(params: Params, task_name: str) -> None:
     for split, problems in task.build().items():
         write_problems(DATA / task_name / f"{split}.jsonl", problems)
         say(f"{task_name}: {len(problems)} {split} problems, {len({p.answer for p in problems})} distinct answers")
+    (DATA / task_name / PROMPT).write_text(task.instructions)

@@ -1,4 +1,4 @@
-"""`dopsd pretrain`: the embedded base, trained by masked diffusion on careful and careless worked solutions.
+"""`dopsd pretrain --task sudoku`: the embedded base, trained by masked diffusion on careful and careless worked solutions.
 
 The mixture makes the base what a pretrained model is: able, but not reliable. The response keeps the layout of
 rollouts (gen_length tokens, padded with end of text), as LLaDA's fine-tuning does (arXiv 2502.09992, section 2.3).
@@ -25,19 +25,19 @@ from dopsd.progress import WORK, Progress
 from dopsd.sampling import left_pad
 from dopsd.tasks import load_task
 from dopsd.tasks.storage import DATA
-from dopsd.types import MaskedTexts, Problem, Task
+from dopsd.types import MaskedTexts, Problem, TaughtTask
 
 SAVE_EVERY = 50  # updates between resume points
 
 
-def run(params: Params) -> None:
+def run(params: Params, task_name: str) -> None:
     shape, base = params.pretrain, Path("base")
-    files = [DATA / shape.task / "train.jsonl"]
+    files = [DATA / task_name / "train.jsonl"]
     layout = {"gen_length": params.sampling.gen_length, "prompt_style": params.model.prompt_style}
     sections = {"pretrain": shape.model_dump(), "layout": layout}
     scratch = WORK / f"pretrain-{fingerprint(sections, files, 'dopsd.stages.pretrain')}"
     policy = _fresh(params)
-    trainer = Trainer(params, load_task(shape.task, params.data), policy)
+    trainer = Trainer(params, load_task(task_name, params.data), policy)
     with Progress("pretrain", shape.updates, "update", str(scratch)) as progress:
         first = trainer.resume(scratch)
         progress.resume_at(first)
@@ -79,7 +79,7 @@ def _write(policy: LlmPolicy, base: Path) -> None:
 class Trainer:
     """AdamW on batches of freshly written solutions; every draw is keyed by (seed, update)."""
 
-    def __init__(self, params: Params, task: Task, policy: LlmPolicy) -> None:
+    def __init__(self, params: Params, task: TaughtTask, policy: LlmPolicy) -> None:
         self.shape, self.length, self.style = params.pretrain, params.sampling.gen_length, params.model.prompt_style
         self.task, self.policy = task, policy
         self.problems = task.load("train")

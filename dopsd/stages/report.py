@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PNG = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
+COLOURS = ("lightgrey", "palegreen", "white", "orange")  # masked, committed now, known, shown to the teacher
+LEGIBLE = 64  # tokens whose text still fits their cells
 FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score")
 
 
@@ -91,38 +93,52 @@ def draw_training(log: list[dict[str, float]], path: Path) -> None:
 
 
 def draw_trajectory(found: dict[str, Any], path: Path) -> None:
-    """Student and teacher states side by side, a row a step: which token was revealed when (paper, Fig. 2)."""
-    tokens, revealed = found["tokens"], found["revealed_at"]
-    steps = len(found["shown"])
-    figure, axes = _axes(1, 2, (0.62 * len(tokens), 0.32 * steps + 1))
+    """Student and teacher states side by side, a row a step: which token was revealed when (paper, Fig. 2).
+
+    Grey is masked, green committed at this step, white known, orange shown to the teacher; tokens are written where they
+    can be read.
+    """
+    from matplotlib.colors import ListedColormap
+
+    tokens, revealed, shown = found["tokens"], found["revealed_at"], found["shown"]
+    is_legible = len(tokens) <= LEGIBLE
+    size = (0.62 * len(tokens), 0.32 * len(shown) + 1) if is_legible else (20, 10)
+    figure, axes = _axes(1, 2, size)
     for axis, title in zip(axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True):
-        axis.set(xlim=(0, len(tokens)), ylim=(steps, 0), title=title, xlabel="position in the answer", ylabel="step")
+        steps = shown if axis is axes[0][1] else [[] for _ in shown]
+        cells = [[_kind(at, s, place in ahead) for place, at in enumerate(revealed)] for s, ahead in enumerate(map(set, steps))]
+        extent = (0, len(tokens), len(shown), 0)
+        axis.imshow(cells, ListedColormap(COLOURS), vmin=0, vmax=len(COLOURS) - 1, extent=extent, aspect="auto")
+        axis.set(title=title, xlabel="position in the answer", ylabel="step")
         axis.set_xticks(range(0, len(tokens) + 1, found["block_length"]))
-        axis.set_yticks([step + 0.5 for step in range(0, steps, 4)], [str(step) for step in range(0, steps, 4)])
         for edge in range(0, len(tokens) + 1, found["block_length"]):
             axis.axvline(edge, color="black", lw=0.8)
-    for step, shown in enumerate(found["shown"]):
-        for place, token in enumerate(tokens):
-            _cell(axes[0][0], place, step, token, revealed[place], is_shown=False)
-            _cell(axes[0][1], place, step, token, revealed[place], is_shown=place in shown)
-    verdict = found["verdict"]
-    figure.suptitle(f"puzzle {found['problem']}   answer {verdict['answer']}   score {verdict['score']:.2f}")
+        if is_legible:
+            _write_tokens(axis, cells, tokens)
+    verdict, question = found["verdict"], " ".join(found["problem"].split())
+    figure.suptitle(_plain(f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score {verdict['score']:.2f}"))
     _save(figure, path)
 
 
-def _cell(axis: Axes, place: int, step: int, token: str, revealed_at: int, is_shown: bool) -> None:
-    """A masked cell is grey, a token committed at this step green, a known one white, one shown to the teacher orange."""
-    is_masked = revealed_at >= step
-    colour = "orange" if is_shown else "palegreen" if revealed_at == step else "lightgrey" if is_masked else "white"
-    axis.add_patch(_rectangle((place, step), colour))
-    if is_shown or revealed_at <= step:
-        axis.text(place + 0.5, step + 0.5, _label(token), ha="center", va="center", fontsize=7)
+def _kind(revealed_at: int, step: int, is_shown: bool) -> int:
+    """Index into COLOURS of a cell."""
+    return 3 if is_shown else 1 if revealed_at == step else 0 if revealed_at > step else 2
 
 
-def _rectangle(corner: tuple[int, int], colour: str) -> Any:
-    from matplotlib.patches import Rectangle
+def _write_tokens(axis: Axes, cells: list[list[int]], tokens: list[str]) -> None:
+    axis.set_xticks(range(len(tokens) + 1), minor=True)
+    axis.set_yticks(range(len(cells) + 1), minor=True)
+    axis.grid(which="minor", color="white", lw=0.3)
+    for step, row in enumerate(cells):
+        for place, kind in enumerate(row):
+            if kind:
+                text = _plain(_label(tokens[place]))
+                axis.text(place + 0.5, step + 0.5, text, ha="center", va="center", fontsize=7)
 
-    return Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", lw=0.3)
+
+def _plain(text: str) -> str:
+    """A dollar sign would start a formula."""
+    return text.replace("$", r"\$")
 
 
 def _label(token: str) -> str:

@@ -10,21 +10,24 @@ from dopsd.config import DOpsd, Params
 from dopsd.evaluations import Evaluator
 from dopsd.keyed import text_key
 from dopsd.layout import cell_folder
-from dopsd.progress import read_json, write_json
+from dopsd.progress import is_main_rank, read_json, write_json
 from dopsd.sampling import Draw, denoise
 from dopsd.scoring import bootstrap, decoding
 from dopsd.teacher import Geometry, reveal
 
-KEPT = ("accuracy", "interval", "n", "whole", "per_problem")
+KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     cell = cell_folder(task_name, method_name, seed)
     chosen = read_json(cell / "best" / "select.json", "dopsd select")
     evaluator = Evaluator(params, task_name, "test")
-    reports = evaluator.reports("test", [None, cell / "best"])
+    protocols = params.evaluate.protocols
+    reports = evaluator.reports("test", [None, cell / "best"], *protocols.values())
+    if not is_main_rank():
+        return
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
-    compared = {name: compare(*found, params.evaluate.bootstrap) for name, found in reports.items()}
+    compared = {name: compare(*found, params.evaluate.bootstrap) for name, found in zip(protocols, reports, strict=True)}
     write_json(cell / "test" / "trajectory.json", trajectory(params, evaluator, cell / "best"))
     write_json(cell / "test" / "paired.json", facts | {"protocols": compared})
     write_json(cell / "test.json", {name: _flat(found) for name, found in compared.items()})
@@ -47,7 +50,7 @@ def _flat(found: dict[str, Any]) -> dict[str, float]:
 def trajectory(params: Params, evaluator: Evaluator, adapter: Any) -> dict[str, Any]:
     """One test problem denoised at the training temperature: each token, its step, and what a teacher would be shown."""
     policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
-    prompt = policy.encode(evaluator.task.messages(problem, params.model.prompt_style))
+    prompt = evaluator.prompt_of(problem)
     config = DOpsd()  # the paper's teacher, whatever the method of this cell
     draw = Draw(problem.id, 0, prompt, text_key("trajectory", problem.id))
     rollout = denoise(policy, [draw], decoding(params.sampling, config.first_temperature))[0]

@@ -21,8 +21,9 @@ from dopsd.keyed import text_key
 from dopsd.layout import cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
-from dopsd.progress import Progress
+from dopsd.progress import Progress, say
 from dopsd.runfolder import Interrupts, RunFolder, followed, publish_run
+from dopsd.scoring import Asked
 from dopsd.tasks import load_task
 from dopsd.types import Batch, Problem, Sums
 
@@ -82,7 +83,14 @@ class Loop:
         torch.manual_seed(text_key("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
         self.task = load_task(task, params.data)
         self.problems = self.task.load("train")
+        if params.train.prompts_per_collect > len(self.problems):
+            raise DopsdError(f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {task}")
         self.policy = load_policy(params.model, params.train.lora, seed)
+        if self.settings.gradient_checkpointing:
+            self.policy.save_memory()
+        cut = Asked(self.task, self.problems, "train", params.model.prompt_style).share_cut(self.policy, params.sampling)
+        if cut:
+            say(f"train: {cut:.0%} of the prompts are cut to their last {params.sampling.max_prompt_tokens} tokens")
         self.method = load_method(method, params, self.task, self.policy, seed)
         self.parameters = self.policy.trainable()
         self.optimizer = torch.optim.AdamW(

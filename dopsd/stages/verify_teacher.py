@@ -30,8 +30,8 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
     first = 1.0 if evaluator.task.graded else 0.0
     tries = Attempts(attempts=8, first_temperature=first, retry_temperature=1.0)
     attempter = Attempter(evaluator.task, params.sampling, tries, params.model.prompt_style, 0)
-    greedy = evaluator.reports("verify_teacher", [None])
-    pass_1 = list(greedy[params.select.protocol][0]["per_problem"].values())
+    ((greedy,),) = evaluator.reports("verify_teacher", [None], params.evaluate.protocols[params.select.protocol])
+    pass_1 = list(greedy["per_problem"].values())
     tried = attempter.collect(policy, problems, 0)
     rows = {"pass@1": pass_1, "pass@8": [item.verdict.score for item in tried]}
     for ratio in RATIOS:

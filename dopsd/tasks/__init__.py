@@ -12,6 +12,5 @@ if TYPE_CHECKING:
 
 
 def load_task(name: str, data: Data) -> Task:
-    """The task named `name`: its file dopsd/tasks/NAME.py has the class, config section data.NAME its settings."""
-    module = import_module(f"dopsd.tasks.{name}")
-    return vars(module)[name.title().replace("_", "")](vars(data)[name])
+    """The task named `name`: its file dopsd/tasks/NAME.py has `make`, config section data.NAME its settings."""
+    return import_module(f"dopsd.tasks.{name}").make(vars(data)[name])

@@ -11,6 +11,7 @@ from dopsd.errors import DopsdError
 from dopsd.types import Problem
 
 DATA = Path("data")
+PROMPT = "prompt.txt"  # beside a task's problems: the instructions that they are asked with
 
 
 def write_problems(path: Path, problems: list[Problem]) -> None:
@@ -20,8 +21,8 @@ def write_problems(path: Path, problems: list[Problem]) -> None:
     half.rename(path)
 
 
-def read_problems(path: Path, fault: Callable[[str, str], str | None]) -> list[Problem]:
-    """Problems of a split; a malformed row is named by file and line. `fault(prompt, answer)` is the task's own check."""
+def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:
+    """Problems of a split; a malformed row is named by file and line. `fault` is the task's own check."""
     if not path.is_file():
         raise DopsdError(f"{path}: no such file; run `dvc repro prepare` (or `dopsd prepare`) first")
     try:
@@ -30,7 +31,7 @@ def read_problems(path: Path, fault: Callable[[str, str], str | None]) -> list[P
         raise DopsdError(f"{path}: not a text in UTF-8 ({error}); `dvc checkout` restores it") from error
     problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
     for number, problem in enumerate(problems, 1):
-        why = fault(problem.prompt, problem.answer)
+        why = fault(problem)
         if why:
             raise DopsdError(f"{path}:{number}: expected {why}")
     return problems
@@ -39,8 +40,10 @@ def read_problems(path: Path, fault: Callable[[str, str], str | None]) -> list[P
 def _read(path: Path, number: int, line: str) -> Problem:
     try:
         problem = Problem(**json.loads(line))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise DopsdError(f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer: {error}") from error
     if not all(isinstance(v, str) and v for v in (problem.id, problem.prompt, problem.answer)):
         raise DopsdError(f"{path}:{number}: id, prompt and answer must be non-empty strings")
+    if not isinstance(problem.extra, dict):
+        raise DopsdError(f"{path}:{number}: extra must be an object")
     return problem

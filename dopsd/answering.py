@@ -1,0 +1,135 @@
+"""Answers to the problems of a split, written down as they come: shared by ranks, continued after a kill by problem."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dopsd.config import Protocol
+from dopsd.progress import Progress
+from dopsd.sampling import PassK, attempts
+from dopsd.scoring import Asked, decoding
+from dopsd.types import Problem, Rollout, Verdict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dopsd.models import LlmPolicy
+
+LOOK_EVERY = 0.5  # seconds between two looks at what the other ranks have written
+
+
+@dataclass(frozen=True)
+class Trials:
+    """pass@k: the first attempt is greedy, later ones (all, where scores are partial: no stop) are sampled."""
+
+    attempts: int = 1
+    temperature: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One attempt at one problem, and the verdict on it."""
+
+    problem_id: str
+    attempt: int
+    text: str
+    verdict: Verdict
+
+
+class Answering:
+    """The answers of one adapter under one protocol, in `folder`: a file of lines a rank.
+
+    Every rank takes every so-manieth batch, and a run may be continued with another number of ranks. Where padding is
+    masked an answer does not depend on its batch: every rank gets a share, and only missing problems are asked. Where it
+    is not, batches are those of the file, whatever the ranks.
+    """
+
+    def __init__(self, folder: Path, asked: Asked, protocol: Protocol, trials: Trials) -> None:
+        self.folder, self.asked, self.protocol, self.trials = folder, asked, protocol, trials
+        self.rank, self.ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+    def found(self) -> dict[str, list[Answer]]:
+        """Answers by problem, attempts in order; a line holds all attempts at a problem, and one cut short by a kill none."""
+        seen: dict[str, list[Answer]] = {}
+        for path in sorted(self.folder.glob("answers.*.jsonl")):
+            for line in path.read_text().splitlines():
+                with suppress(ValueError):
+                    tries = json.loads(line)
+                    seen[tries[0]["problem_id"]] = [Answer(**raw | {"verdict": Verdict(**raw["verdict"])}) for raw in tries]
+        return seen
+
+    def missing(self) -> list[Problem]:
+        found = self.found()
+        return [problem for problem in self.asked.problems if problem.id not in found]
+
+    def complete(self, policy: LlmPolicy, progress: Progress) -> dict[str, list[Answer]]:
+        """Ask what is missing of this rank's share; all answers, when the other ranks are done as well."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        missing = {problem.id for problem in self.missing()}
+        progress.step(len(self.asked.problems) - len(missing))
+        prompts = self.asked.prompts(policy, self.protocol)
+        for batch in self._batches(prompts)[self.rank :: self.ranks]:
+            wanted = [i for i in batch if self.asked.problems[i].id in missing]
+            if wanted:
+                part = wanted if self.protocol.mask_padding else batch
+                self._ask(policy, [(self.asked.problems[i], prompts[i]) for i in part])
+                others = min(len(wanted) * (self.ranks - 1), progress.total - progress.done - len(wanted))
+                progress.step(len(wanted) + max(others, 0))  # the other ranks are about as far
+        self.wait()
+        return self.found()
+
+    def wait(self) -> None:
+        """Until the other ranks have written their share as well."""
+        while self.missing():
+            time.sleep(LOOK_EVERY)
+
+    def _batches(self, prompts: Sequence[Tensor]) -> list[list[int]]:
+        """Indices in batches of similar length; in the order of the file where the padding is part of the protocol."""
+        order, size = list(range(len(prompts))), self.protocol.batch_size
+        if self.protocol.mask_padding:
+            order.sort(key=lambda i: len(prompts[i]))
+            size = min(size, -(-len(order) // self.ranks))
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def _ask(self, policy: LlmPolicy, prompts: list[tuple[Problem, Tensor]]) -> None:
+        task, trials = self.asked.task, self.trials
+        answers: dict[tuple[str, int], Answer] = {}
+
+        def is_correct(problem: Problem, rollout: Rollout) -> bool:
+            if (problem.id, rollout.attempt) not in answers:
+                text = policy.decode(rollout.completion_ids)
+                answers[problem.id, rollout.attempt] = Answer(problem.id, rollout.attempt, text, task.verify(problem, text))
+            return answers[problem.id, rollout.attempt].verdict.correct
+
+        pass_k = PassK(trials.attempts, 0.0, trials.temperature, not task.graded)
+        with _precision(policy, self.protocol):
+            tried = attempts(policy, prompts, decoding(self.protocol), pass_k, (trials.seed, 0), is_correct)
+        for problem, _ in prompts:
+            for rollout in tried[problem.id]:
+                is_correct(problem, rollout)
+        self._write([[asdict(answers[p.id, rollout.attempt]) for rollout in tried[p.id]] for p, _ in prompts])
+
+    def _write(self, problems: list[list[dict[str, Any]]]) -> None:
+        """One line a problem, after whatever a kill may have left without an end."""
+        path = self.folder / f"answers.{self.rank}.jsonl"
+        torn = path.exists() and not path.read_bytes().endswith(b"\n")
+        with path.open("a") as out:
+            out.write(("\n" if torn else "") + "".join(json.dumps(tries) + "\n" for tries in problems))
+
+
+@contextmanager
+def _precision(policy: LlmPolicy, protocol: Protocol) -> Iterator[None]:
+    """float16 autocast, as the published accuracies were made, or the model's own dtype."""
+    is_half = protocol.autocast == "float16"
+    with torch.autocast(policy.device.type, torch.float16) if is_half else nullcontext():
+        yield

@@ -1,0 +1,133 @@
+"""params.yaml as frozen pydantic models: every key, type and combination is checked here, before anything loads.
+
+Code defaults are the published d-OPSD settings (preset `reference`); params.yaml carries those of the embedded model.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
+from dopsd.config.data import CountdownData, Data, Gsm8kData, Math500Data, RowData, Source, SudokuData, TaskData
+from dopsd.config.methods import Attempts, DOpsd, Methods, Rft
+from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
+
+__all__ = [
+    "Attempts",
+    "Count",
+    "CountdownData",
+    "DOpsd",
+    "Data",
+    "Evaluate",
+    "Gsm8kData",
+    "Lora",
+    "Math500Data",
+    "Methods",
+    "Model",
+    "Params",
+    "Pretrain",
+    "Protocol",
+    "Rft",
+    "RowData",
+    "Sampling",
+    "Section",
+    "Select",
+    "Share",
+    "Source",
+    "SudokuData",
+    "TaskData",
+    "Train",
+]
+
+
+class Matrix(Section):
+    """The cells that train and all later stages run on: every task x method x seed."""
+
+    tasks: list[str] = Field(["sudoku"], min_length=1)
+    methods: list[str] = Field(["d_opsd"], min_length=1)
+    seeds: list[Natural] = Field([0], min_length=1)
+
+    @model_validator(mode="after")
+    def names_exist(self) -> Self:
+        for key, section in (("tasks", Data), ("methods", Methods)):
+            known = sorted(section.model_fields)
+            unknown = [name for name in vars(self)[key] if name not in known]
+            if unknown:
+                raise ValueError(f"{key}: {', '.join(unknown)}: unknown; there is {', '.join(known)}")
+        return self
+
+
+class Train(Section):
+    """The loop: a collect takes `prompts_per_collect` problems; `updates` counts optimizer steps."""
+
+    updates: Count = 500
+    prompts_per_collect: Count = 4
+    learning_rate: Positive = 5e-6
+    warmup_updates: Natural = 1
+    betas: Betas = Field([0.9, 0.99])
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    grad_clip: Positive = 0.2
+    micro_batch_states: Count = 64
+    gradient_checkpointing: bool = False
+    checkpoint_every: Count = 25
+    max_empty_collects: Count = 50
+    lora: Lora = Lora()
+
+
+class Evaluate(Section):
+    """How checkpoints are compared: `protocols` are decoding settings by name; selection uses select.protocol."""
+
+    protocols: dict[str, Protocol] = Field(min_length=1)
+    bootstrap: Annotated[int, Field(ge=100)] = 2000
+
+
+class Select(Section):
+    """Checkpoints are compared on this split under this one of evaluate.protocols."""
+
+    split: Literal["validation", "test"] = "validation"
+    protocol: str = "greedy"
+
+
+class Launch(Section):
+    """Processes that a stage starts on this machine, one a GPU; more than one goes through torchrun."""
+
+    processes: Count = 1
+
+
+class Tracking(Section):
+    """Where runs go. `uri` null is an sqlite file in the project root; MLFLOW_TRACKING_URI goes before both."""
+
+    enabled: bool = True
+    uri: str | None = None
+    experiment: str = "dopsd"
+    registered_model: str = "dopsd"
+
+
+class Params(Section):
+    matrix: Matrix = Matrix()
+    data: Data = Data()
+    model: Model = Model()
+    pretrain: Pretrain = Pretrain()
+    sampling: Sampling = Sampling()
+    method: Methods = Methods()
+    train: Train = Train()
+    evaluate: Evaluate
+    select: Select = Select()
+    launch: Launch = Launch()
+    tracking: Tracking = Tracking()
+
+    @model_validator(mode="after")
+    def sections_agree(self) -> Self:
+        if self.select.protocol not in self.evaluate.protocols:
+            known = ", ".join(self.evaluate.protocols)
+            raise ValueError(f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})")
+        s, d = self.sampling, self.method.d_opsd
+        if s.gen_length == s.block_length and not d.record_last_block:
+            raise ValueError("sampling: one block only, and method.d_opsd.record_last_block is false: no state to train on")
+        if d.updates_per_trajectory > s.steps:
+            raise ValueError(f"method.d_opsd.updates_per_trajectory must be at most sampling.steps {s.steps}")
+        if self.launch.processes > self.train.prompts_per_collect:
+            raise ValueError("launch.processes must be at most train.prompts_per_collect: each needs a prompt of its own")
+        return self

@@ -1,0 +1,43 @@
+"""Several processes of one command on this machine, one a GPU, through torch's elastic launcher (what torchrun uses)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+
+def is_started() -> bool:
+    """Whether a launcher (this one, torchrun, accelerate, a cluster script) has started this process as one of several."""
+    return "WORLD_SIZE" in os.environ
+
+
+def launch(processes: int, words: Sequence[str]) -> int:
+    """Run `dopsd <words>` in so many processes; the exit status of the first that failed, else 0.
+
+    A signal to this process goes to all of them; they have 30 seconds to save.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the process that failed has said why
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        run_id=f"dopsd-{os.getpid()}",
+        max_restarts=0,
+        monitor_interval=0.5,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "dopsd", *words)
+    except ChildFailedError as error:
+        return error.get_first_failure()[1].exitcode
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0

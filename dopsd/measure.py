@@ -1,0 +1,157 @@
+"""`dopsd evaluate --model ...`: any checkpoint on any split under a protocol, pass@k included, into reports/ and MLflow."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from dopsd.answering import Trials
+from dopsd.config import Params, Protocol
+from dopsd.errors import DopsdError
+from dopsd.evaluations import Evaluator
+from dopsd.layout import REPORTS
+from dopsd.models.lora import lora_of
+from dopsd.progress import is_main_rank, say, write_json
+from dopsd.publish import log_once, one_line
+from dopsd.tracking import Identity, connect, find_run, tracking_uri
+
+PUBLISHED = "published"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured: None takes params.yaml's model, protocol and lengths."""
+
+    task: str
+    split: str = "test"
+    model: str | None = None
+    adapter: Path | None = None
+    protocol: str | None = None
+    gen_length: int | None = None
+    attempts: int = 1
+    temperature: float = 1.0
+    prompt_file: str | None = None
+    merged: bool = False
+
+
+def published(gen_length: int) -> Protocol:
+    """How the published accuracies were made: batches of 8 (4 from length 512), unmasked padding, float16 autocast."""
+    return Protocol(
+        gen_length=gen_length,
+        block_length=32,
+        steps=gen_length // 2,
+        batch_size=8 if gen_length < 512 else 4,
+        prefill="<reasoning>",
+        mask_padding=False,
+        autocast="float16",
+    )
+
+
+def protocol_of(params: Params, request: Request) -> Protocol:
+    """The protocol asked for; another length keeps its tokens a step."""
+    known = params.evaluate.protocols
+    name = request.protocol or params.select.protocol
+    if name == PUBLISHED:
+        found = published(request.gen_length or 256)
+    elif name in known:
+        found = known[name]
+    else:
+        raise DopsdError(f"--protocol {name}: unknown; there is {', '.join([PUBLISHED, *known])}")
+    length = request.gen_length or found.gen_length
+    changes = {"gen_length": length, "steps": length * found.steps // found.gen_length, "merged": request.merged}
+    try:
+        return Protocol.model_validate(found.model_dump() | changes)
+    except ValueError as error:
+        raise DopsdError(f"--gen-length {length}: expected a multiple of block_length {found.block_length}") from error
+
+
+def with_request(params: Params, request: Request) -> Params:
+    """params.yaml with the model and prompt that were asked for."""
+    model = params.model.model_copy(update={"path": request.model} if request.model else {})
+    section = vars(params.data)[request.task]
+    section = section.model_copy(update={"prompt_file": request.prompt_file} if request.prompt_file else {})
+    data = params.data.model_copy(update={request.task: section})
+    return params.model_copy(update={"model": model, "data": data})
+
+
+def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
+    """Ask every problem `attempts` times, write report and generations, print accuracies with their 95% intervals."""
+    if request.merged and not request.adapter:
+        raise DopsdError("--merged adds an adapter into the weights: name one with --adapter")
+    params, protocol = with_request(params, request), protocol_of(params, request)
+    lora = lora_of(request.adapter) if request.adapter else None
+    trials = Trials(request.attempts, request.temperature)
+    evaluator = Evaluator(params, request.task, request.split, trials, lora)
+    ((found,),) = evaluator.reports("evaluate", [request.adapter], protocol)
+    if not is_main_rank():
+        return found
+    cached = evaluator.cached(request.adapter, protocol)
+    folder = REPORTS / "evaluate" / f"{request.task}-{request.split}-{cached.stem}"
+    facts = {"model": params.model.path, "adapter": str(request.adapter or ""), "scoring": evaluator.task.scoring}
+    write_json(folder / "report.json", facts | found)
+    _write_generations(evaluator, request.adapter, protocol, folder / "generations.jsonl")
+    if params.tracking.enabled:
+        try:
+            _track(params, request.task, cached.stem, facts | found, folder)
+        except DopsdError as error:  # the figures are on disk, and the same command sends them later
+            say(str(error))
+    _show(facts | found, as_json)
+    say(f"evaluate: report and generations in {folder}")
+    return found
+
+
+def _write_generations(evaluator: Evaluator, adapter: Path | None, protocol: Protocol, path: Path) -> None:
+    """Every attempt as a line that `dopsd score` reads."""
+    answers = evaluator.answers(adapter, protocol)
+    half = path.with_name(f".{path.name}.tmp")
+    with half.open("w") as out:
+        for problem in evaluator.problems:
+            asked = {"question": problem.prompt, "ground_truth": evaluator.task.ground_truth(problem)}
+            for answer in answers[problem.id]:
+                found = {"generation": answer.text, "attempt": answer.attempt, **asdict(answer.verdict)}
+                out.write(json.dumps(asked | found) + "\n")
+    half.rename(path)
+
+
+def _track(params: Params, task: str, fingerprint: str, report: dict[str, Any], folder: Path) -> None:
+    """The evaluation as an MLflow run of its own; the same one is never logged twice."""
+    kept = {k: str(report[k]) for k in ("model", "adapter", "scoring", "split", "attempts")} | {"task": task}
+    kept |= {f"protocol.{name}": str(value) for name, value in report["protocol"].items()}
+    tags = {"task": task, "kind": "evaluation", "model": report["model"], "split": report["split"]}
+    name = f"evaluate-{task}-{report['split']}-{report['protocol']['gen_length']}"
+    uri = tracking_uri(params.tracking.uri)
+    with one_line(uri):
+        client = connect(uri)
+        run_id = find_run(client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, kept))
+        metrics = {k: float(report[k]) for k in ("accuracy", "whole", "n", "pass_at_k")} | report["figures"]
+        metrics |= dict(zip(("low", "high"), report["interval"], strict=True))
+        log_once(client, run_id, metrics, 0)
+        client.log_artifacts(run_id, str(folder))
+        client.set_terminated(run_id)
+
+
+def _show(report: dict[str, Any], as_json: bool) -> None:
+    console = Console(soft_wrap=True)
+    if as_json:
+        console.out(json.dumps({k: v for k, v in report.items() if k != "per_problem"}, indent=1), highlight=False)
+        return
+    table = Table(box=SIMPLE)
+    rows = {"accuracy": (report["accuracy"], report["interval"])}
+    if report["attempts"] > 1:
+        rows[f"pass@{report['attempts']}"] = (report["pass_at_k"], report["pass_at_k_interval"])
+    for column in ("task", "split", "length", "n", *rows, *report["figures"]):
+        table.add_column(column, no_wrap=True)
+    cells = [f"{100 * v:.2f} [{100 * low:.2f}, {100 * high:.2f}]" for v, (low, high) in rows.values()]
+    others = [f"{100 * v:.2f}" for v in report["figures"].values()]
+    p = report["protocol"]
+    table.add_row(report["task"], report["split"], str(p["gen_length"]), str(report["n"]), *cells, *others)
+    console.print(table)
+    odd = [n for n, is_so in (("unmasked padding", not p["mask_padding"]), (p["autocast"], p["autocast"] != "none")) if is_so]
+    odd += ["adapter merged into the weights"] if p["merged"] else []
+    console.print(f"scoring {report['scoring']}, {p['steps']} steps" + "".join(f", {word}" for word in odd), highlight=False)

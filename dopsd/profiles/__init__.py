@@ -1,0 +1,156 @@
+"""`dopsd params`: ready settings by name, changed key by key, written to params.yaml with their comments."""
+
+from __future__ import annotations
+
+import io
+from copy import deepcopy
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml.comments import CommentedMap
+
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.params import checked, read_yaml
+
+EMBEDDED = "embedded"
+PRESET, HARDWARE = "reference", "1x80gb"
+BEFORE = Path("work/params.before.yaml")
+FOLDER = files("dopsd.profiles")
+
+
+def _layers() -> dict[str, Any]:
+    return YAML(typ="safe", pure=True).load(FOLDER.joinpath("llada-8b.yaml").read_text())
+
+
+def names() -> list[str]:
+    return [EMBEDDED, *(f"llada-8b-{task}" for task in _layers()["tasks"])]
+
+
+def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """`other` over `into`, section by section; `protocols` are replaced as a whole."""
+    for key, value in other.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict) and key != "protocols":
+            merge(into[key], value)
+        else:
+            into[key] = deepcopy(value)
+    return into
+
+
+def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dict[str, Any]:
+    """Every setting of a profile. `embedded` is the shipped params.yaml; the others stand on the code's defaults."""
+    if profile not in names():
+        raise DopsdError(f"--profile {profile}: unknown; there is {', '.join(names())}")
+    if profile == EMBEDDED:
+        return YAML(typ="safe", pure=True).load(FOLDER.joinpath("embedded.yaml").read_text())
+    layers, task = _layers(), profile.removeprefix("llada-8b-")
+    for option, value in (("presets", preset), ("hardware", hardware)):
+        if value not in layers[option]:
+            raise DopsdError(f"--{option.removesuffix('s')} {value}: unknown; there is {', '.join(layers[option])}")
+    raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
+    raw["pretrain"] = resolve(EMBEDDED)["pretrain"]
+    chosen = (layers["common"], layers["tasks"][task], layers["presets"][preset], layers["hardware"][hardware])
+    for layer in chosen:
+        merge(raw, {key: value for key, value in layer.items() if key != "protocol"})
+    raw["matrix"]["tasks"] = [task]
+    for protocol in raw["evaluate"]["protocols"].values():
+        protocol |= layers["hardware"][hardware]["protocol"]
+    return raw
+
+
+def facts(task: str) -> dict[str, float]:
+    """What an estimate needs to know about a task."""
+    return _layers()["facts"][task]
+
+
+def gpus(hardware: str) -> list[str]:
+    return _layers()["gpus"][hardware]
+
+
+def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
+    """`key=value` pairs put in place; values are YAML. Whether key and value are sound is checked afterwards."""
+    for change in changes:
+        key, sign, text = change.partition("=")
+        if not sign or not key:
+            raise DopsdError(f"--set {change}: expected key=value, such as train.updates=50")
+        try:
+            value = YAML(typ="safe", pure=True).load(text)
+        except YAMLError as error:
+            raise DopsdError(f"--set {change}: {text!r} is not a YAML value") from error
+        *path, last = key.split(".")
+        section = raw
+        for part in path:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise DopsdError(f"--set {change}: {part} is a value, not a section")
+        section[last] = value
+    return raw
+
+
+def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by dotted key; what is not a section is a value."""
+    found: dict[str, Any] = {}
+    for key, value in raw.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    before, after = flat(old), flat(new)
+    keys = [key for key in before | after if before.get(key, "absent") != after.get(key, "absent")]
+    return [f"{key}: {before.get(key, '(absent)')} -> {after.get(key, '(gone)')}" for key in keys]
+
+
+def render(raw: dict[str, Any]) -> str:
+    """The text of params.yaml: the embedded profile's layout and comments with these values."""
+    editor = YAML()
+    editor.width, editor.preserve_quotes = 4096, True
+    editor.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
+    editor.representer.add_representer(float, lambda r, x: r.represent_scalar("tag:yaml.org,2002:float", _number(x)))
+    document = editor.load(FOLDER.joinpath("embedded.yaml").read_text())
+    _put(document, raw)
+    out = io.StringIO()
+    editor.dump(document, out)
+    return out.getvalue()
+
+
+def _number(value: float) -> str:
+    """A float that YAML 1.1 readers take for one too: 5.0e-06, not 5e-06."""
+    text = repr(value)
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
+
+
+def _put(document: Any, raw: dict[str, Any]) -> None:
+    """Values over a commented document: comments stay at the keys that stay, new sections and lists take one line."""
+    for key in [key for key in document if key not in raw]:
+        del document[key]
+    for key, value in raw.items():
+        if isinstance(value, dict) and isinstance(document.get(key), dict):
+            _put(document[key], value)
+        elif isinstance(value, list) and isinstance(document.get(key), list):
+            document[key][:] = value
+        elif key not in document or document[key] != value:
+            document[key] = value
+            if isinstance(value, dict):
+                document[key] = CommentedMap(value)
+                document[key].fa.set_flow_style()
+
+
+def params(profile: str | None, preset: str, hardware: str, changes: list[str], path: Path) -> list[str]:
+    """Write `path` for a profile (None: the settings that stand there) with changes; a line for every key that changed."""
+    old = read_yaml(path) if path.is_file() else {}
+    if profile is None and not old:
+        raise DopsdError(f"{path}: no such file; name a --profile: {', '.join(names())}")
+    raw = with_changes(deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes)
+    checked(raw, path)
+    found = differences(old, raw)
+    if path.is_file() and found:
+        BEFORE.parent.mkdir(exist_ok=True)
+        BEFORE.write_text(path.read_text())
+    if found:
+        half = path.with_name(f".{path.name}.tmp")
+        half.write_text(render(raw))
+        half.rename(path)
+    return found

@@ -1,0 +1,141 @@
+"""`dopsd rehearse --profile llada-8b-gsm8k`: every stage of a profile on a tiny random LLaDA, then the real run's cost.
+
+A mistake in data, prompts, settings or disk shows here in minutes on a laptop, before a GPU is paid for. What is shrunk
+is said; nothing else differs from the real run: the same commands, in a folder of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from dopsd import profiles
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.estimate import Facts, estimate, lines
+from dopsd.params import checked, read_yaml
+from dopsd.progress import say
+
+STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
+PROBLEMS = 4  # of each split
+BLOCKS = 3  # of a completion, at most
+SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
+
+
+def rehearse(profile: str | None, preset: str, hardware: str, changes: list[str], path: Path) -> None:
+    """Run the stages with two updates, then print time and memory at full size."""
+    raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
+    raw = profiles.with_changes(raw, changes)
+    full = checked(raw, path)
+    folder = Path("work") / "rehearse" / (profile or path.stem)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    processes = min(2, full.launch.processes)
+    build_toy(Path(full.model.path), folder / "toy")
+    (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
+    said = f"{profile}, preset {preset}, {hardware}" if profile else str(path)
+    say(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
+    say(f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short answers,")
+    say("  and every answer is kept, since a random model has no right ones")
+    for stage in STAGES:
+        _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder)
+    say("rehearse: every stage ran")
+    if profile != profiles.EMBEDDED:
+        tell_cost(full, hardware)
+
+
+def tell_cost(full: Params, hardware: str) -> None:
+    """The estimate for the GPUs that the hardware names, at the base's real shape if its config is here."""
+    cost = estimate(full, _config(Path(full.model.path)), Facts(**profiles.facts(full.matrix.tasks[0])))
+    for line in [
+        "",
+        "at full size, d-OPSD on one task and seed:",
+        *lines(cost, full.launch.processes, profiles.gpus(hardware)),
+    ]:
+        print(line)
+
+
+def _config(base: Path):
+    from dopsd.models.llada import LladaConfig
+
+    return LladaConfig.from_pretrained(base) if (base / "config.json").is_file() else LladaConfig()
+
+
+def build_toy(base: Path, out: Path) -> None:
+    """A tiny random LLaDA with the base's tokenizer and token ids where they are at hand, else with characters."""
+    import torch
+
+    from dopsd.models.llada import LladaConfig, LladaForMaskedLM
+    from dopsd.models.tiny import build_tokenizer
+    from dopsd.stages.pretrain import initialise
+
+    if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
+        from dopsd.models import load_tokenizer
+
+        tokenizer, config = load_tokenizer(base), LladaConfig.from_pretrained(base)
+        config = LladaConfig.from_dict(config.to_dict() | SHAPE)
+    else:
+        tokenizer = build_tokenizer()
+        ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
+        size = {"vocab_size": len(tokenizer), "embedding_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        config = LladaConfig(**SHAPE, **ids, **size)
+        say(f"rehearse: no tokenizer in {base}: characters stand for tokens")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LladaForMaskedLM(config)
+        initialise(model)
+        model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
+    """The profile with sizes that take seconds; paths are made absolute, since the rehearsal has a folder of its own."""
+    raw = deepcopy(raw)
+    for task in full.matrix.tasks:
+        raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS}
+    raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
+    raw["model"] |= {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
+    for section in (raw["sampling"], *raw["evaluate"]["protocols"].values()):
+        _shorten(section)
+    for method in raw["method"].values():
+        method |= {"attempts": 2, "keep": "all"}
+    d = raw["method"]["d_opsd"]
+    d["updates_per_trajectory"] = min(d["updates_per_trajectory"], 2)
+    raw["train"] |= {"updates": 2, "prompts_per_collect": max(2, processes), "checkpoint_every": 1, "micro_batch_states": 8}
+    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
+    raw["evaluate"]["bootstrap"] = 100
+    return raw | {"launch": {"processes": processes}, "tracking": raw["tracking"] | {"enabled": False}}
+
+
+def _shorten(section: dict[str, Any]) -> None:
+    """At most BLOCKS blocks, with the same tokens a step."""
+    length = min(section["gen_length"], BLOCKS * section["block_length"])
+    section["steps"] = length * section["steps"] // section["gen_length"]
+    section |= {"gen_length": length, "batch_size": 8}
+
+
+def _absolute(value: Any) -> Any:
+    """Names of files that exist here, from the root."""
+    if isinstance(value, dict):
+        return {key: _absolute(part) for key, part in value.items()}
+    return str(Path(value).resolve()) if isinstance(value, str) and value and Path(value).is_file() else value
+
+
+def _run(stage: str, task: str, method: str, folder: Path) -> None:
+    """One stage as the pipeline runs it; its failure ends the rehearsal with its message and status."""
+    words = [sys.executable, "-m", "dopsd", stage, "--task", task]
+    if stage not in ("prepare", "evaluate_base"):
+        words += ["--method", method, "--seed", "0"]
+    root = str(Path(__file__).parents[1])
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    started = time.monotonic()
+    status = subprocess.run(words, cwd=folder, env=env, check=False).returncode
+    if status:
+        raise DopsdError(f"rehearse: {stage} failed, as it would in the real run; mend what it says above", status)
+    say(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")

@@ -1,0 +1,102 @@
+r"""GSM8K: grade-school maths questions whose answer is one number (Cobbe et al. 2021).
+
+published: the first \boxed{} that holds a number, else the <answer> tag; strict: a \boxed{} in a closed <answer>.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from dopsd.errors import DopsdError
+from dopsd.tasks.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, verdict
+from dopsd.tasks.rows import RowTask, new_problem
+from dopsd.tasks.sources import Row, text_of
+from dopsd.types import Problem, Verdict
+
+NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
+LONGEST = 40  # characters of a number: more are noise, and float() of a very long run is slow
+
+
+def number(text: str, which: int) -> float | None:
+    """The whole text as a finite number, commas dropped; else its first (which = 0) or last (-1) number."""
+    text = text.replace(",", "").strip()
+    found = [text] if _is_number(text) else [item for item in NUMBER.findall(text) if _is_number(item)]
+    return float(found[which]) if found else None
+
+
+def _is_number(text: str) -> bool:
+    if len(text) > LONGEST:
+        return False
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def first_number(texts: Iterable[str]) -> float | None:
+    return next((found for text in texts if (found := number(text, 0)) is not None), None)
+
+
+def extract(text: str) -> float | None:
+    """The answer in the published scorer's order."""
+    found = first_number(boxed_to_brace(text))
+    answer = closed(text, "answer") if found is None else None
+    return number(answer, -1) if answer is not None else found
+
+
+def extract_strict(text: str) -> float | None:
+    box = last_boxed(closed(text, "answer") or "")
+    return number(box, 0) if box is not None else None
+
+
+def written(value: float | None) -> str | None:
+    """A number as people write it: 18, not 18.0."""
+    return None if value is None else str(int(value)) if value.is_integer() else str(value)
+
+
+class Gsm8k(RowTask):
+    name = "gsm8k"
+    instructions = r"""Work out the answer to the following problem, one step after the other.
+Write your steps inside <reasoning></reasoning>, then the final number in \boxed{} inside <answer></answer>:
+<reasoning>
+the steps
+</reasoning>
+<answer>
+\boxed{the number}
+</answer>"""
+
+    def problem_of(self, row: Row) -> Problem:
+        """A row {question, answer}, whose answer is a solution that ends in `#### number`."""
+        question, solution = text_of(row, "question"), text_of(row, "answer")
+        _, mark, gold = solution.rpartition("####")
+        value = number(gold, 0) if mark else None
+        if value is None:
+            raise DopsdError(f"{row.place}: expected an answer that ends in `#### number`, found {solution[-40:]!r}")
+        return new_problem(self.name, question, written(value), solution)
+
+    def fault(self, problem: Problem) -> str | None:
+        return None if _is_number(problem.answer) else f"a number as the answer, found {problem.answer[:40]!r}"
+
+    def ask(self, text: str) -> Problem:
+        return new_problem(self.name, text, UNKNOWN)
+
+    def of_generation(self, question: str, ground_truth: Any) -> Problem:
+        """Ground truth is a number; null, as in the published files where it was not found, scores 0."""
+        is_number = isinstance(ground_truth, int | float | str) and _is_number(str(ground_truth).replace(",", ""))
+        if ground_truth is not None and (isinstance(ground_truth, bool) or not is_number):
+            raise DopsdError(f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}")
+        gold = UNKNOWN if ground_truth is None else written(number(str(ground_truth), 0))
+        return new_problem(self.name, question, gold)
+
+    def verify(self, problem: Problem, text: str) -> Verdict:
+        gold = None if problem.answer == UNKNOWN else float(problem.answer)
+        found = (extract(text), extract_strict(text))
+        pairs = [(written(value), float(value is not None and value == gold)) for value in found]
+        return verdict(self.config.scoring, *pairs)
+
+
+def make(config: Any) -> Gsm8k:
+    return Gsm8k(config)

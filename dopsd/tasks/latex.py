@@ -1,0 +1,73 @@
+"""When two LaTeX answers are the same string: the normalisation of the MATH benchmark (Hendrycks et al. 2021).
+
+It knows spellings, not mathematics: 1/2 is \\frac{1}{2}, but 2/4 is not. Single passes, linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+
+DROPPED = ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
+UNIT = "\\text{ "
+WHOLE = r"-?(?:0|[1-9][0-9]*)"
+
+
+class Unreadable(ValueError):
+    """A text that the normalisation is not defined on; such answers are compared as written."""
+
+
+def is_same(found: str, gold: str) -> bool:
+    try:
+        return normal(found) == normal(gold)
+    except Unreadable:
+        return found == gold
+
+
+def normal(text: str) -> str:
+    """The normal form of an answer; Unreadable if it names units twice or ends in a bare \\sqrt or \\frac."""
+    text = _plain(text)
+    if not text:
+        return text
+    text = re.sub(r"^\.", "0.", text.replace(" .", " 0.").replace("{.", "{0."))
+    name, equals, value = text.partition("=")
+    if equals and "=" not in value and len(name) <= 2:
+        text = value
+    text = _fractions(_roots(text).replace(" ", ""))
+    return _ratio(r"\frac{1}{2}" if text == "0.5" else text)
+
+
+def _plain(text: str) -> str:
+    """Without layout, degrees, currency, percent signs and units; double backslashes as single ones."""
+    text = text.replace("\n", "").replace("\\!", "").replace("\\\\", "\\")
+    text = text.replace("tfrac", "frac").replace("dfrac", "frac")
+    for part in DROPPED:
+        text = text.replace(part, "")
+    before, _, after = text.partition(UNIT)
+    if UNIT in after:
+        raise Unreadable(text[:80])
+    return before.replace("\\%", "").replace("%", "")
+
+
+def _roots(text: str) -> str:
+    r"""\sqrt3 as \sqrt{3}."""
+    if text.endswith("\\sqrt"):
+        raise Unreadable(text[:80])
+    return re.sub(r"\\sqrt([^{])", r"\\sqrt{\1}", text)
+
+
+def _fractions(text: str) -> str:
+    r"""\frac12 as \frac{1}{2}, \frac1{72} as \frac{1}{72}."""
+    if text.endswith("\\frac"):
+        raise Unreadable(text[:80])
+    return re.sub(r"\\frac([^{])(?:([^{])|(?=\{))", _braced_fraction, text)
+
+
+def _braced_fraction(match: re.Match[str]) -> str:
+    below = f"{{{match[2]}}}" if match[2] else ""
+    return f"\\frac{{{match[1]}}}{below}"
+
+
+def _ratio(text: str) -> str:
+    r"""3/4 as \frac{3}{4}, for two whole numbers in their shortest form."""
+    match = re.fullmatch(f"({WHOLE})/({WHOLE})", text)
+    return rf"\frac{{{match[1]}}}{{{match[2]}}}" if match else text

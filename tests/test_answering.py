@@ -1,0 +1,131 @@
+"""Evaluations go on by problem after a kill, do not depend on the number of ranks, and measure any checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import write_params
+
+from dopsd import answering
+from dopsd.answering import Trials
+from dopsd.cli import main
+from dopsd.config import Protocol
+from dopsd.evaluations import Evaluator
+from dopsd.params import load_params
+from dopsd.progress import Progress
+
+
+def evaluator(attempts: int = 1) -> tuple[Evaluator, Protocol]:
+    params = load_params()
+    protocol = params.evaluate.protocols["greedy"].model_copy(update={"batch_size": 5})
+    return Evaluator(params, "sudoku", "test", Trials(attempts)), protocol
+
+
+def asked_problems(monkeypatch) -> list[str]:
+    """The problems that reach the sampler from here on."""
+    asked: list[str] = []
+    real = answering.attempts
+
+    def counting(policy, prompts, *others):
+        asked.extend(problem.id for problem, _ in prompts)
+        return real(policy, prompts, *others)
+
+    monkeypatch.setattr(answering, "attempts", counting)
+    return asked
+
+
+def test_a_killed_evaluation_asks_only_what_is_missing_and_ends_alike(project, monkeypatch):
+    work, protocol = evaluator(attempts=2)
+    ((whole,),) = work.reports("evaluate", [None], protocol)
+    path = next(work.answering(None, protocol).folder.glob("answers.*"))
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) == 12
+    path.write_text("".join(lines[:7]) + lines[7][:40])  # killed in the middle of the eighth line
+    work.cached(None, protocol).unlink()
+    asked = asked_problems(monkeypatch)
+    again, protocol = evaluator(attempts=2)
+    ((found,),) = again.reports("evaluate", [None], protocol)
+    assert found == whole
+    assert sorted(asked) == sorted(json.loads(line)[0]["problem_id"] for line in lines[7:])
+
+
+def test_ranks_share_the_batches_and_the_answers_are_those_of_one(project, monkeypatch):
+    work, protocol = evaluator()
+    ((alone,),) = work.reports("evaluate", [None], protocol)
+    for name in work.answering(None, protocol).folder.glob("*"):
+        name.unlink()
+    asked = asked_problems(monkeypatch)
+    counts = []
+    for rank in (1, 0):  # one after the other: the second rank does not wait for the first
+        part = work.answering(None, protocol)
+        part.rank, part.ranks = rank, 2
+        monkeypatch.setattr(part, "wait", lambda: None)
+        with Progress("evaluate", 12, "problem") as progress:
+            part.complete(work.policy, progress)
+        counts.append(len(asked))
+    assert counts == [5, 12]  # batches of 5, 5, 2: the second rank has one of them
+    assert sorted(asked) == sorted(problem.id for problem in work.problems)
+    work.cached(None, protocol).unlink()
+    assert work.reports("evaluate", [None], protocol) == [[alone]]
+
+
+def test_unmasked_padding_keeps_the_batches_of_the_file(project, monkeypatch):
+    work, protocol = evaluator()
+    published = protocol.model_copy(update={"mask_padding": False})
+    asked = asked_problems(monkeypatch)
+    work.reports("evaluate", [None], published)
+    assert asked == [problem.id for problem in work.problems]
+    path = next(work.answering(None, published).folder.glob("answers.*"))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:7]))
+    work.cached(None, published).unlink()
+    asked.clear()
+    work.reports("evaluate", [None], published)
+    assert asked == [problem.id for problem in work.problems[5:]]  # a batch with a gap is asked whole
+
+
+def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(project, capsys):
+    write_params(tracking__enabled=True)
+    assert main(["evaluate", "--split", "validation", "--attempts", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["attempts"] == 2 and found["pass_at_k"] >= found["accuracy"] and found["n"] == 12
+    (folder,) = Path("reports/evaluate").iterdir()
+    assert main(["score", "--task", "sudoku", str(folder / "generations.jsonl"), "--json"]) == 0
+    rescored = json.loads(capsys.readouterr().out)["files"][0]
+    rows = [json.loads(line) for line in (folder / "generations.jsonl").read_text().splitlines()]
+    assert rescored["n"] == len(rows) == 24 and {row["attempt"] for row in rows} == {0, 1}
+    assert rescored["accuracy"] == pytest.approx(sum(row["score"] for row in rows) / 24)
+    from dopsd.tracking import connect, tracking_uri
+
+    client = connect(tracking_uri(None))
+    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
+    assert run.data.metrics["accuracy"] == found["accuracy"] and run.data.tags["kind"] == "evaluation"
+    assert main(["evaluate", "--split", "validation", "--attempts", "2"]) == 0  # cached, and not logged twice
+    assert "pass@2" in capsys.readouterr().out
+    assert len(client.search_runs([run.info.experiment_id])) == 1
+
+
+def test_another_length_keeps_the_tokens_a_step_and_an_adapter_its_own_shape(project, capsys):
+    assert main(["train"]) == 0
+    write_params(train__lora={"r": 2, "alpha": 2, "dropout": 0.0, "targets": ["q_proj"]})
+    adapter = "runs/sudoku/d_opsd/0/train/step-000004"
+    assert main(["evaluate", "--adapter", adapter, "--gen-length", "24", "--merged", "--json"]) == 0
+    protocol = json.loads(capsys.readouterr().out)["protocol"]
+    assert (protocol["gen_length"], protocol["steps"], protocol["merged"]) == (24, 12, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gen-length", "30"], "--gen-length 30: expected a multiple of block_length 8"),
+        (["--protocol", "fast"], "--protocol fast: unknown; there is published, greedy"),
+        (["--merged"], "name one with --adapter"),
+        (["--model", "nowhere"], "no config.json in nowhere"),
+        (["--adapter", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_wrong_request_is_one_line(project, capsys, words, said):
+    assert main(["evaluate", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and len(err.strip().splitlines()) == 1

@@ -1,0 +1,170 @@
+"""Countdown: expressions with bounds, which of them is the answer, made problems, and the published scores."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from texts import garbage, judged, needs_golden
+
+from dopsd.config import CountdownData, Source
+from dopsd.errors import DopsdError
+from dopsd.tasks.arithmetic import ALL, value
+from dopsd.tasks.countdown import Countdown, extract, problem_from
+from dopsd.tasks.sources import Row
+
+TASK = Countdown(CountdownData())
+PROBLEM = problem_from([49, 55, 53], 51)
+
+
+def strict(text: str) -> float:
+    return TASK.verify(PROBLEM, text).figures["strict"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("1+2*3", 7), ("(1+2)*3", 9), (" -4/8 ", -0.5), ("7//2", 3), ("2**10", 1024), ("2**-1", 0.5), ("4.5+1", 5.5)],
+)
+def test_values_of_expressions(text: str, found: float):
+    assert value(text, ALL) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "1/0", "0**-1", "(-8)**(1/3)", "2(3)", "(1,2)", "1+", "007", "...", "1e3", "x", "1_0", "٣", "1\x00"),
+        "+" * 100 + "1",
+        *("9**9**9", "9**9**9**9**9", "(9**9)**(9**9)", "99**64", "2**-9999", "9" * 190, "9" * 100000, "9**" * 30 + "9"),
+        *("(" * 100 + "1" + ")" * 100, "(" * 5000 + "1" + ")" * 5000, "-" * 199 + "1", "1+" * 99 + "1", "(" * 100000),
+    ],
+)
+def test_what_has_no_bounded_value_is_answered_at_once(text: str):
+    started = time.perf_counter()
+    assert value(text, ALL) is None
+    assert time.perf_counter() - started < 0.05
+
+
+def test_powers_and_whole_division_pass_only_where_they_are_allowed():
+    assert value("2**3") is None and value("7//2") is None and value("7/2") == 3.5
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"\boxed{1+2} \boxed{49 + 55 - 53}", "49 + 55 - 53"),
+        (r"\boxed{49 \times 55 \div 53 \cdot 2}", "49 * 55 / 53 * 2"),
+        (r"\boxed{49 + 55 - 53 = 51}", "49 + 55 - 53"),
+        ("x == 3, 49 + 55 = 104, 104 - 53 = 51", "49 + 55"),  # no box: the first equation of the whole text
+        (r"<answer>49 - 55</answer> \boxed{1", "49 - 55"),  # the box stays open: the tag
+        ("<answer>49 - 55</answer>", "<answer>49 - 55</answer>"),
+    ],
+)
+def test_extraction_takes_the_published_order(text: str, found: str):
+    assert extract(text) == found
+
+
+def test_every_number_is_used_once_and_the_target_is_met():
+    for text, score in [("49+55-53", 1.0), ("49-53+55", 1.0), ("51", 0.0), ("49+55-53+0", 0.0), ("49*55-53", 0.0)]:
+        assert TASK.verify(PROBLEM, rf"\boxed{{{text}}}").score == score
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        (r"<answer>\boxed{49 + 55 - 53}</answer>", 1.0),
+        (r"<answer>\boxed{49 + 55 - 53 = 51}</answer>", 0.0),  # published drops the right side
+        (r"<answer>\boxed{49 + 55 - 53}", 0.0),
+        (r"\boxed{49 + 55 - 53}", 0.0),
+        ("<answer>49 + 55 - 53</answer>", 0.0),
+    ],
+)
+def test_strict_wants_the_expression_alone_in_a_box_in_a_closed_tag(text: str, score: float):
+    assert strict(text) == score
+
+
+def test_a_point_between_two_numbers_uses_neither_in_strict_scoring():
+    problem = problem_from([4, 5, 2], 9)
+    assert TASK.verify(problem, r"<answer>\boxed{4.5*2}</answer>").figures == {"published": 1.0, "strict": 0.0}
+
+
+def test_prompts_have_the_published_words():
+    assert PROBLEM.prompt == "Numbers: [49, 55, 53]\nTarget: 51"
+    assert TASK.ask("49 55, 53 -> 51") == TASK.ask(PROBLEM.prompt) == PROBLEM
+    with pytest.raises(DopsdError, match="expected two or more numbers"):
+        TASK.ask("49 51")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"nums": [49, 55, 53], "target": 51},
+        {"numbers": "[49, 55, 53]", "target": "51"},
+        {"input": "49,55,53", "output": "51"},
+        {"nums": None, "input": "49,55,53", "target": 51},
+    ],
+)
+def test_rows_of_every_published_form_are_one_problem(row: dict):
+    assert TASK.problem_of(Row(row, "f", 1)) == PROBLEM
+
+
+@pytest.mark.parametrize(
+    "row", [{"nums": [1, "x"], "target": 1}, {"nums": [1, True], "target": 1}, {"nums": [1, 2]}, {"nums": 5, "target": 1}, {}]
+)
+def test_a_bad_row_is_named(row: dict):
+    with pytest.raises(DopsdError, match=r"^f:3: expected numbers"):
+        TASK.problem_of(Row(row, "f", 3))
+
+
+def reachable(given: list[int]) -> set[float]:
+    """Every value of all the given numbers, by brute force."""
+    if len(given) == 1:
+        return {given[0]}
+    found: set[float] = set()
+    for a, b in itertools.permutations(range(len(given)), 2):
+        rest = [n for i, n in enumerate(given) if i not in (a, b)]
+        x, y = given[a], given[b]
+        for made in (x + y, x - y, x * y, *([x / y] if y else [])):
+            found |= reachable([*rest, made])
+    return found
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_made_problems_can_be_solved_are_distinct_and_keep_off_test(tmp_path: Path, count: int):
+    test = [{"nums": [1, 2, 3], "target": 6}, {"nums": [1, 2, 3, 4], "target": 10}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in test))
+    source = Source(path=str(tmp_path / "t.jsonl"))
+    config = CountdownData(test=source, numbers=count, generate=30, validation=5)
+    splits = Countdown(config).build()
+    assert {name: len(problems) for name, problems in splits.items()} == {"train": 30, "validation": 5, "test": 1}
+    made = [p for problems in splits.values() for p in problems]
+    assert len({TASK.identity(p) for p in made}) == 36
+    for problem in made:
+        assert any(abs(v - problem.extra["target"]) < 1e-6 for v in reachable(problem.extra["numbers"]))
+    assert Countdown(config).build() == splits
+    assert Countdown(config.model_copy(update={"seed": 1})).build()["train"] != splits["train"]
+
+
+def test_a_damaged_problem_on_disk_is_told_apart():
+    damaged = problem_from([1, 2], 3)
+    assert TASK.fault(damaged) is None
+    damaged.extra["target"] = 4
+    assert "prompt" in TASK.fault(damaged)
+
+
+@given(garbage())
+def test_no_generation_raises(text: str):
+    assert 0.0 <= TASK.verify(PROBLEM, text).score <= 1.0
+    assert value(text, ALL) is None or abs(value(text, ALL)) <= 1e15
+
+
+@needs_golden
+def test_the_published_generations_get_the_published_scores():
+    scores = []
+    for row, verdict in judged(TASK):
+        assert (verdict.answer, verdict.score) == (row["parsed"], row["score"])
+        scores.append(verdict.score)
+    assert 100 * sum(scores) / len(scores) == pytest.approx(19.53125)

@@ -1,0 +1,58 @@
+"""The cost model against figures computed by hand for LLaDA-8B at a prompt of 200 and 256 tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dopsd import profiles
+from dopsd.estimate import Cost, Facts, Shape, estimate, lines, lora_parameters
+from dopsd.models.llada import LladaConfig
+from dopsd.params import checked
+
+
+def params(preset: str = "reference", hardware: str = "1x80gb", *changes: str):
+    raw = profiles.with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), list(changes))
+    return checked(raw, Path("p"))
+
+
+def test_flops_and_parameters_are_those_of_the_shape():
+    shape = Shape(LladaConfig(), lora_parameters(LladaConfig(), params()))
+    assert shape.parameters == 8_015_581_184
+    assert shape.lora_parameters == 32 * 128 * (3 * 8192 + 16384)  # q, k, v and up: 168M
+    assert shape.block_parameters == 32 * (4 * 4096**2 + 3 * 4096 * 12288)
+    assert shape.forward(456) / 1e12 == pytest.approx(6.47, abs=0.01)
+    assert shape.state(456, False) / 1e12 == pytest.approx(20.0, abs=0.1)
+    assert shape.state(456, True) / 1e12 == pytest.approx(26.6, abs=0.1)
+
+
+def test_a_run_is_its_rollouts_states_and_evaluations():
+    cost = estimate(params(), LladaConfig(), Facts(attempts=1.8, test=1319))
+    forward = 6.47e12
+    trajectories = 500 / 4 * 4  # 125 collects of 4 prompts feed 4 updates each
+    assert cost.rollouts == pytest.approx(trajectories * 1.8 * 128 * forward / 1e15, rel=0.01)
+    assert cost.training == pytest.approx(trajectories * 112 * 26.6e12 / 1e15, rel=0.01)
+    at_512 = Shape(LladaConfig(), 0).forward(712)
+    tests = 2 * 1319 * (128 * forward + 256 * at_512)
+    assert cost.selection == pytest.approx(21 * 256 * 128 * forward / 1e15, rel=0.01)
+    assert cost.test == pytest.approx(tests / 1e15, rel=0.01)
+    one_update_a_trajectory = estimate(params("paper"), LladaConfig(), Facts(attempts=1.8, test=1319))
+    assert one_update_a_trajectory.rollouts == pytest.approx(4 * cost.rollouts)
+
+
+def test_more_micro_batch_states_need_more_memory_and_nf4_less():
+    facts = Facts(attempts=1.8, test=1319)
+    plain = estimate(params(), LladaConfig(), facts).memory
+    assert plain["weights"] == pytest.approx(16.03, abs=0.01)
+    assert plain["adapter and optimizer"] == pytest.approx(16 * 0.1678, abs=0.01)
+    eager = estimate(params("reference", "1x80gb", "train.gradient_checkpointing=false"), LladaConfig(), facts).memory
+    assert eager["work"] == pytest.approx(8 * 456 * 9.7e-3, rel=0.1)
+    small = estimate(params("reference", "1x80gb", "model.quantization=nf4"), LladaConfig(), facts).memory
+    assert small["weights"] < 0.4 * plain["weights"]
+
+
+def test_what_does_not_fit_is_said():
+    said = lines(Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}), 2, ["h100-80gb", "h200"])
+    assert "DOES NOT FIT 80 GB" in said[2] and "; fits" in said[3]
+    assert "2 x h200: about 0.0 hours at 35%" in said[3]

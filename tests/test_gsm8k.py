@@ -1,0 +1,96 @@
+"""GSM8K: what counts as the number of an answer, rows of the dataset, and the published scores."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from texts import garbage, judged, needs_golden
+
+from dopsd.config import Gsm8kData
+from dopsd.errors import DopsdError
+from dopsd.tasks.gsm8k import Gsm8k, extract, extract_strict
+from dopsd.tasks.sources import Row
+from dopsd.types import Problem
+
+TASK = Gsm8k(Gsm8kData())
+PROBLEM = Problem("p", "How many?", "1234")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"\boxed{18}", 18.0),
+        (r"\boxed{} then \boxed{7} then \boxed{8}", 7.0),  # the first that holds a number
+        (r"\boxed{1,234}", 1234.0),
+        (r"\boxed{\$18.50 in all, not 20}", 18.5),  # the first number of a box
+        (r"\boxed{\frac{3}{4}}", 3.0),  # the box ends at its first brace
+        ("\\boxed{\n5}<answer>6</answer>", 6.0),  # and on its line
+        (r"\boxed{-3.}", -3.0),
+        ("<answer>from 5 to 9 days</answer>", 9.0),  # the last number of the tag
+        ("<answer>2 <answer>3</answer> 4</answer>", 3.0),
+        ("the answer is 12", None),
+        (r"\boxed{nan} \boxed{inf} \boxed{1e999}", 1.0),  # no answer is infinite: 1e999 starts with 1
+        (r"\boxed{²}", None),
+        (r"\boxed{" + "9" * 5000 + "}", None),
+    ],
+)
+def test_extraction_takes_the_published_order(text: str, found: float | None):
+    assert extract(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"<answer>\boxed{18}</answer>", 18.0),
+        (r"<answer>\boxed{7} or \boxed{18}</answer>", 18.0),
+        (r"<answer>\boxed{18}", None),  # a tag that stays open
+        ("<answer>18</answer>", None),
+        (r"\boxed{18}<answer></answer>", None),
+    ],
+)
+def test_strict_wants_a_box_in_a_closed_tag(text: str, found: float | None):
+    assert extract_strict(text) == found
+
+
+def test_the_rule_of_the_settings_gives_the_verdict_and_both_are_figures():
+    text = r"so \boxed{1,234}"
+    lenient, strict = TASK.verify(PROBLEM, text), Gsm8k(Gsm8kData(scoring="strict")).verify(PROBLEM, text)
+    assert (lenient.answer, lenient.score, lenient.correct) == ("1234", 1.0, True)
+    assert (strict.answer, strict.score, strict.correct) == (None, 0.0, False)
+    assert lenient.figures == strict.figures == {"published": 1.0, "strict": 0.0}
+
+
+def test_a_question_typed_by_a_person_has_no_gold_and_scores_nothing():
+    assert TASK.verify(TASK.ask("How many?"), r"\boxed{0}").score == 0.0
+
+
+def test_a_row_becomes_a_problem_with_its_solution():
+    found = TASK.problem_of(Row({"question": "How many?", "answer": "Add them.\n#### 1,234"}, "f", 1))
+    assert (found.prompt, found.answer, found.reference) == ("How many?", "1234", "Add them.\n#### 1,234")
+
+
+@pytest.mark.parametrize("row", [{"question": "q", "answer": "12"}, {"question": "", "answer": "#### 1"}, {"answer": "#### 1"}])
+def test_a_bad_row_is_named(row: dict):
+    with pytest.raises(DopsdError, match=r"^f:3: expected"):
+        TASK.problem_of(Row(row, "f", 3))
+
+
+def test_the_instructions_ask_for_what_strict_wants():
+    (message,) = TASK.messages(PROBLEM, "instructions")
+    assert message["role"] == "user" and message["content"].endswith("\n\nHow many?")
+    assert all(part in message["content"] for part in ("<reasoning>", "</reasoning>", "<answer>", "</answer>", r"\boxed{"))
+
+
+@given(garbage())
+def test_no_generation_raises(text: str):
+    assert 0.0 <= TASK.verify(PROBLEM, text).score <= 1.0
+
+
+@needs_golden
+def test_the_published_generations_get_the_published_scores():
+    scores = []
+    for row, verdict in judged(TASK):
+        parsed = None if verdict.answer is None else float(verdict.answer)
+        assert (parsed, verdict.score) == (row["parsed"], row["score"])
+        scores.append(verdict.score)
+    assert 100 * sum(scores) / len(scores) == pytest.approx(77.257, abs=5e-4)

@@ -1,0 +1,99 @@
+r"""MATH: which \boxed{} is the answer, which spellings are one, rows of the dataset, and the published scores."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from texts import garbage, judged, needs_golden
+
+from dopsd.config import Math500Data
+from dopsd.errors import DopsdError
+from dopsd.tasks.latex import is_same, normal
+from dopsd.tasks.math500 import Math500, extract, extract_strict
+from dopsd.tasks.sources import Row
+from dopsd.types import Problem
+
+TASK = Math500(Math500Data())
+PROBLEM = Problem("p", "What is it?", r"\frac{1}{2}")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"\boxed{1} and \boxed{\frac{1}{2}}", r"\frac{1}{2}"),  # the last, with its braces
+        (r"\boxed{1} and <answer> \boxed{2 </answer>", r"\boxed{2"),  # it stays open: the tag
+        (r"\boxed{1} and \boxed{2", None),
+        (r"<answer>\boxed{}</answer>", r"\boxed{}"),
+        ("2", "2"),  # no box: the whole text
+    ],
+)
+def test_extraction_takes_the_published_order(text: str, found: str | None):
+    assert extract(text) == found
+
+
+def test_strict_wants_a_box_in_a_closed_tag():
+    assert extract_strict(r"<answer>\boxed{x}</answer>") == "x"
+    assert extract_strict(r"\boxed{x}<answer>x</answer>") is None
+    assert extract_strict(r"<answer>\boxed{x}") is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1/2", r"\frac{1}{2}"),
+        ("0.5", r"\frac12"),
+        (".5", "0.5"),
+        (r"\dfrac1{72}", r"\tfrac{1}{72}"),
+        (r"\left( 3, \frac{\pi}{2} \right)", r"(3,\frac{\pi}{2})"),
+        (r"90^\circ", "90"),
+        (r"\$ 10\%", "10"),
+        (r"5\text{ inches}", "5"),
+        ("x = 5", "5"),
+        (r"\sqrt2", r"\sqrt{2}"),
+        ("10,\\!000", "10,000"),
+        ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "\\begin{pmatrix}1\\2\\end{pmatrix}"),
+    ],
+)
+def test_spellings_that_are_the_same(one: str, other: str):
+    assert is_same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("2/4", "1/2"), ("abc=5", "5"), ("x", "X"), (r"\sqrt{2}", "2"), ("", "0"), ("1,2", "12")]
+)
+def test_spellings_that_are_not(one: str, other: str):
+    assert not is_same(one, other)
+
+
+def test_what_has_no_normal_form_is_compared_as_written():
+    twice = r"1\text{ m}\text{ s}"
+    assert is_same(twice, twice) and not is_same(twice, "1")
+    assert normal(r"1\text{ m}") == "1"
+
+
+def test_a_question_typed_by_a_person_has_no_gold_and_scores_nothing():
+    assert TASK.verify(TASK.ask("What is it?"), r"\boxed{}").score == 0.0
+    assert TASK.verify(TASK.ask("What is it?"), "").score == 0.0
+
+
+def test_a_row_has_its_answer_or_a_solution_that_boxes_it():
+    solved = TASK.problem_of(Row({"problem": "q", "solution": r"\boxed{1}, so \boxed{x^{2}}."}, "f", 1))
+    assert (solved.answer, solved.reference) == ("x^{2}", r"\boxed{1}, so \boxed{x^{2}}.")
+    assert TASK.problem_of(Row({"problem": "q", "answer": "7", "solution": None}, "f", 1)).answer == "7"
+    with pytest.raises(DopsdError, match=r"^f:2: expected a text in column answer"):
+        TASK.problem_of(Row({"problem": "q", "solution": "none"}, "f", 2))
+
+
+@given(garbage())
+def test_no_generation_raises(text: str):
+    assert 0.0 <= TASK.verify(PROBLEM, text).score <= 1.0
+    assert is_same(text, text)
+
+
+@needs_golden
+def test_the_published_generations_get_the_published_scores():
+    scores = []
+    for row, verdict in judged(TASK):
+        assert (verdict.answer, verdict.score) == (row["parsed"], row["score"])
+        scores.append(verdict.score)
+    assert 100 * sum(scores) / len(scores) == pytest.approx(32.4)

@@ -1,0 +1,82 @@
+"""`dopsd params`: profiles are sound, written with their comments, and what changed is said."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from dopsd import profiles
+from dopsd.cli import main
+from dopsd.config import DOpsd, Lora
+from dopsd.params import checked, load_params
+
+LLADA = [name for name in profiles.names() if name != profiles.EMBEDDED]
+EVERY = list(itertools.product(LLADA, ("reference", "paper"), ("1x80gb", "4x80gb", "1xh200")))
+
+
+@pytest.mark.parametrize(("name", "preset", "hardware"), EVERY, ids="-".join)
+def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(name: str, preset: str, hardware: str):
+    raw = profiles.resolve(name, preset, hardware)
+    checked(raw, Path(name))
+    assert yaml.safe_load(profiles.render(raw)) == raw
+
+
+def test_the_shipped_params_are_the_embedded_profile_with_its_comments():
+    text = (ROOT / "params.yaml").read_text()
+    assert text == (ROOT / "dopsd/profiles/embedded.yaml").read_text()
+    assert profiles.render(profiles.resolve(profiles.EMBEDDED)) == text
+
+
+def test_reference_is_the_published_code_and_paper_its_equations():
+    reference = checked(profiles.resolve("llada-8b-gsm8k", "reference"), Path("p"))
+    assert reference.method.d_opsd == DOpsd()
+    assert reference.train.lora == Lora() and reference.train.learning_rate == 5e-6
+    paper = checked(profiles.resolve("llada-8b-math500", "paper"), Path("p")).method.d_opsd
+    assert (paper.reveal_scope, paper.loss_vocabulary, paper.reduction) == ("all_masked", "full", "mean")
+    assert (paper.updates_per_trajectory, paper.record, paper.clip) == (1, "all", 0.04)
+
+
+def test_hardware_changes_no_setting_that_decides_a_result():
+    parts = [profiles.flat(profiles.resolve("llada-8b-sudoku", "reference", h)) for h in ("1x80gb", "4x80gb", "1xh200")]
+    odd = {key for key in parts[0] if len({str(part[key]) for part in parts}) > 1}
+    assert {key.split(".")[-1] for key in odd} <= {"processes", "batch_size", "micro_batch_states", "gradient_checkpointing"}
+
+
+def test_a_profile_is_written_and_what_changed_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", "--profile", "embedded"]) == 0
+    first = Path("params.yaml").read_text()
+    capsys.readouterr()
+    assert main(["params", "--set", "train.learning_rate=5e-6", "--set", "method.d_opsd.clip=null"]) == 0
+    assert capsys.readouterr().out == "train.learning_rate: 0.001 -> 5e-06\n"
+    assert load_params().train.learning_rate == 5e-6
+    assert "# over all processes" in Path("params.yaml").read_text()
+    assert Path("work/params.before.yaml").read_text() == first
+    assert main(["params", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb"]) == 0
+    assert "launch.processes: 1 -> 4" in capsys.readouterr().out
+    assert load_params().matrix.tasks == ["gsm8k"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--profile", "llama"], "--profile llama: unknown; there is embedded, llada-8b-gsm8k"),
+        (["--profile", "llada-8b-gsm8k", "--preset", "best"], "--preset best: unknown; there is reference, paper"),
+        (["--profile", "llada-8b-gsm8k", "--hardware", "tpu"], "--hardware tpu: unknown; there is 1x80gb"),
+        (["--profile", "embedded", "--set", "train.updates"], "expected key=value"),
+        (["--profile", "embedded", "--set", "train.update=3"], "train.update: unknown key"),
+        (["--profile", "embedded", "--set", "train.updates.x=3"], "updates is a value, not a section"),
+        (["--profile", "embedded", "--set", "train.updates=["], "is not a YAML value"),
+        ([], "name a --profile: embedded"),
+    ],
+)
+def test_a_wrong_profile_or_change_writes_nothing(tmp_path, monkeypatch, capsys, words: list[str], said: str):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and len(err.strip().splitlines()) == 1
+    assert not Path("params.yaml").exists()

@@ -1,0 +1,68 @@
+"""`dopsd rehearse`: every stage of a LLaDA profile through two processes on rows of a file, then the real run's cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT
+
+from dopsd.cli import main
+from dopsd.launch import launch
+
+FOLDER = Path("work/rehearse/llada-8b-gsm8k")
+
+
+def rows(path: Path, first: int, count: int) -> Path:
+    made = [
+        {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"} for n in range(first, first + count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    return path
+
+
+def test_every_stage_of_a_profile_runs_and_its_cost_is_told(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    rows(Path("train.jsonl"), 0, 12)
+    rows(Path("test.jsonl"), 100, 6)
+    changes = ("train.path=train.jsonl", "test.path=test.jsonl", "validation=5")
+    words = [word for change in changes for word in ("--set", f"data.gsm8k.{change}")]
+    assert main(["rehearse", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb", *words]) == 0
+    out, err = capfd.readouterr()
+    assert "2 processes" in err and "every stage ran" in err and "Traceback" not in err
+    assert "memory of each GPU: about" in out and "4 x h100-80gb: about" in out
+    log = [json.loads(line) for line in next((FOLDER / "work").glob("train-*/log.jsonl")).read_text().splitlines()]
+    assert [row["update"] for row in log] == [1, 2] and log[0]["count/trajectories"] == 2 and log[0]["loss"] != 0.0
+    tested = json.loads((FOLDER / "runs/gsm8k/d_opsd/0/test/paired.json").read_text())
+    assert tested["protocols"].keys() == {"256", "512"} and tested["protocols"]["256"]["base"]["n"] == 4
+    assert len(list((FOLDER / "work/eval").glob("*/answers.1.jsonl"))) > 0  # the second process took its share
+
+
+def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    rows(Path("train.jsonl"), 0, 12)
+    Path("test.jsonl").write_text('{"question": "What?", "answer": "none"}\n')
+    words = ["--set", "data.gsm8k.train.path=train.jsonl", "--set", "data.gsm8k.test.path=test.jsonl"]
+    assert main(["rehearse", "--profile", "llada-8b-gsm8k", *words]) == 2
+    err = capfd.readouterr().err
+    assert "test.jsonl:1: expected an answer that ends in `#### number`" in err
+    assert "rehearse: prepare failed, as it would in the real run" in err and "Traceback" not in err
+
+
+def test_several_processes_end_with_the_status_and_line_of_the_one_that_failed(tmp_path):
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("processes: 1", "processes: 2"))
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dopsd", "train"]
+    found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert "data/sudoku/train.jsonl: no such file" in found.stderr and "Traceback" not in found.stderr
+
+
+def test_processes_that_end_well_have_status_zero(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    assert launch(2, ["check"]) == 0

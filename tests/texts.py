@@ -1,0 +1,42 @@
+"""Texts to verify: garbage that looks like generations, and the published generations with their published scores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from dopsd.types import Task, Verdict
+
+PUBLISHED = Path(os.environ.get("DOPSD_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+needs_golden = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published generations are not part of the repository")
+
+FRAGMENTS = [
+    *("\\boxed{", "\\boxed", "\\boxed{}", "{", "}", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "```"),
+    *("<|eot_id|>", "<|endoftext|>", "49 + 55 - 53"),
+    *("1", "23", "0" * 16, "1234341221434321", ".", ",", "-", "+", "*", "**", "/", "//", "=", "==", "(", ")", "9**9**9", "= 4"),
+    *("²", "٣", "１", "\0", "\n", " ", "\t", "\u2028", "\ud800", "$", "%", "\\$", "\\%", "nan", "inf", "1e999", "1_0", "0x1"),
+    *("\\frac", "\\frac1", "\\sqrt", "\\text{ ", "\\div", "\\times", "\\left", "\\\\", "x=", "\\!", "^\\circ", "\\dfrac12"),
+]
+
+
+def garbage() -> st.SearchStrategy[str]:
+    """Fragments that extraction looks for, in any order, some repeated into long runs."""
+    fragment = st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=5))
+    run = st.builds(lambda text, times: text * times, fragment, st.sampled_from([1, 1, 1, 2, 50, 600]))
+    return st.lists(run, max_size=12).map("".join)
+
+
+def golden(task: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (PUBLISHED / "golden" / f"{task}_256.jsonl").read_text().splitlines()]
+
+
+def judged(task: Task) -> Iterator[tuple[dict[str, Any], Verdict]]:
+    """Every published generation with the verdict on it."""
+    for row in golden(task.name):
+        yield row, task.verify(task.of_generation(row["question"], row["ground_truth"]), row["generation"])
