@@ -111,9 +111,9 @@ def _command(commands: argparse._SubParsersAction, name: str, help_text: str) ->
 def _export_command(commands: argparse._SubParsersAction) -> None:
     parser = _command(commands, "export", "write base and adapter as one model that plain transformers loads")
     parser.add_argument("--merged", action="store_true", help="add the adapter into the weights")
-    parser.add_argument("--adapter", type=Path, required=True, help="a checkpoint folder")
+    parser.add_argument("--adapter", type=Path, help="a checkpoint folder")
     parser.add_argument("--model", help="base model folder (default: model.path)")
-    parser.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
+    parser.add_argument("--out", type=Path, help="a folder that does not exist yet")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16 loses small changes")
 
 
@@ -173,9 +173,7 @@ FREE: dict[str, Callable[[argparse.Namespace], None]] = {  # commands that do no
 def _export(a: argparse.Namespace, params: Params) -> None:
     from dopsd.export import export
 
-    if not a.merged:
-        raise DopsdError("export: only --merged is there: an adapter alone is its checkpoint folder, which peft loads")
-    export(params, a.model, a.adapter, a.out, a.dtype)
+    export(a.model or params.model.path, a.adapter, a.out, a.dtype, a.merged)
 
 
 def _measure(a: argparse.Namespace, params: Params) -> None:

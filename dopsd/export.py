@@ -1,7 +1,7 @@
-"""`dopsd export --merged --adapter DIR --out DIR`: base and adapter as one folder that plain transformers loads.
+"""`dopsd export --merged --adapter runs/sudoku/d_opsd/0/best --out merged`: base and adapter as one plain checkpoint.
 
-In bfloat16 most of a small adapter's change is lost to rounding (a weight near 1 moves in steps of 1/128); float32 keeps
-it. What was lost is measured and said.
+The folder is read by AutoModelForMaskedLM.from_pretrained after `import dopsd.models`. The sum is taken in float32 and
+rounded once to the dtype that is written; what the rounding costs is measured and said.
 """
 
 from __future__ import annotations
@@ -11,66 +11,85 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.checkpoint import read_adapter
-from dopsd.config import Model, Params
+from dopsd.checkpoint import fsync_rename, read_adapter
+from dopsd.config import Model
 from dopsd.errors import DopsdError
 from dopsd.models import LlmPolicy, load_policy
-from dopsd.models.lora import changes, load_adapter, lora_of
+from dopsd.models.lora import adapted_layers, load_adapter, lora_of
 from dopsd.progress import say
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@dataclass
-class Loss:
-    """What rounding took from the adapter's change, summed over the adapted layers."""
-
-    asked: float = 0.0  # squared norm of the change
-    missed: float = 0.0  # squared norm of what the stored weights lack of it
-    weights: int = 0
-    still: int = 0  # weights that the change should have moved and did not
-
-    def add(self, before: Tensor, change: Tensor, after: Tensor) -> None:
-        """before, change and after are [out, in] in float32."""
-        self.asked += change.double().square().sum().item()
-        self.missed += (after.double() - before.double() - change.double()).square().sum().item()
-        self.weights += change.numel()
-        self.still += int(((after == before) & (change != 0)).sum())
-
-    @property
-    def share(self) -> float:
-        """Norm of the lost part over the norm of the change."""
-        return (self.missed / self.asked) ** 0.5 if self.asked else 0.0
-
-
-def export(params: Params, model: str | None, adapter: Path, out: Path, dtype: str) -> Loss:
-    """Write `out`: config, tokenizer and sharded safetensors under the hub's key names."""
     import torch
 
+SHARD = "5GB"  # as the hub's own; what is written at a time is copied once more in memory
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What writing W + D in a dtype costs: |round(W + D) - W - D| / |D|, and the share of weights that did not move.
+
+    `lost` passes 1 where the base is stored in a wider dtype and its own rounding is larger than the change.
+    """
+
+    lost: float
+    unmoved: float
+
+
+def export(base: str, adapter: Path | None, out: Path | None, dtype: str, is_merged: bool) -> Rounding:
+    """Write the merged model to `out`, which must not exist; needs host memory for one float32 copy of the model."""
+    if not is_merged or adapter is None or out is None:
+        raise DopsdError("export: give --merged --adapter <checkpoint folder> --out <new folder>; an adapter is one already")
     if out.exists():
-        raise DopsdError(f"--out {out}: it exists; name a folder that does not")
-    policy = load_policy(Model(path=model or params.model.path, dtype=dtype), lora_of(adapter), 0)
-    load_adapter(policy.adapted, read_adapter(adapter))
-    loss = merge(policy)
+        raise DopsdError(f"--out {out}: is there already; name a new folder or remove it")
+    policy = adapted_policy(base, adapter)
+    found = merge(policy, dtype)
+    write(policy, out)
+    say(f"export: {out}, {dtype}: rounding is off by {found.lost:.3%} of the adapter's change; {_advice(found, dtype)}")
+    return found
+
+
+def _advice(found: Rounding, dtype: str) -> str:
+    if dtype == "float32":
+        return "this is the adapted model"
+    return f"{found.unmoved:.1%} of the adapted weights did not change at all; --dtype float32 keeps the change"
+
+
+def adapted_policy(base: str, adapter: Path) -> LlmPolicy:
+    """The unquantised base in float32, on the CPU whatever there is, with the adapter in place."""
+    import torch
+
+    lora, tensors = lora_of(adapter), read_adapter(adapter)
+    policy = load_policy(Model(path=base, dtype="float32"), lora, 0, torch.device("cpu"))
+    load_adapter(policy.adapted, tensors)
+    return policy
+
+
+def merge(policy: LlmPolicy, dtype: str) -> Rounding:
+    """Add the adapter into the weights, layer by layer, and round them all to `dtype` in place."""
+    import torch
+
+    kind: torch.dtype = getattr(torch, dtype)
+    lost = changed = 0.0
+    unmoved = count = 0
+    for layer, change in adapted_layers(policy.adapted):
+        old = layer.weight.data  # [out, in]
+        new = (old + change).to(kind)
+        wide = new.double()  # so that only the rounding to `dtype` and that of the sum is measured
+        lost += (wide - old.double() - change.double()).square().sum().item()
+        changed += change.double().square().sum().item()
+        unmoved += (new == old.to(kind)).sum().item()
+        count += new.numel()
+        layer.weight.data = new
+    for p in policy.core.parameters():
+        p.data = p.data.to(kind)
+    return Rounding((lost / changed) ** 0.5 if changed else 0.0, unmoved / count)
+
+
+def write(policy: LlmPolicy, out: Path) -> None:
+    """Sharded safetensors, config and tokenizer, under a temporary name until they are whole."""
     half = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(half, ignore_errors=True)
-    plain = policy.adapted.unload()
-    plain.to(getattr(torch, dtype)).save_pretrained(half, max_shard_size="3GB")
+    half.mkdir(parents=True)
+    policy.adapted.unload().save_pretrained(half, max_shard_size=SHARD)
     policy.tokenizer.save_pretrained(half)
-    half.rename(out)
-    say(f"export: {out} in {dtype}: {loss.share:.2%} of the adapter's change was lost to rounding, and")
-    say(f"        {loss.still / loss.weights:.1%} of the adapted weights did not move at all")
-    if loss.share > 0.05:
-        say("        float32 would keep it: --dtype float32")
-    return loss
-
-
-def merge(policy: LlmPolicy) -> Loss:
-    """Add the adapter into the weights in place, in their dtype; a layer at a time in float32."""
-    loss = Loss()
-    for _, weight, change in changes(policy.adapted):
-        before = weight.data.float()
-        weight.data = (before + change).to(weight.dtype)
-        loss.add(before, change, weight.data.float())
-    return loss
+    fsync_rename(half, out)

@@ -76,7 +76,7 @@ def build_toy(base: Path, out: Path) -> None:
     from dopsd.stages.pretrain import initialise
 
     if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
-        from dopsd.models import load_tokenizer
+        from dopsd.models.tokens import load_tokenizer
 
         tokenizer, config = load_tokenizer(base), LladaConfig.from_pretrained(base)
         config = LladaConfig.from_dict(config.to_dict() | SHAPE)

@@ -1,124 +1,46 @@
-"""Checkpoint folders: the hub's layout and config as they are, and every way of being damaged refused by name."""
+"""Checkpoint folders: configs and weights that would be silently wrong are refused, and the tokens of a policy."""
 
 from __future__ import annotations
 
 import json
-import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_models import IDS_IN, KEEP, toy
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedTokenizerFast
+from torch import Tensor
+from toys import rewrite, save_toy, toy
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from dopsd.config import Lora, Model
 from dopsd.errors import DopsdError
 from dopsd.models import load_policy
-from dopsd.models.llada import LladaConfig
-from dopsd.models.loading import banned_ids, load_model, load_tokenizer
+from dopsd.models.llada_config import READ, LladaConfig
+from dopsd.models.loading import check_kernels, nf4
 
-PUBLISHED = {  # config.json of LLaDA-8B-Instruct on the hub
-    "activation_type": "silu",
-    "alibi": False,
-    "alibi_bias_max": 8.0,
-    "architectures": ["LLaDAModelLM"],
-    "attention_dropout": 0.0,
-    "attention_layer_norm": False,
-    "attention_layer_norm_with_affine": True,
-    "auto_map": {
-        "AutoConfig": "configuration_llada.LLaDAConfig",
-        "AutoModel": "modeling_llada.LLaDAModelLM",
-        "AutoModelForCausalLM": "modeling_llada.LLaDAModelLM",
-    },
-    "bias_for_layer_norm": False,
-    "block_group_size": 1,
-    "block_type": "llama",
-    "d_model": 4096,
-    "embedding_dropout": 0.0,
-    "embedding_size": 126464,
-    "eos_token_id": 126081,
-    "flash_attention": False,
-    "include_bias": False,
-    "include_qkv_bias": False,
-    "init_cutoff_factor": None,
-    "init_device": "meta",
-    "init_fn": "mitchell",
-    "init_std": 0.02,
-    "input_emb_norm": False,
-    "layer_norm_type": "rms",
-    "layer_norm_with_affine": True,
-    "mask_token_id": 126336,
-    "max_sequence_length": 4096,
-    "mlp_hidden_size": 12288,
-    "mlp_ratio": 4,
-    "model_type": "llada",
-    "multi_query_attention": None,
-    "n_heads": 32,
-    "n_kv_heads": 32,
-    "n_layers": 32,
-    "pad_token_id": 126081,
-    "precision": "amp_bf16",
-    "residual_dropout": 0.0,
-    "rms_norm_eps": 1e-05,
-    "rope": True,
-    "rope_full_precision": True,
-    "rope_theta": 500000.0,
-    "scale_logits": False,
-    "transformers_version": "4.46.3",
-    "use_cache": False,
-    "vocab_size": 126464,
-    "weight_tying": False,
-}
+PUBLISHED = json.loads(Path(__file__).with_name("llada_8b_instruct.json").read_text())  # config.json, as it is on the hub
 
 
-@pytest.fixture
-def base(prepared: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(prepared / "base", tmp_path / "base")
-
-
-def rewrite(base: Path, change) -> None:
-    """The weights with `change` made to their dictionary."""
-    tensors = load_file(base / "model.safetensors")
-    change(tensors)
-    save_file(tensors, base / "model.safetensors", metadata={"format": "pt"})
-
-
-def refused(base: Path, said: str) -> None:
-    with pytest.raises(DopsdError, match=said) as caught:
-        load_policy(Model(path=str(base)), None, 0)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("kv_heads", "is_tied"), [(4, False), (2, True)])
-def test_three_shards_come_back_byte_for_byte_under_the_published_names(tmp_path: Path, dtype, kv_heads, is_tied):
-    model = toy(kv_heads, is_tied).to(dtype)
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    model.save_pretrained(tmp_path, max_shard_size=size // 3 + size // 10)
-    assert len(list(tmp_path.glob("model-*-of-00003.safetensors"))) == 3
-    stored = {k: v for path in tmp_path.glob("*.safetensors") for k, v in load_file(path).items()}
-    assert stored.keys() == model.state_dict().keys()
-    assert {"model.transformer.wte.weight", "model.transformer.blocks.1.ff_out.weight"} <= stored.keys()
-    assert ("model.transformer.ff_out.weight" in stored) is not is_tied
-    assert all(torch.equal(stored[name], p) for name, p in model.state_dict().items())
-    back = AutoModelForMaskedLM.from_pretrained(tmp_path, dtype=dtype)
-    assert torch.equal(back(IDS_IN, KEEP).logits, model(IDS_IN, KEEP).logits)
-    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "llada"
-
-
-def test_the_published_config_is_read_as_it_is_and_its_code_is_never_run(tmp_path: Path):
+def test_the_published_config_loads_as_it_is(tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
-    assert isinstance(AutoConfig.from_pretrained(tmp_path), LladaConfig)
-    shape = toy().config.to_dict()
-    small = {name: shape[name] for name in PUBLISHED if name in shape and not isinstance(shape[name], bool | str | None)}
-    toy().save_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | small))
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert isinstance(config, LladaConfig)
+    assert {name: vars(config)[name] for name in READ} == {name: PUBLISHED[name] for name in READ}
+    assert (config.mask_token_id, config.eos_token_id, config.pad_token_id) == (126336, 126081, 126081)
+
+
+def test_a_folder_with_the_hubs_code_loads_without_running_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    model = save_toy(tmp_path)
     for name in ("configuration_llada.py", "modeling_llada.py"):
-        (tmp_path / name).write_text("raise SystemExit('remote code ran')")
-    found = load_model(Model(path=str(tmp_path)))
-    assert torch.equal(found(IDS_IN, KEEP).logits, toy()(IDS_IN, KEEP).logits)
+        (tmp_path / name).write_text("raise SystemExit('code of the folder was run')\n")
+    small = {name: value for name, value in model.config.to_dict().items() if name in PUBLISHED}
+    extra = {"auto_map": PUBLISHED["auto_map"], "architectures": PUBLISHED["architectures"]}
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | small | extra))
+    back = AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(back.model.transformer["wte"].weight, model.model.transformer["wte"].weight)
+    assert load_policy(Model(path=str(tmp_path)), None, 0).core.config.d_model == 32
 
 
 @pytest.mark.parametrize(
@@ -126,115 +48,193 @@ def test_the_published_config_is_read_as_it_is_and_its_code_is_never_run(tmp_pat
     [
         ({"rope_theta": None}, "lacks rope_theta"),
         ({"include_bias": True}, "include_bias: True"),
+        ({"activation_type": "swiglu"}, "activation_type: 'swiglu'"),
+        ({"layer_norm_type": "default"}, "layer_norm_type: 'default'"),
+        ({"alibi": True}, "alibi: True"),
         ({"scale_logits": True}, "scale_logits: True"),
+        ({"input_emb_norm": True}, "input_emb_norm: True"),
+        ({"include_qkv_bias": True}, "include_qkv_bias: True"),
         ({"residual_dropout": 0.1}, "residual_dropout: 0.1"),
-        ({"layer_norm_type": "low_precision"}, "layer_norm_type: 'low_precision'"),
+        ({"multi_query_attention": True}, "multi_query_attention: True"),
+        ({"block_group_size": 4}, "block_group_size: 4"),
+        ({"n_kv_heads": 3}, "n_heads of n_kv_heads 3"),
     ],
 )
-def test_a_config_that_would_be_silently_wrong_is_refused(base: Path, change: dict, said: str):
-    raw = json.loads((base / "config.json").read_text())
-    raw = {k: v for k, v in (raw | change).items() if v is not None}
-    (base / "config.json").write_text(json.dumps(raw))
-    refused(base, said)
+def test_a_config_that_would_be_silently_wrong_is_refused(tmp_path: Path, change: dict, said: str):
+    toy().save_pretrained(tmp_path)
+    rewrite(tmp_path / "config.json", **change)
+    with pytest.raises(DopsdError, match=said):
+        AutoModelForMaskedLM.from_pretrained(tmp_path)
 
 
-def test_missing_and_extra_tensors_are_named(base: Path):
-    rewrite(base, lambda t: t.update(stranger=t.pop("model.transformer.ln_f.weight")))
-    refused(base, r"missing tensors \(1\): model.transformer.ln_f.weight; .*not have \(1\): stranger; download")
+def test_the_config_of_the_embedded_model_states_what_it_always_did(tmp_path: Path):
+    toy().save_pretrained(tmp_path)
+    assert sorted(json.loads((tmp_path / "config.json").read_text())) == [
+        *("activation_type", "architectures", "attention_layer_norm", "block_type", "d_model", "dtype", "embedding_size"),
+        *("eos_token_id", "hidden_size", "include_bias", "layer_norm_type", "mask_token_id", "max_sequence_length"),
+        *("mlp_hidden_size", "model_type", "n_heads", "n_kv_heads", "n_layers", "num_attention_heads"),
+        *("num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "rope", "rope_full_precision", "rope_theta"),
+        *("tie_word_embeddings", "transformers_version", "vocab_size", "weight_tying"),
+    ]
 
 
-def test_a_tensor_of_another_shape_is_named(base: Path):
-    name = "model.transformer.blocks.0.q_proj.weight"
-    rewrite(base, lambda t: t.update({name: t[name][:-1].contiguous()}))
-    refused(base, r"tensors of another shape \(1\): model.transformer.blocks.0.q_proj.weight \[31, 32\] .*\[32, 32\]")
+NORM = "model.transformer.ln_f.weight"
 
 
-def test_a_weight_that_is_not_a_number_is_named(base: Path):
-    name = "model.transformer.blocks.1.up_proj.weight"
-    rewrite(base, lambda t: t[name][0].fill_(float("nan")))
-    refused(base, rf"tensors with NaN or infinity \(1\): {name}")
+def shard_with(folder: Path, name: str) -> Path:
+    return folder / json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name]
 
 
-def test_a_damaged_a_missing_and_an_unsafe_file_are_named(base: Path, tmp_path: Path):
-    whole = (base / "model.safetensors").read_bytes()
-    (base / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    refused(base, "model.safetensors is damaged")
-    (base / "model.safetensors").write_bytes(b"\xff" * 100)
-    refused(base, "model.safetensors is damaged")
-    (base / "model.safetensors").unlink()
-    (base / "pytest_model.bin").write_bytes(b"x")
-    refused(base, r"no model.safetensors .*can run code")
-    toy().save_pretrained(tmp_path / "parts", max_shard_size=20_000)
-    shard = sorted((tmp_path / "parts").glob("model-*"))[1]
-    shard.unlink()
-    refused(tmp_path / "parts", rf"missing files \(1\): {shard.name}")
-    (tmp_path / "parts/model.safetensors.index.json").write_text("{")
-    refused(tmp_path / "parts", "index.json is damaged")
+def change_tensor(folder: Path, change: dict[str, Tensor | None]) -> None:
+    """Replace, add or (None) remove tensors of the shard that holds the last norm, and of the index with it."""
+    path, index = shard_with(folder, NORM), folder / "model.safetensors.index.json"
+    tensors = {name: t for name, t in (load_file(path) | change).items() if t is not None}
+    save_file(tensors, path, metadata={"format": "pt"})
+    listed = {name: file for name, file in json.loads(index.read_text())["weight_map"].items() if file != path.name}
+    rewrite(index, weight_map=listed | dict.fromkeys(tensors, path.name))
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("change", "said"),
     [
-        ({"quantization": "nf4"}, r"model.quantization: nf4 needs (bitsandbytes, which is not installed|an NVIDIA GPU)"),
-        ({"attention": "flash_attention_2"}, r"model.attention: flash_attention_2 needs (flash_attn, which|an NVIDIA GPU)"),
+        ({NORM: None}, rf"1 tensor missing: {NORM}; download it again"),
+        ({"stranger": torch.ones(1)}, r"model-.*safetensors: 1 tensor unknown to config.json: stranger; download"),
+        ({NORM: torch.ones(31)}, rf"1 tensor of another shape \(first: \[31\] where config.json makes \[32\]\): {NORM}"),
+        ({NORM: torch.full([32], torch.nan)}, rf"1 tensor not finite .*: {NORM}; download"),
+        ({NORM: torch.tensor([torch.inf] + [0.0] * 31)}, rf"1 tensor not finite .*: {NORM}"),
     ],
 )
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so nothing is refused")
-def test_kernels_that_cannot_run_here_are_said_before_weights_load(base: Path, model: dict, said: str):
-    with pytest.raises(DopsdError, match=said):
-        load_model(Model(path=str(base), dtype="bfloat16", **model))
+def test_weights_that_do_not_fit_are_named(tmp_path: Path, change: dict, said: str):
+    save_toy(tmp_path)
+    change_tensor(tmp_path, change)
+    with pytest.raises(DopsdError, match=said) as raised:
+        load_policy(Model(path=str(tmp_path)), None, 0)
+    assert "\n" not in str(raised.value)
 
 
-def llada_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """A small tokenizer with LLaDA's special tokens: the mask is only an added one, and there is no template."""
-    special = ["<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-    words = {word: i for i, word in enumerate(["user", "assistant", "Hello", "<reasoning>", "[UNK]", "\n\n"])}
-    core = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
-    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=special[0], eos_token=special[1], pad_token=special[1])
-    made.add_special_tokens({"additional_special_tokens": special[2:]})
-    made.save_pretrained(folder)
-    return made
+def test_three_names_stand_for_many(tmp_path: Path):
+    save_toy(tmp_path)
+    change_tensor(tmp_path, {f"stranger{i}": torch.ones(1) for i in range(5)})
+    with pytest.raises(DopsdError, match=r"5 tensors unknown .*: stranger0, stranger1, stranger2, \.\.\.; download"):
+        load_policy(Model(path=str(tmp_path)), None, 0)
 
 
-def test_a_prompt_is_written_as_llada_was_taught(tmp_path: Path):
-    llada_tokenizer(tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    turns = [{"role": "user", "content": " Hello \n"}]
-    for asked in (True, False):
-        assert tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asked) == (
-            "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>"
-            "<|start_header_id|>assistant<|end_header_id|>\n\n"
-        )
-    assert tokenizer.padding_side == "left"
+def test_a_damaged_or_absent_shard_is_named(tmp_path: Path):
+    save_toy(tmp_path)
+    path = shard_with(tmp_path, NORM)
+    whole = path.read_bytes()
+    for content, said in ((whole[:-8], "damaged"), (whole[:4], "damaged"), (b"\xff" * 8 + whole[8:], "damaged")):
+        path.write_bytes(content)
+        with pytest.raises(DopsdError, match=rf"{path.name}: a {said} weight file .*; download it again"):
+            load_policy(Model(path=str(tmp_path)), None, 0)
+    path.unlink()
+    with pytest.raises(DopsdError, match=rf"{path.name}: \d tensors? missing with this file, which .*index.json names: "):
+        load_policy(Model(path=str(tmp_path)), None, 0)
 
 
-def test_an_answer_may_end_its_turn_and_the_text_but_not_write_masks_or_reserved_tokens(tmp_path: Path):
-    llada_tokenizer(tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    ids = tokenizer.get_vocab()
-    banned = banned_ids(tokenizer, ids["<|mdm_mask|>"], ids["<|endoftext|>"], len(tokenizer) + 2)
-    assert not {ids["<|eot_id|>"], ids["<|endoftext|>"], ids["Hello"]} & set(banned)
-    reserved = {len(tokenizer), len(tokenizer) + 1}
-    assert {ids["<|mdm_mask|>"], ids["<|startoftext|>"], ids["<|start_header_id|>"]} | reserved <= set(banned)
+def test_an_index_that_does_not_tell_the_truth_is_refused(tmp_path: Path):
+    save_toy(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    listed = json.loads(index.read_text())["weight_map"]
+    other = next(file for file in listed.values() if file != listed[NORM])
+    rewrite(index, weight_map=listed | {NORM: other})
+    with pytest.raises(DopsdError, match=rf"1 tensor (not )?there, though .*: {NORM}"):
+        load_policy(Model(path=str(tmp_path)), None, 0)
+    index.write_text("{")
+    with pytest.raises(DopsdError, match="not a whole index file"):
+        load_policy(Model(path=str(tmp_path)), None, 0)
 
 
-def test_a_prefill_starts_the_answer(base: Path):
-    policy = load_policy(Model(path=str(base)), None, 0)
-    turns = [{"role": "user", "content": "12"}]
-    plain, filled = policy.encode(turns).tolist(), policy.encode(turns, "<reasoning>").tolist()
-    assert filled == [*plain, policy.tokenizer.convert_tokens_to_ids("<reasoning>")]
+def test_pickled_weights_are_never_read(tmp_path: Path):
+    model = save_toy(tmp_path)
+    for path in tmp_path.glob("model*"):
+        path.unlink()
+    with pytest.raises(DopsdError, match=r"no weights; it needs model\.safetensors"):
+        load_policy(Model(path=str(tmp_path)), None, 0)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(DopsdError, match=r"only pytorch_model\.bin, and pickle files are not read; convert"):
+        load_policy(Model(path=str(tmp_path)), None, 0)
 
 
-def test_gradient_checkpointing_trains_the_same_adapter(base: Path):
-    lora = Lora(r=2, alpha=2, dropout=0.0)
+def test_a_folder_without_a_config_is_refused(tmp_path: Path):
+    with pytest.raises(DopsdError, match=r"no config\.json"):
+        load_policy(Model(path=str(tmp_path)), None, 0)
+
+
+def test_a_folder_of_another_kind_is_refused(tmp_path: Path):
+    save_toy(tmp_path)
+    for path in tmp_path.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(DopsdError, match=r"no tokenizer can be read there .*; copy tokenizer\.json"):
+        load_policy(Model(path=str(tmp_path)), None, 0)
+    for text in ("{", '{"model_type": "stranger"}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(DopsdError, match=r"config\.json: not that of a model known here") as raised:
+            load_policy(Model(path=str(tmp_path)), None, 0)
+        assert "\n" not in str(raised.value)
+
+
+def test_the_dtype_is_that_of_the_settings(tmp_path: Path):
+    save_toy(tmp_path)
+    assert load_policy(Model(path=str(tmp_path), dtype="bfloat16"), None, 0).core.dtype == torch.bfloat16
+    assert load_policy(Model(path=str(tmp_path)), None, 0).core.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("settings", "library"), [({"quantization": "nf4"}, "bitsandbytes"), ({"attention": "flash_attention_2"}, "flash_attn")]
+)
+def test_kernels_that_this_machine_lacks_are_refused(settings: dict, library: str, monkeypatch: pytest.MonkeyPatch):
+    model = Model(dtype="bfloat16", **settings)
+    monkeypatch.setattr("dopsd.models.loading.find_spec", lambda name: None)
+    with pytest.raises(DopsdError, match=rf"needs {library}, which is not installed: pip install"):
+        check_kernels(model, torch.device("cuda"))
+    monkeypatch.setattr("dopsd.models.loading.find_spec", lambda name: object())
+    with pytest.raises(DopsdError, match="needs an NVIDIA GPU"):
+        check_kernels(model, torch.device("cpu"))
+    check_kernels(model, torch.device("cuda"))
+
+
+def test_nf4_leaves_the_head_alone_and_not_the_blocks():
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    patterns = nf4().llm_int8_skip_modules
+    assert not should_convert_module("model.transformer.ff_out", patterns)
+    assert should_convert_module("model.transformer.blocks.0.ff_out", patterns)
+
+
+@pytest.mark.skipif(not (torch.cuda.is_available() and find_spec("bitsandbytes")), reason="needs a GPU and bitsandbytes")
+def test_nf4_quantises_the_blocks_and_trains(tmp_path: Path):
+    from bitsandbytes.nn import Linear4bit
+
+    save_toy(tmp_path)
+    lora = Lora(r=2, alpha=2, dropout=0.0, targets=["ff_out", "q_proj"])
+    policy = load_policy(Model(path=str(tmp_path), dtype="bfloat16", quantization="nf4"), lora, 0)
+    names = [name for name, module in policy.core.named_modules() if isinstance(module, Linear4bit)]
+    assert len(names) == 2 * 7 and all(".blocks." in name for name in names)
+    assert policy.core.get_output_embeddings().weight.dtype == torch.bfloat16 and policy.device.type == "cuda"
+    policy.use_gradient_checkpointing()
+    policy.head(policy.hidden(torch.tensor([[5, 6, 7]], device=policy.device), None)).square().mean().backward()
+    assert all(p.grad.any() for name, p in policy.trainable().items() if "lora_B" in name)
+    with pytest.raises(DopsdError, match="cannot be added into nf4 weights"), policy.merged():
+        pass
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_weights_go_to_the_gpu_of_this_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count() - 1))
+    model = save_toy(tmp_path)
+    policy = load_policy(Model(path=str(tmp_path)), None, 0)
+    assert policy.device == torch.device("cuda", torch.cuda.device_count() - 1)
+    assert all(torch.equal(p.cpu(), model.state_dict()[name]) for name, p in policy.core.state_dict().items())
+
+
+@pytest.mark.skipif(not (torch.cuda.is_available() and find_spec("flash_attn")), reason="needs a GPU and flash_attn")
+def test_flash_attention_agrees_with_sdpa(tmp_path: Path):
+    save_toy(tmp_path)
+    keep = torch.tensor([[False, False, True, True, True], [True] * 5])
     found = []
-    for is_saving in (False, True):
-        policy = load_policy(Model(path=str(base)), lora, 0)
-        if is_saving:
-            policy.save_memory()
-        policy.core.train()
-        policy.head(policy.hidden(torch.arange(4, 24).view(2, 10), None)).square().mean().backward()
-        found.append([p.grad for p in policy.trainable().values()])
-    assert any(grad.abs().max() > 0 for grad in found[0])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    for attention in ("sdpa", "flash_attention_2"):
+        policy = load_policy(Model(path=str(tmp_path), dtype="bfloat16", attention=attention), None, 0)
+        ids = torch.arange(5, 15, device=policy.device).view(2, 5)
+        found.append(policy.head(policy.hidden(ids, keep.to(policy.device)))[keep].float())
+    assert (found[0] - found[1]).norm() < 2e-2 * found[0].norm()

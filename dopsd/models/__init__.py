@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.models.loading import banned_ids, load_model, load_tokenizer
+from dopsd.errors import DopsdError
+from dopsd.models import llada  # noqa: F401  (registers model_type "llada": importing this package is enough to load one)
+from dopsd.models.loading import load_base, own_device
+from dopsd.models.lora import attach, merged_weights
+from dopsd.models.tokens import banned_ids, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +26,6 @@ class LlmPolicy:
     """A masked diffusion model behind the Policy protocol. `ema` is a shadow adapter, where the teacher wants one."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, lora: Lora | None, seed: int) -> None:
-        from dopsd.models.lora import attach
-
         self.core = model
         self.tokenizer = tokenizer
         self.adapted = attach(model, lora, seed) if lora else None
@@ -33,7 +36,8 @@ class LlmPolicy:
         self.max_length = model.config.max_sequence_length
         self.mask_id = model.config.mask_token_id
         self.eos_id = model.config.eos_token_id
-        self.banned_ids = banned_ids(tokenizer, self.mask_id, self.eos_id, self.vocabulary)
+        self.banned_ids = banned_ids(tokenizer, model.config)
+        self.is_merged = False
 
     @property
     def device(self) -> torch.device:
@@ -50,21 +54,9 @@ class LlmPolicy:
 
     def reference(self) -> AbstractContextManager[None]:
         """The initial policy: adapters off."""
+        if self.is_merged:
+            raise DopsdError("merged: the initial policy is not there while adapters are in the weights", exit_code=1)
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
-
-    def merged(self) -> AbstractContextManager[None]:
-        """The adapter added into the weights, in their own precision: faster, and rounded."""
-        from dopsd.models.lora import merged
-
-        return merged(self.adapted) if self.adapted else nullcontext()
-
-    def save_memory(self) -> None:
-        """Recompute each layer in the backward pass instead of keeping its activations."""
-        import warnings
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # the method has a newer name in newer versions of transformers
-            self.core.gradient_checkpointing_enable({"use_reentrant": False})
 
     def teacher(self) -> AbstractContextManager[None]:
         """base: the initial policy; live: the student's own weights; ema: their moving average. None has dropout."""
@@ -81,6 +73,22 @@ class LlmPolicy:
                 self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)
 
     @contextmanager
+    def merged(self) -> Iterator[None]:
+        """The student with its adapters in the weights: faster, and in bfloat16 rounded, so that its figures say so."""
+        with merged_weights(self.adapted) if self.adapted else nullcontext():
+            self.is_merged = self.adapted is not None
+            try:
+                yield
+            finally:
+                self.is_merged = False
+
+    def use_gradient_checkpointing(self) -> None:
+        """Recompute each block's activations in the backward pass: less memory, the same gradients."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # newer transformers have another name for it
+            self.core.gradient_checkpointing_enable({"use_reentrant": False})
+
+    @contextmanager
     def _without_dropout(self) -> Iterator[None]:
         was_training, parameters = self.core.training, self.trainable()
         live = {name: p.data for name, p in parameters.items()}
@@ -95,6 +103,7 @@ class LlmPolicy:
                 p.data = live[name]
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
+        """Token ids [P] of the chat with the assistant's header, and how its answer starts."""
         import torch
 
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) + prefill
@@ -106,7 +115,7 @@ class LlmPolicy:
         return self.tokenizer.decode(row[: row.index(self.eos_id)] if self.eos_id in row else row)
 
 
-def load_policy(model: Model, lora: Lora | None, seed: int) -> LlmPolicy:
-    """Weights and tokenizer from `model.path`, on this process's device, in eval mode, with a fresh adapter if asked."""
-    weights = load_model(model)
+def load_policy(model: Model, lora: Lora | None, seed: int, device: torch.device | None = None) -> LlmPolicy:
+    """Weights and tokenizer from `model.path`, in eval mode, with a fresh adapter if asked; by default on own_device()."""
+    weights = load_base(model, device or own_device())
     return LlmPolicy(weights, load_tokenizer(Path(model.path)), lora, seed)

@@ -1,12 +1,9 @@
-"""A checkpoint folder, read strictly: every tensor that the config asks for, none besides, of its shape, and finite.
-
-The safetensors headers are compared before any weight is read: transformers would fill a missing tensor with noise.
-"""
+"""A checkpoint folder against its config, before any weight loads: every tensor there, none too many, of its shape."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,39 +13,31 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig
 
-INDEX, WHOLE = "model.safetensors.index.json", "model.safetensors"
-SHOWN = 3  # names in a message
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+AGAIN = "download it again"
+
+Shapes = dict[str, tuple[int, ...]]
 
 
 def check_folder(folder: Path, config: PretrainedConfig) -> None:
-    """Raise DopsdError where names or shapes of the stored tensors are not those of the config's model."""
-    expected, found = expected_shapes(config), stored_shapes(folder)
-    missing, extra = expected.keys() - found.keys(), found.keys() - expected.keys()
-    odd = {n for n in expected.keys() & found.keys() if expected[n] != found[n]}
-    shapes = [f"{n} {list(found[n])} (config.json gives {list(expected[n])})" for n in sorted(odd)]
-    faults = [_named("missing tensors", missing), _named("tensors that this model does not have", extra)]
-    faults.append(_named("tensors of another shape", shapes))
-    if any(faults):
-        raise DopsdError(f"model.path {folder}: {'; '.join(filter(None, faults))}; download or copy the folder again")
+    """Compare the headers of the weight files with the tensors that the config calls for; nothing is loaded."""
+    expected, found = expected_shapes(config), {}
+    for path, listed in weight_files(folder).items():
+        shapes = _header(path)
+        if listed is not None:
+            _refuse(path, f"not there, though {INDEX} says so", listed - set(shapes))
+            _refuse(path, f"there, though {INDEX} does not say so", set(shapes) - listed)
+        _refuse(path, "unknown to config.json", set(shapes) - set(expected))
+        odd = {name for name, shape in shapes.items() if shape != expected[name]}
+        first = next(iter(sorted(odd)), "")
+        sizes = f" (first: {list(shapes[first])} where config.json makes {list(expected[first])})" if odd else ""
+        _refuse(path, f"of another shape{sizes}", odd)
+        found |= shapes
+    _refuse(folder, "missing", set(expected) - set(found))
 
 
-def check_finite(folder: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Raise DopsdError for weights with NaN or infinity: a copy that went wrong loads without complaint."""
-    bad = [name for name, tensor in tensors if tensor.is_floating_point() and not bool(tensor.isfinite().all())]
-    if bad:
-        raise DopsdError(
-            f"model.path {folder}: {_named('tensors with NaN or infinity', bad)}; download or copy the folder again"
-        )
-
-
-def _named(what: str, names: Iterable[str]) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{what} ({len(names)}): {', '.join(names[:SHOWN])}{more}" if names else ""
-
-
-def expected_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the model's tensors, without making any."""
+def expected_shapes(config: PretrainedConfig) -> Shapes:
+    """Names and shapes of the tensors that a checkpoint of this config holds; no memory is taken."""
     import torch
     from transformers import AutoModelForMaskedLM
 
@@ -57,37 +46,61 @@ def expected_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def stored_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Names and shapes from the headers of the folder's safetensors files."""
-    found: dict[str, tuple[int, ...]] = {}
-    for path in _files(folder):
-        found |= _header(folder, path)
-    return found
+def weight_files(folder: Path) -> dict[Path, set[str] | None]:
+    """The weight files, each with the tensors that the index says are in it; None where there is no index."""
+    if (folder / WHOLE).is_file():
+        return {folder / WHOLE: None}
+    if not (folder / INDEX).is_file():
+        pickled = sorted(path.name for path in folder.glob("*.bin"))
+        what = f"only {pickled[0]}, and pickle files are not read; convert it to" if pickled else "no weights; it needs"
+        raise DopsdError(f"{folder}: {what} {WHOLE}, or shards with {INDEX}")
+    listed: dict[Path, set[str] | None] = {}
+    try:
+        for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items():
+            listed.setdefault(folder / Path(file).name, set()).add(name)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise DopsdError(f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}") from error
+    for path, names in listed.items():
+        if not path.is_file():
+            _refuse(path, f"missing with this file, which {INDEX} names", names)
+    return listed
 
 
-def _files(folder: Path) -> list[Path]:
-    if (folder / INDEX).is_file():
-        try:
-            named = json.loads((folder / INDEX).read_text())["weight_map"].values()
-        except (ValueError, KeyError, AttributeError) as error:
-            raise DopsdError(f"model.path {folder}: {INDEX} is damaged; download or copy it again") from error
-        files = sorted({folder / name for name in named})
-    elif (folder / WHOLE).is_file():
-        files = [folder / WHOLE]
-    else:
-        other = " (.bin and .pt files are not read: they can run code)" if [*folder.glob("*.bin"), *folder.glob("*.pt")] else ""
-        raise DopsdError(f"model.path {folder}: no {WHOLE} or {INDEX}{other}; expected a checkpoint in safetensors")
-    absent = [path.name for path in files if not path.is_file()]
-    if absent:
-        raise DopsdError(f"model.path {folder}: {_named('missing files', absent)}; download or copy the folder again")
-    return files
-
-
-def _header(folder: Path, path: Path) -> dict[str, tuple[int, ...]]:
+def _header(path: Path) -> Shapes:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, "pt") as tensors:
-            return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise DopsdError(f"model.path {folder}: {path.name} is damaged ({error}); download or copy it again") from error
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DopsdError(f"{path}: a damaged weight file ({error}); {AGAIN}") from error
+
+
+def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the weight files, one at a time."""
+    from safetensors import safe_open
+
+    for path in weight_files(folder):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name)
+
+
+def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    """Refuse weights with infinities or NaN in them; the extremes tell, without a copy."""
+    odd = {name for name, t in tensors if t.is_floating_point() and not _is_finite(t)}
+    _refuse(folder, "not finite (NaN or infinite)", odd)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    import torch
+
+    return bool(torch.stack(torch.aminmax(tensor.detach())).isfinite().all())
+
+
+def _refuse(path: Path, what: str, names: set[str] | None) -> None:
+    """One line with the first three names and how many there are, unless there are none."""
+    if names:
+        count = f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
+        shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+        raise DopsdError(f"{path}: {count} {what}: {shown}; {AGAIN}")

@@ -6,78 +6,18 @@ module registers model_type "llada" with AutoConfig and AutoModelForMaskedLM; th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
 from dopsd.errors import DopsdError
-
-READ = (  # fields of config.json that change what is computed: each must be there, none has a silent default
-    *("d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_hidden_size", "vocab_size", "embedding_size"),
-    *("weight_tying", "max_sequence_length", "rope_theta", "rms_norm_eps", "mask_token_id", "eos_token_id"),
-)
-FIXED = {  # values that this class computes; any other would load and be silently wrong
-    "block_type": "llama",
-    "activation_type": "silu",
-    "rope": True,
-    "rope_full_precision": True,
-    "include_bias": False,
-    "attention_layer_norm": False,
-    "layer_norm_type": "rms",
-}
-ABSENT = {  # fields of the published file for what this class leaves out: another value is refused as well
-    **dict.fromkeys(("alibi", "scale_logits", "input_emb_norm", "include_qkv_bias", "bias_for_layer_norm"), False),
-    **dict.fromkeys(("attention_dropout", "embedding_dropout", "residual_dropout"), 0.0),
-    "layer_norm_with_affine": True,
-    "block_group_size": 1,
-}
-
-
-class LladaConfig(PretrainedConfig):
-    """Shape of a LLaDA model; the defaults are LLaDA-8B's published values, and are never used to fill a file."""
-
-    model_type = "llada"
-
-    def __init__(
-        self,
-        d_model: int = 4096,
-        n_heads: int = 32,
-        n_kv_heads: int = 32,
-        n_layers: int = 32,
-        mlp_hidden_size: int = 12288,
-        vocab_size: int = 126464,
-        embedding_size: int = 126464,
-        weight_tying: bool = False,
-        max_sequence_length: int = 4096,
-        rope_theta: float = 500000.0,
-        rms_norm_eps: float = 1e-5,
-        mask_token_id: int = 126336,
-        eos_token_id: int = 126081,
-        **others: Any,
-    ) -> None:
-        values = dict(locals())
-        for name in READ:
-            setattr(self, name, values[name])
-        self.num_hidden_layers, self.hidden_size = n_layers, d_model
-        self.num_attention_heads, self.num_key_value_heads = n_heads, n_kv_heads
-        super().__init__(eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | others))
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **others: Any) -> LladaConfig:
-        missing = [name for name in READ if name not in config_dict]
-        if missing:
-            raise DopsdError(f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is read")
-        for name, value in (FIXED | ABSENT).items():
-            if config_dict.get(name, value) != value:
-                raise DopsdError(f"config.json has {name}: {config_dict[name]!r}; this model computes {value!r} only")
-        names = {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings"}
-        return super().from_dict({k: v for k, v in config_dict.items() if k not in names}, **others)
+from dopsd.models.llada_config import LladaConfig
 
 
 class RMSNorm(nn.Module):
@@ -109,17 +49,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
 
 
-class LladaBlock(GradientCheckpointingLayer):
+class LladaBlock(nn.Module):
     """Attention over the whole sequence, then a SwiGLU feed-forward; both pre-normalised."""
 
-    is_causal = False  # read by the attention functions
+    is_causal = False  # this and the group size are read by transformers' attention functions
 
     def __init__(self, config: LladaConfig) -> None:
         super().__init__()
-        self.config = config
         width, head = config.d_model, config.d_model // config.n_heads
+        self.config = config
         self.heads, self.kv_heads = config.n_heads, config.n_kv_heads
-        self.num_key_value_groups = config.n_heads // config.n_kv_heads  # read by the attention functions
+        self.num_key_value_groups = self.heads // self.kv_heads
         self.attn_norm = RMSNorm(width, config.rms_norm_eps)
         self.ff_norm = RMSNorm(width, config.rms_norm_eps)
         self.q_proj = nn.Linear(width, width, bias=False)
@@ -148,6 +88,9 @@ class LladaBlock(GradientCheckpointingLayer):
 class LladaTrunk(nn.Module):
     """Everything but the language-model head's application: ids -> normalised hidden states."""
 
+    gradient_checkpointing = False  # set, with the function below, by model.gradient_checkpointing_enable()
+    _gradient_checkpointing_func: Callable[..., Tensor]
+
     def __init__(self, config: LladaConfig) -> None:
         super().__init__()
         self.config = config
@@ -165,13 +108,18 @@ class LladaTrunk(nn.Module):
         """ids [B, T], attention_mask [B, T] with False on padding -> [B, T, D]."""
         width = self.config.d_model // self.config.n_heads
         rope = rope_tables(ids.shape[1], width, self.config.rope_theta, ids.device)
-        mask = attention_mask
-        if mask is not None and self.config._attn_implementation == "sdpa":  # flash attention unpads by the flat mask
-            mask = mask[:, None, None, :].bool()
+        mask = self._mask(attention_mask)
+        is_recomputing = self.gradient_checkpointing and torch.is_grad_enabled()  # also in eval mode: dropout may be 0
         x = self.transformer["wte"](ids)
         for block in self.transformer["blocks"]:
-            x = block(x, rope, mask)
+            x = self._gradient_checkpointing_func(block, x, rope, mask) if is_recomputing else block(x, rope, mask)
         return self.transformer["ln_f"](x)
+
+    def _mask(self, attention_mask: Tensor | None) -> Tensor | None:
+        """What the attention function takes: flash attention [B, T] to unpad by, sdpa [B, 1, 1, T]; both boolean."""
+        if attention_mask is None or self.config._attn_implementation.startswith("flash"):
+            return attention_mask
+        return attention_mask[:, None, None, :].bool()
 
 
 class LladaForMaskedLM(PreTrainedModel):
@@ -183,10 +131,13 @@ class LladaForMaskedLM(PreTrainedModel):
     _no_split_modules = ("LladaBlock",)
     _supports_sdpa = True
     _supports_flash_attn = True
+    _supports_attention_backend = True
     supports_gradient_checkpointing = True
 
     def __init__(self, config: LladaConfig) -> None:
         super().__init__(config)
+        if config._attn_implementation not in ALL_ATTENTION_FUNCTIONS:
+            raise DopsdError(f"attention {config._attn_implementation!r} is not one that LLaDA has; use sdpa")
         self.model = LladaTrunk(config)
         self.post_init()
 

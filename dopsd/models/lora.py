@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dopsd.errors import DopsdError
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from dopsd.config import Lora
+
+CONFIG = "adapter_config.json"
+TARGETS = r".*\.blocks\.\d+\.({})"  # filled with the names, so that a head of the same name is never adapted
+PLAIN = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias")
 
 
 def block_modules(model: PreTrainedModel) -> list[str]:
@@ -41,7 +45,7 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=rf".*\.blocks\.\d+\.({'|'.join(sorted(lora.targets))})",
+        target_modules=TARGETS.format("|".join(sorted(lora.targets))),
         base_model_name_or_path="base",
     )
     with torch.random.fork_rng(), warnings.catch_warnings():
@@ -55,7 +59,7 @@ def adapter_tensors(peft_model: nn.Module) -> dict[str, Tensor]:
     """The adapter's weights under peft's own file names."""
     from peft import get_peft_model_state_dict
 
-    state = get_peft_model_state_dict(peft_model, save_embedding_layers=False)
+    state = get_peft_model_state_dict(peft_model, save_embedding_layers=False)  # "auto" would compare with the folder base
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
 
 
@@ -64,65 +68,61 @@ def save_config(peft_model: nn.Module, folder: Path) -> None:
     peft_model.peft_config["default"].save_pretrained(str(folder))
 
 
-def check_config(peft_model: nn.Module, folder: Path) -> None:
-    """Refuse an adapter that was trained with another scaling or other targets: its weights would load all the same."""
-    saved, config = lora_of(folder), peft_model.peft_config["default"]
-    ours = {"r": config.r, "alpha": config.lora_alpha, "targets": _names(config.target_modules)}
-    odd = [
-        f"{name} {vars(saved)[name]} (train.lora gives {value})" for name, value in ours.items() if vars(saved)[name] != value
-    ]
-    if odd:
-        raise DopsdError(f"{folder}: the adapter was trained with {', '.join(odd)}; set train.lora to what it was")
-
-
-def _names(targets: str | list[str]) -> list[str]:
-    """Layer names out of the pattern that `attach` writes, or of the list that other tools do."""
-    return sorted(re.findall(r"\w+", targets.rpartition("(")[2]) if isinstance(targets, str) else targets)
+def read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise DopsdError(f"{folder}: no {CONFIG}; name the folder of a checkpoint") from error
+    except ValueError as error:
+        raise DopsdError(f"{path}: not valid JSON ({error}); restore it from where the adapter came") from error
+    if not isinstance(found, dict):
+        raise DopsdError(f"{path}: expected settings by name, found a {type(found).__name__}; restore it")
+    return found
 
 
 def lora_of(folder: Path) -> Lora:
-    """The settings that an adapter was trained with, from its adapter_config.json."""
+    """The LoRA settings that a checkpoint was trained with, from peft's file; plain LoRA only."""
+    from pydantic import ValidationError
+
     from dopsd.config import Lora
 
+    saved = read_config(folder)
+    odd = [name for name in PLAIN if saved.get(name)] + (["bias"] if saved.get("bias", "none") != "none" else [])
+    if odd or saved.get("peft_type", "LORA") != "LORA":
+        raise DopsdError(f"{folder / CONFIG}: {', '.join(odd) or saved['peft_type']} is set; only plain LoRA can be read")
     try:
-        saved = json.loads((folder / "adapter_config.json").read_text())
-        shape = {"r": saved["r"], "alpha": saved["lora_alpha"], "dropout": float(saved["lora_dropout"])}
-        return Lora(**shape, targets=_names(saved["target_modules"]))
-    except OSError as error:
-        raise DopsdError(f"{folder}: no adapter_config.json; expected a checkpoint folder of `dopsd train`") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DopsdError(f"{folder}/adapter_config.json: not a LoRA config of peft ({type(error).__name__})") from error
+        return Lora(
+            r=saved["r"],
+            alpha=saved["lora_alpha"],
+            dropout=saved.get("lora_dropout", 0.0),
+            targets=_targets(saved["target_modules"]),
+        )
+    except (KeyError, ValidationError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
+        raise DopsdError(f"{folder / CONFIG} {what}; name a checkpoint that this program or peft wrote") from error
 
 
-def changes(peft_model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
-    """Each adapted layer's name, its frozen weight W [out, in] and the adapter's change scale x B A in float32."""
-    from peft.tuners.lora import LoraLayer
-
-    for name, layer in peft_model.named_modules():
-        if isinstance(layer, LoraLayer):
-            a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
-            change = layer.scaling["default"] * (b.float() @ a.float())
-            yield name.removeprefix("base_model.model."), layer.get_base_layer().weight, change.detach()
+def _targets(saved: str | list[str]) -> list[str]:
+    """Module names: from the pattern that attach() writes, or as other tools list them. Anything else is left to fail."""
+    if not isinstance(saved, str):
+        return saved
+    inside = re.fullmatch(re.escape(TARGETS).replace(r"\{\}", r"([\w|]+)"), saved)
+    return inside[1].split("|") if inside else []
 
 
-@contextmanager
-def merged(peft_model: nn.Module) -> Iterator[None]:
-    """Weights W + change, rounded to their dtype, adapters off; afterwards the old weights, bit for bit.
+def _faults(error: Any) -> str:
+    return "; ".join(f"{fault['loc'][0]} {fault['input']!r}: {fault['msg']}" for fault in error.errors())
 
-    Subtracting the change again would not give them back in bfloat16, so they are kept.
-    """
-    found = list(changes(peft_model))
-    if any(not weight.is_floating_point() for _, weight, _ in found):
-        raise DopsdError("merged: 4-bit weights cannot take an adapter; set model.quantization to none with it")
-    kept = [(weight, weight.data) for _, weight, _ in found]
-    try:
-        for _, weight, change in found:
-            weight.data = (weight.data.float() + change).to(weight.dtype)
-        with peft_model.disable_adapter():
-            yield
-    finally:
-        for weight, old in kept:
-            weight.data = old
+
+def check_config(peft_model: nn.Module, folder: Path) -> None:
+    """Refuse an adapter that was trained with another scaling or other targets: its weights would load all the same."""
+    saved, config = lora_of(folder), peft_model.peft_config["default"]
+    ours = {"r": config.r, "alpha": config.lora_alpha, "targets": sorted(_targets(config.target_modules))}
+    theirs = {"r": saved.r, "alpha": saved.alpha, "targets": sorted(saved.targets)}
+    odd = [f"{name} {theirs[name]} (train.lora gives {value})" for name, value in ours.items() if theirs[name] != value]
+    if odd:
+        raise DopsdError(f"{folder}: the adapter was trained with {', '.join(odd)}; set train.lora to what it was")
 
 
 def load_adapter(peft_model: nn.Module, tensors: dict[str, Tensor]) -> None:
@@ -134,3 +134,33 @@ def load_adapter(peft_model: nn.Module, tensors: dict[str, Tensor]) -> None:
     if odd:
         raise DopsdError(f"adapter: its tensors are not those of this LoRA config (first differences: {', '.join(odd)})")
     set_peft_model_state_dict(peft_model, tensors)
+
+
+def adapted_layers(peft_model: nn.Module) -> Iterator[tuple[nn.Linear, Tensor]]:
+    """Every adapted base layer and its change scale * B @ A in float32 [out, in], one at a time."""
+    from peft.tuners.lora import LoraLayer
+
+    for module in peft_model.modules():
+        if isinstance(module, LoraLayer):
+            change = module.lora_B["default"].weight.float() @ module.lora_A["default"].weight.float()
+            yield module.get_base_layer(), (change * module.scaling["default"]).detach()
+
+
+@contextmanager
+def merged_weights(peft_model: nn.Module) -> Iterator[None]:
+    """Adapters added into the weights, rounded to the model's dtype; afterwards the kept originals are put back.
+
+    Subtracting instead would not bring the bits back. Costs a second copy of the adapted weights.
+    """
+    kept: list[tuple[nn.Linear, Tensor]] = []
+    try:
+        for layer, change in adapted_layers(peft_model):
+            if not layer.weight.is_floating_point():
+                raise DopsdError("merged: adapters cannot be added into nf4 weights; set model.quantization to none")
+            kept.append((layer, layer.weight.data))
+            layer.weight.data = (layer.weight.data.float() + change).to(layer.weight.dtype)
+        with peft_model.disable_adapter():
+            yield
+    finally:
+        for layer, original in kept:
+            layer.weight.data = original

@@ -87,7 +87,7 @@ class Loop:
             raise DopsdError(f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {task}")
         self.policy = load_policy(params.model, params.train.lora, seed)
         if self.settings.gradient_checkpointing:
-            self.policy.save_memory()
+            self.policy.use_gradient_checkpointing()
         cut = Asked(self.task, self.problems, "train", params.model.prompt_style).share_cut(self.policy, params.sampling)
         if cut:
             say(f"train: {cut:.0%} of the prompts are cut to their last {params.sampling.max_prompt_tokens} tokens")

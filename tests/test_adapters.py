@@ -1,0 +1,205 @@
+"""LoRA adapters: what they touch, the settings in their files, and adding them into the weights, for a while or for good."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import small_params
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from toys import save_toy, toy
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from dopsd.checkpoint import ADAPTER
+from dopsd.cli import main
+from dopsd.config import Lora, Model
+from dopsd.errors import DopsdError
+from dopsd.export import export
+from dopsd.models import LlmPolicy, load_policy
+from dopsd.models.lora import adapter_tensors, block_modules, load_adapter, lora_of, save_config
+
+LORA = Lora(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
+IDS = torch.randint(2, 20, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    save_toy(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def trained(base: Path, size: float = 0.1, dtype: str = "float32", lora: Lora = LORA) -> LlmPolicy:
+    """A policy whose adapter's B is not zero."""
+    policy = load_policy(Model(path=str(base), dtype=dtype), lora, 0)
+    for i, p in enumerate(policy.trainable().values()):
+        torch.nn.init.normal_(p, std=size, generator=torch.Generator().manual_seed(i))
+    return policy
+
+
+def saved(policy: LlmPolicy, folder: Path) -> Path:
+    folder.mkdir()
+    save_config(policy.adapted, folder)
+    save_file(adapter_tensors(policy.adapted), folder / ADAPTER)
+    return folder
+
+
+@torch.no_grad()
+def logits(policy: LlmPolicy) -> Tensor:
+    return policy.head(policy.hidden(IDS, None))
+
+
+def test_lora_adapts_blocks_and_never_the_head(base: Path):
+    policy = load_policy(Model(path=str(base)), LORA, 0)
+    names = adapter_tensors(policy.adapted)
+    assert len(names) == 2 * 2 * 2 and all(".blocks." in name for name in names)
+    assert block_modules(toy()) == ["attn_out", "ff_out", "ff_proj", "k_proj", "q_proj", "up_proj", "v_proj"]
+    with pytest.raises(DopsdError, match="not those of this LoRA config"):
+        load_adapter(policy.adapted, dict(list(names.items())[1:]))
+
+
+def test_adapters_start_as_the_base_and_differ_by_seed_only_in_a(base: Path):
+    first, second = (adapter_tensors(load_policy(Model(path=str(base)), LORA, seed).adapted) for seed in (0, 1))
+    assert all(not t.any() for name, t in first.items() if "lora_B" in name)
+    assert all(not torch.equal(t, second[name]) for name, t in first.items() if "lora_A" in name)
+
+
+def test_lora_settings_are_read_back_from_a_checkpoint(base: Path, tmp_path: Path):
+    settings = Lora(r=3, alpha=7, dropout=0.25, targets=["ff_out", "k_proj", "q_proj"])
+    folder = saved(trained(base, lora=settings), tmp_path / "adapter")
+    assert lora_of(folder) == settings
+    change(folder, target_modules=["q_proj", "up_proj"])  # as other tools write it
+    assert lora_of(folder).targets == ["q_proj", "up_proj"]
+
+
+def change(folder: Path, **changes: object) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"use_dora": True}, "use_dora is set; only plain LoRA"),
+        ({"bias": "all"}, "bias is set"),
+        ({"peft_type": "IA3"}, "IA3 is set"),
+        ({"r": 0}, "has r 0"),
+        ({"r": None}, "has r None"),
+        ({"target_modules": ".*"}, "has targets"),
+        ({"target_modules": "all-linear"}, "has targets"),
+        ({"target_modules": None}, "has targets"),
+    ],
+)
+def test_odd_lora_settings_are_refused(base: Path, tmp_path: Path, changes: dict, said: str):
+    folder = saved(trained(base), tmp_path / "adapter")
+    change(folder, **changes)
+    with pytest.raises(DopsdError, match=said) as raised:
+        lora_of(folder)
+    assert "\n" not in str(raised.value) and "adapter_config.json" in str(raised.value)
+
+
+def test_missing_or_broken_lora_settings_are_refused(tmp_path: Path):
+    with pytest.raises(DopsdError, match=r"no adapter_config\.json"):
+        lora_of(tmp_path)
+    for text, said in (("{", "not valid JSON"), ("[]", "found a list"), ("{}", "lacks 'r'")):
+        (tmp_path / "adapter_config.json").write_text(text)
+        with pytest.raises(DopsdError, match=said):
+            lora_of(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_merged_adapters_compute_as_adapted_and_leave_no_trace(base: Path, dtype: str):
+    policy = trained(base, dtype=dtype)
+    before = {name: p.clone() for name, p in policy.core.named_parameters()}
+    adapted = logits(policy)
+    with policy.merged():
+        gap = (logits(policy) - adapted).norm() / adapted.norm()
+        with pytest.raises(DopsdError, match="initial policy"), policy.reference():
+            pass
+    assert 0 < gap < (1e-5 if dtype == "float32" else 2e-2)
+    assert all(torch.equal(p, before[name]) for name, p in policy.core.named_parameters())
+    assert torch.equal(logits(policy), adapted)
+    with policy.reference():
+        assert not torch.allclose(logits(policy), adapted, atol=0.1)
+
+
+def test_weights_come_back_after_an_error_too(base: Path):
+    policy = trained(base)
+    adapted = logits(policy)
+    with pytest.raises(RuntimeError, match="within"), policy.merged():
+        raise RuntimeError("within")
+    assert torch.equal(logits(policy), adapted)
+
+
+def test_merged_bfloat16_weights_are_the_rounded_sums(base: Path):
+    policy = trained(base, size=0.01, dtype="bfloat16")
+    layer = policy.core.model.transformer["blocks"][0].q_proj
+    a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    expected = (layer.base_layer.weight.float() + 2 * b.float() @ a.float()).bfloat16()
+    with policy.merged():
+        assert torch.equal(layer.base_layer.weight, expected)
+
+
+def test_a_float32_export_is_the_adapted_model_for_plain_transformers(base: Path, tmp_path: Path):
+    policy = trained(base)
+    found = export(str(base), saved(policy, tmp_path / "adapter"), tmp_path / "deep" / "out", "float32", is_merged=True)
+    assert found.lost < 1e-5
+    plain = AutoModelForMaskedLM.from_pretrained(tmp_path / "deep" / "out").eval()
+    with torch.no_grad():
+        assert (plain(IDS).logits - logits(policy)).abs().max() < 1e-5
+    assert set(plain.state_dict()) == set(toy().state_dict())
+    assert AutoTokenizer.from_pretrained(tmp_path / "deep" / "out").mask_token_id == 1
+    assert torch.equal(logits(load_policy(Model(path=str(tmp_path / "deep" / "out")), None, 0)), plain(IDS).logits)
+
+
+def test_a_bfloat16_export_says_what_rounding_costs(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    policy = trained(base, size=0.02)
+    adapter, out = saved(policy, tmp_path / "adapter"), tmp_path / "out"
+    found = export(str(base), adapter, out, "bfloat16", is_merged=True)
+    old = toy().state_dict()
+    new = AutoModelForMaskedLM.from_pretrained(out).state_dict()
+    tensors = load_file(adapter / ADAPTER)
+    lost, changed, unmoved, count = 0.0, 0.0, 0, 0
+    for name, a in tensors.items():
+        if "lora_A" in name:
+            key = name.removeprefix("base_model.model.").replace("lora_A.", "")
+            delta = 2 * tensors[name.replace("lora_A", "lora_B")].double() @ a.double()
+            lost += ((new[key].double() - old[key].double() - delta) ** 2).sum()
+            changed += (delta**2).sum()
+            unmoved += int((new[key] == old[key].bfloat16()).sum())
+            count += delta.numel()
+    assert count == 2 * (32 * 32 + 32 * 48) and all(t.dtype == torch.bfloat16 for t in new.values())
+    assert found.lost == pytest.approx(float((lost / changed) ** 0.5), rel=1e-4) and found.lost > 0.1
+    assert found.unmoved == unmoved / count and 0 < found.unmoved < 1
+    said = capsys.readouterr().err
+    assert f"{found.lost:.3%} of the adapter's change" in said and f"{found.unmoved:.1%} of the adapted weights" in said
+
+
+def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path, tmp_path: Path):
+    adapter, out = saved(trained(base), tmp_path / "adapter"), tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(DopsdError, match="is there already"):
+        export(str(base), adapter, out, "float32", is_merged=True)
+    out.rmdir()
+    (base / "tokenizer.json").unlink()
+    with pytest.raises(DopsdError):
+        export(str(base), adapter, out, "float32", is_merged=True)
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_the_export_command(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    adapter = saved(trained(base), tmp_path / "adapter")
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(yaml.safe_dump(small_params()))
+    assert main(["export", "--adapter", str(adapter), "--out", "out"]) == 2
+    assert "give --merged" in capsys.readouterr().err
+    assert main(["export", "--merged", "--adapter", str(adapter), "--out", "out"]) == 0  # model.path is base
+    shutil.move(base, tmp_path / "elsewhere")
+    assert main(["export", "--merged", "--adapter", str(adapter), "--model", "elsewhere", "--out", "again"]) == 0
+    names = sorted(p.name for p in Path("out").iterdir())
+    assert names == sorted(p.name for p in Path("again").iterdir())
+    assert all((Path("out") / n).read_bytes() == (Path("again") / n).read_bytes() for n in names)

@@ -1,0 +1,78 @@
+"""What a policy reads and may write: the embedded tokenizer, LLaDA's prompt, and the tokens that are never sampled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from toys import llada_tokenizer, rewrite, save_toy, toy
+
+from dopsd.config import Model
+from dopsd.errors import DopsdError
+from dopsd.models import load_policy
+from dopsd.models.tiny import build_tokenizer
+
+
+def test_the_embedded_tokenizer_is_one_token_a_character_and_a_tag():
+    tokenizer = build_tokenizer()
+    text = "<reasoning>12 a\n</reasoning><answer>3</answer>"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(ids) == 1 + 5 + 1 + 1 + 1 + 1
+    assert tokenizer.decode(ids) == text
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": " 12 "}], tokenize=False, add_generation_prompt=True)
+    assert prompt == "<|startoftext|><|user|>12<|assistant|>"
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id != tokenizer.mask_token_id
+
+
+def test_special_tokens_but_the_end_of_text_can_never_be_sampled(tmp_path: Path):
+    save_toy(tmp_path)
+    policy = load_policy(Model(path=str(tmp_path)), None, 0)
+    assert policy.mask_id in policy.banned_ids and policy.eos_id not in policy.banned_ids
+    rows = list(range(len(policy.tokenizer), 112))
+    named = [i for i in policy.banned_ids if i not in rows]
+    assert len(named) == 6  # mask, start of text, three roles, the sign for unknown characters
+    assert set(rows) <= set(policy.banned_ids)
+
+
+@pytest.fixture
+def as_llada(tmp_path: Path) -> Path:
+    """A toy checkpoint whose tokenizer is LLaDA's in its special tokens."""
+    toy().save_pretrained(tmp_path)
+    tokenizer = llada_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    mask, eos = tokenizer.convert_tokens_to_ids(["<|mdm_mask|>", "<|endoftext|>"])
+    toy_rows = {"mask_token_id": mask, "eos_token_id": eos, "pad_token_id": eos}
+    rewrite(tmp_path / "config.json", **toy_rows)
+    odd = {"tokenizer_class": "PreTrainedTokenizerFast", "trust_remote_code": True, "gmask_token": "[gMASK]", "backend": None}
+    rewrite(tmp_path / "tokenizer_config.json", **odd)  # as the published file has them
+    return tmp_path
+
+
+def test_lladas_prompt_is_the_published_one(as_llada: Path):
+    policy = load_policy(Model(path=str(as_llada)), None, 0)
+    system = {"role": "system", "content": "Be brief.\n"}
+    asked = [system, {"role": "user", "content": "  2+2? "}]
+    expected = (
+        "<|startoftext|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
+        "<|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    )
+    assert policy.tokenizer.decode(policy.encode(asked)) == expected
+    ids = policy.encode(asked)
+    assert ids[0] == policy.tokenizer.bos_token_id and (ids == policy.tokenizer.bos_token_id).sum() == 1
+    assert policy.tokenizer.decode(policy.encode(asked, "<a> ")) == expected + "<a> "
+
+
+def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as_llada: Path):
+    policy = load_policy(Model(path=str(as_llada)), None, 0)
+    tokenizer = policy.tokenizer
+    assert tokenizer.mask_token is None and policy.mask_id == tokenizer.convert_tokens_to_ids("<|mdm_mask|>")
+    names = [*("<|startoftext|>", "[CLS]", "[gMASK]", "<|reserved_token_0|>", "<role>", "</role>"), "<|arithmetic_start|>"]
+    names += ["<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>"]
+    assert policy.banned_ids == [*sorted(tokenizer.convert_tokens_to_ids(names)), *range(len(tokenizer), 112)]
+
+
+def test_a_mask_that_is_an_ordinary_token_is_refused(as_llada: Path):
+    rewrite(as_llada / "config.json", mask_token_id=3)
+    with pytest.raises(DopsdError, match=r"mask_token_id 3 of config\.json must be one of its special tokens"):
+        load_policy(Model(path=str(as_llada)), None, 0)
