@@ -1,0 +1,173 @@
+"""LLaDA-8B's shape with random bfloat16 weights: one batch of rollouts and one d-OPSD trajectory in both presets.
+
+`python benchmarks/llada_8b.py` on a GPU prints seconds, peak memory and model-FLOP utilisation against the matmul rate
+measured in the same run, as a table and as JSON (--out). `--toy` runs the same on a CPU in seconds, to check the script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dopsd import profiles
+from dopsd.config import Params
+from dopsd.estimate import Shape, lora_parameters
+from dopsd.methods import load_method
+from dopsd.models import LlmPolicy
+from dopsd.models.llada import LladaConfig, LladaForMaskedLM
+from dopsd.params import checked
+from dopsd.sampling import Draw, denoise
+from dopsd.scoring import decoding
+from dopsd.teacher import states_by_update
+from dopsd.types import Rollout
+
+PROMPT = 200
+TOY = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
+
+
+class AnyTokens:
+    """A tokenizer with a word for every id, of which only the mask is special: random weights speak no language."""
+
+    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
+
+    def __init__(self, config: LladaConfig) -> None:
+        self.all_special_ids = [config.mask_token_id, config.eos_token_id]
+        self.words = {str(i): i for i in range(config.embedding_size)}
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.words
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A policy at one shape with the settings of a preset."""
+
+    params: Params
+    policy: LlmPolicy
+    shape: Shape
+    ceiling: float  # measured matmul rate, FLOP/s
+
+
+def policy_of(params: Params, config: LladaConfig, device: torch.device) -> LlmPolicy:
+    """Random weights made on the device in bfloat16; the adapter's B is random too, so that it is not skipped by zeros."""
+    torch.manual_seed(0)
+    old = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    config._attn_implementation = params.model.attention
+    with torch.device(device):
+        model = LladaForMaskedLM(config)
+    torch.set_default_dtype(old)
+    policy = LlmPolicy(model.eval().requires_grad_(False), AnyTokens(config), params.train.lora, 0)  # type: ignore[arg-type]
+    policy.core.to(device)
+    return policy
+
+
+def timed(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Result, seconds and peak gigabytes of one call."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    started = time.monotonic()
+    found = work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0
+    return found, time.monotonic() - started, peak
+
+
+def matmul_rate(device: torch.device, size: int) -> float:
+    """FLOP/s of square bfloat16 products, after a warm-up."""
+    a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    for _ in range(3):
+        a @ a
+    _, seconds, _ = timed(device, lambda: [a @ a for _ in range(20)])
+    return 20 * 2 * size**3 / seconds
+
+
+def rollouts(bench: Bench, size: int) -> tuple[list[Rollout], dict[str, float]]:
+    device, config = bench.policy.device, bench.shape.config
+    prompt = torch.randint(0, config.eos_token_id, (PROMPT,), device=device)
+    draws = [Draw(f"p{i}", 0, prompt, i) for i in range(size)]
+    d = decoding(bench.params.sampling, 0.9)
+    denoise(bench.policy, draws[:1], d)  # warm-up
+    found, seconds, peak = timed(device, lambda: denoise(bench.policy, draws, d))
+    work = size * d.steps * bench.shape.forward(PROMPT + d.gen_length)
+    return found, {"rows": size, "seconds": seconds, "peak_gb": peak, "mfu": work / seconds / bench.ceiling}
+
+
+def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
+    """All updates that one kept trajectory feeds: forward, backward, clip, step."""
+    params, policy, t = bench.params, bench.policy, bench.params.train
+    method = load_method("d_opsd", params, NoTask(), policy, 0)  # type: ignore[arg-type]
+    if t.gradient_checkpointing:
+        policy.use_gradient_checkpointing()
+    parameters = list(policy.trainable().values())
+    optimizer = torch.optim.AdamW(parameters, lr=5e-6)
+    updates = states_by_update([rollout], params.method.d_opsd, method.geometry, (0, 0))
+    policy.core.train(t.lora.dropout > 0)
+
+    def one_pass() -> None:
+        for states in updates:
+            for part in states.split(t.micro_batch_states):
+                method.loss(policy, part).total.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, t.grad_clip)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    one_pass()  # warm-up
+    _, seconds, peak = timed(policy.device, one_pass)
+    policy.core.eval()
+    count = sum(len(states) for states in updates)
+    work = count * bench.shape.state(PROMPT + params.sampling.gen_length, is_checkpointed=False)  # useful work only
+    figures = {"states": count, "updates": len(updates), "seconds": seconds, "peak_gb": peak}
+    return figures | {"mfu": work / seconds / bench.ceiling}
+
+
+class NoTask:
+    """Random weights solve nothing: the trajectory is trained on as it is."""
+
+    name, graded, scoring, instructions = "none", False, "published", ""
+
+
+def settings(preset: str, hardware: str, changes: list[str], is_toy: bool) -> Params:
+    raw = profiles.with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), changes)
+    if is_toy:
+        raw = profiles.with_changes(raw, ["sampling.gen_length=64", "sampling.steps=32", "sampling.batch_size=2"])
+    return checked(raw, Path("profile"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hardware", default="1xh200")
+    parser.add_argument("--rows", type=int, default=16, help="rollouts in the batch")
+    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
+    parser.add_argument("--toy", action="store_true")
+    parser.add_argument("--out", type=Path)
+    a = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ceiling = matmul_rate(device, 256 if a.toy else 8192)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "matmul_tflops": ceiling / 1e12, "toy": a.toy}
+    for preset in ("reference", "paper"):
+        params = settings(preset, a.hardware, a.changes, a.toy)
+        config = LladaConfig(**TOY) if a.toy else LladaConfig()
+        (policy, seconds, peak) = timed(device, lambda p=params, c=config: policy_of(p, c, device))
+        bench = Bench(params, policy, Shape(config, lora_parameters(config, params)), ceiling)
+        sampled, rolled = rollouts(bench, 2 if a.toy else a.rows)
+        found[preset] = {"made": {"seconds": seconds, "peak_gb": peak}, "rollouts": rolled}
+        found[preset]["trajectory"] = trajectory(bench, sampled[0])
+        del policy, bench
+    print(json.dumps(found, indent=1))
+    if a.out:
+        a.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
