@@ -1,6 +1,6 @@
 """Garbage through every verifier: `python benchmarks/verifiers.py [count]` prints mean and slowest milliseconds a text.
 
-Texts are seeded random fragments of what extraction looks for, up to a few thousand characters, with long runs.
+10,000 examples of hypothesis, then as many long texts of random fragments of what extraction looks for.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from texts import FRAGMENTS
+from hypothesis import HealthCheck, given, settings
+from texts import FRAGMENTS, garbage
 
 from dopsd.config import Data
 from dopsd.tasks import load_task
@@ -23,13 +24,30 @@ LONGEST = 4000  # characters: about 512 tokens
 ASKED = {"sudoku": "0204032001400402", "gsm8k": "How many?", "math500": "What is it?", "countdown": "49 55 53 51"}
 
 
-def garbage(draw: random.Random) -> str:
-    length, parts = draw.randint(0, LONGEST), []
-    while length > 0:
-        part = draw.choice([*FRAGMENTS, "so we add ", "word "]) * draw.choice([1, 1, 1, 1, 3, 20, 1000])
-        parts.append(part[:length])
-        length -= len(part)
-    return "".join(parts)
+def long_garbage(count: int) -> list[str]:
+    """Seeded random fragments, up to a few thousand characters, with long runs."""
+    draw, texts = random.Random(0), []
+    for _ in range(count):
+        length, parts = draw.randint(0, LONGEST), []
+        while length > 0:
+            part = draw.choice([*FRAGMENTS, "so we add ", "word "]) * draw.choice([1, 1, 1, 1, 3, 20, 1000])
+            parts.append(part[:length])
+            length -= len(part)
+        texts.append("".join(parts))
+    return texts
+
+
+def hypothesis_garbage(count: int) -> list[str]:
+    """Examples of the strategy that the tests use; it looks for odd ones."""
+    texts: list[str] = []
+
+    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(garbage())
+    def keep(text: str) -> None:
+        texts.append(text)
+
+    keep()
+    return texts
 
 
 def problem_of(task: Task) -> Problem:
@@ -49,14 +67,16 @@ def milliseconds(task: Task, texts: list[str]) -> list[float]:
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
-    draw = random.Random(0)
-    texts = [garbage(draw) for _ in range(count)]
-    sys.stdout.write(f"{count} texts, {sum(map(len, texts)) / count:.0f} characters on average\n")
-    for name in ASKED:
-        taken = milliseconds(load_task(name, Data()), texts)
-        mean = sum(taken) / count
-        sys.stdout.write(f"{name:10} mean {mean:.3f} ms, slowest {max(taken):.1f} ms\n")
-        assert mean < 1, f"{name}: mean over 1 ms"
+    for made in (hypothesis_garbage, long_garbage):
+        texts = made(count)
+        sys.stdout.write(
+            f"{made.__name__}: {len(texts)} texts, {sum(map(len, texts)) / len(texts):.0f} characters on average\n"
+        )
+        for name in ASKED:
+            taken = milliseconds(load_task(name, Data()), texts)
+            mean = sum(taken) / len(texts)
+            sys.stdout.write(f"{name:10} mean {mean:.3f} ms, slowest {max(taken):.1f} ms\n")
+            assert mean < 1, f"{name}: mean over 1 ms"
 
 
 if __name__ == "__main__":
