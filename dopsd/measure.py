@@ -136,21 +136,23 @@ def _track(params: Params, task: str, fingerprint: str, report: dict[str, Any], 
         client.set_terminated(run_id)
 
 
+def _percent(value: float, interval: tuple[float, float]) -> str:
+    return f"{100 * value:.2f}  [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+
+
 def _show(report: dict[str, Any], as_json: bool) -> None:
     console = Console(soft_wrap=True)
     if as_json:
         console.out(json.dumps({k: v for k, v in report.items() if k != "per_problem"}, indent=1), highlight=False)
         return
-    table = Table(box=SIMPLE)
-    rows = {"accuracy": (report["accuracy"], report["interval"])}
+    p, name = report["protocol"], f"{report['task']} {report['split']}"
+    rows = {"accuracy": _percent(report["accuracy"], report["interval"])}
     if report["attempts"] > 1:
-        rows[f"pass@{report['attempts']}"] = (report["pass_at_k"], report["pass_at_k_interval"])
-    for column in ("task", "split", "length", "n", *rows, *report["figures"]):
-        table.add_column(column, no_wrap=True)
-    cells = [f"{100 * v:.2f} [{100 * low:.2f}, {100 * high:.2f}]" for v, (low, high) in rows.values()]
-    others = [f"{100 * v:.2f}" for v in report["figures"].values()]
-    p = report["protocol"]
-    table.add_row(report["task"], report["split"], str(p["gen_length"]), str(report["n"]), *cells, *others)
+        rows[f"pass@{report['attempts']}"] = _percent(report["pass_at_k"], report["pass_at_k_interval"])
+    rows |= {label.replace("_", " "): f"{100 * v:.2f}" for label, v in report["figures"].items() if label != report["scoring"]}
+    table = Table("%", f"{name}, {report['n']} problems, length {p['gen_length']}", box=SIMPLE)
+    for row in rows.items():
+        table.add_row(*row)
     console.print(table)
     odd = [n for n, is_so in (("unmasked padding", not p["mask_padding"]), (p["autocast"], p["autocast"] != "none")) if is_so]
     odd += ["adapter merged into the weights"] if p["merged"] else []
