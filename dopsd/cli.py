@@ -56,8 +56,9 @@ def build_parser() -> argparse.ArgumentParser:
     follow.add_argument("--params", type=Path, default=Path("params.yaml"))
     for argument in ("task", "method", "seed"):
         _cell_argument(follow, argument)
-    sample = _command(commands, "sample", "print a model's answer to a puzzle, step by step")
-    sample.add_argument("problem", nargs="?", help="a puzzle, 16 digits with 0 for blanks (default: the first test problem)")
+    sample = _command(commands, "sample", "print a model's answer to a problem, step by step")
+    asked = "a question, or a puzzle of 16 digits with 0 for blanks (default: the first test problem)"
+    sample.add_argument("problem", nargs="?", help=asked)
     _cell_argument(sample, "task")
     sample.add_argument("--adapter", type=Path, help="a checkpoint folder (default: the base model)")
     sample.add_argument("--temperature", type=float, default=0.0)
@@ -226,7 +227,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return dispatch(arguments, words)
     except DopsdError as error:
-        print(f"dopsd: {error}", file=sys.stderr)
+        rank = os.environ.get("RANK", "0")
+        if rank == "0" or error.exit_code < 128:  # a signal reaches all processes: one of them says it
+            print(f"dopsd: {f'process {rank}: ' if rank != '0' else ''}{error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("dopsd: interrupted; the same command continues", file=sys.stderr)

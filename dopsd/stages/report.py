@@ -99,6 +99,7 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
     can be read.
     """
     from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
 
     tokens, revealed, shown = found["tokens"], found["revealed_at"], found["shown"]
     is_legible = len(tokens) <= LEGIBLE
@@ -111,6 +112,7 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
         axis.imshow(cells, ListedColormap(COLOURS), vmin=0, vmax=len(COLOURS) - 1, extent=extent, aspect="auto")
         axis.set(title=title, xlabel="position in the answer", ylabel="step")
         axis.set_xticks(range(0, len(tokens) + 1, found["block_length"]))
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
         for edge in range(0, len(tokens) + 1, found["block_length"]):
             axis.axvline(edge, color="black", lw=0.8)
         if is_legible:
