@@ -42,6 +42,7 @@ class Evaluator:
         sections = {"sampling": protocol.model_dump(), "model": self.params.model.model_dump(), "split": self.split}
         sections |= {"bootstrap": self.params.evaluate.bootstrap, "task": self.task.name, "scoring": self.task.scoring}
         sections |= {"trials": asdict(self.trials), "instructions": self.task.instructions}
+        sections |= {"lora": self.lora.model_dump() if adapter else None}
         data = data_files(self.task.name, self.split)
         code = ("dopsd.answering", "dopsd.models", f"dopsd.tasks.{self.task.name}")
         return WORK / "eval" / f"{digest}.{fingerprint(sections, [*data, *base_files(self.params)], *code)}.json"

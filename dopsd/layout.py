@@ -41,7 +41,8 @@ def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
     sections = {name: dump[name] for name in ("model", "sampling", "train")}
     sections |= {"task": task, "seed": seed, "method": method, method: dump["method"][method]}
     sections |= {"scoring": dump["data"][task]["scoring"]}
-    files = [*data_files(task, "train"), *base_files(params)]
+    prompt = dump["data"][task]["prompt_file"]
+    files = [*data_files(task, "train"), *base_files(params), *([Path(prompt)] if prompt else [])]
     code = ("dopsd.stages.train", f"dopsd.tasks.{task}", f"dopsd.methods.{method}")
     return WORK / f"train-{checkpoint.fingerprint(sections, files, *code)}"
 

@@ -238,3 +238,10 @@ def test_flash_attention_agrees_with_sdpa(tmp_path: Path):
         ids = torch.arange(5, 15, device=policy.device).view(2, 5)
         found.append(policy.head(policy.hidden(ids, keep.to(policy.device)))[keep].float())
     assert (found[0] - found[1]).norm() < 2e-2 * found[0].norm()
+
+
+def test_attention_left_to_the_machine_is_sdpa_without_a_gpu():
+    from dopsd.models.loading import attention_of
+
+    assert attention_of(Model(attention="auto", dtype="bfloat16"), torch.device("cpu")) == "sdpa"
+    assert attention_of(Model(attention="auto"), torch.device("cuda", 0)) == "sdpa"  # float32 has no flash attention

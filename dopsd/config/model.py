@@ -15,7 +15,7 @@ class Model(Section):
     path: str = "base"
     dtype: Literal["float32", "bfloat16"] = "float32"
     quantization: Literal["none", "nf4"] = "none"
-    attention: Literal["sdpa", "flash_attention_2"] = "sdpa"
+    attention: Literal["auto", "sdpa", "flash_attention_2"] = "sdpa"
     prompt_style: Literal["compact", "instructions"] = "instructions"
 
     @model_validator(mode="after")

@@ -36,6 +36,14 @@ def check_kernels(model: Model, device: torch.device) -> None:
                 raise DopsdError(f"model.{key}: {value} needs an NVIDIA GPU and there is none here; leave the key out")
 
 
+def attention_of(model: Model, device: torch.device) -> str:
+    """`auto` is flash attention where its package, a GPU and a half precision are there, else sdpa."""
+    if model.attention != "auto":
+        return model.attention
+    can_flash = find_spec("flash_attn") is not None and device.type == "cuda" and model.dtype == "bfloat16"
+    return "flash_attention_2" if can_flash else "sdpa"
+
+
 def nf4() -> BitsAndBytesConfig:
     """4-bit NormalFloat with doubly quantised scales, computing in bfloat16 (QLoRA, arXiv 2305.14314)."""
     import torch
@@ -83,7 +91,7 @@ def read_weights(model: Model, device: torch.device) -> PreTrainedModel:
     return AutoModelForMaskedLM.from_pretrained(
         model.path,
         dtype=getattr(torch, model.dtype),
-        attn_implementation=model.attention,
+        attn_implementation=attention_of(model, device),
         quantization_config=None if model.quantization == "none" else nf4(),
         device_map=None if device.type == "cpu" else {"": device},
         use_safetensors=True,
