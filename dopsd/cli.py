@@ -129,15 +129,15 @@ def _score_command(commands: argparse._SubParsersAction) -> None:
 
 
 def _cell_argument(parser: argparse.ArgumentParser, name: str) -> None:
-    if name == "seed":
-        parser.add_argument("--seed", type=int, default=0, help="seed of the run (default 0)")
-    else:
-        default = {"task": "sudoku", "method": "d_opsd"}[name]
-        parser.add_argument(f"--{name}", default=default, help=f"{name} (default {default})")
+    kind = int if name == "seed" else str
+    parser.add_argument(f"--{name}", type=kind, help=f"{name} of the run (default: the first of params.yaml's matrix)")
 
 
-def _check_names(arguments: argparse.Namespace, params: Params) -> None:
-    """A task or method that does not exist is refused before anything is imported for it."""
+def _complete(arguments: argparse.Namespace, params: Params) -> None:
+    """What was not named is the first of the matrix; what does not exist is refused before anything is imported for it."""
+    for name, listed in (("task", params.matrix.tasks), ("method", params.matrix.methods), ("seed", params.matrix.seeds)):
+        if name in vars(arguments) and vars(arguments)[name] is None:
+            setattr(arguments, name, listed[0])
     for name, section in (("task", params.data), ("method", params.method)):
         known = sorted(type(section).model_fields)
         value = vars(arguments).get(name)
@@ -189,7 +189,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         FREE[arguments.command](arguments)
         return 0
     params = load_params(arguments.params)
-    _check_names(arguments, params)
+    _complete(arguments, params)
     if arguments.command in PARALLEL and params.launch.processes > 1:
         from dopsd.launch import is_started, launch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
@@ -100,7 +101,12 @@ def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     before, after = flat(old), flat(new)
     keys = [key for key in before | after if before.get(key, "absent") != after.get(key, "absent")]
-    return [f"{key}: {before.get(key, '(absent)')} -> {after.get(key, '(gone)')}" for key in keys]
+    return [f"{key}: {_shown(before, key, '(absent)')} -> {_shown(after, key, '(gone)')}" for key in keys]
+
+
+def _shown(settings: dict[str, Any], key: str, otherwise: str) -> str:
+    """A value as YAML has it: true and null, not True and None."""
+    return json.dumps(settings[key]) if key in settings else otherwise
 
 
 def render(raw: dict[str, Any]) -> str:
