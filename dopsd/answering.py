@@ -82,7 +82,7 @@ class Answering:
             wanted = [i for i in batch if self.asked.problems[i].id in missing]
             if wanted:
                 part = wanted if self.protocol.mask_padding else batch
-                self._ask(policy, [(self.asked.problems[i], prompts[i]) for i in part])
+                self._ask(policy, [(self.asked.problems[i], prompts[i]) for i in part], progress)
                 others = min(len(wanted) * (self.ranks - 1), progress.total - progress.done - len(wanted))
                 progress.step(len(wanted) + max(others, 0))  # the other ranks are about as far
         self.wait()
@@ -99,9 +99,11 @@ class Answering:
         if self.protocol.mask_padding:
             order.sort(key=lambda i: len(prompts[i]))
             size = min(size, -(-len(order) // self.ranks))
+            if self.asked.task.graded:  # no attempt is skipped: fewer problems at a time, so that a kill loses little
+                size = -(-size // self.trials.attempts)
         return [order[start : start + size] for start in range(0, len(order), size)]
 
-    def _ask(self, policy: LlmPolicy, prompts: list[tuple[Problem, Tensor]]) -> None:
+    def _ask(self, policy: LlmPolicy, prompts: list[tuple[Problem, Tensor]], progress: Progress) -> None:
         task, trials = self.asked.task, self.trials
         answers: dict[tuple[str, int], Answer] = {}
 
@@ -111,9 +113,12 @@ class Answering:
                 answers[problem.id, rollout.attempt] = Answer(problem.id, rollout.attempt, text, task.verify(problem, text))
             return answers[problem.id, rollout.attempt].verdict.correct
 
+        def sampled(rollouts: int) -> None:
+            progress.step(0, f"{rollouts} rollouts more")
+
         pass_k = PassK(trials.attempts, 0.0, trials.temperature, not task.graded)
         with _precision(policy, self.protocol):
-            tried = attempts(policy, prompts, decoding(self.protocol), pass_k, (trials.seed, 0), is_correct)
+            tried = attempts(policy, prompts, decoding(self.protocol), pass_k, (trials.seed, 0), is_correct, sampled)
         for problem, _ in prompts:
             for rollout in tried[problem.id]:
                 is_correct(problem, rollout)

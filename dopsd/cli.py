@@ -10,127 +10,10 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
+from dopsd.arguments import MEASURED, ONLINE, PARALLEL, STAGES, build_parser
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.params import load_params
-
-STAGES = {  # stage: (help, arguments beyond --params)
-    "prepare": ("write the problems of every split to data/<task>/", ("task",)),
-    "pretrain": ("train the embedded base model by masked diffusion into base/", ("task",)),
-    "evaluate_base": ("score the base on the selection split", ("task",)),
-    "train": ("post-train an adapter; continues where an interrupted run stopped", ("task", "method", "seed")),
-    "evaluate": (
-        "score every checkpoint on the selection split; with the options below: any checkpoint",
-        ("task", "method", "seed"),
-    ),
-    "select": ("copy the best checkpoint to runs/<task>/<method>/<seed>/best", ("task", "method", "seed")),
-    "test": ("score base and best once on test, paired", ("task", "method", "seed")),
-    "report": ("draw accuracy, training curves and a denoising trajectory", ("task", "method", "seed")),
-    "verify_teacher": ("pass@1, pass@8 and self-teacher accuracy of the base (paper, Table 1)", ("task",)),
-}
-PARALLEL = ("train", "evaluate_base", "evaluate", "test")  # start launch.processes processes
-MEASURED = ("split", "model", "adapter", "protocol", "gen_length", "attempts", "temperature", "prompt_file", "merged")
-ONLINE = ("prepare", "rehearse")  # may ask the Hugging Face hub for data
-EPILOG = """the pipeline: `dvc repro` runs the stages that changed; `make demo` runs it and publishes to MLflow.
-Settings are in params.yaml; `dopsd check` says whether they are sound."""
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("dopsd", description=__doc__.split(":")[0], epilog=EPILOG)
-    parser.description = "Post-train diffusion language models by on-policy self-distillation (d-OPSD)."
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name, (help_text, arguments) in STAGES.items():
-        stage = _command(commands, name, help_text)
-        for argument in arguments:
-            _cell_argument(stage, argument)
-        if name == "evaluate":
-            _measure_arguments(stage)
-    _command(commands, "check", "read params.yaml and report what is wrong in it")
-    _command(commands, "summary", "one screen: base against trained, cost, where things are")
-    _command(commands, "publish", "copy finished runs, checkpoints and the champion to MLflow; safe to repeat")
-    _command(commands, "clean", "remove scratch folders of settings no longer in params.yaml from work/")
-    _score_command(commands)
-    _export_command(commands)
-    follow = commands.add_parser("follow")  # started by training, not by people: no help line
-    follow.add_argument("--params", type=Path, default=Path("params.yaml"))
-    for argument in ("task", "method", "seed"):
-        _cell_argument(follow, argument)
-    sample = _command(commands, "sample", "print a model's answer to a problem, step by step")
-    asked = "a question, or a puzzle of 16 digits with 0 for blanks (default: the first test problem)"
-    sample.add_argument("problem", nargs="?", help=asked)
-    _cell_argument(sample, "task")
-    sample.add_argument("--adapter", type=Path, help="a checkpoint folder (default: the base model)")
-    sample.add_argument("--temperature", type=float, default=0.0)
-    sample.add_argument("--seed", type=int, default=0)
-    _profile_commands(commands)
-    return parser
-
-
-def _measure_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `dopsd evaluate` takes beside the cell of the pipeline: any checkpoint, split and protocol."""
-    one = parser.add_argument_group("any checkpoint", "any of these measures one checkpoint; the rest comes from params.yaml")
-    one.add_argument("--model", help="base model folder (default: model.path)")
-    one.add_argument("--adapter", type=Path, help="a checkpoint folder (default: none, the base itself)")
-    one.add_argument("--split", choices=("train", "validation", "test"), help="default: test")
-    one.add_argument("--protocol", help="one of evaluate.protocols, or `published` (default: select.protocol)")
-    one.add_argument("--gen-length", type=int, help="tokens to write (default: the protocol's)")
-    one.add_argument("--attempts", type=_count, help="pass@k: the first greedy, others at --temperature")
-    one.add_argument("--temperature", type=float, help="of later attempts (default 1.0)")
-    one.add_argument("--prompt-file", help="a text that replaces the task's instructions")
-    one.add_argument(
-        "--merged", action="store_const", const=True, help="add the adapter into the weights (rounded in bfloat16)"
-    )
-    one.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("expected at least 1")
-    return value
-
-
-def _profile_commands(commands: argparse._SubParsersAction) -> None:
-    for name, help_text in (
-        ("params", "write the settings of a profile, or change some, and say what changed"),
-        ("rehearse", "run every stage of a profile on a tiny random model, and estimate the real cost"),
-    ):
-        parser = _command(commands, name, help_text)
-        parser.add_argument("--profile", help="embedded, llada-8b-gsm8k, llada-8b-math500, llada-8b-countdown, llada-8b-sudoku")
-        parser.add_argument("--preset", default="reference", help="reference: the published code; paper: its equations")
-        parser.add_argument("--hardware", default="1x80gb", help="1x80gb, 4x80gb or 1xh200")
-        parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
-
-
-def _command(commands: argparse._SubParsersAction, name: str, help_text: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=help_text, description=f"{help_text}.")
-    parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="settings (default: params.yaml)")
-    return parser
-
-
-def _export_command(commands: argparse._SubParsersAction) -> None:
-    parser = _command(commands, "export", "write base and adapter as one model that plain transformers loads")
-    parser.add_argument("--merged", action="store_true", help="add the adapter into the weights")
-    parser.add_argument("--adapter", type=Path, help="a checkpoint folder")
-    parser.add_argument("--model", help="base model folder (default: model.path)")
-    parser.add_argument("--out", type=Path, help="a folder that does not exist yet")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16 loses small changes")
-
-
-def _score_command(commands: argparse._SubParsersAction) -> None:
-    text = "score generations on file, by the published rule or strictly"
-    parser = commands.add_parser("score", help=text, description=f"{text}.")
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".jsonl rows, or .json as d1 and d-OPSD write it")
-    parser.add_argument("--task", required=True, help="sudoku, gsm8k, math500 or countdown")
-    parser.add_argument("--scoring", choices=("published", "strict"), default="published", help="rule (default published)")
-    parser.add_argument("--json", action="store_true", dest="as_json", help="the table as JSON")
-    parser.add_argument("--verdicts", type=Path, metavar="OUT.jsonl", help="also write a line for every generation")
-
-
-def _cell_argument(parser: argparse.ArgumentParser, name: str) -> None:
-    kind = int if name == "seed" else str
-    parser.add_argument(f"--{name}", type=kind, help=f"{name} of the run (default: the first of params.yaml's matrix)")
+from dopsd.params import load_params, missing_files
 
 
 def _complete(arguments: argparse.Namespace, params: Params) -> None:
@@ -171,13 +54,30 @@ FREE: dict[str, Callable[[argparse.Namespace], None]] = {  # commands that do no
 }
 
 
+def _check(path: Path, params: Params) -> None:
+    missing = missing_files(params)
+    if missing:
+        raise DopsdError("\n".join(f"{path}: {line}: no such file" for line in missing))
+    print(f"{path}: sound")
+
+
 def _export(a: argparse.Namespace, params: Params) -> None:
+    if a.out and a.out.exists():
+        raise DopsdError(f"--out {a.out}: is there already; name a new folder or remove it")
+    _wants_adapter(a.adapter)
     from dopsd.export import export
 
     export(a.model or params.model.path, a.adapter, a.out, a.dtype, a.merged)
 
 
+def _wants_adapter(folder: Path | None) -> None:
+    """Said before the heavy imports."""
+    if folder and not (folder / "adapter_config.json").is_file():
+        raise DopsdError(f"--adapter {folder}: no adapter_config.json in it; expected a checkpoint folder of `dopsd train`")
+
+
 def _measure(a: argparse.Namespace, params: Params) -> None:
+    _wants_adapter(a.adapter)
     from dopsd.measure import Request, measure
 
     given = {name: vars(a)[name] for name in MEASURED if vars(a)[name] is not None}
@@ -192,8 +92,10 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     _complete(arguments, params)
     if arguments.command in PARALLEL and params.launch.processes > 1:
         from dopsd.launch import is_started, launch
+        from dopsd.tasks import load_task
 
         if not is_started():
+            load_task(arguments.task, params.data).load("train")  # what is missing is said once, before any process starts
             return launch(params.launch.processes, words)
     if arguments.command == "evaluate" and (arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)):
         _measure(arguments, params)
@@ -201,7 +103,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         stage: Callable[..., object] = import_module(f"dopsd.stages.{arguments.command}").run
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
     elif arguments.command == "check":
-        print(f"{arguments.params}: sound")
+        _check(arguments.params, params)
     elif arguments.command == "export":
         _export(arguments, params)
     elif arguments.command == "sample":

@@ -91,5 +91,5 @@ class Evaluator:
         else:
             weights = read_adapter(adapter)
             check_config(self.policy.adapted, adapter)
-            load_adapter(self.policy.adapted, weights)
+            load_adapter(self.policy.adapted, weights, adapter)
         return self.policy

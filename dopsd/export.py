@@ -60,7 +60,7 @@ def adapted_policy(base: str, adapter: Path) -> LlmPolicy:
 
     lora, tensors = lora_of(adapter), read_adapter(adapter)
     policy = load_policy(Model(path=base, dtype="float32"), lora, 0, torch.device("cpu"))
-    load_adapter(policy.adapted, tensors)
+    load_adapter(policy.adapted, tensors, adapter)
     return policy
 
 

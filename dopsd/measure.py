@@ -26,10 +26,10 @@ PUBLISHED = "published"
 
 @dataclass(frozen=True)
 class Request:
-    """What is measured: None takes params.yaml's model, protocol and lengths."""
+    """What is measured: None takes params.yaml's model, protocol, split and lengths."""
 
     task: str
-    split: str = "test"
+    split: str | None = None
     model: str | None = None
     adapter: Path | None = None
     protocol: str | None = None
@@ -87,12 +87,13 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
     params, protocol = with_request(params, request), protocol_of(params, request)
     lora = lora_of(request.adapter) if request.adapter else None
     trials = Trials(request.attempts, request.temperature)
-    evaluator = Evaluator(params, request.task, request.split, trials, lora)
+    split = request.split or params.select.split
+    evaluator = Evaluator(params, request.task, split, trials, lora)
     ((found,),) = evaluator.reports("evaluate", [request.adapter], protocol)
     if not is_main_rank():
         return found
     cached = evaluator.cached(request.adapter, protocol)
-    folder = REPORTS / "evaluate" / f"{request.task}-{request.split}-{cached.stem}"
+    folder = REPORTS / "evaluate" / f"{request.task}-{split}-{cached.stem}"
     facts = {"model": params.model.path, "adapter": str(request.adapter or ""), "scoring": evaluator.task.scoring}
     write_json(folder / "report.json", facts | found)
     _write_generations(evaluator, request.adapter, protocol, folder / "generations.jsonl")

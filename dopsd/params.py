@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from dopsd.config import Params
+from dopsd.config import Params, Section
 from dopsd.errors import DopsdError
 
+FILES = (".jsonl", ".json", ".csv", ".parquet")
 
-def _line(fault: Any, path: Path) -> str:
+
+def _line(fault: Any, path: Path | str) -> str:
     """One pydantic fault as `file: full.key: what was expected, what came`."""
     key = ".".join(str(part) for part in fault["loc"]) or "(several keys)"
     if fault["type"] == "extra_forbidden":
-        return f"{path}: {key}: unknown key; see the comments in params.yaml for those that exist"
+        return f"{path}: {key}: unknown key; {_nearest(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
     came = "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r}"
     return f"{path}: {key}: {message}{came}"
+
+
+def _nearest(place: tuple[Any, ...]) -> str:
+    """The key of the same section that was probably meant, or those that there are."""
+    section: Any = Params
+    for part in place[:-1]:
+        field = section.model_fields.get(part)
+        section = field.annotation if field else None
+        if not isinstance(section, type) or not issubclass(section, Section):
+            return "see the comments in params.yaml for those that exist"
+    near = get_close_matches(str(place[-1]), section.model_fields, 1)
+    return f"did you mean {near[0]}?" if near else f"there is {', '.join(section.model_fields)}"
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:
@@ -37,7 +52,21 @@ def read_yaml(path: Path) -> Any:
         raise DopsdError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
-def checked(raw: Any, path: Path) -> Params:
+def missing_files(params: Params) -> list[str]:
+    """Files that the matrix's tasks and the model are to be read from and that are not here, as `key: file`."""
+    named = {}
+    for task in params.matrix.tasks:
+        section = params.model_dump()["data"][task]
+        named |= {f"data.{task}.{key}": section[key] for key in ("prompt_file", "test_file") if section.get(key)}
+        for split in ("train", "test"):
+            if isinstance(section[split], dict) and Path(section[split]["path"]).suffix in FILES:
+                named[f"data.{task}.{split}.path"] = section[split]["path"]
+    if not params.pretrain.tasks:
+        named["model.path"] = f"{params.model.path}/config.json"
+    return [f"{key}: {file}" for key, file in named.items() if not Path(file).is_file()]
+
+
+def checked(raw: Any, path: Path | str) -> Params:
     try:
         return Params.model_validate(raw)
     except ValidationError as error:

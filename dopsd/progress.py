@@ -85,7 +85,7 @@ class Progress:
         now = time.monotonic()
         if self.bar:
             self.bar.update(self.line, completed=self.done, rate=f"{self.rate:.2f} {self.unit}/s", note=note)
-        elif now - self.said > PLAIN_EVERY or self.done == self.total:
+        elif now - self.said > PLAIN_EVERY or (units and self.done == self.total):
             self.said = now
             left = _clock((self.total - self.done) / self.rate) if self.rate else "?"
             say(f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s, {left} left  {note}".rstrip())

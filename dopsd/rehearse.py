@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,6 @@ from typing import Any
 from dopsd import profiles
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.estimate import Facts, estimate, lines
 from dopsd.params import checked, read_yaml
 from dopsd.progress import say
 
@@ -29,36 +29,36 @@ SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidde
 
 
 def rehearse(profile: str | None, preset: str, hardware: str, changes: list[str], path: Path) -> None:
-    """Run the stages with two updates, then print time and memory at full size."""
+    """Run the stages with two updates, then print time and memory at full size; without a profile, of params.yaml."""
     raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
-    raw = profiles.with_changes(raw, changes)
-    full = checked(raw, path)
+    full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
     folder = Path("work") / "rehearse" / (profile or path.stem)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    processes = min(2, full.launch.processes)
-    build_toy(Path(full.model.path), folder / "toy")
-    (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
-    said = f"{profile}, preset {preset}, {hardware}" if profile else str(path)
+    processes, is_embedded = min(2, full.launch.processes), bool(full.pretrain.tasks)
+    said = str(path) if not profile else profile if is_embedded else f"{profile}, preset {preset}, {hardware}"
     say(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
     say(f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short answers,")
     say("  and every answer is kept, since a random model has no right ones")
-    for stage in STAGES:
-        _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder)
+    try:
+        build_toy(Path(full.model.path), folder / "toy")
+        (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
+        for stage in STAGES:
+            _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder)
+    except KeyboardInterrupt as error:
+        raise DopsdError("rehearse: interrupted; the same command starts again from the first stage", 130) from error
     say("rehearse: every stage ran")
-    if profile != profiles.EMBEDDED:
+    if not is_embedded:
         tell_cost(full, hardware)
 
 
 def tell_cost(full: Params, hardware: str) -> None:
     """The estimate for the GPUs that the hardware names, at the base's real shape if its config is here."""
+    from dopsd.estimate import Facts, estimate, lines
+
     cost = estimate(full, _config(Path(full.model.path)), Facts(**profiles.facts(full.matrix.tasks[0])))
-    for line in [
-        "",
-        "at full size, d-OPSD on one task and seed:",
-        *lines(cost, full.launch.processes, profiles.gpus(hardware)),
-    ]:
-        print(line)
+    told = ["", "at full size, d-OPSD on one task and seed:", *lines(cost, full.launch.processes, profiles.gpus(hardware))]
+    sys.stdout.write("\n".join(told) + "\n")
 
 
 def _config(base: Path):
@@ -136,6 +136,8 @@ def _run(stage: str, task: str, method: str, folder: Path) -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
     started = time.monotonic()
     status = subprocess.run(words, cwd=folder, env=env, check=False).returncode
+    if status in (128 + signal.SIGINT, -signal.SIGINT):
+        raise KeyboardInterrupt
     if status:
         raise DopsdError(f"rehearse: {stage} failed, as it would in the real run; mend what it says above", status)
     say(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")

@@ -144,7 +144,7 @@ class RunFolder:
             self._cut_log(loop.update)
 
     def _restore(self, loop: Any, folder: Path, state: dict[str, Any]) -> None:
-        load_adapter(loop.policy.adapted, checkpoint.read_adapter(folder))
+        load_adapter(loop.policy.adapted, checkpoint.read_adapter(folder), folder)
         device = loop.policy.device
         tensors = {k: v.to(device) for k, v in checkpoint.load_tensors(folder / "trainer.safetensors").items()}
         for name, p in loop.parameters.items():

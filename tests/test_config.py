@@ -29,7 +29,8 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"train__learning_rat": 1.0}, "train.learning_rat: unknown key"),
+        ({"train__learning_rat": 1.0}, "train.learning_rat: unknown key; did you mean learning_rate?"),
+        ({"train__lora": {"x": 1}}, "train.lora.x: unknown key; there is r, alpha, dropout, targets"),
         (
             {"method__d_opsd__reveal_ratio": 1.5},
             "method.d_opsd.reveal_ratio: Input should be less than or equal to 1, found 1.5",
@@ -89,6 +90,19 @@ def test_check_says_sound_and_unknown_names_are_refused(tmp_path, monkeypatch, c
     assert "--method ppo: unknown; there is d_opsd, rft" in capsys.readouterr().err
     assert main(["prepare", "--task", "chess"]) == 2
     assert "--task chess: unknown" in capsys.readouterr().err
+
+
+def test_check_names_files_that_are_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", "--profile", "llada-8b-countdown", "--set", "data.countdown.prompt_file=mine.txt"]) == 0
+    assert main(["check"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    missing = (
+        "prompt_file: mine.txt",
+        "test.path: data/external/countdown.jsonl",
+        "model.path: models/LLaDA-8B-Instruct/config.json",
+    )
+    assert len(lines) == 3 and all(f"{name}: no such file" in line for name, line in zip(missing, lines, strict=True))
 
 
 def test_params_cannot_be_changed_after_reading():

@@ -31,6 +31,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     {"stages"},
     {"publish", "show", "export", "estimate", "profiles", "generations", "launch"},
     {"measure", "rehearse", "rescore"},
+    {"arguments"},
     {"cli"},
     {"__main__"},
 ]

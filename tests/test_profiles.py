@@ -72,6 +72,8 @@ def test_a_profile_is_written_and_what_changed_is_said(tmp_path, monkeypatch, ca
         (["--profile", "embedded", "--set", "train.updates.x=3"], "updates is a value, not a section"),
         (["--profile", "embedded", "--set", "train.updates=["], "is not a YAML value"),
         ([], "name a --profile: embedded"),
+        (["--hardware", "4x80gb"], "--preset and --hardware choose among a profile's settings"),
+        (["--profile", "embedded", "--hardware", "4x80gb"], "--profile embedded has no preset and no hardware"),
     ],
 )
 def test_a_wrong_profile_or_change_writes_nothing(tmp_path, monkeypatch, capsys, words: list[str], said: str):

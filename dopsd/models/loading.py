@@ -62,7 +62,10 @@ def load_base(model: Model, device: torch.device) -> PreTrainedModel:
     """The frozen base in eval mode; its folder is checked before, its weights after, and no code in it is run."""
     folder = Path(model.path)
     if not (folder / "config.json").is_file():
-        raise DopsdError(f"model.path: no config.json in {folder}; run `dopsd pretrain` or name a checkpoint folder")
+        raise DopsdError(
+            f"model.path: no config.json in {folder}; download the checkpoint there (README, Train LLaDA-8B), or run "
+            "`dopsd pretrain` for the embedded base"
+        )
     check_kernels(model, device)
     weights = read_weights(model, device)
     if model.quantization == "none":

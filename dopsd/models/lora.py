@@ -125,14 +125,18 @@ def check_config(peft_model: nn.Module, folder: Path) -> None:
         raise DopsdError(f"{folder}: the adapter was trained with {', '.join(odd)}; set train.lora to what it was")
 
 
-def load_adapter(peft_model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put saved weights in place; every name must be there."""
+def load_adapter(peft_model: nn.Module, tensors: dict[str, Tensor], source: object = "adapter") -> None:
+    """Put saved weights in place; every name must be there, in its shape. `source` names them in errors."""
     from peft import set_peft_model_state_dict
 
-    expected = {(name, tensor.shape) for name, tensor in adapter_tensors(peft_model).items()}
-    odd = sorted({name for name, _ in {(n, t.shape) for n, t in tensors.items()} ^ expected})[:3]
+    wanted = {name: list(tensor.shape) for name, tensor in adapter_tensors(peft_model).items()}
+    there = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    odd = sorted(name for name in wanted | there if wanted.get(name) != there.get(name))
     if odd:
-        raise DopsdError(f"adapter: its tensors are not those of this LoRA config (first differences: {', '.join(odd)})")
+        first = f"{odd[0]} is {there.get(odd[0], 'missing')}, expected {wanted.get(odd[0], 'none')}"
+        raise DopsdError(
+            f"{source}: {len(odd)} tensors do not fit this base and LoRA config ({first}); was it trained on another?"
+        )
     set_peft_model_state_dict(peft_model, tensors)
 
 

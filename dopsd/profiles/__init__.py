@@ -45,6 +45,8 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     if profile not in names():
         raise DopsdError(f"--profile {profile}: unknown; there is {', '.join(names())}")
     if profile == EMBEDDED:
+        if (preset, hardware) != (PRESET, HARDWARE):
+            raise DopsdError(f"--profile {EMBEDDED} has no preset and no hardware: they go with a llada-8b profile")
         return YAML(typ="safe", pure=True).load(FOLDER.joinpath("embedded.yaml").read_text())
     layers, task = _layers(), profile.removeprefix("llada-8b-")
     for option, value in (("presets", preset), ("hardware", hardware)):
@@ -98,8 +100,14 @@ def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def _entries(raw: dict[str, Any]) -> dict[str, Any]:
+    """Settings by dotted key, a protocol being one."""
+    protocols = {f"evaluate.protocols.{name}": p for name, p in raw.get("evaluate", {}).get("protocols", {}).items()}
+    return {key: value for key, value in flat(raw).items() if not key.startswith("evaluate.protocols.")} | protocols
+
+
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    before, after = flat(old), flat(new)
+    before, after = _entries(old), _entries(new)
     keys = [key for key in before | after if before.get(key, "absent") != after.get(key, "absent")]
     return [f"{key}: {_shown(before, key, '(absent)')} -> {_shown(after, key, '(gone)')}" for key in keys]
 
@@ -147,10 +155,12 @@ def _put(document: Any, raw: dict[str, Any]) -> None:
 def params(profile: str | None, preset: str, hardware: str, changes: list[str], path: Path) -> list[str]:
     """Write `path` for a profile (None: the settings that stand there) with changes; a line for every key that changed."""
     old = read_yaml(path) if path.is_file() else {}
+    if profile is None and (preset, hardware) != (PRESET, HARDWARE):
+        raise DopsdError("--preset and --hardware choose among a profile's settings: name one with --profile")
     if profile is None and not old:
         raise DopsdError(f"{path}: no such file; name a --profile: {', '.join(names())}")
     raw = with_changes(deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes)
-    checked(raw, path)
+    checked(raw, "--set" if changes else path)
     found = differences(old, raw)
     if path.is_file() and found:
         BEFORE.parent.mkdir(exist_ok=True)

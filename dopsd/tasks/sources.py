@@ -38,7 +38,8 @@ def text_of(row: Row, *columns: str) -> str:
     found = row.values.get(column)
     if not isinstance(found, str) or not found.strip():
         there = ", ".join(sorted(map(str, row.values))) or "none"
-        raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; columns found: {there}")
+        came = f"found {found!r:.40}" if column is not None else f"columns found: {there}"
+        raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {came}")
     return found
 
 

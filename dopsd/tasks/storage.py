@@ -24,7 +24,7 @@ def write_problems(path: Path, problems: list[Problem]) -> None:
 def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:
     """Problems of a split; a malformed row is named by file and line. `fault` is the task's own check."""
     if not path.is_file():
-        raise DopsdError(f"{path}: no such file; run `dvc repro prepare` (or `dopsd prepare`) first")
+        raise DopsdError(f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`) first")
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError as error:
