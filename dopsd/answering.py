@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dopsd.config import Protocol
-from dopsd.progress import Progress
+from dopsd.progress import Progress, say
 from dopsd.sampling import PassK, attempts
 from dopsd.scoring import Asked, decoding
 from dopsd.types import Problem, Rollout, Verdict
@@ -78,15 +79,23 @@ class Answering:
         missing = {problem.id for problem in self.missing()}
         progress.step(len(self.asked.problems) - len(missing))
         prompts = self.asked.prompts(policy, self.protocol)
-        for batch in self._batches(prompts)[self.rank :: self.ranks]:
+        while not self._ask_share(policy, prompts, progress):
+            say("evaluate: answers on disk were not whole; asking those problems again")
+        self.wait()
+        return self.found()
+
+    def _ask_share(self, policy: LlmPolicy, prompts: Sequence[Tensor], progress: Progress) -> bool:
+        """Ask what is missing of this rank's batches; whether all of it is then on disk."""
+        missing = {problem.id for problem in self.missing()}
+        share = self._batches(prompts)[self.rank :: self.ranks]
+        for batch in share:
             wanted = [i for i in batch if self.asked.problems[i].id in missing]
             if wanted:
                 part = wanted if self.protocol.mask_padding else batch
                 self._ask(policy, [(self.asked.problems[i], prompts[i]) for i in part], progress)
                 others = min(len(wanted) * (self.ranks - 1), progress.total - progress.done - len(wanted))
                 progress.step(len(wanted) + max(others, 0))  # the other ranks are about as far
-        self.wait()
-        return self.found()
+        return not {problem.id for problem in self.missing()} & {self.asked.problems[i].id for batch in share for i in batch}
 
     def wait(self) -> None:
         """Until the other ranks have written their share as well."""
@@ -127,8 +136,9 @@ class Answering:
     def _write(self, problems: list[list[dict[str, Any]]]) -> None:
         """One line a problem, after whatever a kill may have left without an end."""
         path = self.folder / f"answers.{self.rank}.jsonl"
-        torn = path.exists() and not path.read_bytes().endswith(b"\n")
         with path.open("a") as out:
+            fcntl.flock(out, fcntl.LOCK_EX)  # two doors may evaluate the same adapter at once
+            torn = not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
             out.write(("\n" if torn else "") + "".join(json.dumps(tries) + "\n" for tries in problems))
 
 

@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     sample.add_argument("problem", nargs="?", help=asked)
     _cell_argument(sample, "task")
     sample.add_argument("--adapter", type=Path, help="a checkpoint folder (default: the base model)")
-    sample.add_argument("--temperature", type=float, default=0.0)
+    sample.add_argument("--temperature", type=_temperature, default=0.0)
     sample.add_argument("--seed", type=int, default=0)
     _profile_commands(commands)
     return parser
@@ -65,9 +65,9 @@ def _measure_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--adapter", type=Path, help="a checkpoint folder (default: none, the base itself)")
     one.add_argument("--split", choices=("train", "validation", "test"), help="default: select.split")
     one.add_argument("--protocol", help="one of evaluate.protocols, or `published` (default: select.protocol)")
-    one.add_argument("--gen-length", type=int, help="tokens to write (default: the protocol's)")
+    one.add_argument("--gen-length", type=_count, help="tokens to write (default: the protocol's)")
     one.add_argument("--attempts", type=_count, help="pass@k: the first greedy, others at --temperature")
-    one.add_argument("--temperature", type=float, help="of later attempts (default 1.0)")
+    one.add_argument("--temperature", type=_temperature, help="of later attempts (default 1.0)")
     one.add_argument("--prompt-file", help="a text that replaces the task's instructions")
     one.add_argument(
         "--merged", action="store_const", const=True, help="add the adapter into the weights (rounded in bfloat16)"
@@ -79,6 +79,13 @@ def _count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("expected at least 1")
+    return value
+
+
+def _temperature(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 100:
+        raise argparse.ArgumentTypeError("expected a number from 0")
     return value
 
 

@@ -13,7 +13,13 @@ from pathlib import Path
 from dopsd.arguments import MEASURED, ONLINE, PARALLEL, STAGES, build_parser
 from dopsd.config import Params
 from dopsd.errors import DopsdError
+from dopsd.launch import end_with_launcher, is_started, launch
 from dopsd.params import load_params, missing_files
+
+SMALLER = (
+    "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set train.gradient_checkpointing; "
+    "the same command continues from the last checkpoint where the settings stay"
+)
 
 
 def _complete(arguments: argparse.Namespace, params: Params) -> None:
@@ -91,11 +97,11 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     params = load_params(arguments.params)
     _complete(arguments, params)
     if arguments.command in PARALLEL and params.launch.processes > 1:
-        from dopsd.launch import is_started, launch
         from dopsd.tasks import load_task
 
         if not is_started():
-            load_task(arguments.task, params.data).load("train")  # what is missing is said once, before any process starts
+            split = {"train": "train", "test": "test"}.get(arguments.command, params.select.split)
+            load_task(arguments.task, params.data).load(split)  # what is missing is said once, before any process starts
             return launch(params.launch.processes, words)
     if arguments.command == "evaluate" and (arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)):
         _measure(arguments, params)
@@ -121,6 +127,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    end_with_launcher()
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = build_parser().parse_args(words)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -133,6 +140,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if rank == "0" or error.exit_code < 128:  # a signal reaches all processes: one of them says it
             print(f"dopsd: {f'process {rank}: ' if rank != '0' else ''}{error}", file=sys.stderr)
         return error.exit_code
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        print(f"dopsd: {' '.join(str(error).split())[:160]}; {SMALLER}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("dopsd: interrupted; the same command continues", file=sys.stderr)
         return 130

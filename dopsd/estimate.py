@@ -20,6 +20,7 @@ GPUS = {  # name: (dense bf16 peak in TFLOP/s, memory in GB), from the makers' d
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
 PETA, GIGA = 1e15, 1e9
 EAGER_BYTES = 74  # saved for the backward pass, a token, a layer and a unit of width, in bfloat16 (9.7 MB a token at 8B)
+ADAPTER_BYTES = 20  # besides: the float32 copies of inputs that adapters with dropout keep
 KEPT_BYTES = 2  # the same with gradient checkpointing: one hidden state a layer
 
 
@@ -90,7 +91,7 @@ def lora_parameters(config: LladaConfig, params: Params) -> int:
 
 
 def estimate(params: Params, config: LladaConfig, facts: Facts) -> Cost:
-    """Cost of the d-OPSD run of these settings, if the attempts stay as many and every problem is kept: an upper bound."""
+    """Cost of the d-OPSD run of these settings, if the attempts stay as many and every problem is kept."""
     shape, t = Shape(config, lora_parameters(config, params)), params.train
     collects = -(-t.updates // params.method.d_opsd.updates_per_trajectory)
     trajectories, length = collects * t.prompts_per_collect, facts.prompt + params.sampling.gen_length
@@ -126,7 +127,8 @@ def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     linear = 0.53 if params.model.quantization == "nf4" else 2  # bytes a parameter; nf4 has one scale for 64 weights
     weights = linear * shape.block_parameters + 2 * (shape.parameters - shape.block_parameters)
     tokens = t.micro_batch_states * length
-    kept = KEPT_BYTES * c.n_layers + EAGER_BYTES if t.gradient_checkpointing else EAGER_BYTES * c.n_layers
+    layer = EAGER_BYTES + ADAPTER_BYTES
+    kept = KEPT_BYTES * c.n_layers + layer if t.gradient_checkpointing else layer * c.n_layers
     training = tokens * c.d_model * kept + t.micro_batch_states * params.sampling.block_length * c.embedding_size * 10
     sampling = min(HEAD_ENTRIES, params.sampling.batch_size * params.sampling.block_length * c.embedding_size) * 30
     parts = {"weights": weights, "adapter and optimizer": 16 * shape.lora_parameters, "work": max(training, sampling)}
@@ -137,7 +139,8 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     """The estimate as text: where the work goes, then time and memory on each kind of GPU."""
     parts = {"rollouts": cost.rollouts, "training": cost.training, "checkpoints": cost.selection, "test": cost.test}
     shares = " + ".join(f"{size:.0f} {name}" for name, size in parts.items())
-    said = [f"{cost.total:.0f} PFLOP = {shares}; at most, since every problem is kept and no answer ends early"]
+    said = [f"{cost.total:.0f} PFLOP = {shares}"]
+    said.append("an estimate: every problem kept, no answer ended early, no process waiting for another")
     held = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     need = sum(cost.memory.values())
     said.append(f"memory of each GPU: about {need:.0f} GB ({held})")

@@ -14,6 +14,7 @@ from dopsd.checkpoint import ADAPTER, fingerprint, read_adapter
 from dopsd.config import Lora, Params, Protocol
 from dopsd.layout import base_files, data_files
 from dopsd.models import LlmPolicy, load_policy
+from dopsd.models.loading import resolved
 from dopsd.models.lora import check_config, load_adapter
 from dopsd.progress import WORK, Progress, is_main_rank, say, write_json
 from dopsd.provenance import sha256
@@ -39,12 +40,12 @@ class Evaluator:
     def cached(self, adapter: Path | None, protocol: Protocol) -> Path:
         """work/eval/<adapter digest>.<hash of protocol, data, base and code>.json."""
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
-        sections = {"sampling": protocol.model_dump(), "model": self.params.model.model_dump(), "split": self.split}
+        sections = {"sampling": protocol.model_dump(), "model": resolved(self.params.model).model_dump(), "split": self.split}
         sections |= {"bootstrap": self.params.evaluate.bootstrap, "task": self.task.name, "scoring": self.task.scoring}
         sections |= {"trials": asdict(self.trials), "instructions": self.task.instructions}
-        sections |= {"lora": self.lora.model_dump() if adapter else None}
+        sections |= {"lora": [self.lora.r, self.lora.alpha, sorted(self.lora.targets)] if adapter else None}
         data = data_files(self.task.name, self.split)
-        code = ("dopsd.answering", "dopsd.models", f"dopsd.tasks.{self.task.name}")
+        code = ("dopsd.evaluations", "dopsd.models", f"dopsd.tasks.{self.task.name}")
         return WORK / "eval" / f"{digest}.{fingerprint(sections, [*data, *base_files(self.params)], *code)}.json"
 
     def answering(self, adapter: Path | None, protocol: Protocol) -> Answering:
@@ -72,7 +73,9 @@ class Evaluator:
         verdicts = {name: [answer.verdict for answer in tries] for name, tries in found.items()}
         path = self.cached(adapter, protocol)
         if is_main_rank():
-            write_json(path, asdict(report(self.asked, protocol, verdicts, self.params.evaluate.bootstrap)))
+            write_json(
+                path, asdict(report(self.asked, protocol, verdicts, self.trials.attempts, self.params.evaluate.bootstrap))
+            )
         while not path.exists():  # the first rank writes it
             time.sleep(LOOK_EVERY)
 

@@ -87,9 +87,15 @@ def merge(policy: LlmPolicy, dtype: str) -> Rounding:
 
 def write(policy: LlmPolicy, out: Path) -> None:
     """Sharded safetensors, config and tokenizer, under a temporary name until they are whole."""
+    from safetensors import SafetensorError
+
     half = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(half, ignore_errors=True)
     half.mkdir(parents=True)
-    policy.adapted.unload().save_pretrained(half, max_shard_size=SHARD)
-    policy.tokenizer.save_pretrained(half)
-    fsync_rename(half, out)
+    try:
+        policy.adapted.unload().save_pretrained(half, max_shard_size=SHARD)
+        policy.tokenizer.save_pretrained(half)
+        fsync_rename(half, out)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(half, ignore_errors=True)
+        raise DopsdError(f"export: {out} could not be written ({error}); nothing is left of it. Free some space") from error

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
+
+from dopsd.errors import DopsdError
+
+LAUNCHER = "DOPSD_LAUNCHER"  # in the environment of the processes that were launched here
+SAVING = 1800  # seconds
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
+
+
+def check_gpus(processes: int) -> None:
+    """Refuse more processes than GPUs; without any, all share the CPU."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.device_count() < processes:
+        raise DopsdError(f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set it to as many")
+
+
+def end_with_launcher() -> None:
+    """Where the launcher is killed, its processes get SIGTERM: they save, and do not hold their GPUs."""
+    if LAUNCHER in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def is_started() -> bool:
@@ -16,8 +38,9 @@ def is_started() -> bool:
 def launch(processes: int, words: Sequence[str]) -> int:
     """Run `dopsd <words>` in so many processes; the exit status of the first that failed, else 0.
 
-    A signal to this process goes to all of them; they have 30 seconds to save.
+    A signal to this process goes to all of them; they have SAVING seconds to finish an update and save. They end with it.
     """
+    check_gpus(processes)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -25,6 +48,8 @@ def launch(processes: int, words: Sequence[str]) -> int:
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the process that failed has said why
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ[LAUNCHER] = str(os.getpid())
+    newer = {"shutdown_timeout": SAVING} if "shutdown_timeout" in LaunchConfig.__dataclass_fields__ else {}
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -34,6 +59,7 @@ def launch(processes: int, words: Sequence[str]) -> int:
         run_id=f"dopsd-{os.getpid()}",
         max_restarts=0,
         monitor_interval=0.5,
+        **newer,
     )
     try:
         elastic_launch(config, sys.executable)("-m", "dopsd", *words)

@@ -40,6 +40,10 @@ def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
     dump = params.model_dump()
     sections = {name: dump[name] for name in ("model", "sampling", "train")}
     sections |= {"task": task, "seed": seed, "method": method, method: dump["method"][method]}
+    if params.model.attention == "auto":
+        from dopsd.models.loading import resolved  # heavy, and seldom needed
+
+        sections["model"] = resolved(params.model).model_dump()
     sections |= {"scoring": dump["data"][task]["scoring"]}
     prompt = dump["data"][task]["prompt_file"]
     files = [*data_files(task, "train"), *base_files(params), *([Path(prompt)] if prompt else [])]

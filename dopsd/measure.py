@@ -37,7 +37,7 @@ class Request:
     attempts: int = 1
     temperature: float = 1.0
     prompt_file: str | None = None
-    merged: bool = False
+    merged: bool | None = None
 
 
 def published(gen_length: int) -> Protocol:
@@ -63,8 +63,9 @@ def protocol_of(params: Params, request: Request) -> Protocol:
         found = known[name]
     else:
         raise DopsdError(f"--protocol {name}: unknown; there is {', '.join([PUBLISHED, *known])}")
-    length = request.gen_length or found.gen_length
-    changes = {"gen_length": length, "steps": length * found.steps // found.gen_length, "merged": request.merged}
+    length = found.gen_length if request.gen_length is None else request.gen_length
+    changes = {"gen_length": length, "steps": length * found.steps // found.gen_length}
+    changes |= {"merged": found.merged if request.merged is None else request.merged}
     try:
         return Protocol.model_validate(found.model_dump() | changes)
     except ValueError as error:
@@ -73,6 +74,11 @@ def protocol_of(params: Params, request: Request) -> Protocol:
 
 def with_request(params: Params, request: Request) -> Params:
     """params.yaml with the model and prompt that were asked for."""
+    if request.prompt_file and params.model.prompt_style == "compact":
+        raise DopsdError(
+            "--prompt-file is not read with model.prompt_style compact: `dopsd params --set "
+            "model.prompt_style=instructions` first"
+        )
     model = params.model.model_copy(update={"path": request.model} if request.model else {})
     section = vars(params.data)[request.task]
     section = section.model_copy(update={"prompt_file": request.prompt_file} if request.prompt_file else {})

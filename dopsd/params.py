@@ -47,9 +47,15 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
 def read_yaml(path: Path) -> Any:
     """YAML 1.2, as DVC reads it: 1e-3 is a number."""
     try:
-        return YAML(typ="safe", pure=True).load(path.read_text())
+        found = YAML(typ="safe", pure=True).load(path.read_text())
     except (YAMLError, UnicodeDecodeError) as error:
         raise DopsdError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict):
+        raise DopsdError(
+            f"{path}: expected sections by name, found {type(found).__name__}; `dopsd params --profile embedded` "
+            "writes a whole one, after the old one is removed"
+        )
+    return found
 
 
 def missing_files(params: Params) -> list[str]:

@@ -31,6 +31,7 @@ SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidde
 def rehearse(profile: str | None, preset: str, hardware: str, changes: list[str], path: Path) -> None:
     """Run the stages with two updates, then print time and memory at full size; without a profile, of params.yaml."""
     raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
+    profiles.gpus(hardware)
     full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
     folder = Path("work") / "rehearse" / (profile or path.stem)
     shutil.rmtree(folder, ignore_errors=True)
@@ -133,7 +134,10 @@ def _run(stage: str, task: str, method: str, folder: Path) -> None:
     if stage not in ("prepare", "evaluate_base"):
         words += ["--method", method, "--seed", "0"]
     root = str(Path(__file__).parents[1])
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    env = os.environ | {
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+    }
     started = time.monotonic()
     status = subprocess.run(words, cwd=folder, env=env, check=False).returncode
     if status in (128 + signal.SIGINT, -signal.SIGINT):

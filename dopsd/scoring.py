@@ -38,7 +38,7 @@ class Asked:
 
         Raises DopsdError for a prompt that with its answer is longer than the model was trained for.
         """
-        whole = [policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill) for p in self.problems]
+        whole = self._whole(policy, sampling)
         cut = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in whole]
         for problem, ids in zip(self.problems, cut, strict=True):
             if len(ids) + sampling.gen_length > policy.max_length:
@@ -48,11 +48,14 @@ class Asked:
                 )
         return cut
 
+    def _whole(self, policy: Policy, sampling: Sampling) -> list[Tensor]:
+        return [policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill) for p in self.problems]
+
     def share_cut(self, policy: Policy, sampling: Sampling) -> float:
         """Share of prompts that max_prompt_tokens cuts: their instructions may be lost."""
         if sampling.max_prompt_tokens is None:
             return 0.0
-        whole = [policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill) for p in self.problems]
+        whole = self._whole(policy, sampling)
         return sum(len(ids) > sampling.max_prompt_tokens for ids in whole) / len(whole)
 
 
@@ -115,7 +118,7 @@ class Attempter:
         return Collected(counters, sums)
 
 
-def report(asked: Asked, protocol: Sampling, verdicts: dict[str, list[Verdict]], resamples: int) -> EvalReport:
+def report(asked: Asked, protocol: Sampling, verdicts: dict[str, list[Verdict]], attempts: int, resamples: int) -> EvalReport:
     """Verdicts of every attempt at every problem, as figures: Wilson interval for 0/1 scores, bootstrap for partial ones."""
     task = asked.task
     tried = [verdicts[problem.id] for problem in asked.problems]
@@ -135,7 +138,7 @@ def report(asked: Asked, protocol: Sampling, verdicts: dict[str, list[Verdict]],
         n=len(values),
         whole=sum(verdict.correct for verdict in first) / len(values),
         figures={name: sum(v.figures[name] for v in first) / len(first) for name in sorted(first[0].figures)},
-        attempts=max(len(found) for found in tried),
+        attempts=attempts,
         pass_at_k=sum(best) / len(best),
         pass_at_k_interval=interval(best),
         per_problem={problem.id: value for problem, value in zip(asked.problems, values, strict=True)},

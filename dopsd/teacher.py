@@ -97,9 +97,9 @@ def _state(rollout: Rollout, step: int, config: DOpsd, geometry: Geometry, key: 
         "teacher_ids": torch.where(shown, rollout.completion_ids, hidden),
         "candidates": candidates,
         "committed": committed,
-        "k": torch.tensor(k),
-        "block": torch.tensor(block),
-        "step": torch.tensor(step),
+        "k": torch.tensor(k, device=masked.device),
+        "block": torch.tensor(block, device=masked.device),
+        "step": torch.tensor(step, device=masked.device),
     }
 
 
@@ -126,7 +126,7 @@ def _stack(parts: list[tuple[Rollout, list[dict[str, Tensor]]]], geometry: Geome
         prompt = torch.nn.functional.pad(rollout.prompt_ids, (pad, 0), value=geometry.eos_id)
         real = torch.arange(width + len(rollout.completion_ids), device=prompt.device) >= pad
         for state in states:
-            weight = torch.tensor(1.0 / len(states))
+            weight = torch.tensor(1.0 / len(states), device=prompt.device)
             ids = {name: torch.cat([prompt, state[name]]) for name in ("student_ids", "teacher_ids")}
             row = state | ids | {"student_mask": real, "teacher_mask": real, "weight": weight}
             for name, value in row.items():

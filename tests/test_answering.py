@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import write_params
 
-from dopsd import answering
+from dopsd import answering, measure
 from dopsd.answering import Trials
 from dopsd.cli import main
 from dopsd.config import Protocol
@@ -49,6 +49,66 @@ def test_a_killed_evaluation_asks_only_what_is_missing_and_ends_alike(project, m
     ((found,),) = again.reports("evaluate", [None], protocol)
     assert found == whole
     assert sorted(asked) == sorted(json.loads(line)[0]["problem_id"] for line in lines[7:])
+
+
+def test_a_line_that_cannot_be_read_is_asked_again(project, monkeypatch):
+    work, protocol = evaluator()
+    ((whole,),) = work.reports("evaluate", [None], protocol)
+    work.cached(None, protocol).unlink()
+    path = next(work.answering(None, protocol).folder.glob("answers.*"))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    real, torn = answering.Answering._write, []
+
+    def interleaved(self, problems):
+        real(self, problems)
+        if not torn:  # another writer's line in the middle of ours
+            torn.append(path.write_text(path.read_text()[:-30] + "\n"))
+
+    monkeypatch.setattr(answering.Answering, "_write", interleaved)
+    assert evaluator()[0].reports("evaluate", [None], protocol) == [[whole]]
+
+
+def test_an_adapter_with_dropout_answers_alike_every_time(project):
+    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.5, "targets": ["q_proj", "up_proj"]}, train__learning_rate=0.05)
+    assert main(["train"]) == 0
+    adapter = Path("runs/sudoku/d_opsd/0/train/step-000004")
+    found = []
+    for _ in range(2):
+        work, protocol = evaluator()
+        found.append(work.reports("evaluate", [adapter], protocol))
+        assert not any(module.training for module in work.policy.core.modules())
+        work.cached(adapter, protocol).unlink()
+        texts = [answer.text for tries in work.answers(adapter, protocol).values() for answer in tries]
+        found[-1].append(sorted(texts))
+        for path in work.answering(adapter, protocol).folder.glob("*"):
+            path.unlink()
+    assert found[0] == found[1]
+
+
+def test_both_doors_share_one_evaluation_of_an_adapter(project, monkeypatch, capsys):
+    for stage in ("train", "evaluate", "select", "test"):
+        assert main([stage]) == 0
+    asked = asked_problems(monkeypatch)
+    assert main(["evaluate", "--adapter", "runs/sudoku/d_opsd/0/best", "--split", "test", "--json"]) == 0
+    tested = json.loads(Path("runs/sudoku/d_opsd/0/test.json").read_text())["greedy"]
+    assert json.loads(capsys.readouterr().out)["accuracy"] == tested["best"] and asked == []
+
+
+def test_the_published_protocol_is_how_the_numbers_were_made(project, capsys):
+    short, long = measure.published(256), measure.published(512)
+    assert (short.batch_size, long.batch_size, short.steps, long.steps) == (8, 4, 128, 256)
+    assert not short.mask_padding and short.autocast == "float16" and short.prefill == "<reasoning>"
+    assert main(["evaluate", "--protocol", "published", "--gen-length", "32", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["protocol"]
+    assert (found["autocast"], found["block_length"], found["steps"]) == ("float16", 32, 16)
+
+
+def test_a_protocol_keeps_its_own_merging(project):
+    params = load_params()
+    merged = params.evaluate.protocols["greedy"].model_copy(update={"merged": True})
+    params = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"protocols": {"greedy": merged}})})
+    assert measure.protocol_of(params, measure.Request("sudoku")).merged
 
 
 def test_ranks_share_the_batches_and_the_answers_are_those_of_one(project, monkeypatch):
@@ -121,6 +181,7 @@ def test_another_length_keeps_the_tokens_a_step_and_an_adapter_its_own_shape(pro
         (["--gen-length", "30"], "--gen-length 30: expected a multiple of block_length 8"),
         (["--protocol", "fast"], "--protocol fast: unknown; there is published, greedy"),
         (["--merged"], "name one with --adapter"),
+        (["--prompt-file", "p.txt"], "not read with model.prompt_style compact"),
         (["--model", "nowhere"], "no config.json in nowhere"),
         (["--adapter", "nowhere"], "nowhere"),
     ],

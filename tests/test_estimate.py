@@ -47,12 +47,12 @@ def test_more_micro_batch_states_need_more_memory_and_nf4_less():
     assert plain["weights"] == pytest.approx(16.03, abs=0.01)
     assert plain["adapter and optimizer"] == pytest.approx(16 * 0.1678, abs=0.01)
     eager = estimate(params("reference", "1x80gb", "train.gradient_checkpointing=false"), LladaConfig(), facts).memory
-    assert eager["work"] == pytest.approx(8 * 456 * 9.7e-3, rel=0.1)
+    assert eager["work"] == pytest.approx(8 * 456 * (9.7e-3 + 2.6e-3), rel=0.05)  # activations and adapter copies
     small = estimate(params("reference", "1x80gb", "model.quantization=nf4"), LladaConfig(), facts).memory
     assert small["weights"] < 0.4 * plain["weights"]
 
 
 def test_what_does_not_fit_is_said():
     said = lines(Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}), 2, ["h100-80gb", "h200"])
-    assert "DOES NOT FIT 80 GB" in said[2] and "; fits" in said[3]
-    assert "2 x h200: about 0.0 hours at 35%" in said[3]
+    assert "DOES NOT FIT 80 GB" in said[3] and "; fits" in said[4]
+    assert "2 x h200: about 0.0 hours at 35%" in said[4]

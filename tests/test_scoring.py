@@ -99,7 +99,7 @@ def test_a_report_has_first_attempts_and_the_best_of_all_with_fitting_intervals(
     problems = [Problem("a", "1", "x"), Problem("b", "12", "x")]
     asked = Asked(Marked(graded), problems, "test", "compact")  # type: ignore[arg-type]
     verdicts = {"b": [judged(0.0), judged(0.0), judged(1.0)], "a": [judged(1.0, 1.0)]}
-    found = report(asked, SAMPLING, verdicts, 100)
+    found = report(asked, SAMPLING, verdicts, 3, 100)
     assert (found.accuracy, found.whole, found.n, found.attempts, found.pass_at_k) == (0.5, 0.5, 2, 3, 1.0)
     assert found.per_problem == {"a": 1.0, "b": 0.0}
     assert found.figures == {"published": 0.5, "strict": 0.5}

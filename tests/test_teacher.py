@@ -133,3 +133,13 @@ def test_what_is_shown_is_always_masked_for_the_student_and_never_more_than_aske
         masked = run.revealed_at >= step
         assert not (shown & ~masked).any()
         assert int(shown.sum()) <= int(ratio * int(masked.sum()))
+
+
+def test_every_tensor_of_a_state_is_made_where_its_rollout_is(monkeypatch):
+    """On a GPU one tensor on the CPU would end the first update."""
+    made = []
+    real = torch.tensor
+    monkeypatch.setattr(torch, "tensor", lambda *values, **how: made.append(how) or real(*values, **how))
+    rollout = Rollout("p", 0, torch.arange(3), torch.arange(8), torch.arange(8) // 2)
+    states_by_update([rollout], DOpsd(updates_per_trajectory=1, drop_remainder=False), Geometry(4, (2, 2), 9, 99), (0, 0))
+    assert made and all("device" in how for how in made)

@@ -128,6 +128,9 @@ class Params(Section):
             raise ValueError("sampling: one block only, and method.d_opsd.record_last_block is false: no state to train on")
         if d.updates_per_trajectory > s.steps:
             raise ValueError(f"method.d_opsd.updates_per_trajectory must be at most sampling.steps {s.steps}")
+        asked = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
+        if asked and self.model.prompt_style == "compact":
+            raise ValueError(f"data.{asked[0]}.prompt_file is not read with model.prompt_style compact: set instructions")
         if self.launch.processes > self.train.prompts_per_collect:
             raise ValueError("launch.processes must be at most train.prompts_per_collect: each needs a prompt of its own")
         return self

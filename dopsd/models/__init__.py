@@ -38,6 +38,7 @@ class LlmPolicy:
         self.eos_id = model.config.eos_token_id
         self.banned_ids = banned_ids(tokenizer, model.config)
         self.is_merged = False
+        self.core.eval()  # the adapter's layers come in training mode: their dropout would make every answer a draw
 
     @property
     def device(self) -> torch.device:

@@ -7,7 +7,6 @@ module registers model_type "llada" with AutoConfig and AutoModelForMaskedLM; th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -155,7 +154,7 @@ class LladaForMaskedLM(PreTrainedModel):
         """[..., D] -> [..., V]."""
         return nn.functional.linear(hidden, self.get_output_embeddings().weight)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any) -> MaskedLMOutput:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> MaskedLMOutput:
         return MaskedLMOutput(logits=self.head(self.model(input_ids, attention_mask)))
 
 

@@ -44,6 +44,13 @@ def attention_of(model: Model, device: torch.device) -> str:
     return "flash_attention_2" if can_flash else "sdpa"
 
 
+def resolved(model: Model) -> Model:
+    """The settings with `auto` replaced by what this machine computes: what names a result must not say `auto`."""
+    if model.attention != "auto":
+        return model
+    return model.model_copy(update={"attention": attention_of(model, own_device())})
+
+
 def nf4() -> BitsAndBytesConfig:
     """4-bit NormalFloat with doubly quantised scales, computing in bfloat16 (QLoRA, arXiv 2305.14314)."""
     import torch
@@ -60,6 +67,8 @@ def nf4() -> BitsAndBytesConfig:
 
 def load_base(model: Model, device: torch.device) -> PreTrainedModel:
     """The frozen base in eval mode; its folder is checked before, its weights after, and no code in it is run."""
+    import torch
+
     folder = Path(model.path)
     if not (folder / "config.json").is_file():
         raise DopsdError(
@@ -67,6 +76,8 @@ def load_base(model: Model, device: torch.device) -> PreTrainedModel:
             "`dopsd pretrain` for the embedded base"
         )
     check_kernels(model, device)
+    if device.type == "cuda" and model.dtype == "bfloat16":
+        torch.set_float32_matmul_precision("high")  # adapters are float32: in plain float32 they would take a third of the time
     weights = read_weights(model, device)
     if model.quantization == "none":
         check_finite(weights.named_parameters(), folder)

@@ -69,7 +69,10 @@ def facts(task: str) -> dict[str, float]:
 
 
 def gpus(hardware: str) -> list[str]:
-    return _layers()["gpus"][hardware]
+    known = _layers()["gpus"]
+    if hardware not in known:
+        raise DopsdError(f"--hardware {hardware}: unknown; there is {', '.join(known)}")
+    return known[hardware]
 
 
 def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:

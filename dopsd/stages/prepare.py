@@ -5,7 +5,7 @@ from __future__ import annotations
 from dopsd.config import Params
 from dopsd.progress import say
 from dopsd.tasks import load_task
-from dopsd.tasks.storage import DATA, PROMPT, write_problems
+from dopsd.tasks.storage import DATA, PROMPT, write_problems, write_prompt
 
 
 def run(params: Params, task_name: str) -> None:
@@ -13,4 +13,4 @@ def run(params: Params, task_name: str) -> None:
     for split, problems in task.build().items():
         write_problems(DATA / task_name / f"{split}.jsonl", problems)
         say(f"{task_name}: {len(problems)} {split} problems, {len({p.answer for p in problems})} distinct answers")
-    (DATA / task_name / PROMPT).write_text(task.instructions)
+    write_prompt(DATA / task_name / PROMPT, task.instructions)

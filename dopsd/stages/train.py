@@ -102,6 +102,7 @@ class Loop:
         self.update = self.empty_in_a_row = 0
         self.counters = dict.fromkeys(("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0)
         self.waiting: list[list[Batch]] = []
+        self.orders: dict[int, list[int]] = {}
         self.gathered = Sums()
 
     def advance(self, folder: RunFolder) -> str:
@@ -128,9 +129,12 @@ class Loop:
         return chosen[self.accelerator.process_index :: self.accelerator.num_processes]
 
     def _order(self, epoch: int) -> list[int]:
-        order = list(range(len(self.problems)))
-        random.Random(text_key("order", self.seed, epoch)).shuffle(order)
-        return order
+        """Indices in this epoch's order; kept, since a large split takes its time to shuffle."""
+        if epoch not in self.orders:
+            order = list(range(len(self.problems)))
+            random.Random(text_key("order", self.seed, epoch)).shuffle(order)
+            self.orders = {epoch: order}
+        return self.orders[epoch]
 
     @torch.no_grad()
     def _collect(self) -> None:

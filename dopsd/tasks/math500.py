@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dopsd.errors import DopsdError
-from dopsd.tasks.answers import BOX, UNKNOWN, closed, last_boxed, verdict
+from dopsd.tasks.answers import BOX, UNKNOWN, braced, closed, last_boxed, verdict
 from dopsd.tasks.latex import is_same
 from dopsd.tasks.rows import RowTask, new_problem
 from dopsd.tasks.sources import Row, text_of
@@ -45,7 +45,7 @@ the solution
         solution = row.values.get("solution")
         gold = row.values.get("answer")
         if gold is None and isinstance(solution, str):
-            gold = last_boxed(solution)
+            gold = last_boxed(solution) or _unbraced(solution)
         if not isinstance(gold, str) or not gold.strip():
             raise DopsdError(f"{row.place}: expected a text in column answer, or a solution with its answer in \\boxed{{}}")
         return new_problem(self.name, problem, gold, solution if isinstance(solution, str) else None)
@@ -64,6 +64,15 @@ the solution
     def verify(self, problem: Problem, text: str) -> Verdict:
         pairs = [(found, _score(found, problem.answer)) for found in (extract(text), extract_strict(text))]
         return verdict(self.config.scoring, *pairs)
+
+
+def _unbraced(solution: str) -> str | None:
+    r"""The answer of the older forms: `\boxed 5` up to a dollar sign, or `\fbox{5}`."""
+    start = solution.rfind(BOX + " ")
+    if start >= 0:
+        return solution[start + len(BOX) + 1 :].split("$")[0].strip() or None
+    framed = solution.rfind("\\fbox{")
+    return braced(solution, framed) if framed >= 0 else None
 
 
 def _score(found: str | None, gold: str) -> float:

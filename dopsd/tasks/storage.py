@@ -21,6 +21,12 @@ def write_problems(path: Path, problems: list[Problem]) -> None:
     half.rename(path)
 
 
+def write_prompt(path: Path, text: str) -> None:
+    half = path.with_suffix(".tmp")
+    half.write_text(text)
+    half.rename(path)
+
+
 def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:
     """Problems of a split; a malformed row is named by file and line. `fault` is the task's own check."""
     if not path.is_file():
