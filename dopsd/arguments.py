@@ -38,8 +38,11 @@ def build_parser() -> argparse.ArgumentParser:
         if name == "evaluate":
             _measure_arguments(stage)
     _command(commands, "check", "read params.yaml and report what is wrong in it")
+    _command(commands, "doctor", "is this machine ready? packages, GPU, disk, ports, servers, hub, files, and what to do")
     _command(commands, "summary", "one screen: base against trained, cost, where things are")
     _command(commands, "publish", "copy finished runs, checkpoints and the champion to MLflow; safe to repeat")
+    baselines = _command(commands, "baselines", "copy published accuracies to MLflow, to stand beside your own")
+    baselines.add_argument("action", choices=("import",))
     _command(commands, "clean", "remove scratch folders of settings no longer in params.yaml from work/")
     _score_command(commands)
     _export_command(commands)

@@ -110,6 +110,14 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
     elif arguments.command == "check":
         _check(arguments.params, params)
+    elif arguments.command == "doctor":
+        from dopsd.doctor import doctor
+
+        doctor(params)
+    elif arguments.command == "baselines":
+        from dopsd.baselines import import_published
+
+        import_published(params)
     elif arguments.command == "export":
         _export(arguments, params)
     elif arguments.command == "sample":

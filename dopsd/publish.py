@@ -105,11 +105,11 @@ def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: in
 def _publish_cell(params: Params, client: MlflowClient, cell: Cell) -> tuple[int, float]:
     """Curve, checkpoints, figures and registration of one run; the registered version and its selection accuracy."""
     chosen = json.loads((cell.folder / "best" / "select.json").read_text())
-    tested = json.loads((cell.folder / "test" / "paired.json").read_text())["protocols"][chosen["protocol"]]
+    protocols = json.loads((cell.folder / "test" / "paired.json").read_text())["protocols"]
     if client.get_run(cell.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, cell)
     models = _log_checkpoints(params, client, cell)
-    log_once(client, cell.run_id, _best_metrics(chosen, tested), 0)
+    log_once(client, cell.run_id, _best_metrics(chosen, protocols), 0)
     figures = report_folder(cell.task, cell.method, cell.seed)
     if figures.is_dir():
         client.log_artifacts(cell.run_id, str(figures), "report")
@@ -118,9 +118,11 @@ def _publish_cell(params: Params, client: MlflowClient, cell: Cell) -> tuple[int
     return version, float(chosen["accuracy"])
 
 
-def _best_metrics(chosen: dict[str, Any], tested: dict[str, Any]) -> dict[str, float]:
+def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str, float]:
+    """Of the protocol that selected; the test accuracy of every other stands under its name."""
+    tested = protocols[chosen["protocol"]]
     low, high = tested["paired"]["interval"]
-    return {
+    return {f"best/test_accuracy/{name}": found["best"]["accuracy"] for name, found in protocols.items()} | {
         "best/update": chosen["update"],
         "best/validation_accuracy" if chosen["split"] == "validation" else "best/selection_on_test": chosen["accuracy"],
         "best/test_accuracy": tested["best"]["accuracy"],

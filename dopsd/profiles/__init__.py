@@ -63,6 +63,11 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     return raw
 
 
+def published() -> dict[str, Any]:
+    """Published accuracies to stand beside one's own."""
+    return YAML(typ="safe", pure=True).load(FOLDER.joinpath("published.yaml").read_text())
+
+
 def facts(task: str) -> dict[str, float]:
     """What an estimate needs to know about a task."""
     return _layers()["facts"][task]

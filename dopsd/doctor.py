@@ -1,0 +1,164 @@
+"""`dopsd doctor`: is this machine ready for what params.yaml asks? Each check says what to do where it is not."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.params import missing_files
+from dopsd.tracking import tracking_uri
+
+CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")
+PLATFORM = ("datasets", "dvc", "mlflow", "prefect")
+PORTS = {"MLflow": 5000, "Prefect": 4200}
+HUB = "https://huggingface.co"
+PATIENCE = 3.0  # seconds for an answer from the network
+ROOM = {True: 2, False: 60}  # GB of free disk for a run: of the embedded base, of an 8B checkpoint
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check saw; `is_fit` None: it may matter or not."""
+
+    name: str
+    is_fit: bool | None
+    said: str
+    advice: str = ""
+
+
+def python(_: Params) -> Iterator[Finding]:
+    is_fit = sys.version_info >= (3, 11)
+    yield Finding("python", is_fit, sys.version.split()[0], "" if is_fit else "install Python 3.11 or newer")
+
+
+def packages(_: Params) -> Iterator[Finding]:
+    for names, is_core in ((CORE, True), (PLATFORM, False)):
+        for name in names:
+            try:
+                yield Finding(name, True, version(name))
+            except PackageNotFoundError:
+                advice = "pip install -c constraints.txt -e ." if is_core else "needed for the pipeline, not for training alone"
+                yield Finding(name, False if is_core else None, "not installed", advice)
+
+
+def gpus(params: Params) -> Iterator[Finding]:
+    import torch
+
+    wanted = params.launch.processes
+    if not torch.cuda.is_available():
+        is_small = bool(params.pretrain.tasks)
+        yield Finding(
+            "gpu", True if is_small else None, "none", "" if is_small else "an 8B model on a CPU takes months: rehearse here"
+        )
+        return
+    count = torch.cuda.device_count()
+    room = ", ".join(f"{torch.cuda.get_device_name(i)} {torch.cuda.mem_get_info(i)[1] / 1e9:.0f} GB" for i in range(count))
+    yield Finding("gpu", count >= wanted, room, "" if count >= wanted else f"set launch.processes to {count}")
+
+
+def attention(params: Params) -> Iterator[Finding]:
+    is_there, asked = find_spec("flash_attn") is not None, params.model.attention
+    is_fit = is_there or asked != "flash_attention_2"
+    said = f"{asked}; flash_attn is {'' if is_there else 'not '}installed"
+    yield Finding(
+        "attention", is_fit, said, "" if is_fit else "pip install flash-attn --no-build-isolation, or attention: sdpa"
+    )
+
+
+def disk(params: Params) -> Iterator[Finding]:
+    free, wanted = shutil.disk_usage(Path.cwd()).free / 1e9, ROOM[bool(params.pretrain.tasks)]
+    yield Finding("disk", free >= wanted, f"{free:.0f} GB free", "" if free >= wanted else f"a run wants about {wanted} GB")
+
+
+def ports(_: Params) -> Iterator[Finding]:
+    for name, port in PORTS.items():
+        with socket.socket() as probe:
+            probe.settimeout(PATIENCE)
+            is_taken = probe.connect_ex(("127.0.0.1", port)) == 0
+        said = f"127.0.0.1:{port} is {'taken' if is_taken else 'free'}"
+        yield Finding(
+            f"port of {name}", None if is_taken else True, said, "fine if it is the server itself" if is_taken else ""
+        )
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE):
+            return True
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def tracking_server(params: Params) -> Iterator[Finding]:
+    uri = tracking_uri(params.tracking.uri)
+    if not uri.startswith("http"):
+        yield Finding("tracking", True, "a local file" if params.tracking.enabled else "off")
+        return
+    is_up = answers(f"{uri.rstrip('/')}/health")
+    yield Finding(
+        "tracking",
+        is_up,
+        f"{uri} {'answers' if is_up else 'is silent'}",
+        "" if is_up else "start it, or unset MLFLOW_TRACKING_URI",
+    )
+
+
+def remote(_: Params) -> Iterator[Finding]:
+    found = subprocess.run([sys.executable, "-m", "dvc", "remote", "list"], capture_output=True, text=True, check=False)
+    names = [line.split()[0] for line in found.stdout.splitlines() if line.strip()]
+    said = ", ".join(names) or ("none" if found.returncode == 0 else "no DVC project here")
+    yield Finding(
+        "dvc remote", True if names else None, said, "" if names else "`dvc remote add -d NAME URL` shares data and results"
+    )
+
+
+def hub(_: Params) -> Iterator[Finding]:
+    is_up = answers(HUB)
+    yield Finding(
+        "hub",
+        True if is_up else None,
+        f"{HUB} {'answers' if is_up else 'is silent'}",
+        "" if is_up else "name local files in data.*",
+    )
+
+
+def inputs(params: Params) -> Iterator[Finding]:
+    missing = missing_files(params)
+    yield Finding(
+        "files",
+        not missing,
+        "all there" if not missing else "; ".join(missing),
+        "download them, or name others" if missing else "",
+    )
+
+
+CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
+    *(python, packages, gpus, attention, disk, ports, tracking_server, remote, hub, inputs),
+)
+
+
+def doctor(params: Params) -> None:
+    """A table of all checks; raises DopsdError, exit status 1, where one of them stands in the way."""
+    found = [finding for check in CHECKS for finding in check(params)]
+    table = Table("", "check", "found", "what to do", box=SIMPLE)
+    for f in found:
+        table.add_row({True: "ok", None: "-", False: "NO"}[f.is_fit], f.name, f.said, f.advice)
+    Console().print(table)
+    unfit = [f.name for f in found if f.is_fit is False]
+    if unfit:
+        raise DopsdError(f"doctor: not ready: {', '.join(unfit)}", 1)

@@ -1,0 +1,39 @@
+"""Published accuracies in MLflow: under the names of our own runs, tagged, and only once."""
+
+from __future__ import annotations
+
+from conftest import write_params
+
+from dopsd.baselines import baselines
+from dopsd.cli import main
+from dopsd.tracking import connect, tracking_uri
+
+
+def test_rows_have_both_lengths_and_stand_under_our_names():
+    rows = {(row.task, row.method): row for row in baselines()}
+    assert len(rows) == 24
+    assert rows["gsm8k", "d_opsd"].metrics == {
+        "best/test_accuracy/256": 0.81,
+        "best/test_accuracy/512": 0.822,
+        "best/test_accuracy": 0.81,
+        "best/update": 425.0,
+    }
+    assert rows["sudoku", "vrpo"].metrics["best/test_accuracy"] == 0.096  # length 256, the second of 128 and 256
+    assert "best/update" not in rows["sudoku", "vrpo"].metrics
+
+
+def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    write_params(tracking__enabled=True)
+    assert main(["baselines", "import"]) == 0
+    assert main(["baselines", "import"]) == 0
+    client = connect(tracking_uri(None))
+    runs = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
+    assert len(runs) == 24 and {run.data.tags["source"] for run in runs} == {"published"}
+    (found,) = [run for run in runs if run.info.run_name == "published-countdown-diffu_grpo"]
+    assert found.data.metrics["best/test_accuracy"] == 0.313 and found.info.status == "FINISHED"
+    assert len(client.get_metric_history(found.info.run_id, "best/test_accuracy")) == 1
+    write_params(tracking__enabled=False)
+    assert main(["baselines", "import"]) == 2
+    assert "tracking.enabled is false" in capsys.readouterr().err

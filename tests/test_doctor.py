@@ -1,0 +1,78 @@
+"""`dopsd doctor`: what stands in the way is named with what to do, and the status says so."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+
+import pytest
+from conftest import small_params, write_params
+
+from dopsd import doctor
+from dopsd.cli import main
+from dopsd.config import Params
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """The hub is not asked: tests need no network."""
+    monkeypatch.setattr(doctor, "HUB", "http://127.0.0.1:9")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def params(**changes: object) -> Params:
+    return Params.model_validate(small_params(**changes))
+
+
+def test_the_embedded_default_is_ready_here(project, capsys):
+    assert main(["doctor"]) == 0
+    screen = capsys.readouterr().out
+    assert "torch" in screen and "NO" not in screen.split() and "name local files" in " ".join(screen.split())
+
+
+def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_params(data__sudoku__test_file="nothere.csv", tracking__uri="http://127.0.0.1:9")
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert main(["doctor"]) == 1
+    assert "doctor: not ready: tracking, files" in capsys.readouterr().err
+
+
+def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
+    def gone(name: str) -> str:
+        raise doctor.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", gone)
+    found = {f.name: f.is_fit for f in doctor.packages(params())}
+    assert found["torch"] is False and found["prefect"] is None
+
+
+def test_too_little_disk_and_a_kernel_that_cannot_run_are_said(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
+    assert next(doctor.disk(params())).advice == "a run wants about 2 GB"
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    asked = params(model__attention="flash_attention_2", model__dtype="bfloat16")
+    assert next(doctor.attention(asked)).is_fit is False
+
+
+def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
+    class Healthy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        monkeypatch.setattr(doctor, "PORTS", {"MLflow": port})
+        assert next(doctor.ports(params())).said == f"127.0.0.1:{port} is taken"
+        assert next(doctor.tracking_server(params(tracking__uri=f"http://127.0.0.1:{port}"))).is_fit
+        server.shutdown()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(doctor, "PORTS", {"MLflow": free.getsockname()[1]})
+        assert next(doctor.ports(params())).is_fit
