@@ -98,7 +98,7 @@ def _profile_commands(commands: argparse._SubParsersAction) -> None:
         ("rehearse", "run every stage of a profile on a tiny random model, and estimate the real cost"),
     ):
         parser = _command(commands, name, help_text)
-        parser.add_argument("--profile", help="embedded, llada-8b-gsm8k, llada-8b-math500, llada-8b-countdown, llada-8b-sudoku")
+        parser.add_argument("--profile", help="ready settings: embedded, or llada-8b-<task>")
         parser.add_argument("--preset", default="reference", help="reference: the published code; paper: its equations")
         parser.add_argument("--hardware", default="1x80gb", help="1x80gb, 4x80gb or 1xh200")
         parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
@@ -123,7 +123,7 @@ def _score_command(commands: argparse._SubParsersAction) -> None:
     text = "score generations on file, by the published rule or strictly"
     parser = commands.add_parser("score", help=text, description=f"{text}.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".jsonl rows, or .json as d1 and d-OPSD write it")
-    parser.add_argument("--task", required=True, help="sudoku, gsm8k, math500 or countdown")
+    parser.add_argument("--task", required=True, help="whose verifier scores")
     parser.add_argument("--scoring", choices=("published", "strict"), default="published", help="rule (default published)")
     parser.add_argument("--json", action="store_true", dest="as_json", help="the table as JSON")
     parser.add_argument("--verdicts", type=Path, metavar="OUT.jsonl", help="also write a line for every generation")

@@ -100,7 +100,8 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         from dopsd.tasks import load_task
 
         if not is_started():
-            split = {"train": "train", "test": "test"}.get(arguments.command, params.select.split)
+            usual = {"train": "train", "test": "test"}.get(arguments.command, params.select.split)
+            split = vars(arguments).get("split") or usual
             load_task(arguments.task, params.data).load(split)  # what is missing is said once, before any process starts
             return launch(params.launch.processes, words)
     if arguments.command == "evaluate" and (arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)):

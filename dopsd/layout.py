@@ -15,6 +15,7 @@ from dopsd.tasks.storage import DATA, PROMPT
 RUNS = Path("runs")
 REPORTS = Path("reports")
 LOG = "log.jsonl"
+NAMES = ("protocol",)  # columns that stay texts: a protocol may be named 256
 
 
 def cell_folder(task: str, method: str, seed: int) -> Path:
@@ -67,9 +68,10 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
-    """Rows of a csv written by write_table: numbers as numbers, empty cells left out."""
+    """Rows of a csv written by write_table: numbers as numbers, names as texts, empty cells left out."""
     with path.open(newline="") as lines:
-        return [{name: _number(text) for name, text in row.items() if text != ""} for row in csv.DictReader(lines)]
+        rows = list(csv.DictReader(lines))
+    return [{k: text if k in NAMES else _number(text) for k, text in row.items() if text != ""} for row in rows]
 
 
 def _number(text: str) -> int | float | str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from texts import garbage, judged, needs_golden
+from texts import garbage, needs_golden, published_mean
 
 from dopsd.config import Gsm8kData
 from dopsd.errors import DopsdError
@@ -88,9 +88,4 @@ def test_no_generation_raises(text: str):
 
 @needs_golden
 def test_the_published_generations_get_the_published_scores():
-    scores = []
-    for row, verdict in judged(TASK):
-        parsed = None if verdict.answer is None else float(verdict.answer)
-        assert (parsed, verdict.score) == (row["parsed"], row["score"])
-        scores.append(verdict.score)
-    assert 100 * sum(scores) / len(scores) == pytest.approx(77.257, abs=5e-4)
+    assert published_mean(TASK, lambda answer: None if answer is None else float(answer)) == pytest.approx(77.257, abs=5e-4)

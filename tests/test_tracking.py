@@ -58,6 +58,16 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == ("d_opsd", "sudoku", "FINISHED")
 
 
+def test_a_protocol_may_be_named_by_a_number(project):
+    greedy = load_params().model_dump()["evaluate"]["protocols"]["greedy"]
+    write_params(tracking__enabled=True, evaluate__protocols={"256": greedy}, select__protocol="256")
+    for stage in ("train", "evaluate", "select", "test", "report", "publish"):
+        assert main([stage]) == 0, stage
+    client = connect(tracking_uri(None))
+    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
+    assert {"eval/accuracy", "best/test_accuracy", "best/test_accuracy/256"} <= run.data.metrics.keys()
+
+
 def test_steps_that_the_server_has_are_not_sent_again(project):
     params = load_params()
     who = identity(params, "sudoku", "d_opsd", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +40,12 @@ def judged(task: Task) -> Iterator[tuple[dict[str, Any], Verdict]]:
     """Every published generation with the verdict on it."""
     for row in golden(task.name):
         yield row, task.verify(task.of_generation(row["question"], row["ground_truth"]), row["generation"])
+
+
+def published_mean(task: Task, as_parsed: Callable[[str | None], Any] = lambda answer: answer) -> float:
+    """Mean score in % over the published generations, each of which must have the published answer and score."""
+    scores = []
+    for row, verdict in judged(task):
+        assert (as_parsed(verdict.answer), verdict.score) == (row["parsed"], pytest.approx(row["score"]))
+        scores.append(verdict.score)
+    return 100 * sum(scores) / len(scores)
