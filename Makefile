@@ -1,12 +1,13 @@
 # `make demo`, `make test`: each makes .venv if there is none, installs the tested set, and runs. Python >= 3.11 and git.
 PYTHON ?= python3
-PORT ?= 5000
+PREFECT_PORT ?= 4200
+MLFLOW_PORT ?= 5000
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test lint mlflow install
+.PHONY: demo demo-full test lint mlflow install up down
 
 install: .venv/.installed
 
@@ -33,5 +34,11 @@ lint: install
 	ruff format --check .
 
 mlflow: install
-	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(PORT) \
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(MLFLOW_PORT) \
 		--backend-store-uri sqlite:///mlflow.db --artifacts-destination mlartifacts
+
+up: install
+	@python infra/local/services.py up --prefect-port $(PREFECT_PORT) --mlflow-port $(MLFLOW_PORT)
+
+down: install
+	@python infra/local/services.py down

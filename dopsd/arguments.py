@@ -36,6 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
         for argument in arguments:
             _cell_argument(stage, argument)
         if name == "evaluate":
+            stage.add_argument("--update", type=_count, help="only this checkpoint, into the cache; training may still go on")
             _measure_arguments(stage)
     _command(commands, "check", "read params.yaml and report what is wrong in it")
     _command(commands, "doctor", "is this machine ready? packages, GPU, disk, ports, servers, hub, files, and what to do")
@@ -44,6 +45,9 @@ def build_parser() -> argparse.ArgumentParser:
     baselines = _command(commands, "baselines", "copy published accuracies to MLflow, to stand beside your own")
     baselines.add_argument("action", choices=("import",))
     _command(commands, "clean", "remove scratch folders of settings no longer in params.yaml from work/")
+    compare = _command(commands, "compare", "finished runs side by side: paired intervals, accuracy against cost")
+    compare.add_argument("runs", nargs="*", metavar="task/method/seed", help="default: params.yaml's matrix")
+    compare.add_argument("--out", type=Path, default=Path("reports/compare"), help="folder (default: reports/compare)")
     _score_command(commands)
     _export_command(commands)
     follow = commands.add_parser("follow")  # started by training, not by people: no help line

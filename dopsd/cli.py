@@ -106,6 +106,10 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             return launch(params.launch.processes, words)
     if arguments.command == "evaluate" and (arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)):
         _measure(arguments, params)
+    elif arguments.command == "evaluate" and arguments.update:
+        from dopsd.stages.evaluate import one
+
+        one(params, arguments.task, arguments.method, arguments.seed, arguments.update)
     elif arguments.command in STAGES:
         stage: Callable[..., object] = import_module(f"dopsd.stages.{arguments.command}").run
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
@@ -119,6 +123,10 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         from dopsd.baselines import import_published
 
         import_published(params)
+    elif arguments.command == "compare":
+        from dopsd.compare import print_comparison
+
+        print_comparison(params, arguments.runs, arguments.out)
     elif arguments.command == "export":
         _export(arguments, params)
     elif arguments.command == "sample":

@@ -23,7 +23,7 @@ from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.layout import LOG, cell_folder, read_log, read_table, report_folder, scratch_folder
-from dopsd.progress import say
+from dopsd.progress import WORK, say, write_json
 from dopsd.provenance import sha256
 from dopsd.tracking import Identity, connect, sync, tracking_uri
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 DIGEST_TAG = "dopsd.digest"
+PUBLISHED = WORK / "publish.json"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def run(params: Params) -> dict[str, int]:
             champions[cell.task] = max(champions.get(cell.task, (-1.0, 0)), (accuracy, version))
         for task, (_, version) in champions.items():
             client.set_registered_model_alias(_model_name(params, task), "champion", str(version))
+        write_json(PUBLISHED, _pages(params, client, uri, cells))
     say(f"publish: {len(cells)} runs are in {uri}")
     return {task: version for task, (_, version) in champions.items()}
 
@@ -76,6 +78,15 @@ def one_line(uri: str) -> Iterator[None]:
             f"publish: {uri} does not answer as expected ({' '.join(str(error).split())[:160]}); all results are on disk, "
             "publish again later"
         ) from error
+
+
+def _pages(params: Params, client: MlflowClient, uri: str, cells: list[Cell]) -> dict[str, Any]:
+    """What a flow links to: the server's address (none for a local file), the experiment and each cell's run."""
+    experiment = client.get_experiment_by_name(params.tracking.experiment)
+    page = uri.rstrip("/") if uri.startswith("http") else None
+    runs = {f"{cell.task}/{cell.method}/{cell.seed}": cell.run_id for cell in cells}
+    found = {"page": page, "experiment": experiment.experiment_id if experiment else None, "runs": runs}
+    return found | {"comparison": f"{page}/#/experiments/{found['experiment']}/runs?compareRunsMode=CHART"}
 
 
 def _model_name(params: Params, task: str) -> str:

@@ -30,7 +30,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     {"methods"},
     {"stages"},
     {"publish", "show", "export", "estimate", "profiles", "generations", "launch"},
-    {"measure", "rehearse", "rescore", "baselines", "doctor"},
+    {"measure", "rehearse", "rescore", "baselines", "compare", "doctor"},
     {"arguments"},
     {"cli"},
     {"__main__"},

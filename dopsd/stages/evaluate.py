@@ -1,6 +1,7 @@
 """`dopsd evaluate --task sudoku --method d_opsd --seed 0`: every checkpoint of a run on the selection split.
 
-Only the protocol that selects is run here; `dopsd test` reports all of them.
+Only the protocol that selects is run here; `dopsd test` reports all of them. With `--update 25` that checkpoint alone, into
+the cache of evaluations, also while training goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 from dopsd.config import Params, Select
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
-from dopsd.layout import cell_folder, write_table
+from dopsd.layout import cell_folder, scratch_folder, write_table
 from dopsd.progress import is_main_rank, write_json
 
 COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
@@ -30,6 +31,17 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
     write_table(cell / "curve.csv", rows)
     write_json(cell / "evaluate.json", _summary(rows, params.select))
+
+
+def one(params: Params, task_name: str, method_name: str, seed: int, update: int) -> None:
+    """One checkpoint, of a run that has ended or is still going on; the stage then finds its evaluation in the cache."""
+    name = f"step-{update:06d}"
+    ended, going = cell_folder(task_name, method_name, seed) / "train", scratch_folder(params, task_name, method_name, seed)
+    folder = next((folder / name for folder in (going, ended) if (folder / name).is_dir()), None)
+    if folder is None:
+        raise DopsdError(f"--update {update}: no {name} in {going} or {ended}; `dopsd train` makes checkpoints")
+    protocol = params.evaluate.protocols[params.select.protocol]
+    Evaluator(params, task_name, params.select.split).reports("evaluate", [folder], protocol)
 
 
 def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def _figures(found: dict[str, Any]) -> dict[str, Any]:
     return sides | {"paired": found["paired"]}
 
 
-def _axes(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
+def axes_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -49,7 +49,7 @@ def _axes(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]
     return pyplot.subplots(rows, columns, figsize=size, squeeze=False)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
     from matplotlib import pyplot
 
     figure.savefig(path, **PNG)
@@ -58,7 +58,7 @@ def _save(figure: Any, path: Path) -> None:
 
 def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
     """Accuracy over updates with its 95% band, one line a protocol; the selected checkpoint is ringed."""
-    figure, axes = _axes(1, 1, (7, 4))
+    figure, axes = axes_of(1, 1, (7, 4))
     axis: Axes = axes[0][0]
     for name in dict.fromkeys(row["protocol"] for row in curve):
         rows = [row for row in curve if row["protocol"] == name]
@@ -74,13 +74,13 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
         title=f"{tested['method']} on {tested['task']}, seed {tested['seed']}",
     )
     axis.legend()
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_training(log: list[dict[str, float]], path: Path) -> None:
     """Loss, overlap with the teacher, clip ratio and first-attempt score over updates, with a running mean."""
     names = [name for name in FIGURES if any(name in row for row in log)]
-    figure, axes = _axes(len(names), 1, (7, 2.1 * len(names)))
+    figure, axes = axes_of(len(names), 1, (7, 2.1 * len(names)))
     for axis, name in zip(axes[:, 0], names, strict=True):
         rows = [(row["update"], row[name]) for row in log if name in row]
         updates, values = zip(*rows, strict=True)
@@ -89,7 +89,7 @@ def draw_training(log: list[dict[str, float]], path: Path) -> None:
         axis.plot(updates, means, lw=1.8, color="tab:blue")
         axis.set_ylabel(name)
     axes[-1][0].set_xlabel("update (thin: each, thick: mean of twelve)")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def draw_trajectory(found: dict[str, Any], path: Path) -> None:
@@ -104,7 +104,7 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
     tokens, revealed, shown = found["tokens"], found["revealed_at"], found["shown"]
     is_legible = len(tokens) <= LEGIBLE
     size = (0.62 * len(tokens), 0.32 * len(shown) + 1) if is_legible else (20, 10)
-    figure, axes = _axes(1, 2, size)
+    figure, axes = axes_of(1, 2, size)
     for axis, title in zip(axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True):
         steps = shown if axis is axes[0][1] else [[] for _ in shown]
         cells = [[_kind(at, s, place in ahead) for place, at in enumerate(revealed)] for s, ahead in enumerate(map(set, steps))]
@@ -119,7 +119,7 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
             _write_tokens(axis, cells, tokens)
     verdict, question = found["verdict"], " ".join(found["problem"].split())
     figure.suptitle(_plain(f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score {verdict['score']:.2f}"))
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _kind(revealed_at: int, step: int, is_shown: bool) -> int:

@@ -1,0 +1,123 @@
+"""What the Prefect UI shows of a run: a bar while a stage works, the table of checkpoints, the result in words."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.exceptions import PrefectException
+
+from dopsd.layout import read_table
+from flows import server
+from flows.settings import Cell
+
+WORK = Path("work")
+EVERY = 3.0  # seconds between two looks at a stage's progress
+SILENT = (httpx.HTTPError, PrefectException, OSError)  # the server is away, or stops: the work goes on
+
+
+class ProgressBar:
+    """A progress artifact that follows work/<stage>.json, which the stage's own command rewrites as it goes."""
+
+    def __init__(self, stage: str, key: str) -> None:
+        self.file, self.key, self.stage = WORK / f"{stage}.json", f"{stage.replace('_', '-')}-{key}", stage
+        self.started = time.time()
+        self.looked, self.artifact, self.shown = 0.0, None, -1.0
+        self.artifact: UUID | None = None
+
+    def look(self, is_last: bool = False) -> None:
+        if not is_last and time.monotonic() - self.looked < EVERY:
+            return
+        self.looked = time.monotonic()
+        with suppress(OSError, ValueError):
+            if self.file.stat().st_mtime >= self.started:
+                self._show(json.loads(self.file.read_text()))
+
+    def _show(self, state: dict[str, Any]) -> None:
+        percent = 100.0 * state["done"] / state["total"] if state["total"] else 100.0
+        if percent == self.shown or not server.is_there():
+            return
+        left = (state["total"] - state["done"]) / state["rate"] if state["rate"] else 0
+        said = f"{self.stage}: {state['done']} of {state['total']}, {state['rate']:.2f}/s, {left / 60:.1f} min left"
+        with suppress(*SILENT):
+            if self.artifact is None:
+                self.artifact = create_progress_artifact(percent, key=self.key, description=said)
+            else:
+                update_progress_artifact(self.artifact, percent, description=said)
+            self.shown = percent
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def show_checkpoints(cell: Cell) -> None:
+    """Every checkpoint's accuracy on the selection split; the selected one is marked."""
+    chosen = json.loads((cell.folder / "best" / "select.json").read_text())
+    rows = [
+        {
+            "update": row["update"],
+            "accuracy %": percent(row["accuracy"]),
+            "95% interval": f"{percent(row['low'])} to {percent(row['high'])}",
+            "problems": row["n"],
+            "": "base" if row["update"] == 0 else "selected" if row["update"] == chosen["update"] else "",
+        }
+        for row in read_table(cell.folder / "curve.csv")
+    ]
+    said = f"Checkpoints of {cell} on {chosen['split']}, protocol {chosen['protocol']}"
+    create_table_artifact(rows, key=f"checkpoints-{cell.key}", description=said)
+
+
+def show_result(cell: Cell, links: dict[str, str]) -> None:
+    """Base against best on test, the numbers of the plots, what it cost, and where everything is."""
+    text = result(cell, links)
+    create_markdown_artifact(text, key=f"result-{cell.key}", description=f"Result of {cell}")
+    if "run" in links:
+        create_link_artifact(links["run"], "The run in MLflow", key=f"mlflow-{cell.key}", description=f"MLflow run of {cell}")
+
+
+def result(cell: Cell, links: dict[str, str]) -> str:
+    tested = json.loads((cell.folder / "test" / "paired.json").read_text())
+    costs = json.loads((cell.folder / "train.json").read_text())
+    chosen = tested["selected"]
+    lines = [
+        f"# {cell}",
+        "",
+        "| protocol | base % | trained % | difference, paired 95% interval | problems |",
+        "|---|---|---|---|---|",
+    ]
+    for name, found in tested["protocols"].items():
+        low, high = found["paired"]["interval"]
+        sides = " | ".join(percent(found[side]["accuracy"]) for side in ("base", "best"))
+        gap = f"{100 * found['paired']['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+        lines.append(f"| {name} | {sides} | {gap} | {found['base']['n']} |")
+    lines += ["", f"Checkpoint {chosen['update']}, selected on {chosen['split']}; cost: {costs['updates']} updates, "]
+    lines[-1] += f"{costs['rollouts']} rollouts ({costs['trajectories']} kept), {costs['sampled_tokens']} tokens."
+    lines += ["", f"## Accuracy on {chosen['split']}", "", "| update | accuracy % | 95% interval |", "|---|---|---|"]
+    for row in read_table(cell.folder / "curve.csv"):
+        lines.append(f"| {row['update']} | {percent(row['accuracy'])} | {percent(row['low'])} to {percent(row['high'])} |")
+    lines += ["", "## Training", "", "| update | loss | first-attempt score |", "|---|---|---|", *_training(cell)]
+    lines += ["", f"Figures: `reports/{cell}/`. Adapter: `{cell.folder}/best`."]
+    lines += [f"[{name}]({link})" for name, link in links.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _training(cell: Cell, rows: int = 10) -> list[str]:
+    """About so many rows of the training log, evenly spaced, the last one among them."""
+    log = read_table(cell.folder / "train.csv")
+    step = max(1, len(log) // rows)
+    kept = log[step - 1 :: step]
+    score = [f"{row['first_attempt_score']:.3f}" if "first_attempt_score" in row else "" for row in kept]
+    return [f"| {row['update']} | {row['loss']:.4f} | {text} |" for row, text in zip(kept, score, strict=True)]

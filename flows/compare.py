@@ -1,0 +1,56 @@
+"""`prefect deployment run dopsd-compare/compare`: methods x tasks x seeds, then one table and figure of all of them.
+
+Each profile is a task; its runs go through the flow `dopsd`, so that what is finished is not run again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from pydantic import Field
+
+from flows.running import DOPSD, run
+from flows.settings import Hardware, Preset, Profile
+from flows.train import train
+
+TABLE = Path("reports/compare/comparison.md")
+
+
+@flow(name="dopsd-compare")
+def compare(
+    profiles: Annotated[list[Profile], Field(min_length=1)] | None = None,
+    methods: list[str] | None = None,
+    seeds: list[Annotated[int, Field(ge=0)]] | None = None,
+    preset: Preset = "reference",
+    hardware: Hardware = "1x80gb",
+    max_updates: Annotated[int, Field(ge=1)] | None = None,
+    overrides: dict[str, Any] | None = None,
+) -> list[str]:
+    """Train methods on tasks with seeds, all in one MLflow experiment, and lay them side by side.
+
+    Args:
+        profiles: ready settings, a task each; empty: embedded, which is 4x4 Sudoku on a CPU
+        methods: methods to compare; empty: d_opsd and rft
+        seeds: seeds of each; empty: 0, 1 and 2
+        preset: of llada-8b profiles: `reference` is what the published code does, `paper` what the paper's equations say
+        hardware: of llada-8b profiles: the GPUs of this worker
+        max_updates: number of updates (train.updates); empty: the profile's
+        overrides: other keys of params.yaml by full name, and their values; for all profiles
+    """
+    shared = {"preset": preset, "hardware": hardware, "max_updates": max_updates, "overrides": overrides}
+    shared |= {"methods": methods or ["d_opsd", "rft"], "seeds": seeds or [0, 1, 2]}
+    finished = [cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)]
+    lay_side_by_side(finished)
+    return finished
+
+
+@task(name="compare", task_run_name="compare", cache_policy=NO_CACHE)
+def lay_side_by_side(runs: list[str]) -> None:
+    """Table and figure in reports/compare/, and the table as an artifact."""
+    run("compare", (*DOPSD, "compare", *runs), get_run_logger())
+    where = "\n\nThe figure, accuracy against updates, rollouts and seconds: `reports/compare/accuracy.png`.\n"
+    create_markdown_artifact(TABLE.read_text() + where, key="comparison", description=f"{len(runs)} runs side by side")

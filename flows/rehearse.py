@@ -1,0 +1,35 @@
+"""`prefect deployment run dopsd-rehearse/rehearse`: every stage of a profile in small, and what the real run will cost."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+
+from flows.running import DOPSD, run
+from flows.settings import AS_IT_STANDS, Hardware, Preset, Profile
+
+
+@flow(name="dopsd-rehearse")
+def rehearse(
+    profile: Profile = "embedded",
+    preset: Preset = "reference",
+    hardware: Hardware = "1x80gb",
+    overrides: dict[str, Any] | None = None,
+) -> None:
+    """Run every stage with two updates on a tiny random model, in a folder of its own; params.yaml stays as it is.
+
+    Args:
+        profile: ready settings to rehearse
+        preset: of a llada-8b profile: `reference` is what the published code does, `paper` what the paper's equations say
+        hardware: of a llada-8b profile: the GPUs that the estimate is for
+        overrides: keys of params.yaml by full name, and their values
+    """
+    words = [f"--set={key}={json.dumps(value)}" for key, value in (overrides or {}).items()]
+    if profile != AS_IT_STANDS:
+        words += ["--profile", profile]
+        words += ["--preset", preset, "--hardware", hardware] if profile != "embedded" else []
+    said = run("rehearse", (*DOPSD, "rehearse", *words), get_run_logger())
+    create_markdown_artifact("```\n" + "\n".join(said) + "\n```\n", key="rehearsal", description=f"Rehearsal of {profile}")

@@ -1,0 +1,89 @@
+"""What a person asks of a run, and params.yaml written for it: both doors read their settings from that file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+from dopsd import profiles
+from dopsd.config import Params
+from dopsd.errors import DopsdError
+from dopsd.params import load_params, missing_files
+
+Profile = Literal[
+    "embedded", "llada-8b-gsm8k", "llada-8b-math500", "llada-8b-countdown", "llada-8b-sudoku", "params.yaml as it stands"
+]
+Preset = Literal["reference", "paper"]
+Hardware = Literal["1x80gb", "4x80gb", "1xh200"]
+AS_IT_STANDS: Profile = "params.yaml as it stands"
+PARAMS = Path("params.yaml")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task x method x seed: what DVC's stages from `train` on run for."""
+
+    task: str
+    method: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.task}/{self.method}/{self.seed}"
+
+    @property
+    def stage(self) -> str:
+        """As DVC names a cell of its matrix."""
+        return f"{self.task}-{self.method}-{self.seed}"
+
+    @property
+    def key(self) -> str:
+        """As Prefect allows the key of an artifact: lowercase letters, digits and dashes."""
+        return self.stage.replace("_", "-").lower()
+
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / self.task / self.method / str(self.seed)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return ("--task", self.task, "--method", self.method, "--seed", str(self.seed))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parameters of a run that decide its settings; what is None or empty stays as the profile has it."""
+
+    profile: Profile = "embedded"
+    preset: Preset = "reference"
+    hardware: Hardware = "1x80gb"
+    task: str | None = None
+    methods: list[str] | None = None
+    seeds: list[int] | None = None
+    max_updates: int | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> list[str]:
+        """As `dopsd params --set` takes them; named parameters go before `overrides`."""
+        named = {"matrix.methods": self.methods, "matrix.seeds": self.seeds, "train.updates": self.max_updates}
+        named["matrix.tasks"] = [self.task] if self.task else None
+        given = dict(self.overrides) | {key: value for key, value in named.items() if value}
+        return [f"{key}={json.dumps(value)}" for key, value in given.items()]
+
+
+def write(asked: Asked) -> list[str]:
+    """params.yaml for this run, checked before it is written; a line for every key that changed."""
+    profile = None if asked.profile == AS_IT_STANDS else asked.profile
+    changed = profiles.params(profile, asked.preset, asked.hardware, asked.changes, PARAMS)
+    missing = missing_files(load_params(PARAMS))
+    if missing:
+        raise DopsdError("; ".join(f"{line}: no such file in {Path.cwd()}" for line in missing))
+    return changed
+
+
+def cells(params: Params) -> list[Cell]:
+    m = params.matrix
+    return [Cell(*cell) for cell in product(m.tasks, m.methods, m.seeds)]

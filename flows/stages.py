@@ -1,0 +1,173 @@
+"""Tasks: one for each DVC stage, and one for each checkpoint that is evaluated before DVC collects the results."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed
+
+from dopsd.errors import DopsdError
+from flows import settings
+from flows.artifacts import ProgressBar, show_checkpoints, show_result
+from flows.running import DOPSD, DVC, CommandFailed, run
+from flows.settings import Asked, Cell
+
+PUBLISHED = Path("work/publish.json")
+
+
+def may_help(_task: Any, _run: TaskRun, state: State[Any]) -> bool:
+    """Another try helps after a kill, a network or a disk that failed, not after a mistake in the settings."""
+    try:
+        state.result()
+    except CommandFailed as error:
+        return not error.is_mistake
+    except Exception:
+        return False
+    return False
+
+
+RETRIED = {"retries": 2, "retry_delay_seconds": [10, 60], "retry_condition_fn": may_help, "cache_policy": NO_CACHE}
+
+
+@task(name="settings", task_run_name="settings", cache_policy=NO_CACHE)
+def write_settings(asked: Asked) -> dict[str, Any]:
+    """params.yaml for this run; refused, with the key that is wrong, before anything else is done."""
+    log = get_run_logger()
+    try:
+        changed = settings.write(asked)
+    except DopsdError as error:
+        raise DopsdError("refused, nothing was started: " + "; ".join(str(error).splitlines())) from None
+    for line in changed or ["params.yaml: nothing to change"]:
+        log.info(line)
+    return {"stage": "settings", "changed": len(changed)}
+
+
+def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """One DVC stage, alone: those before it have run."""
+    bar = ProgressBar(stage.partition("@")[0], key)
+    said = run(stage, (*DVC, "--wait-for-lock", "repro", "-s", stage), get_run_logger(), env, bar.look)
+    bar.look(is_last=True)
+    return {"stage": stage, "is_new": any(line.startswith("Running stage") for line in said)}
+
+
+@task(name="prepare", task_run_name="prepare {name}", **RETRIED)
+def prepare(name: str, after: Any) -> dict[str, Any]:
+    """The problems of every split (DVC stage `prepare`)."""
+    return _repro(f"prepare@{name}", name)
+
+
+@task(name="pretrain", task_run_name="pretrain {name}", **RETRIED)
+def pretrain(name: str, after: Any) -> dict[str, Any]:
+    """The embedded base (DVC stage `pretrain`)."""
+    return _repro(f"pretrain@{name}", name)
+
+
+@task(name="base", task_run_name="base {name}", **RETRIED)
+def evaluate_base(name: str, after: Any) -> dict[str, Any]:
+    """The base on the selection split (DVC stage `evaluate_base`)."""
+    return _repro(f"evaluate_base@{name}", name)
+
+
+@task(name="train", task_run_name="train {cell}", **RETRIED)
+def train(cell: Cell, env: Mapping[str, str], after: Any) -> dict[str, Any]:
+    """Post-training (DVC stage `train`); another try continues from the last checkpoint."""
+    return _repro(f"train@{cell.stage}", cell.key, env)
+
+
+class Devices:
+    """GPUs handed out one at a time, so that no two evaluations share one; a machine without any counts as one."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names or [""]
+        self.free: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for name in self.names:
+            self.free.put(name)
+
+    @contextmanager
+    def one(self) -> Iterator[dict[str, str]]:
+        """The environment of a process that sees one device, and starts no others."""
+        name = self.free.get()
+        try:
+            alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+            yield alone | ({"CUDA_VISIBLE_DEVICES": name} if name else {})
+        finally:
+            self.free.put(name)
+
+
+def gpus() -> list[str]:
+    """Names for CUDA_VISIBLE_DEVICES of the GPUs that this process may use, without loading torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    return [str(i) for i, line in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
+
+
+@task(name="evaluate", task_run_name="evaluate {update}", **RETRIED)
+def evaluate_checkpoint(cell: Cell, update: int, devices: Devices, is_known: bool, after: Any) -> Any:
+    """One checkpoint on the selection split, into work/eval, where the DVC stage finds it."""
+    if is_known:
+        return Completed(name="Cached", message="this checkpoint's evaluation is up to date")
+    with devices.one() as env:
+        run(f"evaluate {update}", (*DOPSD, "evaluate", *cell.words, "--update", str(update)), get_run_logger(), env)
+    return {"stage": "evaluate", "update": update}
+
+
+def is_up_to_date(stage: str) -> bool:
+    """Whether DVC would not run this stage."""
+    found = subprocess.run([*DVC, "status", "--json", stage], capture_output=True, text=True, check=False)
+    return found.returncode == 0 and json.loads(found.stdout or "{}") == {}
+
+
+@task(name="select", task_run_name="select {cell}", **RETRIED)
+def select(cell: Cell, after: Any) -> dict[str, Any]:
+    """Collect the evaluations (DVC stage `evaluate`) and take the best checkpoint (`select`)."""
+    _repro(f"evaluate@{cell.stage}", cell.key)
+    done = _repro(f"select@{cell.stage}", cell.key)
+    show_checkpoints(cell)
+    return done
+
+
+@task(name="test", task_run_name="test {cell}", **RETRIED)
+def test(cell: Cell, after: Any) -> dict[str, Any]:
+    """Base and best once on test, paired (DVC stage `test`)."""
+    return _repro(f"test@{cell.stage}", cell.key)
+
+
+@task(name="report", task_run_name="report {cell}", **RETRIED)
+def report(cell: Cell, after: Any) -> dict[str, Any]:
+    """Figures (DVC stage `report`)."""
+    return _repro(f"report@{cell.stage}", cell.key)
+
+
+@task(name="publish", task_run_name="publish", retries=3, retry_delay_seconds=[5, 20, 60], cache_policy=NO_CACHE)
+def publish(cells: list[Cell], after: Any) -> dict[str, Any]:
+    """Runs, checkpoints and champion to MLflow; the results as artifacts, with links to what is there."""
+    run("publish", (*DOPSD, "publish"), get_run_logger())
+    found = json.loads(PUBLISHED.read_text())
+    for cell in cells:
+        show_result(cell, links(found, cell))
+    return asdict(cells[0]) | {"stage": "publish"}
+
+
+def links(published: dict[str, Any], cell: Cell) -> dict[str, str]:
+    """Pages of the MLflow UI; none where the runs are in a file that no server shows yet."""
+    page, run_id = published.get("page"), published["runs"].get(str(cell))
+    if not page or not run_id:
+        return {}
+    experiment = f"{page}/#/experiments/{published['experiment']}"
+    return {"run": f"{experiment}/runs/{run_id}", "comparison": published["comparison"]}

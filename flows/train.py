@@ -1,0 +1,128 @@
+"""`prefect deployment run dopsd/train`: data, base, training, checkpoints, selection, test, report and MLflow as one flow.
+
+Every stage is DVC's, run in the workspace that the worker stands in: `dvc repro` afterwards finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, get_run_logger
+from prefect.futures import PrefectFuture
+from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import Field
+
+from dopsd.errors import DopsdError
+from dopsd.params import load_params
+from flows import stages
+from flows.running import stop_all
+from flows.settings import Asked, Cell, Hardware, Preset, Profile, cells
+from flows.stages import Devices
+
+LOOK_EVERY = 1.0  # seconds
+THREADS = 64  # tasks at once; what they run waits for a device
+
+
+@flow(name="dopsd", task_runner=ThreadPoolTaskRunner(max_workers=THREADS))
+def train(
+    profile: Profile = "embedded",
+    preset: Preset = "reference",
+    hardware: Hardware = "1x80gb",
+    task: str | None = None,
+    methods: list[str] | None = None,
+    seeds: list[Annotated[int, Field(ge=0)]] | None = None,
+    max_updates: Annotated[int, Field(ge=1)] | None = None,
+    overrides: dict[str, Any] | None = None,
+    evaluate_while_training: bool | None = None,
+) -> list[str]:
+    """Post-train a diffusion language model by on-policy self-distillation and say how much better it is.
+
+    Writes params.yaml, runs the stages of dvc.yaml that changed, publishes to MLflow. Interrupted at any moment, a retry
+    goes on from the last checkpoint.
+
+    Args:
+        profile: ready settings: `embedded` is 4x4 Sudoku on a CPU in minutes, the others are LLaDA-8B on GPUs
+        preset: of a llada-8b profile: `reference` is what the published code does, `paper` what the paper's equations say
+        hardware: of a llada-8b profile: the GPUs of this worker
+        task: sudoku, gsm8k, math500 or countdown; empty: the profile's
+        methods: methods to run, such as d_opsd and rft; empty: the profile's
+        seeds: seeds to run; empty: the profile's
+        max_updates: number of updates (train.updates); empty: the profile's
+        overrides: other keys of params.yaml by full name, and their values, such as {"train.learning_rate": 0.0005}
+        evaluate_while_training: score checkpoints as they come; empty: where a GPU is left that training does not use
+    """
+    asked = Asked(profile, preset, hardware, task, methods, seeds, max_updates, overrides or {})
+    try:
+        return run_stages(asked, evaluate_while_training)
+    finally:
+        stop_all()
+
+
+def run_stages(asked: Asked, evaluate_while_training: bool | None) -> list[str]:
+    """All stages of all cells; their names."""
+    done = stages.write_settings(asked)
+    params = load_params()
+    wanted, devices = cells(params), stages.gpus()
+    training, spare = devices[: params.launch.processes], devices[params.launch.processes :]
+    if evaluate_while_training and devices and not spare:
+        raise DopsdError(
+            f"evaluate_while_training: training takes all of the {len(devices)} GPUs (launch.processes "
+            f"{params.launch.processes}); leave it out, or lower launch.processes"
+        )
+    is_beside = bool(spare) if evaluate_while_training is None else evaluate_while_training
+    bases = {}
+    for name in params.matrix.tasks:
+        done = stages.prepare(name, done)
+        if name in params.pretrain.tasks:
+            done = stages.pretrain(name, done)
+        bases[name] = stages.evaluate_base(name, done)
+    ends = []
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
+    for cell in wanted:
+        if is_beside:
+            evaluated = train_and_evaluate(cell, env, Devices(spare), params.train.checkpoint_every, bases[cell.task])
+        else:
+            trained = stages.train(cell, env, bases[cell.task])
+            evaluated = evaluate(cell, updates_in(cell.folder / "train"), Devices(devices), trained)
+        done = stages.select(cell, [future.result() for future in evaluated])
+        done = stages.test(cell, done)
+        ends.append(stages.report(cell, done))
+    stages.publish(wanted, ends)
+    return [str(cell) for cell in wanted]
+
+
+def evaluate(cell: Cell, updates: list[int], devices: Devices, after: Any) -> list[PrefectFuture[Any]]:
+    """Every checkpoint, as many at once as there are devices."""
+    is_known = stages.is_up_to_date(f"evaluate@{cell.stage}")
+    return [stages.evaluate_checkpoint.submit(cell, update, devices, is_known, after) for update in updates]
+
+
+def updates_in(folder: Path) -> list[int]:
+    """Updates of the whole checkpoints in a folder: those that are being written end with .tmp."""
+    return sorted(int(path.name[5:]) for path in folder.glob("step-*") if path.suffix != ".tmp")
+
+
+def train_and_evaluate(cell: Cell, env: dict[str, str], devices: Devices, every: int, after: Any) -> list[PrefectFuture[Any]]:
+    """Training in a thread, and each of its checkpoints evaluated when it is there."""
+    started, found = time.time(), {}
+    training = stages.train.submit(cell, env, after)
+    while not training.state.is_final():
+        time.sleep(LOOK_EVERY)
+        for update in updates_in(scratch_since(started)):
+            if update not in found and update % every == 0:
+                get_run_logger().info("checkpoint %d is there", update)
+                found[update] = stages.evaluate_checkpoint.submit(cell, update, devices, False, after)
+    done = training.result()
+    missing = [update for update in updates_in(cell.folder / "train") if update not in found]
+    return [*found.values(), *evaluate(cell, missing, devices, done)]
+
+
+def scratch_since(started: float) -> Path:
+    """Where training that began after `started` keeps its checkpoints; a folder that does not exist before it says so."""
+    state = Path("work/train.json")
+    if not state.is_file() or state.stat().st_mtime < started:
+        return Path("work/not-yet")
+    return Path(json.loads(state.read_text())["scratch"] or "work/not-yet")
