@@ -7,7 +7,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test lint mlflow install up down
+.PHONY: demo demo-full test lint mlflow install up down integration
 
 install: .venv/.installed
 
@@ -28,6 +28,9 @@ demo-full: install
 
 test: install
 	python -m pytest --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+
+integration: install
+	python -m pytest -m integration
 
 lint: install
 	ruff check .

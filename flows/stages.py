@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -150,18 +149,20 @@ def test(cell: Cell, after: Any) -> dict[str, Any]:
 
 @task(name="report", task_run_name="report {cell}", **RETRIED)
 def report(cell: Cell, after: Any) -> dict[str, Any]:
-    """Figures (DVC stage `report`)."""
-    return _repro(f"report@{cell.stage}", cell.key)
+    """Figures (DVC stage `report`), and the result in words."""
+    done = _repro(f"report@{cell.stage}", cell.key)
+    show_result(cell, {})
+    return done
 
 
 @task(name="publish", task_run_name="publish", retries=3, retry_delay_seconds=[5, 20, 60], cache_policy=NO_CACHE)
 def publish(cells: list[Cell], after: Any) -> dict[str, Any]:
-    """Runs, checkpoints and champion to MLflow; the results as artifacts, with links to what is there."""
+    """Runs, checkpoints and champion to MLflow; the results again, with links to what is there."""
     run("publish", (*DOPSD, "publish"), get_run_logger())
     found = json.loads(PUBLISHED.read_text())
     for cell in cells:
         show_result(cell, links(found, cell))
-    return asdict(cells[0]) | {"stage": "publish"}
+    return {"stage": "publish", "runs": [str(cell) for cell in cells]}
 
 
 def links(published: dict[str, Any], cell: Cell) -> dict[str, str]:

@@ -90,7 +90,8 @@ def run_stages(asked: Asked, evaluate_while_training: bool | None) -> list[str]:
         done = stages.select(cell, [future.result() for future in evaluated])
         done = stages.test(cell, done)
         ends.append(stages.report(cell, done))
-    stages.publish(wanted, ends)
+    if params.tracking.enabled:
+        stages.publish(wanted, ends)
     return [str(cell) for cell in wanted]
 
 

@@ -2,60 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from conftest import ROOT, small_params
+from conftest import ROOT
+from workspace import Workspace
 
 from dopsd.provenance import sha256
 
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 EVERY = {"prepare", "pretrain", "evaluate_base", "train", "evaluate", "select", "test", "report"}
-
-
-class Workspace:
-    """A git and DVC checkout of the working tree, with settings that take seconds."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        names = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
-        ).stdout
-        for name in names.splitlines():
-            if (ROOT / name).is_file() and not name.startswith(("base/", "dvc.lock", "tests/")):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, folder / name)
-        bin_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.env = os.environ | {"PATH": bin_path, "PYTHONPATH": str(folder), "DVC_NO_ANALYTICS": "1"}
-        self.env |= {f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-        self.run("git", "init", "-q")
-        self.write()
-        self.commit()
-
-    def run(self, *command: str) -> str:
-        found = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True)
-        assert found.returncode == 0, found.stdout + found.stderr
-        return found.stdout + found.stderr
-
-    def dvc(self, *words: str) -> str:
-        return self.run(sys.executable, "-m", "dvc", *words)
-
-    def write(self, **changes: object) -> None:
-        (self.folder / "params.yaml").write_text(yaml.safe_dump(small_params(**changes)))
-
-    def commit(self) -> None:
-        self.run("git", "add", "-A")
-        self.run("git", "commit", "-qm", "state")
-
-    def repro(self, *words: str) -> set[str]:
-        """Names of the stages that ran."""
-        return set(re.findall(r"Running stage '(\w+)", self.dvc("--wait-for-lock", "repro", *words)))
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")

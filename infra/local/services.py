@@ -27,6 +27,7 @@ POOL = "dopsd"
 EXPERIMENT = "dopsd"
 START = 120.0  # seconds to become healthy
 END = 40.0  # seconds to end: the worker waits for what it cancels
+TELL = 3.0  # seconds for the worker to report how a run ended
 LOOK_EVERY = 0.25
 
 
@@ -232,9 +233,35 @@ def address(port: int) -> str:
     return "" if port == 4200 else f"PREFECT_API_URL=http://{HOST}:{port}/api "
 
 
+def flows_here() -> list[int]:
+    """Process ids of flow runs in this workspace, also of those whose worker is gone."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if "prefect.engine" in process.cmdline() and Path(process.cwd()) == ROOT:
+                found.append(process.pid)
+    return found
+
+
+def end_flows() -> None:
+    """Runs in progress save and end; the worker tells the server, and a retry continues them."""
+    found = flows_here()
+    for pid in found:
+        sys.stdout.write("stopping a run in progress: it saves, and a retry continues it\n")
+        os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + END
+    while found and flows_here() and time.monotonic() < until:
+        time.sleep(LOOK_EVERY)
+    if found:
+        time.sleep(TELL)
+
+
 def down() -> None:
-    """Stop the worker first, so that it can still tell the server; then the servers."""
+    """Stop runs, then the worker, while there is a server to tell; then the servers."""
     state = read_state()
+    end_flows()
     for name in ("worker", "mlflow", "prefect"):
         if name in state:
             end(int(state[name]["pid"]), state[name]["started"])

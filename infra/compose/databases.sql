@@ -1,0 +1,2 @@
+-- Run once, when the volume is new; Prefect's database is made by POSTGRES_DB.
+CREATE DATABASE mlflow OWNER dopsd;

@@ -1,0 +1,21 @@
+#!/bin/sh
+# dopsd-workspace: the worker's git checkout at DOPSD_REVISION, and its DVC remote. Results, caches and checkpoints that
+# lie in it stay: they are not git's. params.yaml and dvc.lock go back to the revision's; every run writes its own settings,
+# and what had been run for them comes from DVC's cache.
+set -eu
+: "${DOPSD_REPOSITORY:?a git URL or path}" "${DOPSD_WORKSPACE:?a folder that outlives this container}"
+revision=${DOPSD_REVISION:-main}
+
+if [ ! -d "$DOPSD_WORKSPACE/.git" ]; then
+    git clone --quiet "$DOPSD_REPOSITORY" "$DOPSD_WORKSPACE"
+fi
+cd "$DOPSD_WORKSPACE"
+git fetch --quiet --tags origin
+git checkout --quiet --force --detach "$(git rev-parse --verify --quiet "origin/$revision" || git rev-parse --verify "$revision^{commit}")"
+
+if [ -n "${DOPSD_DVC_REMOTE:-}" ]; then
+    dvc remote add --quiet --local --force --default store "$DOPSD_DVC_REMOTE"
+    if [ -n "${AWS_ENDPOINT_URL:-}" ]; then
+        dvc remote modify --quiet --local store endpointurl "$AWS_ENDPOINT_URL"
+    fi
+fi

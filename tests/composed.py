@@ -1,0 +1,193 @@
+"""compose.yaml's services as processes of this machine: their own commands and environment, at other addresses."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+from conftest import ROOT
+
+COMPOSE = ROOT / "infra" / "compose"
+PORTS = {"postgres": 5432, "minio": 9000, "prefect": 4200, "mlflow": 5000}  # inside the network of compose.yaml
+VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def interpolated(value: Any, env: dict[str, str]) -> Any:
+    """As Compose fills in ${NAME}, ${NAME:-otherwise} and ${NAME:?message}."""
+    if isinstance(value, dict):
+        return {key: interpolated(part, env) for key, part in value.items()}
+    if isinstance(value, list):
+        return [interpolated(part, env) for part in value]
+    if not isinstance(value, str):
+        return value
+
+    def fill(match: re.Match[str]) -> str:
+        name, kind, text = match.groups()
+        if env.get(name):
+            return env[name]
+        assert kind == "-", f"{name}: {text}"
+        return text
+
+    return VARIABLE.sub(fill, value)
+
+
+class Stack:
+    """Services of compose.yaml; `bin` stands for the image's /usr/local/bin, filled as the Dockerfile says."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.folder, self.running = folder, []
+        self.services = interpolated(yaml.safe_load((COMPOSE / "compose.yaml").read_text()), env)["services"]
+        self.ports = {name: free_port() for name in PORTS}
+        self.bin = folder / "bin"
+        self.bin.mkdir(parents=True)
+        copied = re.findall(r"^COPY --chmod=755 (\S+) /usr/local/bin/(\S+)", (COMPOSE / "Dockerfile").read_text(), re.M)
+        for source, name in copied:
+            text = (ROOT / source).read_text().replace("#!/usr/bin/env python3", f"#!{sys.executable}")
+            (self.bin / name).write_text(text)
+            (self.bin / name).chmod(0o755)
+
+    def here(self, text: str) -> str:
+        """An address inside the network of compose.yaml, as it is on this machine."""
+        for name, port in PORTS.items():
+            text = re.sub(rf"\b{name}:{port}\b", f"127.0.0.1:{self.ports[name]}", text)
+        return text
+
+    def env(self, name: str) -> dict[str, str]:
+        given = {key: self.here(str(value)) for key, value in self.services[name].get("environment", {}).items()}
+        path = os.pathsep.join([str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]])
+        home = {"HOME": str(self.folder), "PREFECT_HOME": str(self.folder / f".prefect-{name}")}
+        kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TMPDIR") if key in os.environ}
+        return kept | home | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | given
+
+    def command(self, name: str) -> list[str]:
+        own = str(PORTS.get(name, "-"))
+        found = []
+        for word in self.services[name]["command"]:
+            bare = re.sub(rf"^(--port=)?{own}$", rf"\g<1>{self.ports.get(name)}", word)
+            found.append(self.here(bare).replace("0.0.0.0", "127.0.0.1"))
+        return found
+
+    def start(self, name: str, **changes: str) -> None:
+        log = (self.folder / f"{name}.log").open("w")
+        process = subprocess.Popen(
+            self.command(name), cwd=self.folder, env=self.env(name) | changes, stdout=log, stderr=log, start_new_session=True
+        )
+        self.running.append(process)
+
+    def run(self, *words: str, like: str, cwd: Path | None = None, **changes: str) -> str:
+        """A command with the environment of a service."""
+        env = self.env(like) | changes
+        found = subprocess.run(
+            [shutil.which(words[0], path=env["PATH"]), *words[1:]],
+            cwd=cwd or self.folder,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        assert found.returncode == 0, found.stdout + found.stderr
+        return found.stdout
+
+    def until_healthy(self, name: str, seconds: float = 120) -> None:
+        """By the service's own health check."""
+        check = [
+            re.sub(rf":{PORTS[name]}/", f":{self.ports[name]}/", w) for w in self.services[name]["healthcheck"]["test"][1:]
+        ]
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            assert self.running[-1].poll() is None, (self.folder / f"{name}.log").read_text()[-3000:]
+            with suppress(AssertionError):
+                self.run(*check, like=name)
+                return
+            time.sleep(0.5)
+        raise AssertionError((self.folder / f"{name}.log").read_text()[-3000:])
+
+    def stop(self) -> None:
+        for process in reversed(self.running):
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+
+
+def postgres_programs() -> Path | None:
+    """The folder of initdb and postgres: on the path, or where Debian puts them."""
+    found = shutil.which("initdb")
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return Path(found).parent if found else debian[-1].parent if debian else None
+
+
+class Postgres:
+    """A PostgreSQL of this machine in a folder of its own, with the user and databases of compose.yaml."""
+
+    def __init__(self, port: int, env: dict[str, str]) -> None:
+        self.programs, self.env, self.port = postgres_programs(), env, port
+        folder = self.folder = Path(
+            tempfile.mkdtemp(prefix="dopsd-postgres-")
+        )  # not in pytest's: only its owner may enter that
+        self.user = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}  # it refuses to run as root
+        folder.chmod(0o777)
+        (folder / "password").write_text(env["POSTGRES_PASSWORD"])
+        words = ["--pgdata", str(folder / "data"), "--username", env["POSTGRES_USER"], "--pwfile", str(folder / "password")]
+        self.call("initdb", *words, "--auth", "scram-sha-256", "--no-sync")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        self.call("pg_ctl", "--pgdata", str(folder / "data"), "--wait", "--log", str(folder / "log"), "-o", options, "start")
+        self.sql("postgres", f"CREATE DATABASE {env['POSTGRES_DB']}")
+        self.sql("postgres", (COMPOSE / "databases.sql").read_text())
+
+    def call(self, program: str, *words: str) -> None:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run([str(self.programs / program), *words], cwd=self.folder, check=True, **quiet, **self.user)
+
+    def sql(self, database: str, statement: str) -> list[tuple[Any, ...]]:
+        import psycopg2
+
+        who = {"user": self.env["POSTGRES_USER"], "password": self.env["POSTGRES_PASSWORD"]}
+        connection = psycopg2.connect(host="127.0.0.1", port=self.port, dbname=database, **who)
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+            found = cursor.fetchall() if cursor.description else []
+        connection.close()
+        return found
+
+    def stop(self) -> None:
+        self.call("pg_ctl", "--pgdata", str(self.folder / "data"), "--mode", "immediate", "stop")
+        shutil.rmtree(self.folder)
+
+
+class Store:
+    """An S3 server in place of MinIO; it knows no passwords, so that signatures go unchecked."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        command = [str(Path(sys.executable).with_name("moto_server")), "--host", "127.0.0.1", "--port", str(port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(self.url, timeout=2):
+                return
+            time.sleep(0.2)
+        raise AssertionError("moto_server did not start")
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)

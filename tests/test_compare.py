@@ -1,0 +1,73 @@
+"""`dopsd compare`: intervals are paired by problem and seed, curves stand against what they cost, gaps are said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import small_params
+
+from dopsd import compare
+from dopsd.cli import main
+from dopsd.config import Params
+from dopsd.layout import write_table
+from dopsd.progress import write_json
+
+
+def finished(method: str, seed: int, scores: dict[str, float], seconds: list[float] | None = None) -> None:
+    """The files that a run of two updates, two rollouts each, leaves."""
+    cell = Path("runs/sudoku") / method / str(seed)
+    cell.mkdir(parents=True)
+    mean = sum(scores.values()) / len(scores)
+    sides = {"base": {"accuracy": 0.25, "n": len(scores)}, "best": {"accuracy": mean, "per_problem": scores}}
+    paired = {"difference": mean - 0.25, "interval": [mean - 0.35, mean - 0.15]}
+    chosen = {"update": 2, "protocol": "greedy"}
+    write_json(cell / "test" / "paired.json", {"selected": chosen, "protocols": {"greedy": sides | {"paired": paired}}})
+    write_json(cell / "best" / "select.json", chosen)
+    write_json(cell / "train.json", {"fingerprint": f"train-{method}{seed}"})
+    write_table(cell / "train.csv", [{"update": 1, "count/rollouts": 2}, {"update": 2, "count/rollouts": 4}])
+    write_table(cell / "curve.csv", [{"update": u, "accuracy": a, "protocol": "greedy"} for u, a in ((0, 0.25), (2, mean))])
+    if seconds:
+        log = Path("work") / f"train-{method}{seed}" / "log.jsonl"
+        log.parent.mkdir(parents=True)
+        log.write_text("".join(json.dumps({"update": i + 1, "time/update_seconds": s}) + "\n" for i, s in enumerate(seconds)))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Params:
+    monkeypatch.chdir(tmp_path)
+    return Params.model_validate(small_params(matrix__methods=["d_opsd", "rft"], matrix__seeds=[0, 1, 2]))
+
+
+def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
+    finished("d_opsd", 1, {"a": 0.5, "b": 0.5})
+    finished("rft", 0, {"b": 0.0, "a": 0.5})
+    finished("rft", 1, {"b": 0.5, "a": 0.0})
+    finished("d_opsd", 2, {"a": 0.0, "b": 0.0})  # rft has no seed 2
+    text = compare.compare(folder, [])
+    assert "| sudoku | d_opsd | rft | 2 | +37.5 [+25.0, +50.0] |" in text.splitlines()  # a: (0.5 + 0.5)/2, b: (0.5 + 0)/2
+    assert "| sudoku/d_opsd/0 | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 | 4 | from the cache |" in text.splitlines()
+
+
+def test_costs_are_summed_to_each_checkpoint(folder):
+    finished("d_opsd", 0, {"a": 1.0}, seconds=[3.0, 4.5])
+    run = compare.Finished("sudoku", "d_opsd", 0)
+    assert [run.curve(cost) for cost in compare.COSTS] == [
+        [(0, 0.25), (2, 1.0)],
+        [(0, 0.25), (4, 1.0)],
+        [(0, 0.25), (7.5, 1.0)],
+    ]
+
+
+def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder, capsys):
+    Path("params.yaml").write_text(json.dumps(folder.model_dump()))
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
+    assert main(["compare"]) == 0
+    assert sorted(path.name for path in compare.OUT.iterdir()) == ["accuracy.png", "comparison.json", "comparison.md"]
+    before = (compare.OUT / "comparison.md").read_bytes()
+    for words, said in ((["sudoku/rft/0"], "dopsd test"), (["sudoku"], "task/method/seed")):
+        assert main(["compare", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert (compare.OUT / "comparison.md").read_bytes() == before

@@ -1,0 +1,57 @@
+"""Both doors, each in a fresh clone with a cache of its own: `dvc repro`, and the deployment run by a worker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from composed import free_port
+from conftest import ROOT, small_params
+from workspace import Workspace
+
+from dopsd import profiles
+
+CHANGES = {"train__updates": 2, "train__checkpoint_every": 1, "tracking__enabled": True}
+
+
+def overrides() -> dict[str, object]:
+    """What makes the small settings of the tests out of the profile `embedded`."""
+    shipped, small = (profiles.flat(raw) for raw in (profiles.resolve("embedded"), small_params(**CHANGES)))
+    return {key: value for key, value in small.items() if shipped[key] != value}
+
+
+def results(folder: Path) -> dict[str, object]:
+    """Hash of every output by path, from dvc.lock, and the metrics."""
+    stages = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
+    outs = {out["path"]: out["md5"] for stage in stages.values() for out in stage["outs"]}
+    return outs | {path: (folder / path).read_text() for path in outs if path.endswith(".json")}
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+def test_both_doors_give_the_same_bytes(tmp_path: Path):
+    by_dvc, by_flow = Workspace(tmp_path / "dvc"), Workspace(tmp_path / "flow")
+    words = [f"--set={key}={json.dumps(value)}" for key, value in overrides().items()]
+    by_dvc.run(sys.executable, "-m", "dopsd", "params", "--profile", "embedded", *words)
+    by_dvc.repro()
+
+    ports = {name: free_port() for name in ("prefect", "mlflow")}
+    services = (sys.executable, "infra/local/services.py")
+    by_flow.env |= {"PREFECT_API_URL": f"http://127.0.0.1:{ports['prefect']}/api"}
+    try:
+        told = by_flow.run(*services, "up", *(f"--{name}-port={port}" for name, port in ports.items()))
+        assert "prefect deployment run dopsd/train --watch" in told
+        asked = [f"overrides={json.dumps(overrides())}", "evaluate_while_training=true"]
+        run = [str(Path(sys.executable).with_name("prefect")), "deployment", "run", "dopsd/train", "--watch"]
+        by_flow.run(*run, *(word for param in asked for word in ("--param", param)))
+    finally:
+        by_flow.run(*services, "down")
+
+    assert results(tmp_path / "flow") == results(tmp_path / "dvc")
+    assert (tmp_path / "flow/params.yaml").read_text() == (tmp_path / "dvc/params.yaml").read_text()
+    cell = "runs/sudoku/d_opsd/0"
+    wanted = {"data/sudoku/train.jsonl", "base", f"{cell}/train", f"{cell}/evaluate.json", f"{cell}/best", f"{cell}/test.json"}
+    assert wanted <= results(tmp_path / "dvc").keys()
+    assert "up to date" in by_flow.dvc("status") and by_flow.repro() == set()
