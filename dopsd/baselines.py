@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dopsd import views
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.profiles import published
@@ -56,6 +57,7 @@ def import_published(params: Params) -> int:
             run_id = find_run(client, Identity(uri, params.tracking.experiment, name, key, tags, facts))
             log_once(client, run_id, row.metrics, 0)
             client.set_terminated(run_id)
+            views.save(client, client.get_run(run_id).info.experiment_id, row.task)
             count += 1
     say(f"baselines: {count} published rows are in {uri}, experiment {params.tracking.experiment}, tagged source=published")
     return count

@@ -18,20 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dopsd import tracking
+from dopsd import tracking, views
+from dopsd.card import Origin, card
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.layout import LOG, cell_folder, read_log, read_table, report_folder, scratch_folder
 from dopsd.progress import WORK, say, write_json
 from dopsd.provenance import sha256
+from dopsd.registry import DIGEST_TAG, Chosen, log_model, register
 from dopsd.tracking import Identity, connect, sync, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-DIGEST_TAG = "dopsd.digest"
 PUBLISHED = WORK / "publish.json"
+LOCAL_PAGE = "http://127.0.0.1:5000"  # where `make mlflow` shows a local file
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,11 @@ def run(params: Params) -> dict[str, int]:
             champions[cell.task] = max(champions.get(cell.task, (-1.0, 0)), (accuracy, version))
         for task, (_, version) in champions.items():
             client.set_registered_model_alias(_model_name(params, task), "champion", str(version))
-        write_json(PUBLISHED, _pages(params, client, uri, cells))
+        pages = _pages(params, client, uri, cells)
+        write_json(PUBLISHED, pages)
     say(f"publish: {len(cells)} runs are in {uri}")
+    for task, link in pages["comparison"].items():
+        say(f"  {task} side by side: {link}")
     return {task: version for task, (_, version) in champions.items()}
 
 
@@ -81,12 +86,14 @@ def one_line(uri: str) -> Iterator[None]:
 
 
 def _pages(params: Params, client: MlflowClient, uri: str, cells: list[Cell]) -> dict[str, Any]:
-    """What a flow links to: the server's address (none for a local file), the experiment and each cell's run."""
+    """What a flow links to: the server's address (none for a local file), each cell's run, each task's comparison."""
     experiment = client.get_experiment_by_name(params.tracking.experiment)
     page = uri.rstrip("/") if uri.startswith("http") else None
     runs = {f"{cell.task}/{cell.method}/{cell.seed}": cell.run_id for cell in cells}
-    found = {"page": page, "experiment": experiment.experiment_id if experiment else None, "runs": runs}
-    return found | {"comparison": f"{page}/#/experiments/{found['experiment']}/runs?compareRunsMode=CHART"}
+    found: dict[str, Any] = {"page": page, "experiment": experiment.experiment_id if experiment else None, "runs": runs}
+    for task in {cell.task for cell in cells}:
+        views.save(client, found["experiment"], task)
+    return found | {"comparison": {c.task: views.link(page or LOCAL_PAGE, found["experiment"], c.task) for c in cells}}
 
 
 def _model_name(params: Params, task: str) -> str:
@@ -159,9 +166,12 @@ def _log_tags_and_data(client: MlflowClient, cell: Cell) -> None:
         source = json.dumps({"path": f"data/{cell.task}/{split}.jsonl"})
         data = Dataset(f"{cell.task}-{split}", digest, "local", source)
         client.log_inputs(cell.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", split)])])
+    client.set_tag(cell.run_id, "mlflow.source.git.commit", commit())
+
+
+def commit() -> str:
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    if head.returncode == 0:
-        client.set_tag(cell.run_id, "mlflow.source.git.commit", head.stdout.strip())
+    return head.stdout.strip() or "unknown"
 
 
 def data_digests(task: str) -> dict[str, str]:
@@ -185,7 +195,8 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Cell) -> dict[s
         model = None
         if folder.is_dir():
             digest = sha256(folder / ADAPTER)
-            model = found.get(digest) or _log_model(client, experiment, cell, folder, digest)
+            name = f"{cell.task}-{cell.method}-{cell.seed}-{folder.name}"
+            model = found.get(digest) or log_model(client, experiment, cell.run_id, name, folder, digest)
             found[digest] = model
         figures = {
             "eval/accuracy": row["accuracy"],
@@ -197,28 +208,12 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Cell) -> dict[s
     return found
 
 
-def _log_model(client: MlflowClient, experiment: str, cell: Cell, folder: Path, digest: str) -> str:
-    name = f"{cell.task}-{cell.method}-{cell.seed}-{folder.name}"
-    tags = {DIGEST_TAG: digest, "update": folder.name[5:]}
-    model = client.create_logged_model(experiment, name, cell.run_id, tags, model_type="lora")
-    client.log_model_artifacts(model.model_id, str(folder))
-    client.finalize_logged_model(model.model_id, "READY")
-    return model.model_id
-
-
 def _register(params: Params, client: MlflowClient, cell: Cell, chosen: dict[str, Any], model_id: str) -> int:
-    """The version of the selected checkpoint, registered if it is not; its number."""
-    import mlflow
-
-    name = _model_name(params, cell.task)
-    if all(m.name != name for m in client.search_registered_models(f"name = '{name}'")):
-        client.create_registered_model(name)
-    for version in client.search_model_versions(f"name = '{name}'"):
-        if version.tags.get(DIGEST_TAG) == chosen["digest"] and version.run_id in (None, "", cell.run_id):
-            return int(version.version)
+    """The registered version of the selected checkpoint."""
     tags = {DIGEST_TAG: chosen["digest"], "method": cell.method, "seed": str(cell.seed), "update": str(chosen["update"])}
-    mlflow.set_tracking_uri(tracking_uri(params.tracking.uri))
-    return int(mlflow.register_model(f"models:/{model_id}", name, tags=tags).version)
+    text = card(params, cell.task, cell.method, cell.seed, Origin(data_digests(cell.task), commit()))
+    name, uri = _model_name(params, cell.task), tracking_uri(params.tracking.uri)
+    return register(client, uri, name, Chosen(cell.run_id, model_id, tags, text))
 
 
 def identity(params: Params, task: str, method: str, seed: int) -> Identity:
@@ -227,7 +222,7 @@ def identity(params: Params, task: str, method: str, seed: int) -> Identity:
     sections = {"sampling": dump["sampling"], "train": dump["train"], "model": dump["model"], "method": dump["method"][method]}
     values = {f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"}
     values |= {f"lora.{k}": v for k, v in dump["train"]["lora"].items()}
-    tags = {"task": task, "method": method, "seed": str(seed), "model": params.model.path}
+    tags = {"task": task, "method": method, "seed": str(seed), "model": params.model.path, "source": "trained"}
     return Identity(
         tracking_uri(params.tracking.uri),
         params.tracking.experiment,

@@ -171,4 +171,4 @@ def links(published: dict[str, Any], cell: Cell) -> dict[str, str]:
     if not page or not run_id:
         return {}
     experiment = f"{page}/#/experiments/{published['experiment']}"
-    return {"run": f"{experiment}/runs/{run_id}", "comparison": published["comparison"]}
+    return {"run": f"{experiment}/runs/{run_id}", "comparison": published["comparison"][cell.task]}

@@ -21,9 +21,9 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     {"types"},
     {"keyed", "provenance"},
     {"progress"},
-    {"tracking", "tasks", "models", "sampling", "teacher", "losses", "checkpoint"},
+    {"tracking", "views", "registry", "tasks", "models", "sampling", "teacher", "losses", "checkpoint"},
     {"layout"},
-    {"runfolder"},
+    {"runfolder", "card"},
     {"scoring"},
     {"answering"},
     {"evaluations"},
@@ -36,7 +36,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     {"__main__"},
 ]
 DOORS = {
-    "mlflow": {"tracking", "publish"},
+    "mlflow": {"tracking", "publish", "registry"},
     "prefect": set(),
     "peft": {"models", "checkpoint"},
     "transformers": {"models", "checkpoint"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -53,7 +54,15 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     folder = Path(mlflow.artifacts.download_artifacts("models:/dopsd-sudoku@champion"))
     selected = Path("runs/sudoku/d_opsd/0/best/adapter_model.safetensors")
     assert sha256(folder / "adapter_model.safetensors") == sha256(selected)
-    run = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])[0]
+    card = (folder / "README.md").read_text()
+    tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())["protocols"]["greedy"]
+    for told in (f"{100 * tested['best']['accuracy']:.1f} [", sha256(Path("base/model.safetensors")), "learning_rate: 0.001"):
+        assert told in card
+    experiment = client.get_experiment_by_name("dopsd")
+    shown = json.loads(experiment.tags["mlflow.sharedViewState.dopsd-sudoku"])
+    assert shown["compareRunCharts"][0]["metricKey"] == "best/test_accuracy"
+    assert {chart["metricSectionId"] for chart in shown["compareRunCharts"]} == {s["uuid"] for s in shown["compareRunSections"]}
+    run = client.search_runs([experiment.experiment_id])[0]
     assert run.data.params["train.learning_rate"] == str(load_params().train.learning_rate)
     assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == ("d_opsd", "sudoku", "FINISHED")
 

@@ -1,0 +1,78 @@
+"""The card of a registered checkpoint: what it is, how good it is and where it came from, as a README beside its weights."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dopsd.config import Params
+from dopsd.layout import base_files, cell_folder
+from dopsd.provenance import sha256
+
+WEIGHTS = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the results of a run came from: digests of its data by split, and the commit of the code."""
+
+    data: dict[str, str]
+    commit: str
+
+
+def card(params: Params, task: str, method: str, seed: int, origin: Origin) -> str:
+    """Markdown with the head that model hubs read; every figure is read from the run's results."""
+    folder = cell_folder(task, method, seed)
+    tested = json.loads((folder / "test" / "paired.json").read_text())
+    chosen = tested["selected"]
+    head = {
+        "base_model": params.model.path,
+        "library_name": "peft",
+        "tags": ["dopsd", "diffusion-language-model", task, method],
+    }
+    lines = ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", f"# {task}, {method}, seed {seed}", ""]
+    lines += [
+        f"A LoRA adapter for `{params.model.path}`, checkpoint after update {chosen['update']} of {params.train.updates},"
+    ]
+    lines += [
+        f"selected on {chosen['split']} ({100 * chosen['accuracy']:.1f}% of {chosen['n']} problems). Accuracy on test in %:",
+        "",
+    ]
+    lines += ["| protocol | base | this adapter | difference, paired | problems |", "|---|---|---|---|---|"]
+    lines += [_row(name, found) for name, found in tested["protocols"].items()]
+    lines += ["", "Intervals are 95% bootstrap intervals over problems. Protocols:", ""]
+    lines += [f"* `{name}`: {_flat(p.model_dump())}" for name, p in params.evaluate.protocols.items()]
+    lines += ["", "## Where it came from", "", *_origin(params, origin), "", "## Settings", "", "```yaml"]
+    dump = params.model_dump(mode="json")
+    kept = {name: dump[name] for name in ("model", "sampling", "train")} | {"method": {method: dump["method"][method]}}
+    return "\n".join([*lines, yaml.safe_dump(kept, sort_keys=False).strip(), "```"]) + "\n"
+
+
+def _row(name: str, found: dict[str, Any]) -> str:
+    sides = " | ".join(_percent(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best"))
+    gap = _percent(found["paired"]["difference"], found["paired"]["interval"], "+")
+    return f"| {name} | {sides} | {gap} | {found['base']['n']} |"
+
+
+def _percent(value: float, interval: list[float], sign: str = "") -> str:
+    low, high = interval
+    return f"{100 * value:{sign}.1f} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
+
+
+def _flat(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings.items() if value not in (None, "", False))
+
+
+def _origin(params: Params, origin: Origin) -> list[str]:
+    weights = [path for path in base_files(params) if path.suffix == WEIGHTS]
+    lines = [f"* base weights: {_digest(path)}" for path in weights]
+    lines += [f"* data, {split}: DVC md5 `{digest}`" for split, digest in origin.data.items()]
+    return [*lines, f"* code: git commit `{origin.commit}`"]
+
+
+def _digest(path: Path) -> str:
+    return f"`{path.name}` sha256 `{sha256(path)}`"
