@@ -38,7 +38,7 @@ lint: install
 
 mlflow: install
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(MLFLOW_PORT) \
-		--backend-store-uri sqlite:///mlflow.db --artifacts-destination mlartifacts
+		--backend-store-uri sqlite:///mlflow.db --no-serve-artifacts --default-artifact-root file://$(CURDIR)/mlartifacts
 
 up: install
 	@python infra/local/services.py up --prefect-port $(PREFECT_PORT) --mlflow-port $(MLFLOW_PORT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socket
 import subprocess
@@ -26,6 +28,7 @@ from dopsd.tracking import tracking_uri
 CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")
 PLATFORM = ("datasets", "dvc", "mlflow", "prefect")
 PORTS = {"MLflow": 5000, "Prefect": 4200}
+PREFECT_API, POOL = "http://127.0.0.1:4200/api", "dopsd"  # as in pyproject.toml and prefect.yaml
 HUB = "https://huggingface.co"
 PATIENCE = 3.0  # seconds for an answer from the network
 ROOM = {True: 2, False: 60}  # GB of free disk for a run: of the embedded base, of an 8B checkpoint
@@ -118,6 +121,29 @@ def tracking_server(params: Params) -> Iterator[Finding]:
     )
 
 
+def prefect_server(_: Params) -> Iterator[Finding]:
+    """The server that `prefect` commands in this folder talk to, and whether a worker waits for runs there."""
+    api = os.environ.get("PREFECT_API_URL", PREFECT_API).rstrip("/")
+    advice = "only for `prefect deployment run`: `make up` starts it"
+    if not answers(f"{api}/health"):
+        yield Finding("prefect server", None, f"{api} is silent", advice)
+        return
+    yield Finding("prefect server", True, f"{api} answers")
+    online = [worker["name"] for worker in workers(api) if worker["status"] == "ONLINE"]
+    advice = "" if online else f"runs would wait: `make up`, or `prefect worker start --pool {POOL}`"
+    yield Finding("prefect worker", True if online else None, f"{len(online)} in the pool {POOL}", advice)
+
+
+def workers(api: str) -> list[dict[str, str]]:
+    """Workers of the pool that prefect.yaml deploys to; none where there is no such pool."""
+    asked = urllib.request.Request(f"{api}/work_pools/{POOL}/workers/filter", b"{}", {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, OSError, ValueError):
+        return []
+
+
 def remote(_: Params) -> Iterator[Finding]:
     found = subprocess.run([sys.executable, "-m", "dvc", "remote", "list"], capture_output=True, text=True, check=False)
     names = [line.split()[0] for line in found.stdout.splitlines() if line.strip()]
@@ -148,7 +174,7 @@ def inputs(params: Params) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
-    *(python, packages, gpus, attention, disk, ports, tracking_server, remote, hub, inputs),
+    *(python, packages, gpus, attention, disk, ports, tracking_server, prefect_server, remote, hub, inputs),
 )
 
 

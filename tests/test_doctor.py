@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import socket
 import threading
 
@@ -18,6 +19,7 @@ from dopsd.config import Params
 def offline(monkeypatch):
     """The hub is not asked: tests need no network."""
     monkeypatch.setattr(doctor, "HUB", "http://127.0.0.1:9")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
 
@@ -76,3 +78,31 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
         free.bind(("127.0.0.1", 0))
         monkeypatch.setattr(doctor, "PORTS", {"MLflow": free.getsockname()[1]})
         assert next(doctor.ports(params())).is_fit
+
+
+def test_a_prefect_server_without_a_worker_is_seen(monkeypatch):
+    status = ["OFFLINE"]
+
+    class Prefect(http.server.BaseHTTPRequestHandler):
+        def answer(self, body: object) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def do_GET(self) -> None:
+            self.answer(self.path == "/api/health")
+
+        def do_POST(self) -> None:
+            self.answer([{"name": "w", "status": status[0]}] if self.path.startswith("/api/work_pools/dopsd/workers") else [])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    assert [f.is_fit for f in doctor.prefect_server(params())] == [None]
+    with http.server.HTTPServer(("127.0.0.1", 0), Prefect) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_address[1]}/api")
+        assert [f.is_fit for f in doctor.prefect_server(params())] == [True, None]
+        status[0] = "ONLINE"
+        assert [f.is_fit for f in doctor.prefect_server(params())] == [True, True]
+        server.shutdown()

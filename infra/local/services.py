@@ -56,17 +56,19 @@ def command(name: str, *words: str) -> tuple[str, ...]:
 
 def services(prefect: int, mlflow: int) -> list[Service]:
     """In the order in which they start; they end the other way round."""
-    store = ("--backend-store-uri", f"sqlite:///{ROOT / 'mlflow.db'}", "--artifacts-destination", str(ROOT / "mlartifacts"))
+    # artifacts at a path, not through the server: commands that read mlflow.db itself find them too
+    places = (
+        "--backend-store-uri",
+        f"sqlite:///{ROOT / 'mlflow.db'}",
+        "--default-artifact-root",
+        (ROOT / "mlartifacts").as_uri(),
+    )
+    listening = ("--workers", "1", "--host", HOST, "--port", str(mlflow), "--no-serve-artifacts")
     return [
         Service(
             "prefect", command("prefect", "server", "start", "--host", HOST, "--port", str(prefect)), prefect, "/api/health"
         ),
-        Service(
-            "mlflow",
-            command("mlflow", "server", "--workers", "1", "--host", HOST, "--port", str(mlflow), *store),
-            mlflow,
-            "/health",
-        ),
+        Service("mlflow", command("mlflow", "server", *listening, *places), mlflow, "/health"),
         Service("worker", command("prefect", "worker", "start", "--pool", POOL, "--type", "process")),
     ]
 

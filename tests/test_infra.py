@@ -1,0 +1,75 @@
+"""infra/: what cannot be run without containers or a cluster is checked as files."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from composed import COMPOSE, interpolated
+from conftest import ROOT
+
+BIN = Path(sys.executable).parent
+NAMED = {"POSTGRES_PASSWORD": "p", "STORE_USER": "u", "STORE_PASSWORD": "w", "DOPSD_REPOSITORY": "r"}
+
+
+def run(program: str, *words: str | Path) -> str:
+    found = subprocess.run([BIN / program, *words], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+def services() -> dict:
+    return interpolated(yaml.safe_load((COMPOSE / "compose.yaml").read_text()), NAMED)["services"]
+
+
+def test_the_compose_file_is_one():
+    run("check-jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE / "compose.yaml")
+
+
+def test_the_dockerfile_has_the_targets_that_are_built_and_no_fault():
+    run("hadolint", COMPOSE / "Dockerfile")
+    targets = set(re.findall(r"^FROM \S+ AS (\S+)", (COMPOSE / "Dockerfile").read_text(), re.M))
+    built = {service["build"]["target"] for service in services().values() if "build" in service}
+    assert built == {"services", "cpu", "cuda"} <= targets
+
+
+def test_every_command_of_ours_is_in_the_image():
+    copied = set(re.findall(r"/usr/local/bin/(\S+)", (COMPOSE / "Dockerfile").read_text()))
+    words = [word for service in services().values() for word in service.get("command", [])]
+    words += [word for service in services().values() for word in service.get("healthcheck", {}).get("test", [])]
+    assert {word for word in words if word.startswith("dopsd-")} <= copied
+
+
+def test_only_the_uis_are_published_and_only_on_loopback():
+    published = {name: service["ports"] for name, service in services().items() if "ports" in service}
+    assert published == {"prefect": ["127.0.0.1:4200:4200"], "mlflow": ["127.0.0.1:5000:5000"]}
+    assert yaml.safe_load((COMPOSE / "compose.yaml").read_text())["networks"]["inside"] == {"internal": True}
+
+
+def test_no_password_has_a_default_and_every_one_is_asked_for():
+    example = dict(line.split("=") for line in (COMPOSE / ".env.example").read_text().splitlines() if re.match(r"\w+=", line))
+    assert {name for name, value in example.items() if value == ""} == set(NAMED)
+    text = (COMPOSE / "compose.yaml").read_text()
+    for name in NAMED:
+        assert set(re.findall(rf"\$\{{{name}(..)", text)) == {":?"}
+    with pytest.raises(AssertionError, match="set STORE_PASSWORD in"):
+        interpolated(yaml.safe_load(text), NAMED | {"STORE_PASSWORD": ""})
+
+
+def test_services_that_last_are_watched_and_start_after_what_they_need():
+    for name, service in services().items():
+        assert "healthcheck" in service or name in ("buckets", "worker", "worker-gpu")
+        assert ":latest" not in service["image"] and ":" in service["image"]
+        for needed, how in service.get("depends_on", {}).items():
+            healthy = how["condition"] == "service_healthy"
+            assert healthy == ("healthcheck" in services()[needed])
+
+
+def test_shell_scripts_are_sound():
+    scripts = [path for path in (ROOT / "infra").rglob("*") if path.suffix in (".sh", ".sbatch")]
+    assert scripts
+    run("shellcheck", *scripts)
