@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,23 @@ def test_an_evaluation_is_computed_once(finished, monkeypatch):
     monkeypatch.setattr(evaluations, "report", None)  # a second computation would fail
     assert main(["evaluate"]) == 0
     assert main(["evaluate_base"]) == 0
+
+
+def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_collected(finished, monkeypatch, capsys):
+    shutil.rmtree("work/eval")
+    before = (CELL / "curve.csv").read_bytes()
+    shutil.rmtree(CELL / "train")  # not copied there yet: training goes on
+    assert main(["evaluate", "--update", "2"]) == 0
+    assert main(["evaluate", "--update", "4"]) == 0
+    assert main(["evaluate_base"]) == 0
+    assert main(["evaluate", "--update", "3"]) == 2
+    assert "--update 3: no step-000003 in work/train-" in capsys.readouterr().err
+    assert main(["train"]) == 0  # it had ended: copies its checkpoints
+    from dopsd import evaluations
+
+    monkeypatch.setattr(evaluations, "load_policy", None)
+    assert main(["evaluate"]) == 0
+    assert (CELL / "curve.csv").read_bytes() == before
 
 
 def test_selection_uses_the_named_protocol_whatever_its_place(finished):
