@@ -1,0 +1,39 @@
+"""`python run_flow.py COMMAND...`: the first process of a run's pod, which ends after the last one.
+
+A container is killed when its first process ends. A flow that is cancelled or evicted ends within half a minute, while
+training, held by flows/guard.py, still finishes its update and saves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+
+SAVING = 1900  # seconds after the end of the flow: a little more than flows/guard.py waits
+ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl, for where this is not process 1
+
+
+def main(words: list[str], saving: int = SAVING) -> int:
+    """The command's exit status, once its descendants have ended or had their time."""
+    ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
+    flow = subprocess.Popen(words)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda caught, _: flow.send_signal(caught))
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(code))
+    code = 1
+    while True:
+        try:
+            process, status = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return code
+        if process == flow.pid:
+            ended = os.waitstatus_to_exitcode(status)
+            code = ended if ended >= 0 else 128 - ended
+            signal.alarm(saving)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""infra/slurm without Slurm: stand-ins for its commands and for python write down what was asked, in which order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+CALLS = "calls"
+PYTHON = f"""#!/bin/bash
+[[ $1 != -c ]] || exec {sys.executable} "$@"
+case "$*" in
+    *"stage list"*) printf '%s\\n' prepare@t prepare@other train@t-m-0; exit ;;
+    *"dvc status"*) exit 1 ;;
+esac
+echo "${{*:2}}" >> calls
+[[ "$*" != *"${{SLOW:-nothing}}"* ]] || exec work
+[[ "$*" != *"${{FAILS:-nothing}}"* ]] || exit 3
+"""
+STAND_INS = {
+    "python": PYTHON,
+    "work": """#!/bin/bash
+trap 'sleep 0.2; echo "INT: saved" >> calls; exit 130' INT
+trap 'sleep 0.2; echo "TERM: saved" >> calls; exit 143' TERM
+echo "working $$" >> calls
+while :; do sleep 0.05; done
+""",
+    "srun": """#!/bin/bash
+trap 'echo "srun kills its tasks" >> calls; exit 1' TERM INT
+while [[ $1 != torchrun ]]; do shift; done
+echo "srun $*" >> calls
+[[ -z ${SLOW:-} ]] || work &
+wait
+""",
+    "scontrol": '#!/bin/bash\nif [[ $1 == show ]]; then echo first; else echo "scontrol $*" >> calls; fi\n',
+    "scancel": """#!/bin/bash
+echo "scancel $*" >> calls
+kill -TERM "$(sed -n 's/^working //p' calls)"
+""",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "infra" / "slurm", tmp_path / "infra" / "slurm")
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").write_text(f"PATH={programs}:$PATH\n")
+    for name, text in STAND_INS.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    return tmp_path
+
+
+def submit(project: Path, script: str, *words: str, **env: str) -> subprocess.Popen[bytes]:
+    """The job, begun with SIGINT ignored as a background command of a shell is."""
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(project), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    environment = os.environ | slurm | {"DOPSD_VENV": str(project / "venv")} | env
+    command = ["bash", "-c", "trap '' INT; exec bash \"$@\"", "bash", project / "infra" / "slurm" / script, *words]
+    return subprocess.Popen(command, cwd="/", env=environment)
+
+
+def calls(project: Path) -> list[str]:
+    path = project / CALLS
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def send_while_working(job: subprocess.Popen[bytes], project: Path, *signals: signal.Signals) -> int:
+    until = time.monotonic() + 20
+    while not any(line.startswith("working") for line in calls(project)):
+        assert job.poll() is None and time.monotonic() < until
+        time.sleep(0.02)
+    for number in signals:
+        job.send_signal(number)
+        time.sleep(0.05)
+    return job.wait(20)
+
+
+def test_a_job_whose_time_is_up_saves_once_and_then_goes_back_into_the_queue(project: Path):
+    job = submit(project, "train.sbatch", SLOW="dvc --wait-for-lock repro")
+    assert send_while_working(job, project, signal.SIGUSR1, signal.SIGTERM) == 0
+    assert calls(project)[2:] == ["INT: saved", "scontrol requeue 7"]
+
+
+def test_a_cancelled_job_saves_and_does_not_come_back(project: Path):
+    job = submit(project, "train.sbatch", SLOW="dvc --wait-for-lock repro")
+    assert send_while_working(job, project, signal.SIGTERM) == 143
+    assert calls(project)[2:] == ["INT: saved"]
+
+
+def test_a_finished_job_publishes_and_a_failed_one_passes_its_status_on(project: Path):
+    assert submit(project, "train.sbatch").wait(20) == 0
+    assert calls(project) == ["dvc --wait-for-lock repro", "dopsd publish"]
+    (project / CALLS).unlink()
+    assert submit(project, "train.sbatch", FAILS="repro").wait(20) == 3
+    assert calls(project) == ["dvc --wait-for-lock repro"]
+
+
+def test_training_on_several_nodes_is_told_through_its_steps_and_not_through_srun(project: Path):
+    job = submit(project, "train-nodes.sbatch", "t", "m", "0", SLOW="srun")
+    assert send_while_working(job, project, signal.SIGUSR1) == 0
+    assert calls(project)[3:] == ["scancel --signal=TERM 7", "TERM: saved", "scontrol requeue 7"]
+
+
+def test_dvc_learns_of_training_on_several_nodes_when_it_has_finished(project: Path):
+    assert submit(project, "train-nodes.sbatch", "t", "m", "0").wait(20) == 0
+    prepared, trained, committed = calls(project)
+    assert prepared == "dvc --wait-for-lock repro prepare@t"
+    assert trained.startswith("srun torchrun --nnodes=2 ") and "--rdzv-endpoint=first:20007 " in trained
+    assert trained.endswith("-m dopsd train --task t --method m --seed 0")
+    assert committed == "dvc commit --force train@t-m-0"
