@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from conftest import ROOT, write_params
@@ -13,6 +14,7 @@ from conftest import ROOT, write_params
 from dopsd.checkpoint import load_tensors
 from dopsd.cli import main
 from dopsd.layout import read_table
+from dopsd.stages.train import Loop
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 
@@ -41,3 +43,11 @@ def test_more_ranks_than_prompts_is_refused(project):
     found = subprocess.run(command, env=env, capture_output=True, text=True)
     assert found.returncode != 0
     assert "train.prompts_per_collect: 1 problems leave some of the 2 ranks without one" in found.stderr
+
+
+def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():
+    loop, sent = Loop.__new__(Loop), []
+    loop.method, loop.policy = SimpleNamespace(counts_failed=False), SimpleNamespace(device=torch.device("cpu"))
+    loop.accelerator = SimpleNamespace(reduce=lambda tensor, _: sent.append(tensor) or tensor)
+    assert loop._weight([]) == 1.0
+    assert [tensor.dtype for tensor in sent] == [torch.float32]

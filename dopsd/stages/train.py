@@ -179,7 +179,7 @@ class Loop:
         """The denominator of the update: all prompts of the collect, or the weight of what is trained on."""
         if self.method.counts_failed:
             return float(self.settings.prompts_per_collect)
-        own = sum(float(batch.weight.sum()) for batch in batches)
+        own = float(sum(float(batch.weight.sum()) for batch in batches))  # also without batches: ranks must send one dtype
         total = self.accelerator.reduce(torch.tensor(own, device=self.policy.device), "sum").item()
         return total or 1.0
 
