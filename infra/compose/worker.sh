@@ -1,9 +1,22 @@
 #!/bin/sh
-# dopsd-worker: brings the workspace up to date, deploys its flows, and runs them in it, one at a time.
+# dopsd-worker: brings the workspace up to date, deploys its flows, and runs them in it, one at a time. Asked to end, it first
+# ends the run in progress and waits until training has saved: the container would end with this script.
 set -eu
 dopsd-workspace
 cd "$DOPSD_WORKSPACE"
 prefect --no-prompt work-pool create dopsd --type process --overwrite
 prefect --no-prompt work-pool set-concurrency-limit dopsd 1
 prefect --no-prompt deploy --all
-exec prefect worker start --pool dopsd --type process
+python infra/local/services.py report-lost-runs # of a container that was killed
+
+prefect worker start --pool dopsd --type process &
+worker=$!
+end() {
+    trap '' TERM INT
+    python infra/local/services.py stop-runs
+    kill -TERM "$worker" 2>/dev/null || true
+    wait "$worker" || true
+    exit 143
+}
+trap end TERM INT
+wait "$worker"

@@ -9,44 +9,35 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-STATE = ROOT / "work" / "services"
-PIDS = STATE / "services.json"
-HOST = "127.0.0.1"
+from processes import (
+    END,
+    HOST,
+    LOOK_EVERY,
+    PIDS,
+    ROOT,
+    STATE,
+    Service,
+    Trouble,
+    end,
+    here,
+    is_flow,
+    read_state,
+    start,
+    wait_until_healthy,
+)
+
 POOL = "dopsd"
+FLOW, GUARD = "prefect.engine", "flows/guard.py"  # in the commands of a flow run, and of what holds its stages
 EXPERIMENT = "dopsd"
-START = 120.0  # seconds to become healthy
-END = 40.0  # seconds to end: the worker waits for what it cancels
 TELL = 3.0  # seconds for the worker to report how a run ended
-LOOK_EVERY = 0.25
-
-
-class Trouble(Exception):
-    """One line for the person who started this."""
-
-
-@dataclass(frozen=True)
-class Service:
-    """A server or worker: its command, and where it says that it is well (a worker has no such place)."""
-
-    name: str
-    words: tuple[str, ...]
-    port: int | None = None
-    health: str = ""
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
 
 
 def command(name: str, *words: str) -> tuple[str, ...]:
@@ -89,75 +80,6 @@ def environment(prefect: int, mlflow: int) -> dict[str, str]:
     }
 
 
-def is_healthy(service: Service) -> bool:
-    with (
-        suppress(urllib.error.URLError, OSError),
-        urllib.request.urlopen(f"{service.url}{service.health}", timeout=2) as answer,
-    ):
-        return answer.status == 200
-    return False
-
-
-def is_taken(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
-
-
-def is_alive(pid: int, started: float) -> bool:
-    """Whether the process that we started is still there: a number may have been given to another one."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - started) < 5 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def read_state() -> dict[str, dict[str, float]]:
-    """What was started here and is still alive, by name."""
-    if not PIDS.is_file():
-        return {}
-    known = json.loads(PIDS.read_text())
-    return {name: found for name, found in known.items() if is_alive(int(found["pid"]), found["started"])}
-
-
-def write_state(state: dict[str, dict[str, float]]) -> None:
-    STATE.mkdir(parents=True, exist_ok=True)
-    half = PIDS.with_suffix(".tmp")
-    half.write_text(json.dumps(state, indent=1) + "\n")
-    half.rename(PIDS)
-
-
-def start(service: Service, env: dict[str, str], state: dict[str, dict[str, float]]) -> None:
-    """Start it where it is not running; its process id is on disk before it can be waited for."""
-    if service.name in state:
-        if service.port and int(state[service.name]["port"]) != service.port:
-            raise Trouble(f"{service.name} runs on port {state[service.name]['port']:.0f}; `make down` first")
-        return
-    if service.port and is_taken(service.port):
-        variable = f"{service.name.upper()}_PORT"
-        raise Trouble(f"port {service.port} is taken by another program: stop it, or `make up {variable}={service.port + 1}`")
-    STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / f"{service.name}.log").open("a") as log:
-        process = subprocess.Popen(
-            service.words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    state[service.name] = {"pid": process.pid, "started": time.time(), "port": service.port or 0}
-    write_state(state)
-
-
-def wait_until_healthy(service: Service, state: dict[str, dict[str, float]]) -> None:
-    until = time.monotonic() + START
-    while not is_healthy(service):
-        log = STATE / f"{service.name}.log"
-        if not is_alive(int(state[service.name]["pid"]), state[service.name]["started"]):
-            raise Trouble(f"{service.name} ended while it started; its last words are in {log}")
-        if time.monotonic() > until:
-            raise Trouble(f"{service.name} is not healthy after {START:.0f} s; see {log}, then `make down`")
-        time.sleep(LOOK_EVERY)
-
-
 def deploy(env: dict[str, str]) -> None:
     """Work pool, its limit of one run at a time in this workspace, and the deployments of prefect.yaml."""
     for words in (
@@ -191,15 +113,6 @@ def report_lost_runs(api: str) -> None:
             sys.stdout.write(f"run {run['name']} is marked as crashed: {message}\n")
 
 
-def is_flow(pid: int) -> bool:
-    import psutil
-
-    try:
-        return any("prefect" in word for word in psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return False
-
-
 def experiment_page(url: str) -> str:
     """The chart view of the project's experiment, which is made here so that the page exists before the first run."""
     api = f"{url}/api/2.0/mlflow/experiments"
@@ -212,6 +125,10 @@ def experiment_page(url: str) -> str:
 def up(prefect: int, mlflow: int) -> None:
     began, state, env = time.monotonic(), read_state(), environment(prefect, mlflow)
     server, tracking, worker = services(prefect, mlflow)
+    if (
+        "prefect" not in state and "worker" in state and not here(FLOW)
+    ):  # it has lost its server: it would not hear of cancellations
+        end(int(state["worker"]["pid"]), state.pop("worker")["started"])
     start(server, env, state)
     start(tracking, env, state)
     wait_until_healthy(server, state)
@@ -235,29 +152,24 @@ def address(port: int) -> str:
     return "" if port == 4200 else f"PREFECT_API_URL=http://{HOST}:{port}/api "
 
 
-def flows_here() -> list[int]:
-    """Process ids of flow runs in this workspace, also of those whose worker is gone."""
-    import psutil
-
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if "prefect.engine" in process.cmdline() and Path(process.cwd()) == ROOT:
-                found.append(process.pid)
-    return found
-
-
 def end_flows() -> None:
     """Runs in progress save and end; the worker tells the server, and a retry continues them."""
-    found = flows_here()
+    found = here(FLOW)
     for pid in found:
         sys.stdout.write("stopping a run in progress: it saves, and a retry continues it\n")
         os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + END
-    while found and flows_here() and time.monotonic() < until:
+    while found and here(FLOW) and time.monotonic() < until:
         time.sleep(LOOK_EVERY)
     if found:
         time.sleep(TELL)
+
+
+def stop_runs() -> None:
+    """End runs in progress and wait until what they started has saved: a container ends with its first process."""
+    end_flows()
+    while here(GUARD):
+        time.sleep(LOOK_EVERY)
 
 
 def down() -> None:
@@ -273,25 +185,18 @@ def down() -> None:
         sys.stdout.write("nothing was running\n")
 
 
-def end(pid: int, started: float) -> None:
-    """SIGTERM to the service, SIGKILL to its group after END seconds."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + END
-    while is_alive(pid, started) and time.monotonic() < until:
-        time.sleep(LOOK_EVERY)
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Start or stop Prefect, its worker and MLflow on this machine.")
-    parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("action", choices=("up", "down", "stop-runs", "report-lost-runs"))
     parser.add_argument("--prefect-port", type=int, default=4200)
     parser.add_argument("--mlflow-port", type=int, default=5000)
     given = parser.parse_args()
     try:
-        up(given.prefect_port, given.mlflow_port) if given.action == "up" else down()
+        if given.action == "up":
+            up(given.prefect_port, given.mlflow_port)
+        else:
+            api = os.environ.get("PREFECT_API_URL", f"http://{HOST}:{given.prefect_port}/api")
+            {"down": down, "stop-runs": stop_runs, "report-lost-runs": lambda: report_lost_runs(api)}[given.action]()
     except (Trouble, urllib.error.URLError) as error:
         sys.stderr.write(f"{given.action}: {error}\n")
         return 2

@@ -1,0 +1,142 @@
+"""Processes of this workspace: started in sessions of their own, found again by id and time, ended politely first."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STATE = ROOT / "work" / "services"
+PIDS = STATE / "services.json"
+HOST = "127.0.0.1"
+START = 120.0  # seconds to become healthy
+END = 40.0  # seconds to end
+LOOK_EVERY = 0.25
+
+
+class Trouble(Exception):
+    """One line for the person who started this."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A server or worker: its command, and where it says that it is well (a worker has no such place)."""
+
+    name: str
+    words: tuple[str, ...]
+    port: int | None = None
+    health: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+def is_healthy(service: Service) -> bool:
+    with (
+        suppress(urllib.error.URLError, OSError),
+        urllib.request.urlopen(f"{service.url}{service.health}", timeout=2) as answer,
+    ):
+        return answer.status == 200
+    return False
+
+
+def is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def is_alive(pid: int, started: float) -> bool:
+    """Whether the process that we started is still there: a number may have been given to another one."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - started) < 5 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def read_state() -> dict[str, dict[str, float]]:
+    """What was started here and is still alive, by name."""
+    if not PIDS.is_file():
+        return {}
+    known = json.loads(PIDS.read_text())
+    return {name: found for name, found in known.items() if is_alive(int(found["pid"]), found["started"])}
+
+
+def write_state(state: dict[str, dict[str, float]]) -> None:
+    STATE.mkdir(parents=True, exist_ok=True)
+    half = PIDS.with_suffix(".tmp")
+    half.write_text(json.dumps(state, indent=1) + "\n")
+    half.rename(PIDS)
+
+
+def start(service: Service, env: dict[str, str], state: dict[str, dict[str, float]]) -> None:
+    """Start it where it is not running; its process id is on disk before it can be waited for."""
+    if service.name in state:
+        if service.port and int(state[service.name]["port"]) != service.port:
+            raise Trouble(f"{service.name} runs on port {state[service.name]['port']:.0f}; `make down` first")
+        return
+    if service.port and is_taken(service.port):
+        variable = f"{service.name.upper()}_PORT"
+        raise Trouble(f"port {service.port} is taken by another program: stop it, or `make up {variable}={service.port + 1}`")
+    STATE.mkdir(parents=True, exist_ok=True)
+    with (STATE / f"{service.name}.log").open("a") as log:
+        process = subprocess.Popen(
+            service.words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    state[service.name] = {"pid": process.pid, "started": time.time(), "port": service.port or 0}
+    write_state(state)
+
+
+def wait_until_healthy(service: Service, state: dict[str, dict[str, float]]) -> None:
+    until = time.monotonic() + START
+    while not is_healthy(service):
+        log = STATE / f"{service.name}.log"
+        if not is_alive(int(state[service.name]["pid"]), state[service.name]["started"]):
+            raise Trouble(f"{service.name} ended while it started; its last words are in {log}")
+        if time.monotonic() > until:
+            raise Trouble(f"{service.name} is not healthy after {START:.0f} s; see {log}, then `make down`")
+        time.sleep(LOOK_EVERY)
+
+
+def is_flow(pid: int) -> bool:
+    import psutil
+
+    try:
+        return any("prefect" in word for word in psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
+
+
+def here(word: str) -> list[int]:
+    """Ids of processes in this workspace with this word in their command."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(part.endswith(word) for part in process.cmdline()) and Path(process.cwd()) == ROOT:
+                found.append(process.pid)
+    return found
+
+
+def end(pid: int, started: float) -> None:
+    """SIGTERM to the service, SIGKILL to its group after END seconds."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + END
+    while is_alive(pid, started) and time.monotonic() < until:
+        time.sleep(LOOK_EVERY)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
