@@ -36,7 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
         for argument in arguments:
             _cell_argument(stage, argument)
         if name == "evaluate":
-            stage.add_argument("--update", type=_count, help="only this checkpoint, into the cache; training may still go on")
+            told = "only these checkpoints, into the cache; training may still go on"
+            stage.add_argument("--update", type=_count, nargs="+", help=told)
             _measure_arguments(stage)
     _command(commands, "check", "read params.yaml and report what is wrong in it")
     _command(commands, "doctor", "is this machine ready? packages, GPU, disk, ports, servers, hub, files, and what to do")

@@ -107,9 +107,9 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     if arguments.command == "evaluate" and (arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)):
         _measure(arguments, params)
     elif arguments.command == "evaluate" and arguments.update:
-        from dopsd.stages.evaluate import one
+        from dopsd.stages.evaluate import some
 
-        one(params, arguments.task, arguments.method, arguments.seed, arguments.update)
+        some(params, arguments.task, arguments.method, arguments.seed, arguments.update)
     elif arguments.command in STAGES:
         stage: Callable[..., object] = import_module(f"dopsd.stages.{arguments.command}").run
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))

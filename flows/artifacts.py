@@ -21,6 +21,7 @@ from prefect.exceptions import PrefectException
 
 from dopsd.layout import read_table
 from flows import server
+from flows.running import Watch
 from flows.settings import Cell
 
 WORK = Path("work")
@@ -28,7 +29,7 @@ EVERY = 3.0  # seconds between two looks at a stage's progress
 SILENT = (httpx.HTTPError, PrefectException, OSError)  # the server is away, or stops: the work goes on
 
 
-class ProgressBar:
+class ProgressBar(Watch):
     """A progress artifact that follows work/<stage>.json, which the stage's own command rewrites as it goes."""
 
     def __init__(self, stage: str, key: str) -> None:
@@ -37,9 +38,12 @@ class ProgressBar:
         self.looked, self.artifact, self.shown = 0.0, None, -1.0
         self.artifact: UUID | None = None
 
-    def look(self, is_last: bool = False) -> None:
-        if not is_last and time.monotonic() - self.looked < EVERY:
-            return
+    def look(self) -> None:
+        if time.monotonic() - self.looked > EVERY:
+            self.finish()
+
+    def finish(self) -> None:
+        """As it stands now, whenever the last look was."""
         self.looked = time.monotonic()
         with suppress(OSError, ValueError):
             if self.file.stat().st_mtime >= self.started:

@@ -9,11 +9,12 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flows import server
 
+Log = logging.Logger | logging.LoggerAdapter
 GUARD = Path(__file__).with_name("guard.py")
 DVC = (sys.executable, "-m", "dvc")
 DOPSD = (sys.executable, "-m", "dopsd")
@@ -56,14 +57,19 @@ def _reason(said: list[str]) -> str:
     return (told or said or ["it said nothing"])[-1]
 
 
+class Watch:
+    """Who looks on while a command runs: about once a second, and at every line."""
+
+    def look(self) -> None: ...
+
+    def hear(self, line: str) -> None: ...
+
+
 def run(
-    name: str,
-    words: tuple[str, ...],
-    log: logging.Logger | logging.LoggerAdapter,
-    env: Mapping[str, str] | None = None,
-    watch: Callable[[], None] = lambda: None,
+    name: str, words: tuple[str, ...], log: Log, env: Mapping[str, str] | None = None, watch: Watch | None = None
 ) -> list[str]:
-    """The lines that the command wrote; `watch` is called about once a second while it runs."""
+    """The lines that the command wrote."""
+    watch = watch or Watch()
     process = subprocess.Popen(
         [sys.executable, str(GUARD), *words],
         stdin=subprocess.PIPE,
@@ -81,10 +87,12 @@ def run(
     said: list[str] = []
     try:
         while process.poll() is None:
-            _tell(lines, said, log, wait=1.0)
-            watch()
+            for line in _waiting(lines, 1.0):
+                _tell(line, said, log, watch)
+            watch.look()
         reader.join(timeout=1.0)
-        _tell(lines, said, log, wait=0.0)
+        for line in _waiting(lines, 0.0):
+            _tell(line, said, log, watch)
     finally:
         stop(process)
     server.wait(log)
@@ -93,16 +101,22 @@ def run(
     return said
 
 
-def _tell(lines: queue.SimpleQueue[str], said: list[str], log: logging.Logger | logging.LoggerAdapter, wait: float) -> None:
+def _waiting(lines: queue.SimpleQueue[str], seconds: float) -> Iterator[str]:
+    """The lines that are there; where there are none, the first that comes in so many seconds."""
     try:
+        if seconds:
+            yield lines.get(timeout=seconds)
         while True:
-            line = lines.get(timeout=wait) if wait else lines.get_nowait()
-            if line and not line.startswith(CHATTER):
-                said.append(line)
-                log.info(line)
-            wait = 0.0
+            yield lines.get_nowait()
     except queue.Empty:
         return
+
+
+def _tell(line: str, said: list[str], log: Log, watch: Watch) -> None:
+    if line and not line.startswith(CHATTER):
+        said.append(line)
+        log.info(line)
+        watch.hear(line)
 
 
 def stop(process: subprocess.Popen[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import queue
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +21,11 @@ from prefect.states import Completed
 from dopsd.errors import DopsdError
 from flows import settings
 from flows.artifacts import ProgressBar, show_checkpoints, show_result
-from flows.running import DOPSD, DVC, CommandFailed, run
+from flows.running import DOPSD, DVC, CommandFailed, Log, Watch, run
 from flows.settings import Asked, Cell
 
+LOOK_EVERY = 0.5  # seconds
+DONE = "evaluate: done with checkpoint "  # as `dopsd evaluate --update` says it
 PUBLISHED = Path("work/publish.json")
 
 
@@ -56,8 +59,8 @@ def write_settings(asked: Asked) -> dict[str, Any]:
 def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """One DVC stage, alone: those before it have run."""
     bar = ProgressBar(stage.partition("@")[0], key)
-    said = run(stage, (*DVC, "--wait-for-lock", "repro", "-s", stage), get_run_logger(), env, bar.look)
-    bar.look(is_last=True)
+    said = run(stage, (*DVC, "--wait-for-lock", "repro", "-s", stage), get_run_logger(), env, bar)
+    bar.finish()
     return {"stage": stage, "is_new": any(line.startswith("Running stage") for line in said)}
 
 
@@ -116,13 +119,46 @@ def gpus() -> list[str]:
     return [str(i) for i, line in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
 
 
+class Shift(Watch):
+    """Checkpoints that one process evaluates one after another, on one device; each has a task that waits for it."""
+
+    def __init__(self, cell: Cell, updates: list[int], devices: Devices, log: Log) -> None:
+        self.cell, self.devices, self.log = cell, devices, log
+        self.done = {update: threading.Event() for update in updates}
+        self.lock, self.error = threading.Lock(), None
+        self.process: threading.Thread | None = None
+
+    def wait(self, update: int) -> None:
+        """Until this checkpoint is evaluated; the first who waits starts the process, and who tries again restarts it."""
+        with self.lock:
+            if self.process is None or not self.process.is_alive():
+                self.error = None
+                self.process = threading.Thread(target=self._run, daemon=True)
+                self.process.start()
+        while not self.done[update].wait(LOOK_EVERY):
+            if not self.process.is_alive() and not self.done[update].is_set():
+                raise self.error or RuntimeError(f"evaluate {update}: its process ended without it")
+
+    def hear(self, line: str) -> None:
+        _, sign, update = line.partition(DONE)
+        if sign and int(update) in self.done:
+            self.done[int(update)].set()
+
+    def _run(self) -> None:
+        missing = [str(update) for update, event in self.done.items() if not event.is_set()]
+        try:
+            with self.devices.one() as env:
+                run("evaluate", (*DOPSD, "evaluate", *self.cell.words, "--update", *missing), self.log, env, self)
+        except Exception as error:  # who waits raises it
+            self.error = error
+
+
 @task(name="evaluate", task_run_name="evaluate {update}", **RETRIED)
-def evaluate_checkpoint(cell: Cell, update: int, devices: Devices, is_known: bool, after: Any) -> Any:
-    """One checkpoint on the selection split, into work/eval, where the DVC stage finds it."""
-    if is_known:
+def evaluate_checkpoint(update: int, shift: Shift | None, after: Any) -> Any:
+    """One checkpoint on the selection split, into work/eval, where the DVC stage finds it; no shift: it is there."""
+    if shift is None:
         return Completed(name="Cached", message="this checkpoint's evaluation is up to date")
-    with devices.one() as env:
-        run(f"evaluate {update}", (*DOPSD, "evaluate", *cell.words, "--update", str(update)), get_run_logger(), env)
+    shift.wait(update)
     return {"stage": "evaluate", "update": update}
 
 

@@ -20,7 +20,7 @@ from dopsd.params import load_params
 from flows import stages
 from flows.running import stop_all
 from flows.settings import Asked, Cell, Hardware, Preset, Profile, cells
-from flows.stages import Devices
+from flows.stages import Devices, Shift
 
 LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; what they run waits for a device
@@ -96,9 +96,12 @@ def run_stages(asked: Asked, evaluate_while_training: bool | None) -> list[str]:
 
 
 def evaluate(cell: Cell, updates: list[int], devices: Devices, after: Any) -> list[PrefectFuture[Any]]:
-    """Every checkpoint, as many at once as there are devices."""
-    is_known = stages.is_up_to_date(f"evaluate@{cell.stage}")
-    return [stages.evaluate_checkpoint.submit(cell, update, devices, is_known, after) for update in updates]
+    """Every checkpoint, shared out evenly: a process a device."""
+    if stages.is_up_to_date(f"evaluate@{cell.stage}"):
+        return [stages.evaluate_checkpoint.submit(update, None, after) for update in updates]
+    n, log = len(devices.names), get_run_logger()
+    shifts = [Shift(cell, updates[i::n], devices, log) for i in range(n)]
+    return [stages.evaluate_checkpoint.submit(update, shifts[i % n], after) for i, update in enumerate(updates)]
 
 
 def updates_in(folder: Path) -> list[int]:
@@ -115,7 +118,8 @@ def train_and_evaluate(cell: Cell, env: dict[str, str], devices: Devices, every:
         for update in updates_in(scratch_since(started)):
             if update not in found and update % every == 0:
                 get_run_logger().info("checkpoint %d is there", update)
-                found[update] = stages.evaluate_checkpoint.submit(cell, update, devices, False, after)
+                shift = Shift(cell, [update], devices, get_run_logger())
+                found[update] = stages.evaluate_checkpoint.submit(update, shift, after)
     done = training.result()
     missing = [update for update in updates_in(cell.folder / "train") if update not in found]
     return [*found.values(), *evaluate(cell, missing, devices, done)]

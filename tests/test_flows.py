@@ -83,8 +83,10 @@ def test_a_failure_is_told_in_the_words_of_the_command_that_failed():
 def test_lines_come_in_order_and_watchers_are_called():
     looks = []
     script = "for i in 1 2 3; do echo $i; done; sleep 1.2; echo end"
-    assert running.run("count", ("sh", "-c", script), LOG, watch=lambda: looks.append(1)) == ["1", "2", "3", "end"]
-    assert looks
+    watch = running.Watch()
+    watch.look, watch.hear = lambda: looks.append("look"), looks.append
+    assert running.run("count", ("sh", "-c", script), LOG, watch=watch) == ["1", "2", "3", "end"]
+    assert [seen for seen in looks if seen != "look"] == ["1", "2", "3", "end"] and "look" in looks[: looks.index("end")]
 
 
 def test_what_is_asked_becomes_settings_and_named_parameters_go_first():
@@ -120,6 +122,24 @@ def test_two_evaluations_never_share_a_device(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with stages.Devices(stages.gpus()).one() as env:
         assert "CUDA_VISIBLE_DEVICES" not in env and env["WORLD_SIZE"] == "1"
+
+
+def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    asked, code = [], "import sys; print('evaluate: done with checkpoint 25', flush=True); sys.exit(len(sys.argv) > 2)"
+
+    def stage(_name, words, *rest):
+        asked.append(words[words.index("--update") + 1 :])
+        return running.run("evaluate", (sys.executable, "-c", code, *asked[-1]), *rest)
+
+    monkeypatch.setattr(stages, "run", stage)
+    shift = stages.Shift(Cell("sudoku", "d_opsd", 0), [25, 50], stages.Devices([]), LOG)
+    shift.wait(25)
+    with pytest.raises(running.CommandFailed):
+        shift.wait(50)
+    code = "print('evaluate: done with checkpoint 50')"
+    shift.wait(50)
+    assert asked == [("25", "50"), ("50",)]
 
 
 def test_a_server_that_is_away_is_noticed_at_once():
@@ -159,11 +179,11 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
     state.write_text(json.dumps({"done": 9, "total": 10, "rate": 1.0}))
     os.utime(state, (1, 1))  # of an earlier run
     bar = artifacts.ProgressBar("train", "sudoku")
-    bar.look(is_last=True)
+    bar.finish()
     assert made == []
     for done in (2, 2, 6):
         state.write_text(json.dumps({"done": done, "total": 8, "rate": 0.1}))
-        bar.look(is_last=True)
+        bar.finish()
     assert made == [(25.0, "train: 2 of 8, 0.10/s, 1.0 min left"), (75.0, "train: 6 of 8, 0.10/s, 0.3 min left")]
 
 

@@ -63,8 +63,9 @@ def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_col
     shutil.rmtree("work/eval")
     before = (CELL / "curve.csv").read_bytes()
     shutil.rmtree(CELL / "train")  # not copied there yet: training goes on
-    assert main(["evaluate", "--update", "2"]) == 0
-    assert main(["evaluate", "--update", "4"]) == 0
+    assert main(["evaluate", "--update", "4", "2"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("evaluate: done")]
+    assert said == ["evaluate: done with checkpoint 4", "evaluate: done with checkpoint 2"]
     assert main(["evaluate_base"]) == 0
     assert main(["evaluate", "--update", "3"]) == 2
     assert "--update 3: no step-000003 in work/train-" in capsys.readouterr().err

@@ -1,19 +1,21 @@
 """`dopsd evaluate --task sudoku --method d_opsd --seed 0`: every checkpoint of a run on the selection split.
 
-Only the protocol that selects is run here; `dopsd test` reports all of them. With `--update 25` that checkpoint alone, into
-the cache of evaluations, also while training goes on.
+Only the protocol that selects is run here; `dopsd test` reports all of them. With `--update 25 50` those checkpoints
+alone, into the cache of evaluations, also while training goes on.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from dopsd.config import Params, Select
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
 from dopsd.layout import cell_folder, scratch_folder, write_table
-from dopsd.progress import is_main_rank, write_json
+from dopsd.progress import is_main_rank, say, write_json
 
+DONE = "evaluate: done with checkpoint "  # then its update: for who waits for one of several
 COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
 
@@ -33,15 +35,22 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     write_json(cell / "evaluate.json", _summary(rows, params.select))
 
 
-def one(params: Params, task_name: str, method_name: str, seed: int, update: int) -> None:
-    """One checkpoint, of a run that has ended or is still going on; the stage then finds its evaluation in the cache."""
+def some(params: Params, task_name: str, method_name: str, seed: int, updates: list[int]) -> None:
+    """These checkpoints, of a run that has ended or is still going on; the stage then finds them in the cache."""
+    going, ended = scratch_folder(params, task_name, method_name, seed), cell_folder(task_name, method_name, seed) / "train"
+    folders = {update: _checkpoint(update, going, ended) for update in updates}
+    evaluator = Evaluator(params, task_name, params.select.split)
+    for update, folder in folders.items():
+        evaluator.reports("evaluate", [folder], params.evaluate.protocols[params.select.protocol])
+        say(f"{DONE}{update}")
+
+
+def _checkpoint(update: int, *places: Path) -> Path:
     name = f"step-{update:06d}"
-    ended, going = cell_folder(task_name, method_name, seed) / "train", scratch_folder(params, task_name, method_name, seed)
-    folder = next((folder / name for folder in (going, ended) if (folder / name).is_dir()), None)
-    if folder is None:
-        raise DopsdError(f"--update {update}: no {name} in {going} or {ended}; `dopsd train` makes checkpoints")
-    protocol = params.evaluate.protocols[params.select.protocol]
-    Evaluator(params, task_name, params.select.split).reports("evaluate", [folder], protocol)
+    for place in places:
+        if (place / name).is_dir():
+            return place / name
+    raise DopsdError(f"--update {update}: no {name} in {' or '.join(map(str, places))}; `dopsd train` makes checkpoints")
 
 
 def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
