@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 FOLLOW_EVERY = 5.0  # seconds
+MOST_METRICS = 1000  # in a request, by MLflow's API
 FINGERPRINT_TAG = "dopsd.fingerprint"
 QUIET = {  # set before mlflow is imported: answer fast when the server is gone, and send nothing home
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -104,12 +105,19 @@ def sent_until(client: MlflowClient, run_id: str) -> int:
 
 
 def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
+    """Every row's metrics in one transaction, several rows in one request where they fit."""
     from mlflow.entities import Metric
 
+    waiting: list[Metric] = []
     for row in rows:
         now, step = int(time.time() * 1000), int(row["update"])
         points = [Metric(f"train/{name}", float(value), now, step) for name, value in row.items() if name != "update"]
-        client.log_batch(run_id, metrics=points)
+        if len(waiting) + len(points) > MOST_METRICS:
+            client.log_batch(run_id, metrics=waiting)
+            waiting = []
+        waiting += points
+    if waiting:
+        client.log_batch(run_id, metrics=waiting)
 
 
 def whole_rows(log: Path) -> list[dict[str, Any]]:

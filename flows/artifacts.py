@@ -25,7 +25,7 @@ from flows.running import Watch
 from flows.settings import Cell
 
 WORK = Path("work")
-EVERY = 3.0  # seconds between two looks at a stage's progress
+EVERY = 5.0  # seconds between two looks at a stage's progress
 SILENT = (httpx.HTTPError, PrefectException, OSError)  # the server is away, or stops: the work goes on
 
 
