@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from flows import server
@@ -81,8 +82,8 @@ def run(
         env=os.environ | QUIET | dict(env or {}),
     )
     _running.add(process)
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    reader = threading.Thread(target=lambda: [lines.put(line.rstrip()) for line in process.stdout], daemon=True)
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
     reader.start()
     said: list[str] = []
     try:
@@ -101,13 +102,22 @@ def run(
     return said
 
 
-def _waiting(lines: queue.SimpleQueue[str], seconds: float) -> Iterator[str]:
+def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
+    """Its lines, then None when it has closed its output, as it does when it ends."""
+    for line in process.stdout:
+        lines.put(line.rstrip())
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    lines.put(None)
+
+
+def _waiting(lines: queue.SimpleQueue[str | None], seconds: float) -> Iterator[str]:
     """The lines that are there; where there are none, the first that comes in so many seconds."""
     try:
-        if seconds:
-            yield lines.get(timeout=seconds)
-        while True:
-            yield lines.get_nowait()
+        line = lines.get(timeout=seconds) if seconds else lines.get_nowait()
+        while line is not None:
+            yield line
+            line = lines.get_nowait()
     except queue.Empty:
         return
 
