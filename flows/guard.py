@@ -50,7 +50,8 @@ def is_closed() -> bool:
 
 def stop(group: int) -> None:
     """Ask the group to end, wait for all of its processes, and kill those that do not."""
-    os.killpg(group, signal.SIGINT)
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGINT)
     until = time.monotonic() + GRACE
     while _has_children() and time.monotonic() < until:
         time.sleep(LOOK_EVERY)

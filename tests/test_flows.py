@@ -38,6 +38,11 @@ time.sleep(60)
 """
 
 
+@pytest.fixture(autouse=True)
+def no_server_is_waited_for(monkeypatch):
+    monkeypatch.setattr(running.server, "wait", lambda log: None)
+
+
 def until(holds) -> bool:
     """Whether it comes true within ten seconds."""
     ends = time.monotonic() + 10
