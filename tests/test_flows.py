@@ -144,6 +144,7 @@ def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_mi
         shift.wait(50)
     code = "print('evaluate: done with checkpoint 50')"
     shift.wait(50)
+    shift.process.join()
     assert asked == [("25", "50"), ("50",)]
 
 
