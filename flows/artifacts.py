@@ -76,7 +76,7 @@ def show_checkpoints(cell: Cell) -> None:
             "accuracy %": percent(row["accuracy"]),
             "95% interval": f"{percent(row['low'])} to {percent(row['high'])}",
             "problems": row["n"],
-            "": "base" if row["update"] == 0 else "selected" if row["update"] == chosen["update"] else "",
+            "note": "base" if row["update"] == 0 else "selected" if row["update"] == chosen["update"] else "",
         }
         for row in read_table(cell.folder / "curve.csv")
     ]
@@ -112,16 +112,28 @@ def result(cell: Cell, links: dict[str, str]) -> str:
     lines += ["", f"## Accuracy on {chosen['split']}", "", "| update | accuracy % | 95% interval |", "|---|---|---|"]
     for row in read_table(cell.folder / "curve.csv"):
         lines.append(f"| {row['update']} | {percent(row['accuracy'])} | {percent(row['low'])} to {percent(row['high'])} |")
-    lines += ["", "## Training", "", "| update | loss | first-attempt score |", "|---|---|---|", *_training(cell)]
+    lines += [
+        "",
+        "## Training",
+        "",
+        "| until update | mean loss | mean first-attempt score |",
+        "|---|---|---|",
+        *_training(cell),
+    ]
     lines += ["", f"Figures: `reports/{cell}/`. Adapter: `{cell.folder}/best`."]
     lines += [f"[{name}]({link})" for name, link in links.items()]
     return "\n".join(lines) + "\n"
 
 
 def _training(cell: Cell, rows: int = 10) -> list[str]:
-    """About so many rows of the training log, evenly spaced, the last one among them."""
+    """About so many rows of means over equally many updates: single updates differ by the part of the answer they train."""
     log = read_table(cell.folder / "train.csv")
     step = max(1, len(log) // rows)
-    kept = log[step - 1 :: step]
-    score = [f"{row['first_attempt_score']:.3f}" if "first_attempt_score" in row else "" for row in kept]
-    return [f"| {row['update']} | {row['loss']:.4f} | {text} |" for row, text in zip(kept, score, strict=True)]
+    parts = [log[start : start + step] for start in range(0, len(log), step)]
+    return [f"| {part[-1]['update']} | {_mean(part, 'loss')} | {_mean(part, 'first_attempt_score')} |" for part in parts]
+
+
+def _mean(rows: list[dict[str, Any]], name: str) -> str:
+    """Of the rows that have it; empty where none has."""
+    values = [row[name] for row in rows if name in row]
+    return f"{sum(values) / len(values):.4f}" if values else ""

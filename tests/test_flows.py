@@ -204,9 +204,10 @@ def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch
     (cell.folder / "test/paired.json").write_text(json.dumps(tested))
     costs = {"updates": 2, "rollouts": 4, "trajectories": 3, "sampled_tokens": 160}
     (cell.folder / "train.json").write_text(json.dumps(costs))
-    (cell.folder / "train.csv").write_text("update,loss\n1,0.5\n2,0.25\n")
+    log = "".join(f"{u},{0.5 if u % 2 else 0.25},{0.75 if u % 2 else ''}\n" for u in range(1, 21))
+    (cell.folder / "train.csv").write_text(f"update,loss,first_attempt_score\n{log}")
     (cell.folder / "curve.csv").write_text("update,accuracy,low,high,protocol,n\n0,0.25,0.2,0.3,greedy,2\n")
     text = artifacts.result(cell, {"run": "http://127.0.0.1:5000/#/1"})
     assert "| greedy | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 |" in text
-    assert "| 0 | 25.0 | 20.0 to 30.0 |" in text and "| 2 | 0.2500 |  |" in text
+    assert "| 0 | 25.0 | 20.0 to 30.0 |" in text and "| 20 | 0.3750 | 0.7500 |" in text
     assert "2 updates, 4 rollouts (3 kept), 160 tokens" in text and "[run](http://127.0.0.1:5000/#/1)" in text
