@@ -28,6 +28,7 @@ from dopsd.tracking import tracking_uri
 CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")
 PLATFORM = ("datasets", "dvc", "mlflow", "prefect")
 PORTS = {"MLflow": 5000, "Prefect": 4200}
+HEALTH = {"MLflow": "/health", "Prefect": "/api/health"}
 PREFECT_API, POOL = "http://127.0.0.1:4200/api", "dopsd"  # as in pyproject.toml and prefect.yaml
 HUB = "https://huggingface.co"
 PATIENCE = 3.0  # seconds for an answer from the network
@@ -90,13 +91,20 @@ def disk(params: Params) -> Iterator[Finding]:
 
 def ports(_: Params) -> Iterator[Finding]:
     for name, port in PORTS.items():
-        with socket.socket() as probe:
-            probe.settimeout(PATIENCE)
-            is_taken = probe.connect_ex(("127.0.0.1", port)) == 0
-        said = f"127.0.0.1:{port} is {'taken' if is_taken else 'free'}"
-        yield Finding(
-            f"port of {name}", None if is_taken else True, said, "fine if it is the server itself" if is_taken else ""
-        )
+        where = f"127.0.0.1:{port}"
+        if not is_taken(port):
+            yield Finding(f"port of {name}", True, f"{where} is free")
+        elif answers(f"http://{where}{HEALTH[name]}"):
+            yield Finding(f"port of {name}", True, f"{name} answers on {where}")
+        else:
+            advice = f"by another program; choose one: `make up {name.upper()}_PORT={port + 100}`"
+            yield Finding(f"port of {name}", None, f"{where} is taken", advice)
+
+
+def is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(PATIENCE)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def answers(url: str) -> bool:

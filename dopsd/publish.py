@@ -6,6 +6,7 @@ well. Everything is looked up by digest or fingerprint first, so that publishing
 
 from __future__ import annotations
 
+import errno
 import json
 import select
 import subprocess
@@ -79,10 +80,10 @@ def one_line(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, OSError) as error:
-        raise DopsdError(
-            f"publish: {uri} does not answer as expected ({' '.join(str(error).split())[:160]}); all results are on disk, "
-            "publish again later"
-        ) from error
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = "no space is left for the artifacts of" if is_full else "no expected answer from"
+        said = " ".join(str(error).split())[:160]
+        raise DopsdError(f"publish: {what} {uri} ({said}); all results are on disk, publish again later") from error
 
 
 def _pages(params: Params, client: MlflowClient, uri: str, cells: list[Cell]) -> dict[str, Any]:

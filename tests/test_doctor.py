@@ -70,8 +70,10 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
     with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
-        monkeypatch.setattr(doctor, "PORTS", {"MLflow": port})
-        assert next(doctor.ports(params())).said == f"127.0.0.1:{port} is taken"
+        monkeypatch.setattr(doctor, "PORTS", {"MLflow": port, "Prefect": port})
+        ours, foreign = doctor.ports(params())
+        assert (ours.is_fit, ours.said) == (True, f"MLflow answers on 127.0.0.1:{port}")
+        assert (foreign.is_fit, foreign.said) == (None, f"127.0.0.1:{port} is taken")
         assert next(doctor.tracking_server(params(tracking__uri=f"http://127.0.0.1:{port}"))).is_fit
         server.shutdown()
     with socket.socket() as free:
