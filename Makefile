@@ -1,7 +1,5 @@
 # `make demo`, `make test`: each makes .venv if there is none, installs the tested set, and runs. Python >= 3.11 and git.
 PYTHON ?= python3
-PREFECT_PORT ?= 4200
-MLFLOW_PORT ?= 5000
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -37,11 +35,11 @@ lint: install
 	ruff format --check .
 
 mlflow: install
-	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(MLFLOW_PORT) \
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(or $(MLFLOW_PORT),5000) \
 		--backend-store-uri sqlite:///mlflow.db --no-serve-artifacts --default-artifact-root file://$(CURDIR)/mlartifacts
 
 up: install
-	@python infra/local/services.py up --prefect-port $(PREFECT_PORT) --mlflow-port $(MLFLOW_PORT)
+	@python infra/local/services.py up $(if $(PREFECT_PORT),--prefect-port $(PREFECT_PORT)) $(if $(MLFLOW_PORT),--mlflow-port $(MLFLOW_PORT))
 
 down: install
 	@python infra/local/services.py down

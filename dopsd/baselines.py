@@ -11,7 +11,7 @@ from dopsd.errors import DopsdError
 from dopsd.profiles import published
 from dopsd.progress import say
 from dopsd.publish import log_once, one_line
-from dopsd.tracking import Identity, connect, find_run, tracking_uri
+from dopsd.tracking import Identity, connect, find_run, shown, tracking_uri
 
 SHOWN = 256  # the length whose accuracy stands under the name that our runs use: profiles select at this one
 
@@ -59,5 +59,6 @@ def import_published(params: Params) -> int:
             client.set_terminated(run_id)
             views.save(client, client.get_run(run_id).info.experiment_id, row.task)
             count += 1
-    say(f"baselines: {count} published rows are in {uri}, experiment {params.tracking.experiment}, tagged source=published")
+    experiment = params.tracking.experiment
+    say(f"baselines: {count} published rows are in {shown(uri)}, experiment {experiment}, tagged source=published")
     return count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,3 +77,17 @@ def _origin(params: Params, origin: Origin) -> list[str]:
 
 def _digest(path: Path) -> str:
     return f"`{path.name}` sha256 `{sha256(path)}`"
+
+
+def commit() -> str:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return head.stdout.strip() or "unknown"
+
+
+def data_digests(task: str) -> dict[str, str]:
+    """DVC's md5 of each split, from dvc.lock."""
+    lock = Path("dvc.lock")
+    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
+    outs = [out for name, stage in stages.items() if name.startswith("prepare") for out in stage.get("outs", [])]
+    outs = [out for out in outs if out["path"].endswith(".jsonl")]
+    return {Path(out["path"]).stem: out["md5"] for out in outs if Path(out["path"]).parts[:2] == ("data", task)}

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from dopsd.arguments import MEASURED, ONLINE, PARALLEL, STAGES, build_parser
 from dopsd.config import Params
-from dopsd.errors import DopsdError
+from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.launch import end_with_launcher, is_started, launch
 from dopsd.params import load_params, missing_files
 
+MISTAKES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set train.gradient_checkpointing; "
     "the same command continues from the last checkpoint where the settings stay"
@@ -53,8 +54,15 @@ def _score(a: argparse.Namespace) -> None:
     run(a.task, a.files, a.scoring, a.as_json, a.verdicts)
 
 
+def _doctor(a: argparse.Namespace) -> None:
+    from dopsd.doctor import doctor
+
+    doctor(a.params)
+
+
 FREE: dict[str, Callable[[argparse.Namespace], None]] = {  # commands that do not read params.yaml first
     "params": _write_profile,
+    "doctor": _doctor,
     "rehearse": _rehearse,
     "score": _score,
 }
@@ -115,10 +123,6 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
     elif arguments.command == "check":
         _check(arguments.params, params)
-    elif arguments.command == "doctor":
-        from dopsd.doctor import doctor
-
-        doctor(params)
     elif arguments.command == "baselines":
         from dopsd.baselines import import_published
 
@@ -168,4 +172,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         advice = "free some space" if error.errno == errno.ENOSPC else "mend that"
         print(f"dopsd: {error.strerror or error}: {error.filename}; {advice} and run the same command", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, MISTAKES) else TEMPORARY

@@ -12,24 +12,27 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from dopsd import profiles
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.params import missing_files
-from dopsd.tracking import tracking_uri
+from dopsd.params import load_params, missing_files
+from dopsd.tracking import local_port, shown, tracking_uri
 
 CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")
-PLATFORM = ("datasets", "dvc", "mlflow", "prefect")
+PLATFORM = ("datasets", "dvc", "mlflow", "prefect", "fastapi")
 PORTS = {"MLflow": 5000, "Prefect": 4200}
 HEALTH = {"MLflow": "/health", "Prefect": "/api/health"}
-PREFECT_API, POOL = "http://127.0.0.1:4200/api", "dopsd"  # as in pyproject.toml and prefect.yaml
+POOL = "dopsd"  # as in prefect.yaml
 HUB = "https://huggingface.co"
 PATIENCE = 3.0  # seconds for an answer from the network
 ROOM = {True: 2, False: 60}  # GB of free disk for a run: of the embedded base, of an 8B checkpoint
@@ -51,10 +54,17 @@ def python(_: Params) -> Iterator[Finding]:
 
 
 def packages(_: Params) -> Iterator[Finding]:
+    try:
+        bounds = {need.name: need.specifier for need in map(Requirement, requires("dopsd") or [])}
+    except PackageNotFoundError:  # it runs from its source alone
+        bounds = {}
     for names, is_core in ((CORE, True), (PLATFORM, False)):
         for name in names:
             try:
-                yield Finding(name, True, version(name))
+                found = version(name)
+                is_fit = found in bounds.get(name, SpecifierSet())
+                advice = f"wants {bounds.get(name)}: pip install -c constraints.txt -e ."
+                yield Finding(name, is_fit, found, "" if is_fit else advice)
             except PackageNotFoundError:
                 advice = "pip install -c constraints.txt -e ." if is_core else "needed for the pipeline, not for training alone"
                 yield Finding(name, False if is_core else None, "not installed", advice)
@@ -90,7 +100,8 @@ def disk(params: Params) -> Iterator[Finding]:
 
 
 def ports(_: Params) -> Iterator[Finding]:
-    for name, port in PORTS.items():
+    for name, usual in PORTS.items():
+        port = local_port(name.lower(), usual)
         where = f"127.0.0.1:{port}"
         if not is_taken(port):
             yield Finding(f"port of {name}", True, f"{where} is free")
@@ -124,14 +135,15 @@ def tracking_server(params: Params) -> Iterator[Finding]:
     yield Finding(
         "tracking",
         is_up,
-        f"{uri} {'answers' if is_up else 'is silent'}",
+        f"{shown(uri)} {'answers' if is_up else 'is silent'}",
         "" if is_up else "start it, or unset MLFLOW_TRACKING_URI",
     )
 
 
 def prefect_server(_: Params) -> Iterator[Finding]:
     """The server that `prefect` commands in this folder talk to, and whether a worker waits for runs there."""
-    api = os.environ.get("PREFECT_API_URL", PREFECT_API).rstrip("/")
+    api = f"http://127.0.0.1:{local_port('prefect', PORTS['Prefect'])}/api"
+    api = os.environ.get("PREFECT_API_URL", api).rstrip("/")
     advice = "only for `prefect deployment run`: `make up` starts it"
     if not answers(f"{api}/health"):
         yield Finding("prefect server", None, f"{api} is silent", advice)
@@ -186,9 +198,20 @@ CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
 )
 
 
-def doctor(params: Params) -> None:
+def settings(path: Path) -> tuple[Finding, Params]:
+    """Whether params.yaml is sound; where it is not, the machine is looked at for the embedded profile."""
+    try:
+        return Finding("params", True, str(path)), load_params(path)
+    except DopsdError as error:
+        said = "; ".join(str(error).splitlines())
+        embedded = Params.model_validate(profiles.resolve(profiles.EMBEDDED))
+        return Finding("params", False, said, "mend it; the rest of this table is for the embedded profile"), embedded
+
+
+def doctor(path: Path) -> None:
     """A table of all checks; raises DopsdError, exit status 1, where one of them stands in the way."""
-    found = [finding for check in CHECKS for finding in check(params)]
+    first, params = settings(path)
+    found = [first, *(finding for check in CHECKS for finding in check(params))]
     table = Table("", "check", "found", "what to do", box=SIMPLE)
     for f in found:
         table.add_row({True: "ok", None: "-", False: "NO"}[f.is_fit], f.name, f.said, f.advice)

@@ -1,5 +1,7 @@
 """The one error that ends a command with a single line for its user."""
 
+TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: a network or a disk failed, and the same command may do better later
+
 
 class DopsdError(Exception):
     """Something the user can mend: names the key, file or row, what was expected and what to do.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,43 @@ from dopsd.tasks.storage import DATA, PROMPT
 RUNS = Path("runs")
 REPORTS = Path("reports")
 LOG = "log.jsonl"
+EVALUATED = "evaluate: done with checkpoint "  # `dopsd evaluate --update` says it, then the update, for who waits for one
 NAMES = ("protocol",)  # columns that stay texts: a protocol may be named 256
 
 
 def cell_folder(task: str, method: str, seed: int) -> Path:
     return RUNS / task / method / str(seed)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One task x method x seed: what DVC's stages from `train` on run for."""
+
+    task: str
+    method: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.task}/{self.method}/{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return cell_folder(self.task, self.method, self.seed)
+
+    @property
+    def stage(self) -> str:
+        """As DVC names a cell of its matrix."""
+        return f"{self.task}-{self.method}-{self.seed}"
+
+    @property
+    def key(self) -> str:
+        """As servers want names: lowercase letters, digits and dashes."""
+        return self.stage.replace("_", "-").lower()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As the command line takes them."""
+        return ("--task", self.task, "--method", self.method, "--seed", str(self.seed))
 
 
 def report_folder(task: str, method: str, seed: int) -> Path:

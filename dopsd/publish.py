@@ -7,44 +7,38 @@ well. Everything is looked up by digest or fingerprint first, so that publishing
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+import os
 import select
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from dopsd import tracking, views
-from dopsd.card import Origin, card
+from dopsd.card import Origin, card, commit, data_digests
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
-from dopsd.errors import DopsdError
-from dopsd.layout import LOG, cell_folder, read_log, read_table, report_folder, scratch_folder
+from dopsd.errors import TEMPORARY, DopsdError
+from dopsd.layout import LOG, Cell, cell_folder, read_log, read_table, report_folder, scratch_folder
 from dopsd.progress import WORK, say, write_json
 from dopsd.provenance import sha256
-from dopsd.registry import DIGEST_TAG, Chosen, log_model, register
-from dopsd.tracking import Identity, connect, sync, tracking_uri
+from dopsd.registry import ACCURACY, DIGEST_TAG, JUDGED_BY, Chosen, crown, log_model, register
+from dopsd.tracking import Identity, connect, shown, sync, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 PUBLISHED = WORK / "publish.json"
-LOCAL_PAGE = "http://127.0.0.1:5000"  # where `make mlflow` shows a local file
+PAGE = "DOPSD_MLFLOW_PAGE"
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One task x method x seed whose stages have run, and its MLflow run."""
+class Tracked(Cell):
+    """A cell whose stages have run, and its MLflow run."""
 
-    task: str
-    method: str
-    seed: int
-    folder: Path
     run_id: str
 
 
@@ -56,18 +50,17 @@ def run(params: Params) -> dict[str, int]:
     with one_line(uri):
         client = connect(uri)
         cells = [cell for cell in _cells(params, client) if cell]
-        champions: dict[str, tuple[float, int]] = {}
+        best: dict[str, tuple[float, int]] = {}
         for cell in cells:
             version, accuracy = _publish_cell(params, client, cell)
-            champions[cell.task] = max(champions.get(cell.task, (-1.0, 0)), (accuracy, version))
-        for task, (_, version) in champions.items():
-            client.set_registered_model_alias(_model_name(params, task), "champion", str(version))
+            best[cell.task] = max(best.get(cell.task, (-1.0, 0)), (accuracy, version))
+        champions = {task: crown(client, _model_name(params, task), version) for task, (_, version) in best.items()}
         pages = _pages(params, client, uri, cells)
         write_json(PUBLISHED, pages)
-    say(f"publish: {len(cells)} runs are in {uri}")
+    say(f"publish: {len(cells)} runs are in {shown(uri)}")
     for task, link in pages["comparison"].items():
         say(f"  {task} side by side: {link}")
-    return {task: version for task, (_, version) in champions.items()}
+    return champions
 
 
 @contextmanager
@@ -83,30 +76,41 @@ def one_line(uri: str) -> Iterator[None]:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = "no space is left for the artifacts of" if is_full else "no expected answer from"
         said = " ".join(str(error).split())[:160]
-        raise DopsdError(f"publish: {what} {uri} ({said}); all results are on disk, publish again later") from error
+        raise DopsdError(
+            f"publish: {what} {shown(uri)} ({said}); all results are on disk, publish again later", TEMPORARY
+        ) from error
 
 
-def _pages(params: Params, client: MlflowClient, uri: str, cells: list[Cell]) -> dict[str, Any]:
-    """What a flow links to: the server's address (none for a local file), each cell's run, each task's comparison."""
+def _pages(params: Params, client: MlflowClient, uri: str, cells: list[Tracked]) -> dict[str, Any]:
+    """What a flow links to: the server's address (none for a local file), each cell's run, each task's comparison.
+
+    Workers may know the server by a name that browsers do not: DOPSD_MLFLOW_PAGE is the address that people open.
+    """
     experiment = client.get_experiment_by_name(params.tracking.experiment)
-    page = uri.rstrip("/") if uri.startswith("http") else None
-    runs = {f"{cell.task}/{cell.method}/{cell.seed}": cell.run_id for cell in cells}
+    page = os.environ.get(PAGE) or (shown(uri) if uri.startswith("http") else None)
+    page = page.rstrip("/") if page else None
+    runs = {str(cell): cell.run_id for cell in cells}
     found: dict[str, Any] = {"page": page, "experiment": experiment.experiment_id if experiment else None, "runs": runs}
     for task in {cell.task for cell in cells}:
         views.save(client, found["experiment"], task)
-    return found | {"comparison": {c.task: views.link(page or LOCAL_PAGE, found["experiment"], c.task) for c in cells}}
+    return found | {"comparison": {c.task: views.link(page or local_page(), found["experiment"], c.task) for c in cells}}
+
+
+def local_page() -> str:
+    """Where `make up` or `make mlflow` shows a local file."""
+    return f"http://127.0.0.1:{tracking.local_port('mlflow', 5000)}"
 
 
 def _model_name(params: Params, task: str) -> str:
     return f"{params.tracking.registered_model}-{task}"
 
 
-def _cells(params: Params, client: MlflowClient) -> list[Cell | None]:
+def _cells(params: Params, client: MlflowClient) -> list[Tracked | None]:
     m = params.matrix
     return [_cell(params, client, t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
 
 
-def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: int) -> Cell | None:
+def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: int) -> Tracked | None:
     folder = cell_folder(task, method, seed)
     if not (folder / "test" / "paired.json").is_file():
         say(f"publish: {folder} has no test results yet; left out")
@@ -118,10 +122,10 @@ def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: in
         return None
     log = read_log(scratch / LOG) if (scratch / LOG).is_file() else read_table(folder / "train.csv")
     run_id = sync(client, identity(params, task, method, seed), log, scratch)
-    return Cell(task, method, seed, folder, run_id)
+    return Tracked(task, method, seed, run_id)
 
 
-def _publish_cell(params: Params, client: MlflowClient, cell: Cell) -> tuple[int, float]:
+def _publish_cell(params: Params, client: MlflowClient, cell: Tracked) -> tuple[int, float]:
     """Curve, checkpoints, figures and registration of one run; the registered version and its selection accuracy."""
     chosen = json.loads((cell.folder / "best" / "select.json").read_text())
     protocols = json.loads((cell.folder / "test" / "paired.json").read_text())["protocols"]
@@ -160,7 +164,7 @@ def log_once(client: MlflowClient, run_id: str, metrics: dict[str, float], step:
             client.log_metric(run_id, name, float(value), step=step, model_id=model_id)
 
 
-def _log_tags_and_data(client: MlflowClient, cell: Cell) -> None:
+def _log_tags_and_data(client: MlflowClient, cell: Tracked) -> None:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     for split, digest in data_digests(cell.task).items():
@@ -170,21 +174,7 @@ def _log_tags_and_data(client: MlflowClient, cell: Cell) -> None:
     client.set_tag(cell.run_id, "mlflow.source.git.commit", commit())
 
 
-def commit() -> str:
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return head.stdout.strip() or "unknown"
-
-
-def data_digests(task: str) -> dict[str, str]:
-    """DVC's md5 of each split, from dvc.lock."""
-    lock = Path("dvc.lock")
-    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
-    outs = [out for name, stage in stages.items() if name.startswith("prepare") for out in stage.get("outs", [])]
-    outs = [out for out in outs if out["path"].endswith(".jsonl")]
-    return {Path(out["path"]).stem: out["md5"] for out in outs if Path(out["path"]).parts[:2] == ("data", task)}
-
-
-def _log_checkpoints(params: Params, client: MlflowClient, cell: Cell) -> dict[str, str]:
+def _log_checkpoints(params: Params, client: MlflowClient, cell: Tracked) -> dict[str, str]:
     """Every checkpoint as a LoggedModel with its evaluation; ids by adapter digest."""
     experiment = client.get_run(cell.run_id).info.experiment_id
     known = client.search_logged_models([experiment], f"source_run_id = '{cell.run_id}'", max_results=1000)
@@ -209,10 +199,14 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Cell) -> dict[s
     return found
 
 
-def _register(params: Params, client: MlflowClient, cell: Cell, chosen: dict[str, Any], model_id: str) -> int:
+def _register(params: Params, client: MlflowClient, cell: Tracked, chosen: dict[str, Any], model_id: str) -> int:
     """The registered version of the selected checkpoint."""
     tags = {DIGEST_TAG: chosen["digest"], "method": cell.method, "seed": str(cell.seed), "update": str(chosen["update"])}
-    text = card(params, cell.task, cell.method, cell.seed, Origin(data_digests(cell.task), commit()))
+    data, protocol = data_digests(cell.task), params.evaluate.protocols[chosen["protocol"]].model_dump()
+    asked = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
+    tags |= {ACCURACY: str(chosen["accuracy"]), JUDGED_BY: hashlib.sha256(asked.encode()).hexdigest()[:16]}
+    made_at = client.get_run(cell.run_id).data.tags.get("mlflow.source.git.commit") or commit()
+    text = card(params, cell.task, cell.method, cell.seed, Origin(data, made_at))
     name, uri = _model_name(params, cell.task), tracking_uri(params.tracking.uri)
     return register(client, uri, name, Chosen(cell.run_id, model_id, tags, text))
 

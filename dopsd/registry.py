@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.progress import say
+
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
 DIGEST_TAG = "dopsd.digest"
+ACCURACY, JUDGED_BY = "accuracy", "judged_by"  # on the selection split; the problems and the protocol
+CHAMPION = "champion"
 CARD = "README.md"
 
 
@@ -22,6 +27,11 @@ class Chosen:
     model_id: str
     tags: dict[str, str]
     card: str
+
+    @property
+    def text(self) -> str:
+        """The card without the head that model hubs read."""
+        return self.card.partition("---\n\n")[2]
 
 
 def log_model(client: MlflowClient, experiment: str, run_id: str, name: str, folder: Path, digest: str) -> str:
@@ -42,12 +52,40 @@ def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
     for version in client.search_model_versions(f"name = '{name}'"):
         is_same = version.tags.get(DIGEST_TAG) == chosen.tags[DIGEST_TAG] and version.run_id in (None, "", chosen.run_id)
         if is_same:
+            _refresh(client, version, chosen)
             return int(version.version)
+    _log_card(client, chosen)
+    mlflow.set_tracking_uri(uri)
+    number = mlflow.register_model(f"models:/{chosen.model_id}", name, tags=chosen.tags).version
+    client.update_model_version(name, number, description=chosen.text)
+    return int(number)
+
+
+def _log_card(client: MlflowClient, chosen: Chosen) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / CARD
         path.write_text(chosen.card)
         client.log_model_artifact(chosen.model_id, str(path))
-    mlflow.set_tracking_uri(uri)
-    number = mlflow.register_model(f"models:/{chosen.model_id}", name, tags=chosen.tags).version
-    client.update_model_version(name, number, description=chosen.card.partition("---\n\n")[2])
-    return int(number)
+
+
+def _refresh(client: MlflowClient, version: ModelVersion, chosen: Chosen) -> None:
+    """What is said of a version that was evaluated again."""
+    if version.description != chosen.text:
+        _log_card(client, chosen)
+        client.update_model_version(version.name, version.version, description=chosen.text)
+    for key, value in chosen.tags.items():
+        if version.tags.get(key) != value:
+            client.set_model_version_tag(version.name, version.version, key, value)
+
+
+def crown(client: MlflowClient, name: str, number: int) -> int:
+    """The champion's version: this one, unless the one before did as well on the same problems by the same protocol."""
+    held = client.get_registered_model(name).aliases.get(CHAMPION)
+    if held and int(held) != number:
+        ours, theirs = (client.get_model_version(name, str(version)).tags for version in (number, held))
+        if ours[JUDGED_BY] == theirs.get(JUDGED_BY) and float(theirs[ACCURACY]) >= float(ours[ACCURACY]):
+            accuracies = f"{100 * float(theirs[ACCURACY]):.1f}%, version {number} {100 * float(ours[ACCURACY]):.1f}%"
+            say(f"publish: the champion of {name} is still version {held}: {accuracies} on the selection split")
+            return int(held)
+    client.set_registered_model_alias(name, CHAMPION, str(number))
+    return number

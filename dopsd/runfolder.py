@@ -20,7 +20,7 @@ import torch
 
 from dopsd import checkpoint
 from dopsd.config import Params
-from dopsd.errors import DopsdError
+from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import LOG, read_log, scratch_folder, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.progress import WORK, say, write_json
@@ -75,7 +75,9 @@ class RunFolder:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise DopsdError(f"train: another process is training in {self.scratch}; wait for it or stop it") from error
+                raise DopsdError(
+                    f"train: another process is training in {self.scratch}; wait for it or stop it", TEMPORARY
+                ) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +110,8 @@ class RunFolder:
                 raise
             raise DopsdError(
                 f"train: no space left on the disk for a checkpoint in {self.scratch}; those before update {loop.update} "
-                "are whole. Free some space (`dopsd clean`), then run the same command"
+                "are whole. Free some space (`dopsd clean`), then run the same command",
+                TEMPORARY,
             ) from error
 
     def _write(self, loop: Any, half: Path) -> None:

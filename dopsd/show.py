@@ -14,7 +14,9 @@ from rich.text import Text
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.layout import LOG, cell_folder, read_log, report_folder, scratch_folder
-from dopsd.tracking import tracking_uri
+from dopsd.progress import read_json
+from dopsd.publish import PUBLISHED
+from dopsd.tracking import shown, tracking_uri
 
 
 def _percent(value: float) -> str:
@@ -68,9 +70,9 @@ def _cost(params: Params, task: str, method: str, seed: int, tested: dict[str, A
 
 def _where(params: Params) -> str:
     uri = tracking_uri(params.tracking.uri)
-    if not uri.startswith("sqlite"):
-        return f"MLflow: {uri}"
-    return f"MLflow: `make mlflow`, then http://127.0.0.1:5000 (experiment {params.tracking.experiment}, chart view)"
+    where = f"MLflow: {shown(uri)}" if not uri.startswith("sqlite") else "MLflow, while `make up` or `make mlflow` runs:"
+    links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
+    return "\n".join([where, *(f"  {task} side by side: {link}" for task, link in links.items())])
 
 
 def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | None, temperature: float, seed: int) -> None:

@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from dopsd.progress import say
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+SERVICES = Path("work/services/services.json")  # of `make up`
 FOLLOW_EVERY = 5.0  # seconds
 MOST_METRICS = 1000  # in a request, by MLflow's API
 FINGERPRINT_TAG = "dopsd.fingerprint"
@@ -50,6 +52,18 @@ class Identity:
 def tracking_uri(configured: str | None) -> str:
     """MLFLOW_TRACKING_URI, else params.yaml's, else an sqlite file in the project's root; always absolute."""
     return os.environ.get("MLFLOW_TRACKING_URI") or configured or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+
+
+def local_port(service: str, usual: int) -> int:
+    """Where `make up` of this folder has put a service, else where it usually is."""
+    known = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
+    return int(known.get(service, {}).get("port", usual))
+
+
+def shown(uri: str) -> str:
+    """Without user and password, for logs and pages."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
 
 
 def connect(uri: str) -> MlflowClient:

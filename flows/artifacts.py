@@ -19,10 +19,9 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
-from dopsd.layout import read_table
+from dopsd.layout import Cell, read_table
 from flows import server
 from flows.running import Watch
-from flows.settings import Cell
 
 WORK = Path("work")
 EVERY = 5.0  # seconds between two looks at a stage's progress
@@ -35,7 +34,7 @@ class ProgressBar(Watch):
     def __init__(self, stage: str, key: str) -> None:
         self.file, self.key, self.stage = WORK / f"{stage}.json", f"{stage.replace('_', '-')}-{key}", stage
         self.started = time.time()
-        self.looked, self.artifact, self.shown = 0.0, None, -1.0
+        self.looked, self.shown = 0.0, -1.0
         self.artifact: UUID | None = None
 
     def look(self) -> None:
@@ -51,7 +50,7 @@ class ProgressBar(Watch):
 
     def _show(self, state: dict[str, Any]) -> None:
         percent = 100.0 * state["done"] / state["total"] if state["total"] else 100.0
-        if percent == self.shown or not server.is_there():
+        if not state["total"] or percent == self.shown or not server.is_there():
             return
         left = (state["total"] - state["done"]) / state["rate"] if state["rate"] else 0
         said = f"{self.stage}: {state['done']} of {state['total']}, {state['rate']:.2f}/s, {left / 60:.1f} min left"

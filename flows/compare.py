@@ -14,7 +14,7 @@ from prefect.cache_policies import NO_CACHE
 from pydantic import Field
 
 from flows.running import DOPSD, run
-from flows.settings import Hardware, Preset, Profile
+from flows.settings import Hardware, Method, Preset, Profile
 from flows.train import train
 
 TABLE = Path("reports/compare/comparison.md")
@@ -23,7 +23,7 @@ TABLE = Path("reports/compare/comparison.md")
 @flow(name="dopsd-compare")
 def compare(
     profiles: Annotated[list[Profile], Field(min_length=1)] | None = None,
-    methods: list[str] | None = None,
+    methods: list[Method] | None = None,
     seeds: list[Annotated[int, Field(ge=0)]] | None = None,
     preset: Preset = "reference",
     hardware: Hardware = "1x80gb",
@@ -52,5 +52,6 @@ def compare(
 def lay_side_by_side(runs: list[str]) -> None:
     """Table and figure in reports/compare/, and the table as an artifact."""
     run("compare", (*DOPSD, "compare", *runs), get_run_logger())
+    get_run_logger().info("reports/compare/ has the table and the figure:\n%s", TABLE.read_text())
     where = "\n\nThe figure, accuracy against updates, rollouts and seconds: `reports/compare/accuracy.png`.\n"
     create_markdown_artifact(TABLE.read_text() + where, key="comparison", description=f"{len(runs)} runs side by side")

@@ -8,6 +8,7 @@ seconds is killed. SIGTERM would end DVC at once and leave its stage, and the lo
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import select
 import signal
@@ -15,7 +16,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
+LOCK = Path("work/guard.lock")  # shared by the guards of a workspace: the next run begins when none is left
 GRACE = 1800.0  # seconds: an update of a large model, and its checkpoint
 LOOK_EVERY = 0.2  # seconds
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
@@ -27,12 +30,15 @@ def main(words: list[str]) -> int:
         ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _close_input)
-    group = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
-    while group.poll() is None:
-        if is_closed():
-            stop(group.pid)
-            return 128 + signal.SIGINT
-    return group.returncode
+    LOCK.parent.mkdir(exist_ok=True)
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        group = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        while group.poll() is None:
+            if is_closed():
+                stop(group.pid)
+                return 128 + signal.SIGINT
+        return group.returncode
 
 
 def _close_input(*_: object) -> None:

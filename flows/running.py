@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import queue
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from flows import server
+from flows.guard import LOCK
 
 Log = logging.Logger | logging.LoggerAdapter
 GUARD = Path(__file__).with_name("guard.py")
 DVC = (sys.executable, "-m", "dvc")
 DOPSD = (sys.executable, "-m", "dopsd")
 USAGE = 2  # exit status of a mistake that its user must mend
+SAY_EVERY = 60.0  # seconds
 PATIENCE = 20.0  # seconds for a stopped command to end before the flow does: the worker kills a flow after 30
 QUIET = {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONUNBUFFERED": "1"}
 CHATTER = (
@@ -31,6 +36,23 @@ CHATTER = (
     "Updating lock file",
 )
 _running: set[subprocess.Popen[str]] = set()
+_is_stopping = threading.Event()
+
+
+def begin(log: Log) -> None:
+    """A flow begins: wait until what an earlier one started, and was cancelled in, has saved."""
+    _is_stopping.clear()
+    LOCK.parent.mkdir(exist_ok=True)
+    said = 0.0
+    with LOCK.open("a") as lock:
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() - said > SAY_EVERY:
+                    said = time.monotonic()
+                    log.warning("commands of an earlier run are still saving in this workspace; this one begins after them")
+                time.sleep(0.2)
 
 
 class CommandFailed(Exception):
@@ -87,7 +109,7 @@ def run(
     reader.start()
     said: list[str] = []
     try:
-        while process.poll() is None:
+        while process.poll() is None and not _is_stopping.is_set():
             for line in _waiting(lines, 1.0):
                 _tell(line, said, log, watch)
             watch.look()
@@ -96,9 +118,10 @@ def run(
             _tell(line, said, log, watch)
     finally:
         stop(process)
-    server.wait(log)
-    if process.returncode:
-        raise CommandFailed(name, process.returncode, said)
+    if not _is_stopping.is_set():
+        server.wait(log)
+    if process.returncode != 0:
+        raise CommandFailed(name, process.returncode or 128 + signal.SIGINT, said)
     return said
 
 
@@ -140,8 +163,12 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def stop_all() -> None:
-    """End what tasks in other threads are running."""
-    for process in list(_running):
+    """End what tasks in other threads are running, all at once."""
+    _is_stopping.set()
+    stopped = list(_running)
+    for process in stopped:
         process.stdin.close()
-    for process in list(_running):
-        stop(process)
+    until = time.monotonic() + PATIENCE
+    for process in stopped:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))

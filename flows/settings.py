@@ -10,46 +10,17 @@ from typing import Any, Literal
 
 from dopsd import profiles
 from dopsd.config import Params
-from dopsd.errors import DopsdError
-from dopsd.params import load_params, missing_files
+from dopsd.layout import Cell
 
 Profile = Literal[
     "embedded", "llada-8b-gsm8k", "llada-8b-math500", "llada-8b-countdown", "llada-8b-sudoku", "params.yaml as it stands"
 ]
+Task = Literal["sudoku", "gsm8k", "math500", "countdown"]
+Method = Literal["d_opsd", "rft"]
 Preset = Literal["reference", "paper"]
 Hardware = Literal["1x80gb", "4x80gb", "1xh200"]
 AS_IT_STANDS: Profile = "params.yaml as it stands"
 PARAMS = Path("params.yaml")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One task x method x seed: what DVC's stages from `train` on run for."""
-
-    task: str
-    method: str
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.task}/{self.method}/{self.seed}"
-
-    @property
-    def stage(self) -> str:
-        """As DVC names a cell of its matrix."""
-        return f"{self.task}-{self.method}-{self.seed}"
-
-    @property
-    def key(self) -> str:
-        """As Prefect allows the key of an artifact: lowercase letters, digits and dashes."""
-        return self.stage.replace("_", "-").lower()
-
-    @property
-    def folder(self) -> Path:
-        return Path("runs") / self.task / self.method / str(self.seed)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        return ("--task", self.task, "--method", self.method, "--seed", str(self.seed))
 
 
 @dataclass(frozen=True)
@@ -77,11 +48,7 @@ class Asked:
 def write(asked: Asked) -> list[str]:
     """params.yaml for this run, checked before it is written; a line for every key that changed."""
     profile = None if asked.profile == AS_IT_STANDS else asked.profile
-    changed = profiles.params(profile, asked.preset, asked.hardware, asked.changes, PARAMS)
-    missing = missing_files(load_params(PARAMS))
-    if missing:
-        raise DopsdError("; ".join(f"{line}: no such file in {Path.cwd()}" for line in missing))
-    return changed
+    return profiles.params(profile, asked.preset, asked.hardware, asked.changes, PARAMS, needs_files=True)
 
 
 def cells(params: Params) -> list[Cell]:

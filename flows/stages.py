@@ -10,7 +10,6 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
@@ -19,14 +18,14 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
 from dopsd.errors import DopsdError
+from dopsd.layout import EVALUATED, Cell
+from dopsd.publish import PUBLISHED
 from flows import settings
-from flows.artifacts import ProgressBar, show_checkpoints, show_result
+from flows.artifacts import SILENT, ProgressBar, show_checkpoints, show_result
 from flows.running import DOPSD, DVC, CommandFailed, Log, Watch, run
-from flows.settings import Asked, Cell
+from flows.settings import Asked
 
 LOOK_EVERY = 0.5  # seconds
-DONE = "evaluate: done with checkpoint "  # as `dopsd evaluate --update` says it
-PUBLISHED = Path("work/publish.json")
 
 
 def may_help(_task: Any, _run: TaskRun, state: State[Any]) -> bool:
@@ -35,8 +34,8 @@ def may_help(_task: Any, _run: TaskRun, state: State[Any]) -> bool:
         state.result()
     except CommandFailed as error:
         return not error.is_mistake
-    except Exception:
-        return False
+    except Exception as error:
+        return isinstance(error, SILENT)
     return False
 
 
@@ -50,7 +49,8 @@ def write_settings(asked: Asked) -> dict[str, Any]:
     try:
         changed = settings.write(asked)
     except DopsdError as error:
-        raise DopsdError("refused, nothing was started: " + "; ".join(str(error).splitlines())) from None
+        lines = [line.removeprefix("--set: ") for line in str(error).splitlines()]
+        raise DopsdError("refused, nothing was started: " + "; ".join(lines)) from None
     for line in changed or ["params.yaml: nothing to change"]:
         log.info(line)
     return {"stage": "settings", "changed": len(changed)}
@@ -140,7 +140,7 @@ class Shift(Watch):
                 raise self.error or RuntimeError(f"evaluate {update}: its process ended without it")
 
     def hear(self, line: str) -> None:
-        _, sign, update = line.partition(DONE)
+        _, sign, update = line.partition(EVALUATED)
         if sign and int(update) in self.done:
             self.done[int(update)].set()
 
@@ -191,7 +191,7 @@ def report(cell: Cell, after: Any) -> dict[str, Any]:
     return done
 
 
-@task(name="publish", task_run_name="publish", retries=3, retry_delay_seconds=[5, 20, 60], cache_policy=NO_CACHE)
+@task(name="publish", task_run_name="publish", **RETRIED)
 def publish(cells: list[Cell], after: Any) -> dict[str, Any]:
     """Runs, checkpoints and champion to MLflow; the results again, with links to what is there."""
     run("publish", (*DOPSD, "publish"), get_run_logger())

@@ -16,10 +16,11 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from dopsd.errors import DopsdError
+from dopsd.layout import Cell
 from dopsd.params import load_params
-from flows import stages
-from flows.running import stop_all
-from flows.settings import Asked, Cell, Hardware, Preset, Profile, cells
+from flows import server, stages
+from flows.running import begin, stop_all
+from flows.settings import Asked, Hardware, Method, Preset, Profile, Task, cells
 from flows.stages import Devices, Shift
 
 LOOK_EVERY = 1.0  # seconds
@@ -31,8 +32,8 @@ def train(
     profile: Profile = "embedded",
     preset: Preset = "reference",
     hardware: Hardware = "1x80gb",
-    task: str | None = None,
-    methods: list[str] | None = None,
+    task: Task | None = None,
+    methods: list[Method] | None = None,
     seeds: list[Annotated[int, Field(ge=0)]] | None = None,
     max_updates: Annotated[int, Field(ge=1)] | None = None,
     overrides: dict[str, Any] | None = None,
@@ -55,10 +56,12 @@ def train(
         evaluate_while_training: score checkpoints as they come; empty: where a GPU is left that training does not use
     """
     asked = Asked(profile, preset, hardware, task, methods, seeds, max_updates, overrides or {})
+    begin(get_run_logger())
     try:
         return run_stages(asked, evaluate_while_training)
-    finally:
+    except BaseException:
         stop_all()
+        raise
 
 
 def run_stages(asked: Asked, evaluate_while_training: bool | None) -> list[str]:
@@ -110,12 +113,12 @@ def updates_in(folder: Path) -> list[int]:
 
 
 def train_and_evaluate(cell: Cell, env: dict[str, str], devices: Devices, every: int, after: Any) -> list[PrefectFuture[Any]]:
-    """Training in a thread, and each of its checkpoints evaluated when it is there."""
+    """Training in a thread, and each of its checkpoints evaluated when it is there; without a server, after it is back."""
     started, found = time.time(), {}
     training = stages.train.submit(cell, env, after)
-    while not training.state.is_final():
+    while not training.wrapped_future.done():  # `training.state` would ask the server
         time.sleep(LOOK_EVERY)
-        for update in updates_in(scratch_since(started)):
+        for update in updates_in(scratch_since(started)) if server.is_there() else []:
             if update not in found and update % every == 0:
                 get_run_logger().info("checkpoint %d is there", update)
                 shift = Shift(cell, [update], devices, get_run_logger())

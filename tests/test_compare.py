@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 from conftest import small_params
 
 from dopsd import compare
 from dopsd.cli import main
 from dopsd.config import Params
+from dopsd.errors import DopsdError
 from dopsd.layout import write_table
 from dopsd.progress import write_json
 
@@ -37,6 +39,7 @@ def finished(method: str, seed: int, scores: dict[str, float], seconds: list[flo
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Params:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare, "scratch_folder", lambda _params, task, method, seed: Path("work") / f"train-{method}{seed}")
     return Params.model_validate(small_params(matrix__methods=["d_opsd", "rft"], matrix__seeds=[0, 1, 2]))
 
 
@@ -47,8 +50,29 @@ def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
     finished("rft", 1, {"b": 0.5, "a": 0.0})
     finished("d_opsd", 2, {"a": 0.0, "b": 0.0})  # rft has no seed 2
     text = compare.compare(folder, [])
-    assert "| sudoku | d_opsd | rft | 2 | +37.5 [+25.0, +50.0] |" in text.splitlines()  # a: (0.5 + 0.5)/2, b: (0.5 + 0)/2
+    # seed 0: 0.5, 0.5; seed 1: 0.5, 0. One draw in 16 takes seed 1 and problem b twice, and has 0
+    assert "| sudoku | d_opsd | rft | 2 | +37.5 [+0.0, +50.0] |" in text.splitlines()
     assert "| sudoku/d_opsd/0 | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 | 4 | from the cache |" in text.splitlines()
+
+
+def test_an_interval_between_methods_covers_the_difference_of_seeds():
+    """Without any difference, 4 seeds of 2 points' spread: problems alone exclude 0 in 48 of these 100."""
+    draw, missed = numpy.random.default_rng(0), 0
+    for _ in range(100):
+        gaps = draw.normal(0, 0.03, (4, 1)) + draw.normal(0, 0.1, (4, 64))
+        _, (low, high) = compare.paired_over_seeds(gaps, 200)
+        missed += not low <= 0 <= high
+    assert missed <= 15
+
+
+def test_runs_of_other_settings_or_other_problems_are_not_mixed(folder, capsys):
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
+    finished("rft", 0, {"a": 1.0, "c": 0.5})
+    with pytest.raises(DopsdError, match="d_opsd/0 and sudoku/rft/0 were tested on different problems"):
+        compare.compare(folder, [])
+    write_json(Path("runs/sudoku/rft/0/train.json"), {"fingerprint": "train-of-before"})
+    text = compare.compare(folder, [])
+    assert "sudoku/rft/0 was made with other settings" in capsys.readouterr().err and "rft" not in text
 
 
 def test_costs_are_summed_to_each_checkpoint(folder):
@@ -67,7 +91,12 @@ def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder,
     assert main(["compare"]) == 0
     assert sorted(path.name for path in compare.OUT.iterdir()) == ["accuracy.png", "comparison.json", "comparison.md"]
     before = (compare.OUT / "comparison.md").read_bytes()
-    for words, said in ((["sudoku/rft/0"], "dopsd test"), (["sudoku"], "task/method/seed")):
-        assert main(["compare", *words]) == 2
+    wrong = {
+        "sudoku/rft/0": "dopsd select",
+        "sudoku": "task/method/seed",
+        "chess/rft/0": "chess is unknown; there is",
+    }
+    for word, said in wrong.items():
+        assert main(["compare", word]) == 2
         assert said in capsys.readouterr().err
     assert (compare.OUT / "comparison.md").read_bytes() == before

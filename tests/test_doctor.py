@@ -6,6 +6,7 @@ import http.server
 import json
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 from conftest import small_params, write_params
@@ -41,6 +42,14 @@ def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, c
     assert "doctor: not ready: tracking, files" in capsys.readouterr().err
 
 
+def test_a_mistake_in_params_yaml_is_a_row_of_the_table(project, capsys):
+    path = Path("params.yaml")
+    path.write_text(path.read_text().replace("updates", "updats", 1))
+    assert main(["doctor"]) == 1
+    told = capsys.readouterr()
+    assert "not ready: params" in told.err and "torch" in told.out
+
+
 def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
     def gone(name: str) -> str:
         raise doctor.PackageNotFoundError(name)
@@ -56,6 +65,12 @@ def test_too_little_disk_and_a_kernel_that_cannot_run_are_said(monkeypatch):
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
     asked = params(model__attention="flash_attention_2", model__dtype="bfloat16")
     assert next(doctor.attention(asked)).is_fit is False
+
+
+def test_a_version_that_breaks_the_platform_is_seen(monkeypatch):
+    monkeypatch.setattr(doctor, "version", lambda name: "0.165.0" if name == "fastapi" else "9.9")
+    (found,) = (finding for finding in doctor.packages(params()) if finding.name == "fastapi")
+    assert (found.is_fit, found.said) == (False, "0.165.0") and "wants <0.151,>=0.139" in found.advice
 
 
 def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):

@@ -1,4 +1,4 @@
-"""The flows' glue: what a run asks for, commands that end with their flow, devices, what the UI shows."""
+"""The flows' glue: commands that end with their flow, a server that is away, what the UI shows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import get_args
 
 import pytest
-import yaml
-from conftest import ROOT, write_params
+from conftest import ROOT
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.utilities.callables import parameter_schema
-from prefect.utilities.importtools import import_object
 
-from dopsd import profiles
-from dopsd.errors import DopsdError
-from flows import artifacts, running, server, settings, stages
-from flows.settings import Asked, Cell
+from dopsd.layout import Cell
+from flows import artifacts, running, server
 
 LOG = logging.getLogger("test")
 WORKER = """
@@ -62,7 +56,6 @@ def test_a_guarded_command_saves_and_ends_when_its_starter_is_killed(tmp_path):
 
 
 def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path, monkeypatch):
-    sys.path.insert(0, str(ROOT))
     code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); open('ready', 'w').close(); time.sleep(60)"
     patched = f"from flows import guard; guard.GRACE = 0.5; raise SystemExit(guard.main({[sys.executable, '-c', code]!r}))"
     guard = subprocess.Popen(
@@ -94,58 +87,38 @@ def test_lines_come_in_order_and_watchers_are_called():
     assert [seen for seen in looks if seen != "look"] == ["1", "2", "3", "end"] and "look" in looks[: looks.index("end")]
 
 
-def test_what_is_asked_becomes_settings_and_named_parameters_go_first():
-    asked = Asked(task="gsm8k", seeds=[1], max_updates=2, overrides={"train.updates": 9, "tracking.uri": None})
-    assert asked.changes == ["train.updates=2", "tracking.uri=null", "matrix.seeds=[1]", 'matrix.tasks=["gsm8k"]']
-    assert {*get_args(settings.Profile)} == {*profiles.names(), settings.AS_IT_STANDS}
-
-
-def test_a_wrong_key_is_refused_before_params_yaml_is_touched(project):
-    write_params()
-    before = Path("params.yaml").read_bytes()
-    with pytest.raises(DopsdError, match=r"train\.learning_rat: unknown key; did you mean learning_rate"):
-        settings.write(Asked(overrides={"train.learning_rat": 1}))
-    assert Path("params.yaml").read_bytes() == before
-    assert settings.write(Asked(settings.AS_IT_STANDS, max_updates=6)) == ["train.updates: 4 -> 6"]
-
-
-def test_two_evaluations_never_share_a_device(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
-    devices, used, at_once = stages.Devices(stages.gpus()), [], []
-
-    def take() -> None:
-        with devices.one() as env:
-            used.append(env["CUDA_VISIBLE_DEVICES"])
-            at_once.append(len(used))
-            time.sleep(0.05)
-            used.remove(env["CUDA_VISIBLE_DEVICES"])
-
-    threads = [threading.Thread(target=take) for _ in range(6)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert max(at_once) == 2
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with stages.Devices(stages.gpus()).one() as env:
-        assert "CUDA_VISIBLE_DEVICES" not in env and env["WORLD_SIZE"] == "1"
-
-
-def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_missing(monkeypatch, tmp_path):
+def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked, code = [], "import sys; print('evaluate: done with checkpoint 25', flush=True); sys.exit(len(sys.argv) > 2)"
+    code = "import os, signal, time; signal.signal(2, lambda *_: (time.sleep(1), open('saved', 'w').close(), os._exit(0))); "
+    code += "open('ready', 'w').close(); time.sleep(60)"
+    guard = subprocess.Popen([sys.executable, str(running.GUARD), sys.executable, "-c", code], stdin=subprocess.PIPE)
+    assert until((tmp_path / "ready").exists)
+    guard.stdin.close()
+    running.begin(LOG)
+    assert (tmp_path / "saved").exists()
+    guard.wait()
 
-    def stage(_name, words, *rest):
-        asked.append(words[words.index("--update") + 1 :])
-        return running.run("evaluate", (sys.executable, "-c", code, *asked[-1]), *rest)
 
-    monkeypatch.setattr(stages, "run", stage)
-    shift = stages.Shift(Cell("sudoku", "d_opsd", 0), [25, 50], stages.Devices([]), LOG)
-    shift.wait(25)
-    with pytest.raises(running.CommandFailed):
-        shift.wait(50)
-    code = "print('evaluate: done with checkpoint 50')"
-    shift.wait(50)
-    shift.process.join()
-    assert asked == [("25", "50"), ("50",)]
+def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running, "PATIENCE", 1.0)
+    code = (
+        "import pathlib, signal, sys, time; signal.signal(2, signal.SIG_IGN); pathlib.Path(sys.argv[1]).touch(); time.sleep(4)"
+    )
+    ends = []
+
+    def command(name: str) -> None:
+        with pytest.raises(running.CommandFailed):
+            running.run("train", (sys.executable, "-c", code, name), LOG)
+        ends.append(name)
+
+    threads = [threading.Thread(target=command, args=(name,)) for name in ("a", "b", "c")]
+    [thread.start() for thread in threads]
+    assert until(lambda: all((tmp_path / name).exists() for name in ("a", "b", "c")))
+    running.stop_all()
+    [thread.join(3) for thread in threads]
+    assert sorted(ends) == ["a", "b", "c"]  # though what they ran still saves
+    running.begin(LOG)
 
 
 def test_a_server_that_is_away_is_noticed_at_once():
@@ -157,21 +130,6 @@ def test_a_server_that_is_away_is_noticed_at_once():
             assert not server.is_there()
             held.listen()
             assert server.is_there() and time.monotonic() - started < 1
-
-
-def deployments() -> list[dict]:
-    return yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-
-
-@pytest.mark.parametrize("deployment", deployments(), ids=lambda d: d["name"])
-def test_every_deployment_has_a_flow_whose_parameters_are_explained(deployment, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    flow = import_object(deployment["entrypoint"])
-    assert flow.name == {"train": "dopsd", "compare": "dopsd-compare", "rehearse": "dopsd-rehearse"}[deployment["name"]]
-    for name, field in parameter_schema(flow).properties.items():
-        assert field.get("description"), name
-    assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
-    assert all(schedule["active"] is False for schedule in deployment.get("schedules", []))
 
 
 def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 from composed import COMPOSE, interpolated
-from conftest import ROOT
 
 BIN = Path(sys.executable).parent
 NAMED = {"POSTGRES_PASSWORD": "p", "STORE_USER": "u", "STORE_PASSWORD": "w", "DOPSD_REPOSITORY": "r"}
@@ -67,9 +66,3 @@ def test_services_that_last_are_watched_and_start_after_what_they_need():
         for needed, how in service.get("depends_on", {}).items():
             healthy = how["condition"] == "service_healthy"
             assert healthy == ("healthcheck" in services()[needed])
-
-
-def test_shell_scripts_are_sound():
-    scripts = [path for path in (ROOT / "infra").rglob("*") if path.suffix in (".sh", ".sbatch")]
-    assert scripts
-    run("shellcheck", *scripts)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "infra" / "local"))
 import processes
+import runs
 import services
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -25,6 +27,7 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "STATE", tmp_path)
     monkeypatch.setattr(processes, "PIDS", tmp_path / "services.json")
     monkeypatch.setattr(services, "PIDS", tmp_path / "services.json")
+    monkeypatch.setattr(processes, "ROOT", tmp_path)  # else a run of this checkout would be stopped
     return tmp_path
 
 
@@ -33,13 +36,13 @@ def test_a_taken_port_is_named_with_the_command_that_takes_another(workspace):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        told = rf"port {port} is taken by another program: stop it, or `make up MLFLOW_PORT={port + 1}`"
+        told = rf"port {port} is taken by another program: stop it, or `make up PREFECT_PORT=1 MLFLOW_PORT={port + 1}`"
         with pytest.raises(processes.Trouble, match=told):
-            processes.start(processes.Service("mlflow", (sys.executable,), port, "/health"), dict(os.environ), {})
-    assert not (workspace / "services.json").exists()
+            services.up(1, port)
+    assert not (workspace / "services.json").exists()  # nor is the other one started
 
 
-def test_a_service_is_started_once_and_ends_with_what_it_started(workspace):
+def test_a_service_is_started_once_and_ends_with_what_it_started(workspace, monkeypatch):
     code = f"import subprocess, signal, time; signal.signal(15, signal.SIG_IGN); subprocess.Popen({SLEEP!r}); time.sleep(60)"
     service, state = processes.Service("worker", (sys.executable, "-c", code)), {}
     processes.start(service, dict(os.environ), state)
@@ -50,7 +53,7 @@ def test_a_service_is_started_once_and_ends_with_what_it_started(workspace):
     while not (children := psutil.Process(pid).children()) and time.monotonic() < until:
         time.sleep(0.05)
     time.sleep(0.2)
-    processes.END = 0.5
+    monkeypatch.setattr(processes, "END", 0.5)
     processes.end(pid, started)
     psutil.wait_procs(children, timeout=5)
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
@@ -70,14 +73,21 @@ def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):
     flow = subprocess.Popen([*SLEEP, "prefect.engine"])
     gone = subprocess.Popen(["true"])
     gone.wait()
-    runs = [{"id": "a", "name": "lost", "infrastructure_pid": str(gone.pid)}]
-    runs += [
-        {"id": "b", "name": "going", "infrastructure_pid": str(flow.pid)},
-        {"id": "c", "name": "k8s", "infrastructure_pid": None},
+    pids = {"lost": gone.pid, "going": flow.pid, "elsewhere": f"other-host:{gone.pid}", "claimed": None, "forgotten": None}
+    since = {name: datetime.now(UTC).isoformat() for name in pids} | {"forgotten": "2026-01-01T00:00:00+00:00"}
+    known = [
+        {
+            "id": name,
+            "name": name,
+            "infrastructure_pid": None if pid is None else str(pid),
+            "state_type": "PENDING" if pid is None else "RUNNING",
+            "state": {"timestamp": since[name]},
+        }
+        for name, pid in pids.items()
     ]
     told = []
-    monkeypatch.setattr(services, "call", lambda url, body=None: runs if url.endswith("/filter") else told.append((url, body)))
-    services.report_lost_runs("http://here/api")
+    monkeypatch.setattr(runs, "call", lambda url, body=None: known if url.endswith("/filter") else told.append((url, body)))
+    runs.report_lost_runs("http://here/api")
     flow.kill()
-    assert [url for url, _ in told] == ["http://here/api/flow_runs/a/set_state"]
+    assert [url for url, _ in told] == [f"http://here/api/flow_runs/{name}/set_state" for name in ("lost", "forgotten")]
     assert told[0][1]["state"]["type"] == "CRASHED"

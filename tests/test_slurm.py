@@ -116,3 +116,8 @@ def test_dvc_learns_of_training_on_several_nodes_when_it_has_finished(project: P
     assert trained.startswith("srun torchrun --nnodes=2 ") and "--rdzv-endpoint=first:20007 " in trained
     assert trained.endswith("-m dopsd train --task t --method m --seed 0")
     assert committed == "dvc commit --force train@t-m-0"
+
+
+def test_a_cell_that_params_yaml_does_not_have_is_refused_before_anything_runs(project: Path):
+    job = submit(project, "train-nodes.sbatch", "t", "typo", "0")
+    assert job.wait(20) == 2 and calls(project) == []

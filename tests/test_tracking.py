@@ -16,7 +16,8 @@ from dopsd.cli import main
 from dopsd.layout import scratch_folder
 from dopsd.params import load_params
 from dopsd.publish import identity
-from dopsd.tracking import Identity, connect, find_run, send, sent_until, sync, tracking_uri, whole_rows
+from dopsd.registry import crown
+from dopsd.tracking import Identity, connect, find_run, send, sent_until, shown, sync, tracking_uri, whole_rows
 
 
 @pytest.fixture
@@ -67,6 +68,35 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == ("d_opsd", "sudoku", "FINISHED")
 
 
+def test_a_worse_run_does_not_take_the_crown_and_one_judged_otherwise_does(tracked, capsys):
+    assert main(["publish"]) == 0
+    client = connect(tracking_uri(None))
+    (first,) = client.search_model_versions("name = 'dopsd-sudoku'")
+    better = float(first.tags["accuracy"])
+
+    def crowned(**tags: str) -> int:
+        version = client.create_model_version("dopsd-sudoku", first.source, tags=first.tags | tags).version
+        return crown(client, "dopsd-sudoku", int(version))
+
+    assert crowned(accuracy=str(better - 0.01)) == 1
+    assert "the champion of dopsd-sudoku is still version 1" in capsys.readouterr().err
+    assert crowned(accuracy=str(better + 0.01)) == 3
+    assert crowned(accuracy="0.0", judged_by="other problems") == 4
+    assert client.get_registered_model("dopsd-sudoku").aliases.keys() == {"champion"}
+
+
+def test_links_lead_to_the_page_that_people_open(tracked, monkeypatch):
+    monkeypatch.setenv("DOPSD_MLFLOW_PAGE", "http://127.0.0.1:5001/")
+    assert main(["publish"]) == 0
+    found = json.loads(Path("work/publish.json").read_text())
+    assert found["page"] == "http://127.0.0.1:5001" and found["comparison"]["sudoku"].startswith("http://127.0.0.1:5001/#/")
+
+
+def test_a_password_in_the_address_is_not_shown():
+    assert shown("https://me:secret@host:5000/x") == "https://host:5000/x"
+    assert shown("sqlite:////work/a@b/mlflow.db") == "sqlite:////work/a@b/mlflow.db"
+
+
 def test_a_protocol_may_be_named_by_a_number(project):
     greedy = load_params().model_dump()["evaluate"]["protocols"]["greedy"]
     write_params(tracking__enabled=True, evaluate__protocols={"256": greedy}, select__protocol="256")
@@ -102,7 +132,7 @@ def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeyp
     for stage in ("evaluate", "select", "test"):
         assert main([stage]) == 0
     capsys.readouterr()
-    assert main(["publish"]) == 2
+    assert main(["publish"]) == 75
     said = capsys.readouterr().err
     assert "http://127.0.0.1:9 does not answer" in said and "publish again later" in said
     assert len(said.strip().splitlines()) == 1

@@ -14,7 +14,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.params import checked, read_yaml
+from dopsd.params import checked, missing_files, read_yaml
 
 EMBEDDED = "embedded"
 PRESET, HARDWARE = "reference", "1x80gb"
@@ -160,15 +160,22 @@ def _put(document: Any, raw: dict[str, Any]) -> None:
                 document[key].fa.set_flow_style()
 
 
-def params(profile: str | None, preset: str, hardware: str, changes: list[str], path: Path) -> list[str]:
-    """Write `path` for a profile (None: the settings that stand there) with changes; a line for every key that changed."""
+def params(
+    profile: str | None, preset: str, hardware: str, changes: list[str], path: Path, needs_files: bool = False
+) -> list[str]:
+    """Write `path` for a profile (None: the settings that stand there) with changes; a line for every key that changed.
+
+    With `needs_files`, settings that name files which are not here are refused as well.
+    """
     old = read_yaml(path) if path.is_file() else {}
     if profile is None and (preset, hardware) != (PRESET, HARDWARE):
         raise DopsdError("--preset and --hardware choose among a profile's settings: name one with --profile")
     if profile is None and not old:
         raise DopsdError(f"{path}: no such file; name a --profile: {', '.join(names())}")
     raw = with_changes(deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes)
-    checked(raw, "--set" if changes else path)
+    settings = checked(raw, "--set" if changes else path)
+    if needs_files and (missing := missing_files(settings)):
+        raise DopsdError("\n".join(f"{line}: no such file in {Path.cwd()}" for line in missing))
     found = differences(old, raw)
     if path.is_file() and found:
         BEFORE.parent.mkdir(exist_ok=True)

@@ -12,10 +12,9 @@ from typing import Any
 from dopsd.config import Params, Select
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
-from dopsd.layout import cell_folder, scratch_folder, write_table
+from dopsd.layout import EVALUATED, cell_folder, scratch_folder, write_table
 from dopsd.progress import is_main_rank, say, write_json
 
-DONE = "evaluate: done with checkpoint "  # then its update: for who waits for one of several
 COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
 
@@ -42,7 +41,7 @@ def some(params: Params, task_name: str, method_name: str, seed: int, updates: l
     evaluator = Evaluator(params, task_name, params.select.split)
     for update, folder in folders.items():
         evaluator.reports("evaluate", [folder], params.evaluate.protocols[params.select.protocol])
-        say(f"{DONE}{update}")
+        say(f"{EVALUATED}{update}")
 
 
 def _checkpoint(update: int, *places: Path) -> Path:

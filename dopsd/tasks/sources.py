@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dopsd.config import Source
-from dopsd.errors import DopsdError
+from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.progress import say
 
 
@@ -131,7 +131,8 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
         offline = "; HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
         raise DopsdError(
             f"{key}: could not read {tried} from the Hugging Face hub ({_first_line(error)}{offline}); "
-            f"a local file ({', '.join(READERS)}) can be named instead"
+            f"a local file ({', '.join(READERS)}) can be named instead",
+            2 if offline else TEMPORARY,
         ) from error
     place = f"{source.path}[{source.split}]"
     return (Row(dict(values), place, number) for number, values in enumerate(rows, 1))

@@ -4,12 +4,15 @@
 set -eu
 dopsd-workspace
 cd "$DOPSD_WORKSPACE"
+exec 9>work/worker.lock
+flock --nonblock 9 || { echo "another worker has this workspace: choose one, by COMPOSE_PROFILES" >&2; exit 2; }
 prefect --no-prompt work-pool create dopsd --type process --overwrite
 prefect --no-prompt work-pool set-concurrency-limit dopsd 1
 prefect --no-prompt deploy --all
+python infra/local/services.py resume # what stopped the last worker paused the pool
 python infra/local/services.py report-lost-runs # of a container that was killed
 
-prefect worker start --pool dopsd --type process &
+prefect worker start --pool dopsd --type process 9>&- &
 worker=$!
 end() {
     trap '' TERM INT

@@ -10,7 +10,11 @@ if [ ! -d "$DOPSD_WORKSPACE/.git" ]; then
     git clone --quiet "$DOPSD_REPOSITORY" "$DOPSD_WORKSPACE"
 fi
 cd "$DOPSD_WORKSPACE"
-git fetch --quiet --tags origin
+mkdir -p work
+echo "waiting for commands of an earlier run that still save here, if there are any"
+flock work/guard.lock true # flows/guard.py holds it
+git remote set-url origin "$DOPSD_REPOSITORY"
+git fetch --quiet --tags --force origin
 git checkout --quiet --force --detach "$(git rev-parse --verify --quiet "origin/$revision" || git rev-parse --verify "$revision^{commit}")"
 
 if [ -n "${DOPSD_DVC_REMOTE:-}" ]; then

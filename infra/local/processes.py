@@ -81,15 +81,23 @@ def write_state(state: dict[str, dict[str, float]]) -> None:
     half.rename(PIDS)
 
 
+def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> None:
+    """Before any is started: each runs where it is asked for, or its port is free."""
+    asked = {f"{service.name.upper()}_PORT": service.port for service in services}
+    for service in services:
+        known = state.get(service.name)
+        if known and int(known["port"]) != service.port:
+            raise Trouble(f"{service.name} runs on port {known['port']:.0f}; `make down` first")
+        if not known and is_taken(service.port):
+            free = asked | {f"{service.name.upper()}_PORT": service.port + 1}
+            words = " ".join(f"{name}={port}" for name, port in free.items())
+            raise Trouble(f"port {service.port} is taken by another program: stop it, or `make up {words}`")
+
+
 def start(service: Service, env: dict[str, str], state: dict[str, dict[str, float]]) -> None:
     """Start it where it is not running; its process id is on disk before it can be waited for."""
     if service.name in state:
-        if service.port and int(state[service.name]["port"]) != service.port:
-            raise Trouble(f"{service.name} runs on port {state[service.name]['port']:.0f}; `make down` first")
         return
-    if service.port and is_taken(service.port):
-        variable = f"{service.name.upper()}_PORT"
-        raise Trouble(f"port {service.port} is taken by another program: stop it, or `make up {variable}={service.port + 1}`")
     STATE.mkdir(parents=True, exist_ok=True)
     with (STATE / f"{service.name}.log").open("a") as log:
         process = subprocess.Popen(

@@ -6,9 +6,7 @@ Their process ids, ports and logs are in work/services/, Prefect's database in .
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,26 +16,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from processes import (
-    END,
     HOST,
-    LOOK_EVERY,
     PIDS,
     ROOT,
     STATE,
     Service,
     Trouble,
+    check_ports,
     end,
     here,
-    is_flow,
     read_state,
     start,
     wait_until_healthy,
 )
+from runs import FLOW, POOL, call, end_flows, pause, report_lost_runs, stop_runs
 
-POOL = "dopsd"
-FLOW, GUARD = "prefect.engine", "flows/guard.py"  # in the commands of a flow run, and of what holds its stages
 EXPERIMENT = "dopsd"
-TELL = 3.0  # seconds for the worker to report how a run ended
 
 
 def command(name: str, *words: str) -> tuple[str, ...]:
@@ -95,24 +89,6 @@ def deploy(env: dict[str, str]) -> None:
             raise Trouble(f"`prefect {' '.join(words)}` failed: {''.join(last)}")
 
 
-def call(url: str, body: object | None = None) -> object:
-    """A JSON answer; with a body, to a POST."""
-    data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=10) as answer:
-        return json.loads(answer.read() or b"null")
-
-
-def report_lost_runs(api: str) -> None:
-    """Runs of this machine whose process is gone, after a kill of the worker or a power cut: nobody else would say it."""
-    going = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}}}
-    for run in call(f"{api}/flow_runs/filter", going):
-        pid = str(run["infrastructure_pid"] or "").rpartition(":")[2]
-        if pid.isdigit() and not is_flow(int(pid)):
-            message = "its process is gone; a retry continues from the last checkpoint"
-            call(f"{api}/flow_runs/{run['id']}/set_state", {"state": {"type": "CRASHED", "message": message}, "force": True})
-            sys.stdout.write(f"run {run['name']} is marked as crashed: {message}\n")
-
-
 def experiment_page(url: str) -> str:
     """The chart view of the project's experiment, which is made here so that the page exists before the first run."""
     api = f"{url}/api/2.0/mlflow/experiments"
@@ -122,17 +98,27 @@ def experiment_page(url: str) -> str:
     return f"{url}/#/experiments/{found}/runs?compareRunsMode=CHART"
 
 
-def up(prefect: int, mlflow: int) -> None:
-    began, state, env = time.monotonic(), read_state(), environment(prefect, mlflow)
+def up(prefect: int | None, mlflow: int | None) -> None:
+    began, state = time.monotonic(), read_state()
+    prefect, mlflow = (
+        port or int(state.get(name, {}).get("port", usual))
+        for port, name, usual in ((prefect, "prefect", 4200), (mlflow, "mlflow", 5000))
+    )
+    env = environment(prefect, mlflow)
     server, tracking, worker = services(prefect, mlflow)
-    if (
-        "prefect" not in state and "worker" in state and not here(FLOW)
-    ):  # it has lost its server: it would not hear of cancellations
-        end(int(state["worker"]["pid"]), state.pop("worker")["started"])
+    check_ports([server, tracking], state)
+    if "prefect" not in state and "worker" in state:  # it has lost its server: it would not hear of cancellations
+        if here(FLOW):
+            sys.stdout.write(
+                "the run in progress cannot be cancelled in the UI now: the server was away; `make down` stops it\n"
+            )
+        else:
+            end(int(state["worker"]["pid"]), state.pop("worker")["started"])
     start(server, env, state)
     start(tracking, env, state)
     wait_until_healthy(server, state)
     deploy(env)
+    pause(f"{server.url}/api", False)
     report_lost_runs(f"{server.url}/api")
     start(worker, env, state)
     wait_until_healthy(tracking, state)
@@ -143,39 +129,21 @@ def up(prefect: int, mlflow: int) -> None:
         f"  deployments  {server.url}/deployments\n"
         f"  MLflow       {page}\n"
         f"start a run:   {address(prefect)}prefect deployment run dopsd/train --watch\n"
+        "then:          dopsd summary\n"
         f"logs are in    {STATE.relative_to(ROOT)}/, `make down` stops all of it\n"
     )
 
 
 def address(port: int) -> str:
-    """What goes before a prefect command where the port is not the one that pyproject.toml has."""
-    return "" if port == 4200 else f"PREFECT_API_URL=http://{HOST}:{port}/api "
-
-
-def end_flows() -> None:
-    """Runs in progress save and end; the worker tells the server, and a retry continues them."""
-    found = here(FLOW)
-    for pid in found:
-        sys.stdout.write("stopping a run in progress: it saves, and a retry continues it\n")
-        os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + END
-    while found and here(FLOW) and time.monotonic() < until:
-        time.sleep(LOOK_EVERY)
-    if found:
-        time.sleep(TELL)
-
-
-def stop_runs() -> None:
-    """End runs in progress and wait until what they started has saved: a container ends with its first process."""
-    end_flows()
-    while here(GUARD):
-        time.sleep(LOOK_EVERY)
+    """What goes before prefect's commands where the port is not the one that pyproject.toml has."""
+    return "" if port == 4200 else f"export PREFECT_API_URL=http://{HOST}:{port}/api; "
 
 
 def down() -> None:
     """Stop runs, then the worker, while there is a server to tell; then the servers."""
     state = read_state()
-    end_flows()
+    if "prefect" in state:
+        end_flows(f"http://{HOST}:{state['prefect']['port']:.0f}/api")
     for name in ("worker", "mlflow", "prefect"):
         if name in state:
             end(int(state[name]["pid"]), state[name]["started"])
@@ -185,18 +153,25 @@ def down() -> None:
         sys.stdout.write("nothing was running\n")
 
 
+def port_number(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number from 1 to 65535")
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Start or stop Prefect, its worker and MLflow on this machine.")
-    parser.add_argument("action", choices=("up", "down", "stop-runs", "report-lost-runs"))
-    parser.add_argument("--prefect-port", type=int, default=4200)
-    parser.add_argument("--mlflow-port", type=int, default=5000)
+    parser.add_argument("action", choices=("up", "down", "stop-runs", "report-lost-runs", "resume"))
+    parser.add_argument("--prefect-port", type=port_number)
+    parser.add_argument("--mlflow-port", type=port_number)
     given = parser.parse_args()
     try:
         if given.action == "up":
             up(given.prefect_port, given.mlflow_port)
         else:
-            api = os.environ.get("PREFECT_API_URL", f"http://{HOST}:{given.prefect_port}/api")
-            {"down": down, "stop-runs": stop_runs, "report-lost-runs": lambda: report_lost_runs(api)}[given.action]()
+            api = os.environ.get("PREFECT_API_URL", f"http://{HOST}:{given.prefect_port or 4200}/api")
+            acts = {"stop-runs": stop_runs, "report-lost-runs": report_lost_runs, "resume": lambda api: pause(api, False)}
+            down() if given.action == "down" else acts[given.action](api)
     except (Trouble, urllib.error.URLError) as error:
         sys.stderr.write(f"{given.action}: {error}\n")
         return 2

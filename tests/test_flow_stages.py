@@ -1,0 +1,206 @@
+"""The flows: what a run asks for becomes settings, stages run in order, checkpoints beside training, faults are tried again."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import get_args
+
+import httpx
+import pytest
+import yaml
+from conftest import ROOT, write_params
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.importtools import import_object
+
+from dopsd import profiles
+from dopsd.config.data import Data
+from dopsd.config.methods import Methods
+from dopsd.errors import DopsdError
+from dopsd.layout import Cell
+from flows import compare as comparing
+from flows import running, settings, stages
+from flows import train as training
+from flows.settings import Asked
+
+LOG = logging.getLogger("test")
+WORKER = """
+import signal, sys, time
+def save(*_):
+    open('saved', 'w').close()
+    sys.exit(130)
+signal.signal(signal.SIGINT, save)
+open('ready', 'w').close()
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_waited_for(monkeypatch):
+    monkeypatch.setattr(running.server, "wait", lambda log: None)
+
+
+def test_what_is_asked_becomes_settings_and_named_parameters_go_first():
+    asked = Asked(task="gsm8k", seeds=[1], max_updates=2, overrides={"train.updates": 9, "tracking.uri": None})
+    assert asked.changes == ["train.updates=2", "tracking.uri=null", "matrix.seeds=[1]", 'matrix.tasks=["gsm8k"]']
+    assert {*get_args(settings.Profile)} == {*profiles.names(), settings.AS_IT_STANDS}
+    assert {*get_args(settings.Task)} == {*Data.model_fields} and {*get_args(settings.Method)} == {*Methods.model_fields}
+
+
+def test_a_wrong_key_is_refused_before_params_yaml_is_touched(project):
+    write_params()
+    before = Path("params.yaml").read_bytes()
+    with pytest.raises(DopsdError, match=r"train\.learning_rat: unknown key; did you mean learning_rate"):
+        settings.write(Asked(overrides={"train.learning_rat": 1}))
+    assert Path("params.yaml").read_bytes() == before
+    with pytest.raises(DopsdError, match=r"model\.path: models/LLaDA-8B-Instruct/config\.json: no such file"):
+        settings.write(Asked("llada-8b-gsm8k"))
+    assert Path("params.yaml").read_bytes() == before
+    assert settings.write(Asked(settings.AS_IT_STANDS, max_updates=6)) == ["train.updates: 4 -> 6"]
+
+
+@pytest.fixture
+def staged(project, monkeypatch):
+    """Stages that are noted instead of run, and a training that has ended when it is told to."""
+    calls, done = [], Future()
+
+    def note(name: str):
+        def stage(*words: object) -> object:
+            calls.append(" ".join([name, *(str(word) for word in words[:1])]))
+            return f"{name} done"
+
+        stage.submit = lambda *words: stage(*words) and SimpleNamespace(result=lambda: "state", wrapped_future=done)
+        return stage
+
+    names = ("prepare", "pretrain", "evaluate_base", "train", "evaluate_checkpoint", "select", "test", "report", "publish")
+    for name in names:
+        monkeypatch.setattr(stages, name, note(name))
+    monkeypatch.setattr(stages, "write_settings", lambda asked: settings.write(asked))
+    monkeypatch.setattr(stages, "is_up_to_date", lambda stage: False)
+    monkeypatch.setattr(stages, "gpus", list)
+    monkeypatch.setattr(training, "get_run_logger", lambda: LOG)
+    for update in (2, 4):
+        Path(f"runs/sudoku/d_opsd/0/train/step-{update:06d}").mkdir(parents=True)
+    return calls, done
+
+
+ALL = ["evaluate_base sudoku", "train sudoku/d_opsd/0", "evaluate_checkpoint 2", "evaluate_checkpoint 4"]
+ALL += ["select sudoku/d_opsd/0", "test sudoku/d_opsd/0", "report sudoku/d_opsd/0"]
+
+
+def test_stages_run_in_order_and_each_checkpoint_has_a_task(staged):
+    write_params(train__checkpoint_every=2)
+    assert training.run_stages(Asked(settings.AS_IT_STANDS), None) == ["sudoku/d_opsd/0"]
+    assert [call for call in staged[0] if not call.startswith("pre")] == ALL
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_server(staged, monkeypatch, is_there):
+    calls, done = staged
+    write_params(train__checkpoint_every=2)
+    monkeypatch.setattr(training, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(training, "scratch_since", lambda started: Path("scratch"))
+    monkeypatch.setattr(training.server, "is_there", lambda: is_there)
+    for name in ("step-000002", "step-000004.tmp", "step-000003"):  # one half written, one saved at a stop
+        Path("scratch", name).mkdir(parents=True)
+    seen = []
+
+    def end() -> None:
+        time.sleep(0.5)
+        seen.extend(calls)
+        done.set_result(None)
+
+    threading.Thread(target=end).start()
+    training.run_stages(Asked(settings.AS_IT_STANDS), True)
+    assert ("evaluate_checkpoint 2" in seen) == is_there and "evaluate_checkpoint 3" not in calls
+    assert [call for call in calls if not call.startswith("pre")] == ALL
+
+
+def test_training_on_every_gpu_leaves_none_to_evaluate_beside_it(staged, monkeypatch):
+    write_params()
+    monkeypatch.setattr(stages, "gpus", lambda: ["0"])
+    with pytest.raises(DopsdError, match="training takes all of the 1 GPUs"):
+        training.run_stages(Asked(settings.AS_IT_STANDS), True)
+    assert staged[0] == []
+
+
+def test_each_profile_of_a_comparison_is_trained_and_all_are_compared(monkeypatch):
+    asked, compared = [], []
+    monkeypatch.setattr(comparing, "train", lambda profile, **shared: asked.append((profile, shared)) or [f"{profile}/0"])
+    monkeypatch.setattr(comparing, "lay_side_by_side", compared.append)
+    assert comparing.compare.fn(["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2) == ["embedded/0", "llada-8b-gsm8k/0"]
+    assert compared == [["embedded/0", "llada-8b-gsm8k/0"]]
+    assert asked[1][1]["seeds"] == [3] and asked[1][1]["methods"] == ["d_opsd", "rft"] and asked[1][1]["max_updates"] == 2
+
+
+def test_a_fault_is_tried_again_and_a_mistake_is_not():
+    def state(error: Exception):
+        def result() -> None:
+            raise error
+
+        return SimpleNamespace(result=result)
+
+    failed = lambda status: running.CommandFailed("train", status, [])  # noqa: E731
+    tried = {75: True, -9: True, 1: True, 2: False}
+    assert {status: stages.may_help(None, None, state(failed(status))) for status in tried} == tried
+    assert stages.may_help(None, None, state(httpx.ConnectError("away")))
+    assert not stages.may_help(None, None, state(DopsdError("no such key")))
+
+
+def test_two_evaluations_never_share_a_device(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
+    devices, used, at_once = stages.Devices(stages.gpus()), [], []
+
+    def take() -> None:
+        with devices.one() as env:
+            used.append(env["CUDA_VISIBLE_DEVICES"])
+            at_once.append(len(used))
+            time.sleep(0.05)
+            used.remove(env["CUDA_VISIBLE_DEVICES"])
+
+    threads = [threading.Thread(target=take) for _ in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert max(at_once) == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with stages.Devices(stages.gpus()).one() as env:
+        assert "CUDA_VISIBLE_DEVICES" not in env and env["WORLD_SIZE"] == "1"
+
+
+def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_missing(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    asked, code = [], "import sys; print('evaluate: done with checkpoint 25', flush=True); sys.exit(len(sys.argv) > 2)"
+
+    def stage(_name, words, *rest):
+        asked.append(words[words.index("--update") + 1 :])
+        return running.run("evaluate", (sys.executable, "-c", code, *asked[-1]), *rest)
+
+    monkeypatch.setattr(stages, "run", stage)
+    shift = stages.Shift(Cell("sudoku", "d_opsd", 0), [25, 50], stages.Devices([]), LOG)
+    shift.wait(25)
+    with pytest.raises(running.CommandFailed):
+        shift.wait(50)
+    code = "print('evaluate: done with checkpoint 50')"
+    shift.wait(50)
+    shift.process.join()
+    assert asked == [("25", "50"), ("50",)]
+
+
+def deployments() -> list[dict]:
+    return yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+
+
+@pytest.mark.parametrize("deployment", deployments(), ids=lambda d: d["name"])
+def test_every_deployment_has_a_flow_whose_parameters_are_explained(deployment, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    flow = import_object(deployment["entrypoint"])
+    assert flow.name == {"train": "dopsd", "compare": "dopsd-compare", "rehearse": "dopsd-rehearse"}[deployment["name"]]
+    for name, field in parameter_schema(flow).properties.items():
+        assert field.get("description"), name
+    assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+    assert all(schedule["active"] is False for schedule in deployment.get("schedules", []))
