@@ -16,6 +16,7 @@ from dopsd.tasks.storage import DATA, PROMPT
 RUNS = Path("runs")
 REPORTS = Path("reports")
 LOG = "log.jsonl"
+PUBLISHED = WORK / "publish.json"  # links that the last `dopsd publish` made
 EVALUATED = "evaluate: done with checkpoint "  # `dopsd evaluate --update` says it, then the update, for who waits for one
 NAMES = ("protocol",)  # columns that stay texts: a protocol may be named 256
 

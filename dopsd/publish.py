@@ -22,8 +22,8 @@ from dopsd.card import Origin, card, commit, data_digests
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
 from dopsd.errors import TEMPORARY, DopsdError
-from dopsd.layout import LOG, Cell, cell_folder, read_log, read_table, report_folder, scratch_folder
-from dopsd.progress import WORK, say, write_json
+from dopsd.layout import LOG, PUBLISHED, Cell, cell_folder, read_log, read_table, report_folder, scratch_folder
+from dopsd.progress import say, write_json
 from dopsd.provenance import sha256
 from dopsd.registry import ACCURACY, DIGEST_TAG, JUDGED_BY, Chosen, crown, log_model, register
 from dopsd.tracking import Identity, connect, shown, sync, tracking_uri
@@ -31,7 +31,6 @@ from dopsd.tracking import Identity, connect, shown, sync, tracking_uri
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-PUBLISHED = WORK / "publish.json"
 PAGE = "DOPSD_MLFLOW_PAGE"
 
 

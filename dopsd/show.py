@@ -13,9 +13,8 @@ from rich.text import Text
 
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.layout import LOG, cell_folder, read_log, report_folder, scratch_folder
+from dopsd.layout import LOG, PUBLISHED, cell_folder, read_log, report_folder, scratch_folder
 from dopsd.progress import read_json
-from dopsd.publish import PUBLISHED
 from dopsd.tracking import shown, tracking_uri
 
 

@@ -18,8 +18,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
 from dopsd.errors import DopsdError
-from dopsd.layout import EVALUATED, Cell
-from dopsd.publish import PUBLISHED
+from dopsd.layout import EVALUATED, PUBLISHED, Cell
 from flows import settings
 from flows.artifacts import SILENT, ProgressBar, show_checkpoints, show_result
 from flows.running import DOPSD, DVC, CommandFailed, Log, Watch, run

@@ -92,7 +92,7 @@ def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder,
     assert sorted(path.name for path in compare.OUT.iterdir()) == ["accuracy.png", "comparison.json", "comparison.md"]
     before = (compare.OUT / "comparison.md").read_bytes()
     wrong = {
-        "sudoku/rft/0": "dopsd select",
+        "sudoku/rft/0": "dopsd test",
         "sudoku": "task/method/seed",
         "chess/rft/0": "chess is unknown; there is",
     }
