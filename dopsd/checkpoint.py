@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.batches import BATCH_TYPES, Batch
 from dopsd.errors import DopsdError
 from dopsd.progress import say, write_json
 from dopsd.provenance import sha256, sources
-from dopsd.types import BATCH_TYPES, Batch, Checkpoint
+from dopsd.types import Checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -72,7 +72,7 @@ def base_files(params: Params) -> list[Path]:
 
 def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
     """work/train-<hash of settings, data, base and code>: another setting never finds this run's checkpoints."""
-    dump = params.model_dump()
+    dump = params.of(method).model_dump()
     sections = {name: dump[name] for name in ("model", "sampling", "train")}
     sections |= {"task": task, "seed": seed, "method": method, method: dump["method"][method]}
     if params.model.attention == "auto":

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dopsd.types import MaskedTexts, Policy
+from dopsd.batches import MaskedTexts, Pairs
+from dopsd.types import Policy
 
 
 @dataclass(frozen=True)
@@ -90,3 +91,49 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     rows = batch.predicted.nonzero()[:, 0]  # [N]
     each = masked_cross_entropy(policy.head(hidden[batch.predicted]), batch.targets[batch.predicted])
     return torch.zeros_like(batch.weight).index_add(0, rows, each) * batch.token_weight / length
+
+
+def token_logps(policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
+    """ln p(target) at every position of the completion, in nats. ids, mask [B, P+G], targets [B, G] -> [B, G]."""
+    length = targets.shape[1]
+    hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]  # [B, G, D]
+    return -masked_cross_entropy(policy.head(hidden).flatten(0, 1), targets.flatten()).view_as(targets)
+
+
+def policy_gradient(
+    now: Tensor, old: Tensor, reference: Tensor, advantage: Tensor, clip_range: float, kl_weight: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Per token: loss, whether its ratio was clipped, and the estimated KL to the reference. Log-probabilities [B, G].
+
+    -min(r A, clip(r, 1-e, 1+e) A) + b (exp(ref - now) - (ref - now) - 1), r = exp(now - old) (d1, Eq. 3 and 5).
+    """
+    ratio, gap = (now - old).exp(), reference - now
+    kept = ratio.clamp(1 - clip_range, 1 + clip_range)
+    kl = gap.expm1() - gap
+    gain = torch.minimum(ratio * advantage, kept * advantage)
+    return kl_weight * kl - gain, (kept * advantage < ratio * advantage).float(), kl
+
+
+def likelihood_bound(policy: Policy, batch: Pairs) -> Tensor:
+    """Estimated lower bound of ln p(completion | prompt), in nats, for both completions of every pair. -> [B, 2].
+
+    Mean over the N masks of L / l times the sum of ln p at the l masked tokens (LLaDA, Eq. 6; LLaDA 1.5, section 3.1).
+    """
+    size, sides, draws, length = batch.predicted.shape
+    targets = batch.targets[:, :, None].expand(-1, -1, draws, -1).reshape(-1, length)  # [B*2*N, G]
+    predicted = batch.predicted.view(-1, length)
+    prompt, real = (x.repeat_interleave(sides * draws, 0) for x in (batch.prompt, batch.mask))
+    ids = torch.cat([prompt, torch.where(predicted, policy.mask_id, targets)], 1)
+    mask = torch.cat([real, torch.ones_like(predicted)], 1)
+    hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]
+    each = -masked_cross_entropy(policy.head(hidden[predicted]), targets[predicted])  # [masked]
+    sums = torch.zeros(len(targets), dtype=each.dtype, device=each.device).index_add(0, predicted.nonzero()[:, 0], each)
+    weight = batch.length[:, :, None] / batch.predicted.sum(-1)  # [B, 2, N], L / l
+    return (sums.view(size, sides, draws) * weight).mean(-1)
+
+
+def preference(bounds: Tensor, reference: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """-ln sigma(beta ((B - B_ref)(preferred) - (B - B_ref)(rejected))), and that margin. [B, 2] -> [B], [B]."""
+    gain = bounds - reference
+    margin = beta * (gain[:, 0] - gain[:, 1])
+    return -torch.nn.functional.logsigmoid(margin), margin

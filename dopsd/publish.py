@@ -205,14 +205,14 @@ def _register(params: Params, client: MlflowClient, cell: Tracked, chosen: dict[
     asked = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
     tags |= {ACCURACY: str(chosen["accuracy"]), JUDGED_BY: hashlib.sha256(asked.encode()).hexdigest()[:16]}
     made_at = client.get_run(cell.run_id).data.tags.get("mlflow.source.git.commit") or commit()
-    text = card(params, cell.task, cell.method, cell.seed, Origin(data, made_at))
+    text = card(params.of(cell.method), cell.task, cell.method, cell.seed, Origin(data, made_at))
     name, uri = _model_name(params, cell.task), tracking_uri(params.tracking.uri)
     return register(client, uri, name, Chosen(cell.run_id, model_id, tags, text))
 
 
 def identity(params: Params, task: str, method: str, seed: int) -> Identity:
     """The MLflow run of this cell: the same names of tags and parameters for every method."""
-    dump = params.model_dump()
+    dump = params.of(method).model_dump()
     sections = {"sampling": dump["sampling"], "train": dump["train"], "model": dump["model"], "method": dump["method"][method]}
     values = {f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"}
     values |= {f"lora.{k}": v for k, v in dump["train"]["lora"].items()}

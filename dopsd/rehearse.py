@@ -25,6 +25,7 @@ from dopsd.progress import say
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
 PROBLEMS = 4  # of each split
 BLOCKS = 3  # of a completion, at most
+FEW = {"attempts": 2, "keep": "all", "group_size": 2, "iterations": 2, "draws": 2, "tries": 1, "updates_per_trajectory": 2}
 SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
 
 
@@ -105,9 +106,9 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     for section in (raw["sampling"], *raw["evaluate"]["protocols"].values()):
         _shorten(section)
     for method in raw["method"].values():
-        method |= {"attempts": 2, "keep": "all"}
-    d = raw["method"]["d_opsd"]
-    d["updates_per_trajectory"] = min(d["updates_per_trajectory"], 2)
+        method |= {key: value for key, value in FEW.items() if key in method}
+        if "train" in method:  # sizes are those of section train below
+            method["train"] |= dict.fromkeys(("updates", "prompts_per_collect", "lora"))
     raw["train"] |= {"updates": 2, "prompts_per_collect": max(2, processes), "checkpoint_every": 1, "micro_batch_states": 8}
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     raw["evaluate"]["bootstrap"] = 100

@@ -60,6 +60,20 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """A problem, its attempts in order, and their verdicts."""
+
+    problem: Problem
+    rollouts: tuple[Rollout, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def best(self) -> int:
+        """Index of the best attempt, the latest on ties."""
+        return max(range(len(self.verdicts)), key=lambda i: (self.verdicts[i].score, i))
+
+
+@dataclass(frozen=True)
 class Attempter:
     """Samples and verifies: what a method needs to see of task, prompt and sampler."""
 
@@ -69,35 +83,40 @@ class Attempter:
     prompt_style: str
     seed: int
 
+    def sample(self, policy: Policy, problems: Sequence[Problem], update: int, stops: bool) -> list[Tried]:
+        """Every attempt at every problem with its verdict; `stops`: none after the first that is correct."""
+        c = self.config
+        pass_k = PassK(c.attempts, c.first_temperature, c.retry_temperature, stops)
+        asked = Asked(self.task, problems, "train", self.prompt_style)
+        prompts = list(zip(problems, asked.prompts(policy, self.sampling), strict=True))
+        verdicts: dict[tuple[str, int], Verdict] = {}
+
+        def verify(problem: Problem, rollout: Rollout) -> Verdict:
+            key = (problem.id, rollout.attempt)
+            if key not in verdicts:
+                verdicts[key] = self.task.verify(problem, policy.decode(rollout.completion_ids))
+            return verdicts[key]
+
+        tried = attempts(
+            policy, prompts, decoding(self.sampling), pass_k, (self.seed, update), lambda p, r: verify(p, r).correct
+        )
+        return [Tried(p, tuple(tried[p.id]), tuple(verify(p, r) for r in tried[p.id])) for p in problems]
+
     def collect(self, policy: Policy, problems: Sequence[Problem], update: int) -> list[Scored]:
         """pass@k for every problem, and for each the rollout to learn from (paper, section 3; notes, section 2).
 
         Ungraded tasks stop at the first correct attempt. Graded ones sample all attempts and keep the best, the
         latest on ties, if it scores `keep_threshold`.
         """
-        c = self.config
-        pass_k = PassK(c.attempts, c.first_temperature, c.retry_temperature, not self.task.graded)
-        asked = Asked(self.task, problems, "train", self.prompt_style)
-        prompts = list(zip(problems, asked.prompts(policy, self.sampling), strict=True))
-        verdicts: dict[tuple[str, int], Verdict] = {}
+        return [self.scored(tried) for tried in self.sample(policy, problems, update, not self.task.graded)]
 
-        def is_correct(problem: Problem, rollout: Rollout) -> bool:
-            found = self.task.verify(problem, policy.decode(rollout.completion_ids))
-            verdicts[problem.id, rollout.attempt] = found
-            return found.correct
-
-        tried = attempts(policy, prompts, decoding(self.sampling), pass_k, (self.seed, update), is_correct)
-        return [self._scored(problem, tried[problem.id], is_correct, verdicts) for problem in problems]
-
-    def _scored(self, problem: Problem, tried: list[Rollout], is_correct, verdicts) -> Scored:
-        for rollout in tried:
-            if (problem.id, rollout.attempt) not in verdicts:
-                is_correct(problem, rollout)
-        found = [verdicts[problem.id, rollout.attempt] for rollout in tried]
-        best = max(range(len(tried)), key=lambda i: (found[i].score, i))
+    def scored(self, tried: Tried) -> Scored:
+        """The best attempt, the latest on ties, and whether it is kept."""
+        best = tried.best
         threshold = self.config.keep_threshold if self.task.graded else 1.0
-        is_kept = self.config.keep == "all" or found[best].score >= threshold
-        return Scored(problem, tried[best], found[best], found[0], len(tried), is_kept)
+        is_kept = self.config.keep == "all" or tried.verdicts[best].score >= threshold
+        found = tried.verdicts
+        return Scored(tried.problem, tried.rollouts[best], found[best], found[0], len(found), is_kept)
 
     def summary(self, policy: Policy, scored: Sequence[Scored]) -> Collected:
         """Counters and rollout metrics of one collect, before any gating."""
@@ -143,6 +162,12 @@ def report(asked: Asked, protocol: Sampling, verdicts: dict[str, list[Verdict]],
         pass_at_k_interval=interval(best),
         per_problem={problem.id: value for problem, value in zip(asked.problems, values, strict=True)},
     )
+
+
+def through_first(tokens: Tensor, end: int) -> Tensor:
+    """Positions up to the first `end` of each row, that one included. [..., G] -> [..., G]."""
+    is_end = tokens == end
+    return is_end.cumsum(-1) - is_end.long() == 0
 
 
 def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:

@@ -78,10 +78,11 @@ def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | N
     """Denoise one answer and print the state after every step: new tokens green, masks as dots."""
     from dopsd.evaluations import Evaluator
     from dopsd.keyed import text_key
+    from dopsd.models.lora import lora_of
     from dopsd.sampling import Draw, denoise
     from dopsd.scoring import decoding
 
-    evaluator = Evaluator(params, task_name, "test")
+    evaluator = Evaluator(params, task_name, "test", lora=lora_of(adapter) if adapter else None)
     problem = evaluator.task.ask(puzzle) if puzzle else evaluator.problems[0]
     policy = evaluator.with_adapter(adapter)
     prompt = evaluator.prompt_of(problem)

@@ -6,15 +6,16 @@ Pure functions of rollouts and keys (method notes, section 2; arXiv 2606.18195, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dopsd.batches import States
 from dopsd.config import DOpsd
 from dopsd.keyed import fold, text_key, uniform
-from dopsd.types import Rollout, States
+from dopsd.types import Rollout
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,17 @@ def _state(rollout: Rollout, step: int, config: DOpsd, geometry: Geometry, key: 
     }
 
 
-def states_by_update(rollouts: Sequence[Rollout], config: DOpsd, geometry: Geometry, key: tuple[int, int]) -> list[States]:
+def states_by_update(
+    rollouts: Sequence[Rollout],
+    config: DOpsd,
+    geometry: Geometry,
+    key: tuple[int, int],
+    teacher_prompts: Mapping[str, Tensor] | None = None,
+) -> list[States]:
     """States of all kept rollouts, grouped by the update that trains on them; key is (seed, update).
 
-    The weight of a state is 1 / (states of its trajectory in that update), so that each trajectory weighs one.
+    The weight of a state is 1 / (states of its trajectory in that update), so that each trajectory weighs one. A teacher
+    with prompts of its own has them by problem, each [Q].
     """
     updates: list[list[tuple[Rollout, list[dict[str, Tensor]]]]] = [[] for _ in range(config.updates_per_trajectory)]
     for rollout in rollouts:
@@ -115,20 +123,27 @@ def states_by_update(rollouts: Sequence[Rollout], config: DOpsd, geometry: Geome
             found = [state for s in steps if (state := _state(rollout, s, config, geometry, draw))]
             if found:
                 updates[update].append((rollout, found))
-    return [_stack(parts, geometry) for parts in updates if parts]
+    return [_stack(parts, geometry, teacher_prompts) for parts in updates if parts]
 
 
-def _stack(parts: list[tuple[Rollout, list[dict[str, Tensor]]]], geometry: Geometry) -> States:
-    width = max(len(rollout.prompt_ids) for rollout, _ in parts)
+def _stack(
+    parts: list[tuple[Rollout, list[dict[str, Tensor]]]], geometry: Geometry, teacher_prompts: Mapping[str, Tensor] | None
+) -> States:
+    asked = {"student": [rollout.prompt_ids for rollout, _ in parts]}
+    asked["teacher"] = [teacher_prompts[r.problem_id] for r, _ in parts] if teacher_prompts else asked["student"]
+    width = {side: max(map(len, prompts)) for side, prompts in asked.items()}
     rows: dict[str, list[Tensor]] = {}
-    for rollout, states in parts:
-        pad = width - len(rollout.prompt_ids)
-        prompt = torch.nn.functional.pad(rollout.prompt_ids, (pad, 0), value=geometry.eos_id)
-        real = torch.arange(width + len(rollout.completion_ids), device=prompt.device) >= pad
+    for i, (rollout, states) in enumerate(parts):
+        fixed: dict[str, Tensor] = {}
+        for side, prompts in asked.items():
+            pad = width[side] - len(prompts[i])
+            fixed[side] = torch.nn.functional.pad(prompts[i], (pad, 0), value=geometry.eos_id)
+            places = torch.arange(width[side] + len(rollout.completion_ids), device=fixed[side].device)
+            fixed[f"{side}_mask"] = places >= pad
         for state in states:
-            weight = torch.tensor(1.0 / len(states), device=prompt.device)
-            ids = {name: torch.cat([prompt, state[name]]) for name in ("student_ids", "teacher_ids")}
-            row = state | ids | {"student_mask": real, "teacher_mask": real, "weight": weight}
+            row = state | {f"{side}_ids": torch.cat([fixed[side], state[f"{side}_ids"]]) for side in asked}
+            row |= {f"{side}_mask": fixed[f"{side}_mask"] for side in asked}
+            row["weight"] = torch.tensor(1.0 / len(states), device=rollout.prompt_ids.device)
             for name, value in row.items():
                 rows.setdefault(name, []).append(value)
     return States(**{name: torch.stack(values) for name, values in rows.items()})

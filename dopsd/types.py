@@ -7,14 +7,16 @@ C candidate positions, K target positions, V vocabulary, D hidden width. Prompts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from dopsd.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -50,57 +52,6 @@ class Verdict:
     score: float
     correct: bool
     figures: dict[str, float] = field(default_factory=dict)
-
-
-class Batch:
-    """Tensors that share a leading dimension, with a weight per row that is known before the forward pass."""
-
-    weight: Tensor  # [B]
-
-    def __len__(self) -> int:
-        return self.weight.shape[0]
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
-
-    def split(self, n: int) -> Iterator[Self]:
-        """Consecutive pieces of at most n rows."""
-        for start in range(0, len(self), n):
-            yield type(self)(**{name: value[start : start + n] for name, value in self.tensors().items()})
-
-    def to(self, device: Any) -> Self:
-        return type(self)(**{name: value.to(device) for name, value in self.tensors().items()})
-
-
-@dataclass(frozen=True)
-class States(Batch):
-    """Recorded denoising states of kept rollouts, as the student saw them and as the teacher sees them."""
-
-    student_ids: Tensor  # [B, P+G]
-    student_mask: Tensor  # [B, P+G], False on padding
-    teacher_ids: Tensor  # [B, Q+G]
-    teacher_mask: Tensor  # [B, Q+G]
-    candidates: Tensor  # [B, G], masked positions of the current block that the teacher was not shown
-    committed: Tensor  # [B, G], what the student committed at this step
-    k: Tensor  # [B], positions to train on
-    block: Tensor  # [B]
-    step: Tensor  # [B]
-    weight: Tensor  # [B]
-
-
-@dataclass(frozen=True)
-class MaskedTexts(Batch):
-    """Completions with some tokens masked, and the tokens to be predicted there."""
-
-    ids: Tensor  # [B, P+G]
-    mask: Tensor  # [B, P+G], False on padding
-    targets: Tensor  # [B, G], the clean completion
-    predicted: Tensor  # [B, G], True where a token is masked and trained on
-    token_weight: Tensor  # [B], the factor 1/t of the masked-diffusion bound
-    weight: Tensor  # [B]
-
-
-BATCH_TYPES: dict[str, type[Batch]] = {"States": States, "MaskedTexts": MaskedTexts}
 
 
 class Sums(dict[str, tuple[float, float]]):
@@ -201,6 +152,8 @@ class Policy(Protocol):
     def trainable(self) -> dict[str, Tensor]: ...
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor: ...  # -> [P]
+
+    def tokens(self, text: str) -> Tensor: ...  # -> [n]
 
     def decode(self, ids: Tensor) -> str: ...
 

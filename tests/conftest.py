@@ -30,6 +30,8 @@ def small_params(**changes: object) -> dict:
     raw["pretrain"] |= {"d_model": 32, "n_layers": 2, "n_heads": 2, "mlp_hidden_size": 64, "updates": 200, "batch_size": 16}
     raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
     raw["method"]["rft"] |= {"attempts": 2, "keep_threshold": 0.0}
+    raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
+    raw["method"]["diffu_grpo"] |= {"group_size": 2, "iterations": 2}
     raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     raw["evaluate"]["bootstrap"] = 100

@@ -8,11 +8,11 @@ import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
 
+from dopsd.batches import States
 from dopsd.config import DOpsd
-from dopsd.methods.d_opsd import DistilSelfFuture, pack, take
+from dopsd.distilling import Distil, pack, take
 from dopsd.params import load_params
 from dopsd.teacher import Geometry
-from dopsd.types import States
 
 
 def states(k: list[int], candidates: list[list[int]], committed: list[list[int]], weight: list[float] | None = None) -> States:
@@ -62,9 +62,9 @@ def kl(p: float) -> float:
     return p * math.log(p / 0.5) + (1 - p) * math.log((1 - p) / 0.5)
 
 
-def method(**changes: object) -> DistilSelfFuture:
+def method(**changes: object) -> Distil:
     config = DOpsd(divergence="forward_kl", loss_vocabulary="full", clip=None, teacher_confidence="max_prob", **changes)
-    return DistilSelfFuture(config, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    return Distil(config, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
 
 
 def test_the_surest_candidates_of_the_teacher_are_trained_on():
@@ -82,7 +82,7 @@ def test_max_logit_and_max_prob_can_choose_different_positions():
     shifted[0] += 100.0  # a flat distribution at a great height
     batch = states([1], [[0, 1, 2, 3]], [[0]])
     by_logit = DOpsd(divergence="forward_kl", loss_vocabulary="full", clip=None)
-    tall = DistilSelfFuture(by_logit, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    tall = Distil(by_logit, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
     assert tall.loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(0.0, abs=1e-5)
     assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(kl(0.9), abs=1e-5)
 

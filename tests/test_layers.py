@@ -12,20 +12,22 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from dopsd.config import Methods
 from dopsd.provenance import closure, imported, sources
 
 LAYERS = [  # lowest first; a module imports only from layers below its own, and never a sibling
     {"errors"},
     {"config"},
     {"params"},
+    {"batches"},
     {"types"},
     {"keyed", "provenance"},
     {"progress"},
     {"tracking", "views", "registry", "tasks", "models", "sampling", "teacher", "losses", "checkpoint"},
-    {"layout"},
+    {"layout", "masking", "solutions"},
     {"runfolder", "card"},
     {"scoring"},
-    {"answering"},
+    {"answering", "distilling"},
     {"evaluations"},
     {"methods"},
     {"stages"},
@@ -87,9 +89,11 @@ def test_a_stage_depends_on_the_code_that_it_imports(stage: str):
     found = stages()[stage]
     given = {"item.task": "sudoku", "item.method": "d_opsd"}
     filled = {re.sub(r"\$\{(.*?)\}", lambda match: given.get(match[1], "0"), dep) for dep in found["deps"]}
-    by_name = {"dopsd/tasks/sudoku.py": "dopsd.tasks.sudoku", "dopsd/methods/d_opsd.py": "dopsd.methods.d_opsd"}
-    modules = [f"dopsd.stages.{stage}", *(module for file, module in by_name.items() if file in filled)]
-    needed = {str(path.relative_to(ROOT)) for path in sources(*modules)}
+    modules = [f"dopsd.stages.{stage}", *(["dopsd.tasks.sudoku"] if "dopsd/tasks/sudoku.py" in filled else [])]
+    methods = Methods.model_fields if "dopsd/methods/d_opsd.py" in filled else []
+    others = {f"dopsd/methods/{method}.py" for method in methods} - {"dopsd/methods/d_opsd.py"}
+    modules += [f"dopsd.methods.{method}" for method in methods]  # one list for all: what any of them imports
+    needed = {str(path.relative_to(ROOT)) for path in sources(*modules)} - others
     assert needed <= filled, sorted(needed - filled)
     assert {dep for dep in filled if dep.endswith(".py")} <= needed, "a dependency that is not imported"
 

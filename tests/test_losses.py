@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import rel_entr
 
-from dopsd.losses import Divergence, entropy, masked_cross_entropy, top_overlap
+from dopsd.losses import Divergence, entropy, masked_cross_entropy, policy_gradient, token_logps, top_overlap
 
 KINDS = ["reverse_kl", "forward_kl", "jsd"]
 
@@ -110,3 +110,37 @@ def test_masked_cross_entropy_by_hand():
     assert masked_cross_entropy(torch.tensor([[0.0, math.log(3.0)]]), torch.tensor([1])).item() == pytest.approx(
         -math.log(0.75)
     )
+
+
+def test_policy_gradient_by_hand():
+    """Two tokens of a good and two of a bad completion; ratios 2 and 0.25 leave the range 0.5 to 1.5."""
+    old = torch.tensor([[-1.0, -1.0], [-1.0, -1.0]])
+    now = old + torch.tensor([[math.log(2), math.log(0.25)], [math.log(2), math.log(0.25)]])
+    reference = now + math.log(3)
+    each, clipped, kl = policy_gradient(now, old, reference, torch.tensor([[2.0], [-2.0]]), 0.5, 0.04)
+    penalty = 0.04 * (3 - math.log(3) - 1)
+    # A = 2: min(4, 3), min(0.5, 1); A = -2: min(-4, -3), min(-0.5, -1)
+    assert each.numpy() == pytest.approx(penalty - torch.tensor([[3.0, 0.5], [-4.0, -1.0]]).numpy(), abs=1e-6)
+    assert clipped.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert kl.numpy() == pytest.approx(torch.full((2, 2), 3 - math.log(3) - 1).numpy(), abs=1e-6)
+
+
+def test_policy_gradient_has_the_gradient_of_finite_differences():
+    draw = torch.Generator().manual_seed(0)
+    now, old, reference = (torch.randn(3, 5, generator=draw, dtype=torch.float64) * 0.3 - 2 for _ in range(3))
+    advantage = torch.tensor([[1.5], [-0.5], [0.0]], dtype=torch.float64)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return policy_gradient(x, old, reference, advantage, 0.5, 0.04)[0]
+
+    assert torch.autograd.gradcheck(loss, now.requires_grad_())
+
+
+def test_logps_are_those_of_the_completion_whatever_the_padding(fake_policy):
+    fake_policy.table = logits(5, 8, 10)
+    ids, targets = torch.full((2, 11), 9), torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]])
+    mask = torch.ones(2, 11, dtype=torch.bool)
+    found = token_logps(fake_policy, ids, mask, targets)
+    expected = fake_policy.table.log_softmax(-1)
+    assert found[0].numpy() == pytest.approx(torch.stack([expected[i, i] for i in range(8)]).numpy(), abs=1e-6)
+    assert found[1].numpy() == pytest.approx(torch.stack([expected[i, 7 - i] for i in range(8)]).numpy(), abs=1e-6)

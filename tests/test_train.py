@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from conftest import write_params
 from dopsd import checkpoint
 from dopsd.checkpoint import ADAPTER
 from dopsd.cli import main
+from dopsd.config import Methods
 from dopsd.layout import read_log, read_table, scratch_folder
 from dopsd.params import load_params
 from dopsd.provenance import sha256
@@ -114,10 +117,10 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
         found = loss(self, policy, batch)
         return type(found)(found.total * float("nan"), found.metrics) if policy.steps == 2 else found
 
-    from dopsd.methods.d_opsd import DistilSelfFuture
+    from dopsd.distilling import Distil
     from dopsd.models import LlmPolicy
 
-    loss, after = DistilSelfFuture.loss, LlmPolicy.after_update
+    loss, after = Distil.loss, LlmPolicy.after_update
     monkeypatch.setattr(LlmPolicy, "steps", 0, raising=False)
 
     def counted(self):
@@ -125,7 +128,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
         after(self)
 
     monkeypatch.setattr(LlmPolicy, "after_update", counted)
-    monkeypatch.setattr(DistilSelfFuture, "loss", poisoned)
+    monkeypatch.setattr(Distil, "loss", poisoned)
     assert train() == 1
     said = capsys.readouterr().err
     assert "not finite at update 3" in said and "train.learning_rate" in said
@@ -222,11 +225,18 @@ def test_the_first_update_of_a_warm_up_has_learning_rate_zero(project):
     assert all(not t.any() for name, t in tensors.items() if "lora_B" in name)
 
 
-def test_rejection_fine_tuning_trains_on_the_same_loop(project):
-    assert main(["train", "--method", "rft"]) == 0
-    rows = read_table(Path("runs/sudoku/rft/0/train.csv"))
+@pytest.mark.parametrize("method", [*Methods.model_fields])
+def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_interrupted(project, method: str):
+    out = Path("runs/sudoku") / method / "0"
+    assert main(["train", "--method", method]) == 0
+    rows = read_table(out / "train.csv")
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
-    assert rows[-1]["count/trajectories"] == 2 and rows[-1]["cross_entropy"] > 0
+    assert rows[-1]["count/trajectories"] > 0 and all(math.isfinite(row["loss"]) for row in rows)
+    whole = sha256(out / "train" / "step-000004" / ADAPTER)
+    scratch = scratch_folder(load_params(), "sudoku", method, 0)
+    shutil.rmtree(scratch / "step-000004")
+    assert main(["train", "--method", method]) == 0
+    assert sha256(out / "train" / "step-000004" / ADAPTER) == whole
 
 
 def test_targets_that_match_no_layer_are_refused_with_those_that_exist(project, capsys):

@@ -11,21 +11,24 @@ from pydantic import Field, model_validator
 
 from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
 from dopsd.config.data import CountdownData, Data, Gsm8kData, Math500Data, RowData, Source, SudokuData, TaskData
-from dopsd.config.methods import Attempts, DOpsd, Methods, Rft
+from dopsd.config.methods import ArOpsd, Attempts, DiffuGrpo, DOpsd, Methods, Own, Rft, Sft, Vrpo
 from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
 
 __all__ = [
+    "ArOpsd",
     "Attempts",
     "Count",
     "CountdownData",
     "DOpsd",
     "Data",
+    "DiffuGrpo",
     "Evaluate",
     "Gsm8kData",
     "Lora",
     "Math500Data",
     "Methods",
     "Model",
+    "Own",
     "Params",
     "Pretrain",
     "Protocol",
@@ -34,11 +37,13 @@ __all__ = [
     "Sampling",
     "Section",
     "Select",
+    "Sft",
     "Share",
     "Source",
     "SudokuData",
     "TaskData",
     "Train",
+    "Vrpo",
 ]
 
 
@@ -60,11 +65,15 @@ class Matrix(Section):
 
 
 class Train(Section):
-    """The loop: a collect takes `prompts_per_collect` problems; `updates` counts optimizer steps."""
+    """The loop: a collect takes `prompts_per_collect` problems; `updates` counts optimizer steps.
+
+    A method's own section may change what stands here: method.NAME.train.
+    """
 
     updates: Count = 500
     prompts_per_collect: Count = 4
     learning_rate: Positive = 5e-6
+    schedule: Literal["constant", "cosine"] = "constant"
     warmup_updates: Natural = 1
     betas: Betas = Field([0.9, 0.99])
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
@@ -117,6 +126,12 @@ class Params(Section):
     select: Select = Select()
     launch: Launch = Launch()
     tracking: Tracking = Tracking()
+
+    def of(self, method: str) -> Self:
+        """These settings with what the method has of its own in section `train`."""
+        own: Own | None = getattr(vars(self.method)[method], "train", None)
+        changes = {name: value for name, value in vars(own or Own()).items() if value is not None}
+        return self.model_copy(update={"train": self.train.model_copy(update=changes)})
 
     @model_validator(mode="after")
     def sections_agree(self) -> Self:

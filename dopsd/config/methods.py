@@ -6,7 +6,24 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.config.base import Count, Natural, Section, Share
+from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
+from dopsd.config.data import Source
+from dopsd.config.model import Lora
+
+Weight = Annotated[float, Field(ge=0)]
+
+
+class Own(Section):
+    """What a method has of its own in section `train`; null: as it stands there."""
+
+    updates: Count | None = None
+    prompts_per_collect: Count | None = None
+    learning_rate: Positive | None = None
+    schedule: Literal["constant", "cosine"] | None = None
+    warmup_updates: Natural | None = None
+    betas: Betas | None = None
+    weight_decay: Weight | None = None
+    lora: Lora | None = None
 
 
 class Attempts(Section):
@@ -56,6 +73,65 @@ class Rft(Attempts):
     updates_per_collect: Count = 1
 
 
+class ArOpsd(DOpsd):
+    """AR-style on-policy self-distillation: a reference solution in the teacher's prompt (arXiv 2606.18195, section 4)."""
+
+    attempts: Count = 1
+    keep: Literal["correct", "all"] = "all"
+    reveal_ratio: Share = 0.0
+    max_teacher_prompt: Count = 400
+
+
+class DiffuGrpo(Section):
+    """Policy gradient with group-relative advantages for masked diffusion (d1, arXiv 2504.12216, section 3.2)."""
+
+    group_size: Annotated[int, Field(ge=2)] = 6
+    temperature: Weight = 0.9
+    iterations: Count = 12  # updates a collect feeds, each with its own masks of the prompt; 8 for planning tasks
+    clip_range: Positive = 0.5
+    kl_weight: Weight = 0.04
+    prompt_mask: Share = 0.15
+    train: Own = Own(learning_rate=3e-6, prompts_per_collect=16)
+
+
+class Sft(Section):
+    """Fine-tuning on solutions by masked diffusion (d1, arXiv 2504.12216, section 3.1).
+
+    `traces` names rows {question, response}; null takes the task's own reference solutions. `length` is that of the
+    response with its padding, in tokens; null takes sampling.gen_length.
+    """
+
+    traces: Source | None = None
+    length: Count | None = None
+    train: Own = Own(
+        learning_rate=1e-5,
+        prompts_per_collect=16,
+        lora=Lora(r=128, alpha=256, dropout=0.05, targets=["q_proj", "k_proj", "v_proj"]),
+    )
+
+
+class Vrpo(Section):
+    """Preferences with the bound's variance reduced (LLaDA 1.5, arXiv 2505.19223): pairs of a right and a wrong rollout.
+
+    How pairs are made, `attempts`, `temperature` and `pairs`, is ours; so is that a graded task pairs its best with its
+    worst, and that the fine-tuning term is the bound a token.
+    """
+
+    attempts: Annotated[int, Field(ge=2)] = 8
+    temperature: Weight = 0.9
+    pairs: Literal["initial", "current"] = "initial"  # the policy that samples them
+    beta: Positive = 0.2
+    draws: Count = 8  # masks an estimate, the same for policy and reference
+    sft_weight: Weight = 0.05
+    train: Own = Own(
+        learning_rate=5e-7, schedule="cosine", warmup_updates=15, betas=[0.9, 0.95], weight_decay=0.01, prompts_per_collect=64
+    )
+
+
 class Methods(Section):
     d_opsd: DOpsd = DOpsd()
     rft: Rft = Rft()
+    diffu_grpo: DiffuGrpo = DiffuGrpo()
+    sft: Sft = Sft()
+    ar_opsd: ArOpsd = ArOpsd()
+    vrpo: Vrpo = Vrpo()

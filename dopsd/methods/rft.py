@@ -6,14 +6,13 @@ Loss: LLaDA's fine-tuning bound (arXiv 2502.09992, Eq. 5). The settings are ours
 
 from __future__ import annotations
 
-import torch
-
+from dopsd.batches import Batch, MaskedTexts
 from dopsd.config import Params, Rft
-from dopsd.keyed import fold, text_key, uniform
+from dopsd.keyed import text_key
 from dopsd.losses import masked_diffusion_loss
-from dopsd.sampling import left_pad
+from dopsd.masking import Text, masked
 from dopsd.scoring import Attempter
-from dopsd.types import Batch, Collected, MaskedTexts, Policy, Problem, Rollout, StepLoss, Sums, Task
+from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
 
 
 def build(config: Rft, params: Params, task: Task, policy: Policy, seed: int) -> FineTuneOnKept:
@@ -37,20 +36,10 @@ class FineTuneOnKept:
         return [[self._masked(policy, kept, update, n)] for n in range(self.config.updates_per_collect)]
 
     def _masked(self, policy: Policy, kept: list[Rollout], update: int, number: int) -> MaskedTexts:
-        """Each kept rollout `draws_per_rollout` times, every token masked with probability t ~ U(0.001, 1)."""
-        copies = [(rollout, n) for rollout in kept for n in range(self.config.draws_per_rollout)]
-        prompts, real = left_pad([rollout.prompt_ids for rollout, _ in copies], policy.eos_id)  # [B, P]
-        targets = torch.stack([rollout.completion_ids for rollout, _ in copies])  # [B, G]
-        seed = self.attempter.seed
-        keys = [text_key("rft", seed, update, number, r.problem_id, n) for r, n in copies]
-        key = torch.tensor(keys, device=targets.device)[:, None]  # [B, 1]
-        places = torch.arange(targets.shape[1] + 1, device=targets.device)
-        draw = uniform(fold(key, places))  # [B, G+1], the last column is t
-        share = draw[:, -1:] * 0.999 + 0.001
-        hidden = draw[:, :-1] < share
-        ids = torch.cat([prompts, targets.masked_fill(hidden, policy.mask_id)], 1)
-        weight = torch.full((len(copies),), 1.0 / self.config.draws_per_rollout, device=targets.device)
-        return MaskedTexts(ids, torch.cat([real, torch.ones_like(hidden)], 1), targets, hidden, 1 / share[:, 0], weight)
+        """Each kept rollout `draws_per_rollout` times, each time with its own mask."""
+        draws, seed = self.config.draws_per_rollout, self.attempter.seed
+        keys = ((r, text_key("rft", seed, update, number, r.problem_id, n)) for r in kept for n in range(draws))
+        return masked(policy, [Text(r.prompt_ids, r.completion_ids, key, 1 / draws) for r, key in keys])
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> StepLoss:
         each = masked_diffusion_loss(policy, batch)  # [B]

@@ -110,6 +110,12 @@ class LlmPolicy:
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) + prefill
         return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device)
 
+    def tokens(self, text: str) -> Tensor:
+        """Token ids [n] of a text as it stands."""
+        import torch
+
+        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device)
+
     def decode(self, ids: Tensor) -> str:
         """The text before the first end-of-sequence token."""
         row = ids.tolist()

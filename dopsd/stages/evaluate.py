@@ -19,7 +19,7 @@ COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    cell = cell_folder(task_name, method_name, seed)
+    cell, params = cell_folder(task_name, method_name, seed), params.of(method_name)
     adapters = sorted((cell / "train").glob("step-*"))
     if not adapters:
         raise DopsdError(f"{cell / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed first")
@@ -36,6 +36,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
 
 def some(params: Params, task_name: str, method_name: str, seed: int, updates: list[int]) -> None:
     """These checkpoints, of a run that has ended or is still going on; the stage then finds them in the cache."""
+    params = params.of(method_name)
     going, ended = scratch_folder(params, task_name, method_name, seed), cell_folder(task_name, method_name, seed) / "train"
     folders = {update: _checkpoint(update, going, ended) for update in updates}
     evaluator = Evaluator(params, task_name, params.select.split)

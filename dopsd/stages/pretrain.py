@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from dopsd.batches import MaskedTexts
 from dopsd.checkpoint import fingerprint, fsync_rename, load_tensors, save_tensors
 from dopsd.config import Params
 from dopsd.errors import DopsdError
@@ -25,7 +26,7 @@ from dopsd.progress import WORK, Progress
 from dopsd.sampling import left_pad
 from dopsd.tasks import load_task
 from dopsd.tasks.storage import DATA
-from dopsd.types import MaskedTexts, Problem, TaughtTask
+from dopsd.types import Problem, TaughtTask
 
 SAVE_EVERY = 50  # updates between resume points
 

@@ -21,6 +21,7 @@ KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem")
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     cell = cell_folder(task_name, method_name, seed)
     chosen = read_json(cell / "best" / "select.json", "dopsd select")
+    params = params.of(method_name)
     evaluator = Evaluator(params, task_name, "test")
     protocols = params.evaluate.protocols
     reports = evaluator.reports("test", [None, cell / "best"], *protocols.values())

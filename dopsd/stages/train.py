@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dopsd.config import Params
+from dopsd.batches import Batch
+from dopsd.config import Params, Train
 from dopsd.errors import DopsdError
 from dopsd.keyed import text_key
 from dopsd.layout import cell_folder, scratch_folder
@@ -25,14 +26,14 @@ from dopsd.progress import Progress, say
 from dopsd.runfolder import Interrupts, RunFolder, followed, publish_run
 from dopsd.scoring import Asked
 from dopsd.tasks import load_task
-from dopsd.types import Batch, Problem, Sums
+from dopsd.types import Problem, Sums
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    accelerator = _accelerator()
+    accelerator, params = _accelerator(), params.of(method_name)
     scratch = scratch_folder(params, task_name, method_name, seed)
     loop = Loop(params, task_name, method_name, seed, accelerator)
     with ExitStack() as stack:
@@ -68,6 +69,16 @@ def _accelerator() -> Accelerator:
             f"train: {asked} processes were started, but they see {accelerator.num_processes}; start with torchrun"
         )
     return accelerator
+
+
+def rate(update: int, settings: Train) -> float:
+    """Factor of the learning rate: linear warm-up from 0 at the first update, then constant or half a cosine to 0."""
+    warmup = settings.warmup_updates
+    if update < warmup:
+        return update / warmup
+    if settings.schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, settings.updates - warmup)))
 
 
 class Loop:
@@ -197,9 +208,8 @@ class Loop:
                 "kept. Try a lower train.learning_rate, a smaller train.grad_clip or model.dtype float32",
                 exit_code=1,
             )
-        warmup = self.settings.warmup_updates
-        for group in self.optimizer.param_groups:  # the first update has learning rate 0 where there is a warm-up
-            group["lr"] = self.settings.learning_rate * (min(1.0, self.update / warmup) if warmup else 1.0)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.learning_rate * rate(self.update, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.policy.after_update()

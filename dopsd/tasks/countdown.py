@@ -173,6 +173,12 @@ your thoughts
         pairs = (published, _score(problem, published, ALL)), (strict, _score(problem, strict, PLAIN) if is_plain else 0.0)
         return verdict(self.config.scoring, *pairs)
 
+    def reward(self, problem: Problem, text: str) -> float:
+        """For RLVR, as d1 has it: 1 for a right expression, 0.1 for any other closed answer, else 0."""
+        if self.verify(problem, text).correct:
+            return 1.0
+        return 0.1 if closed(text, "answer") is not None else 0.0
+
 
 def _score(problem: Problem, text: str, operations: dict) -> float:
     if sorted(numbers(text)) != sorted(problem.extra["numbers"]):

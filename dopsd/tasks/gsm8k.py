@@ -97,6 +97,39 @@ the steps
         pairs = [(written(value), float(value is not None and value == gold)) for value in found]
         return verdict(self.config.scoring, *pairs)
 
+    def reward(self, problem: Problem, text: str) -> float:
+        """For RLVR, up to 4, as d1 adds it up: 2 for a right answer (by our verifier), 0.5 for a whole number, the layout."""
+        found = extract(text)
+        is_whole = found is not None and found >= 0 and found.is_integer()
+        return 2.0 * self.verify(problem, text).correct + 0.5 * is_whole + layout(text)
+
+
+def layout(text: str) -> float:
+    """d1's layout rewards: 0.5 for the exact lines, 0.5 for the tags in order, 0.125 for each line there once.
+
+    What follows the answer costs 0.001 a character, twice if the closing tag has a line of its own.
+    """
+    is_exact = text.startswith("<reasoning>\n") and text.endswith("\n</answer>\n") and "\n</reasoning>\n<answer>\n" in text
+    reward = 0.5 * is_exact + 0.5 * _in_order(text)
+    lines = ("<reasoning>\n", "\n</reasoning>\n", "\n<answer>\n", "\n</answer>")
+    reward += sum(0.125 for line in lines if text.count(line) == 1)
+    if text.count("\n<answer>\n") == 1:
+        reward -= 0.001 * len(text.rpartition("\n</answer>\n")[2])
+    if text.count("\n</answer>") == 1:
+        reward -= 0.001 * (len(text.rpartition("\n</answer>")[2]) - 1)
+    return reward
+
+
+def _in_order(text: str) -> bool:
+    """Whether the text begins with <reasoning>, and an answer follows where one closes."""
+    end = text.find("</reasoning>") if text.startswith("<reasoning>") else -1
+    while end >= 0:
+        rest = text[end + len("</reasoning>") : end + 200].lstrip()
+        if rest.startswith("<answer>") and text.find("</answer>", end) >= 0:
+            return True
+        end = text.find("</reasoning>", end + 1)
+    return False
+
 
 def make(config: Any) -> Gsm8k:
     return Gsm8k(config)

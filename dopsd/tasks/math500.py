@@ -65,6 +65,13 @@ the solution
         pairs = [(found, _score(found, problem.answer)) for found in (extract(text), extract_strict(text))]
         return verdict(self.config.scoring, *pairs)
 
+    def reward(self, problem: Problem, text: str) -> float:
+        r"""For RLVR, up to 3, as the d1 paper has it: 2 for a right answer; 1 for a \boxed{} in the <answer>, 0.75 for an
+        answer without, 0.5 for a box without answer, 0.25 for neither. (In d1's code an escape hides every box.)"""
+        answer = closed(text, "answer")
+        layout = 0.25 + 0.5 * (answer is not None) + 0.25 * (BOX in (text if answer is None else answer))
+        return 2.0 * self.verify(problem, text).correct + layout
+
 
 def _unbraced(solution: str) -> str | None:
     r"""The answer of the older forms: `\boxed 5` up to a dollar sign, or `\fbox{5}`."""

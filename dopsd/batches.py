@@ -1,0 +1,88 @@
+"""Batches: what a method trains on in one update, as tensors that checkpoints can hold. Shapes: the legend of types.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Batch:
+    """Tensors that share a leading dimension, with a weight per row that is known before the forward pass."""
+
+    weight: Tensor  # [B]
+
+    def __len__(self) -> int:
+        return self.weight.shape[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+
+    def split(self, n: int) -> Iterator[Self]:
+        """Consecutive pieces of at most n rows."""
+        for start in range(0, len(self), n):
+            yield type(self)(**{name: value[start : start + n] for name, value in self.tensors().items()})
+
+    def to(self, device: Any) -> Self:
+        return type(self)(**{name: value.to(device) for name, value in self.tensors().items()})
+
+
+@dataclass(frozen=True)
+class States(Batch):
+    """Recorded denoising states of kept rollouts, as the student saw them and as the teacher sees them."""
+
+    student_ids: Tensor  # [B, P+G]
+    student_mask: Tensor  # [B, P+G], False on padding
+    teacher_ids: Tensor  # [B, Q+G]
+    teacher_mask: Tensor  # [B, Q+G]
+    candidates: Tensor  # [B, G], masked positions of the current block that the teacher was not shown
+    committed: Tensor  # [B, G], what the student committed at this step
+    k: Tensor  # [B], positions to train on
+    block: Tensor  # [B]
+    step: Tensor  # [B]
+    weight: Tensor  # [B]
+
+
+@dataclass(frozen=True)
+class MaskedTexts(Batch):
+    """Completions with some tokens masked, and the tokens to be predicted there."""
+
+    ids: Tensor  # [B, P+G]
+    mask: Tensor  # [B, P+G], False on padding
+    targets: Tensor  # [B, G], the clean completion
+    predicted: Tensor  # [B, G], True where a token is masked and trained on
+    token_weight: Tensor  # [B], the factor 1/t of the masked-diffusion bound
+    weight: Tensor  # [B]
+
+
+@dataclass(frozen=True)
+class Group(Batch):
+    """Completions with their advantages, all masked, and the log-probabilities that they had."""
+
+    ids: Tensor  # [B, P+G]
+    mask: Tensor  # [B, P+G], False on padding
+    targets: Tensor  # [B, G], what was sampled
+    counted: Tensor  # [B, G], True up to the first end of text
+    advantage: Tensor  # [B]
+    old: Tensor  # [B, G], log-probabilities of the targets when they were sampled
+    reference: Tensor  # [B, G], under the initial policy
+    weight: Tensor  # [B], counted tokens
+
+
+@dataclass(frozen=True)
+class Pairs(Batch):
+    """A preferred and a rejected completion of a prompt (in this order), each with N masks for its likelihood's bound."""
+
+    prompt: Tensor  # [B, P]
+    mask: Tensor  # [B, P], False on padding
+    targets: Tensor  # [B, 2, G]
+    predicted: Tensor  # [B, 2, N, G], True where masked
+    length: Tensor  # [B, 2], tokens up to the first end of text
+    reference: Tensor  # [B, 2], the bound under the initial policy and the same masks, in nats
+    weight: Tensor  # [B]
+
+
+BATCH_TYPES: dict[str, type[Batch]] = {kind.__name__: kind for kind in (States, MaskedTexts, Group, Pairs)}

@@ -1,0 +1,130 @@
+"""Distillation at every denoising step: what d-OPSD and AR-style OPSD share, whatever their teacher is shown.
+
+arXiv 2606.18195, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dopsd.batches import Batch, States
+from dopsd.config import DOpsd, Params
+from dopsd.losses import Divergence, entropy, top_overlap
+from dopsd.scoring import Attempter, decoding
+from dopsd.teacher import Geometry, states_by_update
+from dopsd.types import Collected, Policy, Problem, Scored, StepLoss, Sums, Task
+
+
+def parts(config: DOpsd, params: Params, task: Task, policy: Policy, seed: int) -> tuple[Attempter, Geometry]:
+    """Sampler and geometry of a distilling method; the policy learns who its teacher is."""
+    schedule = tuple(decoding(params.sampling).schedule)
+    policy.use_teacher(config.teacher, config.ema_decay)
+    attempter = Attempter(task, params.sampling, config, params.model.prompt_style, seed)
+    return attempter, Geometry(params.sampling.block_length, schedule, policy.mask_id, policy.eos_id)
+
+
+class Distil:
+    """pass@k, keep, record states, learn the teacher's distribution; the teacher has the student's own prompt."""
+
+    def __init__(self, config: DOpsd, attempter: Attempter, geometry: Geometry) -> None:
+        self.config, self.attempter, self.geometry = config, attempter, geometry
+        self.counts_failed = config.denominator == "prompts"
+        top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
+        self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
+        self.collected = Collected({}, Sums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        """Sample, keep, and cut the kept trajectories' states into updates."""
+        scored = self.attempter.collect(policy, problems, update)
+        kept = [item.best for item in scored if item.is_kept]
+        key = (self.attempter.seed, update)
+        shown = self.teacher_prompts(policy, [item for item in scored if item.is_kept])
+        updates = [[states] for states in states_by_update(kept, self.config, self.geometry, key, shown)]
+        self.collected = self.attempter.summary(policy, scored)
+        if updates or self.config.skip_empty:
+            return updates
+        return [[]]
+
+    def teacher_prompts(self, policy: Policy, kept: Sequence[Scored]) -> Mapping[str, Tensor] | None:
+        """What the teacher is asked instead, [Q] by problem; None: what the student is."""
+        return None
+
+    def loss(self, policy: Policy, batch: States) -> StepLoss:
+        """Divergence at the K most telling positions of each state, weighted and summed over the states."""
+        length = batch.candidates.shape[1]
+        slots, valid = pack(batch.candidates)  # [B, C]
+        with torch.no_grad(), policy.teacher():
+            hidden = policy.hidden(batch.teacher_ids, _needed(batch.teacher_mask))[:, -length:]
+            picked = self._positions(policy, take(hidden, slots), batch, slots, valid)
+            places = slots.gather(1, picked.index)  # [B, K]
+            shown = allowed(policy, take(hidden, places))  # [B, K, V], again: the student's shapes give its bits
+        hidden = policy.hidden(batch.student_ids, _needed(batch.student_mask))[:, -length:]
+        student = allowed(policy, take(hidden, places))  # [B, K, V]
+        value, unclipped, clipped = self.divergence(student, shown)  # [B, K]
+        per_state = (value * picked.valid).sum(1)  # [B]
+        if self.config.reduction == "mean":
+            per_state = per_state / picked.valid.sum(1)
+        figures = {"divergence": unclipped, "clip_ratio": clipped, "overlap_top20": top_overlap(student, shown)}
+        figures |= {"student_entropy": entropy(student.detach()), "teacher_entropy": entropy(shown)}
+        return StepLoss((per_state * batch.weight).sum(), _by_block(figures, picked.valid, batch.block))
+
+    def _positions(self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor) -> Picked:
+        """K_s: the k candidates of which the teacher is surest, or those that the student committed."""
+        if self.config.position_selection == "student":
+            index, chosen = pack(batch.committed.gather(1, slots) & valid)
+            return Picked(index, chosen)
+        logits = allowed(policy, hidden).float()  # [B, C, V]
+        sure = logits.amax(-1) if self.config.teacher_confidence == "max_logit" else logits.softmax(-1).amax(-1)
+        order = sure.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+        width = int(batch.k.max())
+        rank = torch.arange(width, device=order.device)
+        return Picked(order[:, :width], rank < batch.k[:, None])
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Indices into the packed candidates [B, K], and which of them are real."""
+
+    index: Tensor
+    valid: Tensor
+
+
+def pack(flags: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions of the True entries of each row, first to last, padded to the longest row. [B, G] -> [B, C], [B, C]."""
+    counts = flags.sum(1)
+    width = max(int(counts.max()), 1)
+    order = flags.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :width]
+    return order, torch.arange(width, device=flags.device) < counts[:, None]
+
+
+def take(hidden: Tensor, slots: Tensor) -> Tensor:
+    """[B, G, D], [B, C] -> [B, C, D]."""
+    return hidden.gather(1, slots[:, :, None].expand(-1, -1, hidden.shape[-1]))
+
+
+def allowed(policy: Policy, hidden: Tensor) -> Tensor:
+    """Logits of what can be sampled: mask and reserved ids can win neither confidence nor a share of the loss."""
+    logits = policy.head(hidden)
+    keep = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    keep[[i for i in policy.banned_ids if i < len(keep)]] = False
+    return logits[..., keep]
+
+
+def _needed(mask: Tensor) -> Tensor | None:
+    """No mask where nothing is padded: the attention kernel is faster without."""
+    return None if bool(mask.all()) else mask
+
+
+def _by_block(figures: dict[str, Tensor], valid: Tensor, block: Tensor) -> Sums:
+    """Each figure's sum over target positions, in all and by block. figures [B, K], valid [B, K], block [B]."""
+    sums = Sums()
+    for name, values in figures.items():
+        total, count = (values.detach() * valid).sum(1), valid.sum(1)
+        sums.add(name, total.sum().item(), count.sum().item())
+        for b in block.unique().tolist():
+            sums.add(f"block_{b}/{name}", total[block == b].sum().item(), count[block == b].sum().item())
+    return sums

@@ -1,0 +1,43 @@
+"""AR-style OPSD: the teacher is shown a reference solution in its prompt, and no future (arXiv 2606.18195, section 4).
+
+One attempt a problem, and every trajectory is trained on. It runs on tasks with reference solutions: on the embedded
+one a worked solution is derived from the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from dopsd.config import ArOpsd, Params
+from dopsd.distilling import Distil, parts
+from dopsd.solutions import solution
+from dopsd.types import Policy, Problem, Scored, Task
+
+SHOWN = (
+    "{question}\n\nHere is a reference solution:\n{solution}\n\nAfter understanding the reference solution, please try to "
+    "solve this problem using your own approach below:"
+)
+
+
+def build(config: ArOpsd, params: Params, task: Task, policy: Policy, seed: int) -> DistilReference:
+    return DistilReference(config, *parts(config, params, task, policy, seed))
+
+
+class DistilReference(Distil):
+    """The method: the student's states, after a prompt that tells the solution."""
+
+    config: ArOpsd
+
+    def teacher_prompts(self, policy: Policy, kept: Sequence[Scored]) -> Mapping[str, Tensor]:
+        return {item.problem.id: self._shown(policy, item.problem) for item in kept}
+
+    def _shown(self, policy: Policy, problem: Problem) -> Tensor:
+        """The last `max_teacher_prompt` tokens [Q]; a compact prompt knows no words, and has the solution after it."""
+        asked = self.attempter
+        *before, last = asked.task.messages(problem, asked.prompt_style)
+        text = "{question}{solution}" if asked.prompt_style == "compact" else SHOWN
+        told = text.format(question=last["content"], solution=solution(asked.task, problem, "ar_opsd"))
+        ids = policy.encode([*before, last | {"content": told}], asked.sampling.prefill)
+        return ids[-self.config.max_teacher_prompt :]

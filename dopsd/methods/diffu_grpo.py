@@ -1,0 +1,104 @@
+"""diffu-GRPO: policy gradient with group-relative advantages, and log-probabilities from one forward of masks.
+
+d1 (arXiv 2504.12216), section 3.2 and Algorithm 1; the defaults are its published settings. The advantage is the reward
+less the group's mean, undivided (the published code's scale_rewards is off).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dopsd.batches import Batch, Group
+from dopsd.config import Attempts, DiffuGrpo, Params
+from dopsd.keyed import fold, text_key, uniform
+from dopsd.losses import policy_gradient, token_logps
+from dopsd.sampling import left_pad
+from dopsd.scoring import Attempter, Tried, through_first
+from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
+
+
+def build(config: DiffuGrpo, params: Params, task: Task, policy: Policy, seed: int) -> GroupRelative:
+    t, n = config.temperature, config.group_size
+    asked = Attempts(attempts=n, first_temperature=t, retry_temperature=t, keep="all")
+    return GroupRelative(config, Attempter(task, params.sampling, asked, params.model.prompt_style, seed))
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """A completion and how much better than its group it was."""
+
+    rollout: Rollout
+    advantage: float
+
+
+class GroupRelative:
+    """The method: groups of completions, rewards against the group's mean, several updates on each collect."""
+
+    counts_failed = False
+
+    def __init__(self, config: DiffuGrpo, attempter: Attempter) -> None:
+        self.config, self.attempter = config, attempter
+        self.collected = Collected({}, Sums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        """Sample and reward; an update for each of the inner iterations, with old and initial log-probabilities."""
+        groups = self.attempter.sample(policy, problems, update, stops=False)
+        rewarded = self._rewarded(policy, groups)
+        return [[self._group(policy, rewarded, update, n)] for n in range(self.config.iterations)] if rewarded else []
+
+    def _rewarded(self, policy: Policy, groups: Sequence[Tried]) -> list[Rewarded]:
+        found: list[Rewarded] = []
+        collected = self.attempter.summary(policy, [self.attempter.scored(group) for group in groups])
+        sums = collected.metrics
+        for group in groups:
+            texts = [policy.decode(rollout.completion_ids) for rollout in group.rollouts]
+            rewards = [self.attempter.task.reward(group.problem, text) for text in texts]
+            mean = sum(rewards) / len(rewards)
+            found += [Rewarded(r, reward - mean) for r, reward in zip(group.rollouts, rewards, strict=True)]
+            sums.add("reward", sum(rewards), len(rewards))
+            sums.add("flat_groups", max(rewards) == min(rewards))
+        self.collected = Collected(collected.counters | {"trajectories": len(found)}, sums)
+        return found
+
+    def _group(self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int) -> Group:
+        """Completions all masked, each prompt token with probability `prompt_mask`, anew in every iteration."""
+        rollouts = [item.rollout for item in rewarded]
+        prompts, real = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
+        targets = torch.stack([r.completion_ids for r in rollouts])  # [B, G]
+        seed, width, device = self.attempter.seed, prompts.shape[1], prompts.device
+        keys = [text_key("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt) for r in rollouts]
+        places = torch.arange(width, device=device) - width  # counted from the completion, whatever the padding
+        draw = uniform(fold(torch.tensor(keys, device=device)[:, None], places))
+        prompts = prompts.masked_fill((draw < self.config.prompt_mask) & real, policy.mask_id)
+        ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
+        mask = torch.cat([real, torch.ones_like(targets, dtype=torch.bool)], 1)
+        counted = through_first(targets, policy.eos_id)
+        old = self._logps(policy, ids, mask, targets)
+        with policy.reference():
+            reference = self._logps(policy, ids, mask, targets)
+        advantage = torch.tensor([item.advantage for item in rewarded], device=device)
+        return Group(ids, mask, targets, counted, advantage, old, reference, counted.sum(1).float())
+
+    def _logps(self, policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
+        n = self.attempter.sampling.batch_size
+        with torch.no_grad():
+            parts = zip(ids.split(n), mask.split(n), targets.split(n), strict=True)
+            return torch.cat([token_logps(policy, *part) for part in parts])
+
+    def loss(self, policy: Policy, batch: Group) -> StepLoss:
+        """Clipped policy gradient with a penalty on leaving the initial policy, summed over the counted tokens."""
+        now = token_logps(policy, batch.ids, batch.mask, batch.targets)  # [B, G]
+        c = self.config
+        each, clipped, kl = policy_gradient(
+            now, batch.old, batch.reference, batch.advantage[:, None], c.clip_range, c.kl_weight
+        )
+        m, sums = batch.counted, Sums()
+        tokens = float(m.sum())
+        sums.add("kl", (kl.detach() * m).sum().item(), tokens)
+        sums.add("clip_ratio", (clipped * m).sum().item(), tokens)
+        sums.add("logp", (now.detach() * m).sum().item(), tokens)
+        return StepLoss((each * m).sum(), sums)

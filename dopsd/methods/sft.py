@@ -1,0 +1,76 @@
+"""Supervised fine-tuning by masked diffusion on solutions (d1, arXiv 2504.12216, section 3.1; LLaDA, Eq. 5).
+
+Solutions are the task's own references, or rows of `traces`; padding with end of text is part of what is learnt.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from dopsd.batches import Batch, MaskedTexts
+from dopsd.config import Params, Sft
+from dopsd.errors import DopsdError
+from dopsd.keyed import text_key
+from dopsd.losses import masked_diffusion_loss
+from dopsd.masking import Text, masked
+from dopsd.scoring import Asked
+from dopsd.solutions import padded, solution
+from dopsd.tasks.sources import read_rows, text_of
+from dopsd.types import Collected, Policy, Problem, StepLoss, Sums, Task
+
+
+def build(config: Sft, params: Params, task: Task, policy: Policy, seed: int) -> FineTune:
+    return FineTune(config, params, task, policy, seed)
+
+
+class FineTune:
+    """The method: no rollouts; every collect is a batch of solutions, masked anew."""
+
+    counts_failed = False
+
+    def __init__(self, config: Sft, params: Params, task: Task, policy: Policy, seed: int) -> None:
+        self.config, self.params, self.task, self.seed = config, params, task, seed
+        self.length = config.length or params.sampling.gen_length
+        self.traces = self._read(policy) if config.traces else []
+        self.collected = Collected({}, Sums())
+
+    def _read(self, policy: Policy) -> list[tuple[Tensor, Tensor]]:
+        """Rows {question, response} that fit, as tokens."""
+        rows = [
+            (text_of(row, "question"), text_of(row, "response")) for row in read_rows(self.config.traces, "method.sft.traces")
+        ]
+        asked = [(policy.encode([{"role": "user", "content": question}]), policy.tokens(text)) for question, text in rows]
+        room = policy.max_length - self.length
+        kept = [(p, padded(t, self.length, policy.eos_id)) for p, t in asked if len(t) <= self.length and len(p) <= room]
+        if not kept:
+            raise DopsdError(
+                f"method.sft.traces: none of {len(rows)} responses has at most {self.length} tokens; raise method.sft.length"
+            )
+        return kept
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        pairs = self._traced(len(problems), update) if self.traces else self._solved(policy, problems)
+        keys = [text_key("sft", self.seed, update, i) for i in range(len(pairs))]
+        if not self.traces:
+            keys = [text_key("sft", self.seed, update, problem.id) for problem in problems]
+        self.collected = Collected({"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, Sums())
+        return [[masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])]]
+
+    def _traced(self, count: int, update: int) -> list[tuple[Tensor, Tensor]]:
+        chosen = random.Random(text_key("traces", self.seed, update)).choices(range(len(self.traces)), k=count)
+        return [self.traces[i] for i in chosen]
+
+    def _solved(self, policy: Policy, problems: Sequence[Problem]) -> list[tuple[Tensor, Tensor]]:
+        asked = Asked(self.task, problems, "train", self.params.model.prompt_style)
+        prompts = asked.prompts(policy, self.params.sampling)
+        texts = [solution(self.task, problem, "sft") for problem in problems]
+        return [(p, padded(policy.tokens(t), self.length, policy.eos_id)) for p, t in zip(prompts, texts, strict=True)]
+
+    def loss(self, policy: Policy, batch: MaskedTexts) -> StepLoss:
+        each = masked_diffusion_loss(policy, batch)  # [B]
+        sums = Sums()
+        sums.add("cross_entropy", each.detach().sum().item(), len(batch))
+        return StepLoss((each * batch.weight).sum(), sums)

@@ -1,0 +1,91 @@
+"""VRPO: preference optimisation on right and wrong rollouts, with a likelihood bound whose variance is kept low.
+
+LLaDA 1.5 (arXiv 2505.19223), section 3; the defaults are its published settings where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from dopsd.batches import Batch, Pairs
+from dopsd.config import Attempts, Params, Vrpo
+from dopsd.keyed import fold, text_key, uniform
+from dopsd.losses import likelihood_bound, preference
+from dopsd.sampling import left_pad
+from dopsd.scoring import Attempter, Tried, through_first
+from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
+
+
+def build(config: Vrpo, params: Params, task: Task, policy: Policy, seed: int) -> Preferences:
+    t = config.temperature
+    asked = Attempts(attempts=config.attempts, first_temperature=t, retry_temperature=t, keep="all")
+    return Preferences(config, Attempter(task, params.sampling, asked, params.model.prompt_style, seed))
+
+
+class Preferences:
+    """The method: sample, pair the best with the worst, prefer the one to the other."""
+
+    counts_failed = False
+
+    def __init__(self, config: Vrpo, attempter: Attempter) -> None:
+        self.config, self.attempter = config, attempter
+        self.collected = Collected({}, Sums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        with policy.reference() if self.config.pairs == "initial" else nullcontext():
+            tried = self.attempter.sample(policy, problems, update, stops=False)
+        pairs = [pair for each in tried if (pair := paired(each, self.attempter.task.graded))]
+        collected = self.attempter.summary(policy, [self.attempter.scored(each) for each in tried])
+        collected.metrics.add("paired", len(pairs), len(tried))
+        self.collected = Collected(collected.counters | {"trajectories": 2 * len(pairs)}, collected.metrics)
+        return [[self._pairs(policy, pairs, update)]] if pairs else []
+
+    def _pairs(self, policy: Policy, pairs: Sequence[tuple[Rollout, Rollout]], update: int) -> Pairs:
+        prompt, mask = left_pad([better.prompt_ids for better, _ in pairs], policy.eos_id)  # [B, P]
+        targets = torch.stack([torch.stack([r.completion_ids for r in pair]) for pair in pairs])  # [B, 2, G]
+        counted = through_first(targets, policy.eos_id)
+        length = counted.sum(-1)  # [B, 2]
+        names = [[text_key("vrpo", self.attempter.seed, update, r.problem_id, r.attempt) for r in pair] for pair in pairs]
+        key = torch.tensor(names, device=targets.device)[:, :, None]  # [B, 2, 1]
+        key = fold(key, torch.arange(self.config.draws, device=targets.device))  # [B, 2, N]
+        predicted = drawn(key, counted, length)
+        nothing = torch.zeros(len(pairs), 2, device=targets.device)
+        batch = Pairs(prompt, mask, targets, predicted, length, nothing, torch.ones(len(pairs), device=targets.device))
+        with torch.no_grad(), policy.reference():
+            rows = max(1, self.attempter.sampling.batch_size // (2 * self.config.draws))
+            bounds = torch.cat([likelihood_bound(policy, part) for part in batch.split(rows)])
+        return Pairs(**(batch.tensors() | {"reference": bounds}))
+
+    def loss(self, policy: Policy, batch: Pairs) -> StepLoss:
+        """Preference and, a little, fine-tuning on the preferred completion."""
+        bounds = likelihood_bound(policy, batch)  # [B, 2]
+        each, margin = preference(bounds, batch.reference, self.config.beta)
+        tuned = -bounds[:, 0] / batch.length[:, 0]
+        sums = Sums()
+        sums.add("margin", margin.detach().sum().item(), len(batch))
+        sums.add("preferred", (margin.detach() > 0).sum().item(), len(batch))
+        sums.add("cross_entropy", tuned.detach().sum().item(), len(batch))
+        return StepLoss(((each + self.config.sft_weight * tuned) * batch.weight).sum(), sums)
+
+
+def paired(tried: Tried, is_graded: bool) -> tuple[Rollout, Rollout] | None:
+    """The best and the worst attempt (the latest and the earliest on ties); None where no attempt is right, or all are."""
+    scores = [verdict.score for verdict in tried.verdicts]
+    worst = min(range(len(scores)), key=lambda i: (scores[i], i))
+    if scores[tried.best] <= scores[worst] or not (is_graded or tried.verdicts[tried.best].correct):
+        return None
+    return tried.rollouts[tried.best], tried.rollouts[worst]
+
+
+def drawn(key: Tensor, counted: Tensor, length: Tensor) -> Tensor:
+    """l ~ U{1..L} of the counted tokens, without replacement, for every key. [B, 2, N], [B, 2, G], [B, 2] -> [B, 2, N, G]."""
+    places = torch.arange(counted.shape[-1] + 1, device=key.device)
+    draw = uniform(fold(key[..., None], places))  # [B, 2, N, G+1], the last column decides l
+    count = (draw[..., -1] * length[..., None]).long() + 1  # [B, 2, N]
+    order = draw[..., :-1].masked_fill(~counted[:, :, None], 2.0).argsort(dim=-1, stable=True)
+    rank = torch.empty_like(order).scatter_(-1, order, places[:-1].expand_as(order).contiguous())
+    return rank < count[..., None]

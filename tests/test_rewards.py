@@ -1,0 +1,65 @@
+"""Rewards of RLVR by task: d1's published sums, counted by hand, and bounds for whatever a model may write."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from texts import garbage
+
+from dopsd.config import CountdownData, Gsm8kData, Math500Data
+from dopsd.tasks.countdown import Countdown
+from dopsd.tasks.gsm8k import Gsm8k
+from dopsd.tasks.math500 import Math500
+from dopsd.types import Problem
+
+SUM = Problem("g", "2 + 3", "5")
+NUMBERS = Problem("c", "3 4 5", "", None, {"numbers": [3, 4, 5], "target": 12})
+HALF = Problem("m", "", r"\frac{1}{2}")
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\n", 2 + 0.5 + 0.5 + 0.5 + 4 * 0.125),
+        ("<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{6}\n</answer>\n", 0.5 + 0.5 + 0.5 + 4 * 0.125),
+        ("<reasoning>2 and 3</reasoning> <answer>\\boxed{5}</answer>", 2 + 0.5 + 0.5),
+        ("<reasoning>\n2\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\nmore", 2 + 0.5 + 0.5 + 0.5 - 0.004 - 0.004),
+        ("about half", 0.0),
+    ],
+)
+def test_gsm8k(text: str, reward: float):
+    assert Gsm8k(Gsm8kData()).reward(SUM, text) == pytest.approx(reward)
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        ("<answer>\\boxed{3 + 4 + 5}</answer>", 1.0),
+        ("<answer>\\boxed{3 + 4 - 5}</answer>", 0.1),
+        ("<answer>no idea</answer>", 0.1),
+        ("3 + 4 and so on", 0.0),
+    ],
+)
+def test_countdown(text: str, reward: float):
+    assert Countdown(CountdownData()).reward(NUMBERS, text) == reward
+
+
+@pytest.mark.parametrize(
+    ("text", "reward"),
+    [
+        (r"<answer>\boxed{\frac12}</answer>", 3.0),
+        (r"<answer>\boxed{2}</answer>", 1.0),
+        ("<answer>2</answer>", 0.75),
+        (r"so \boxed{2}", 0.5),
+        ("so 2", 0.25),
+    ],
+)
+def test_math500(text: str, reward: float):
+    assert Math500(Math500Data()).reward(HALF, text) == reward
+
+
+@given(garbage())
+def test_rewards_are_bounded_whatever_is_written(text: str):
+    assert -0.002 * len(text) <= Gsm8k(Gsm8kData()).reward(SUM, text) <= 4.0
+    assert Countdown(CountdownData()).reward(NUMBERS, text) in (0.0, 0.1, 1.0)
+    assert 0.25 <= Math500(Math500Data()).reward(HALF, text) <= 3.0

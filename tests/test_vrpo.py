@@ -1,0 +1,89 @@
+"""VRPO on hand-made logits and on the tiny model: pairs, masks without replacement, the bound, the loss."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import write_params
+from fakes import EOS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dopsd.batches import Pairs
+from dopsd.keyed import text_key
+from dopsd.losses import likelihood_bound, preference
+from dopsd.methods.vrpo import drawn, paired
+from dopsd.params import load_params
+from dopsd.scoring import Tried
+from dopsd.types import Problem, Rollout, Verdict
+
+
+def tried(*scores: float) -> Tried:
+    rollouts = tuple(Rollout("p", i, torch.zeros(1), torch.zeros(1), torch.zeros(1)) for i in range(len(scores)))
+    return Tried(Problem("p", "", ""), rollouts, tuple(Verdict(None, score, score == 1.0) for score in scores))
+
+
+def attempts_of(pair) -> tuple[int, int] | None:
+    return pair and (pair[0].attempt, pair[1].attempt)
+
+
+def test_the_best_is_paired_with_the_worst_and_only_right_with_wrong():
+    assert attempts_of(paired(tried(0.0, 1.0, 1.0, 0.0), is_graded=False)) == (2, 0)
+    assert paired(tried(1.0, 1.0), is_graded=False) is None
+    assert paired(tried(0.0, 0.5), is_graded=False) is None  # a partial score does not make it right
+    assert attempts_of(paired(tried(0.5, 0.25, 0.75), is_graded=True)) == (2, 1)
+
+
+@given(st.integers(1, 12), st.integers(0, 2**32))
+def test_masks_take_one_to_all_of_the_counted_tokens_and_no_others(length: int, seed: int):
+    counted = (torch.arange(12) < length).expand(1, 2, 12)
+    key = torch.arange(10).expand(1, 2, 10) + text_key("masks", seed)
+    found = drawn(key, counted, counted.sum(-1))
+    assert found.shape == (1, 2, 10, 12) and not (found & ~counted[:, :, None]).any()
+    assert int(found.sum(-1).min()) >= 1 and int(found.sum(-1).max()) <= length
+
+
+def test_the_number_of_masked_tokens_is_uniform():
+    counted = torch.ones(1, 1, 4, dtype=torch.bool)
+    found = drawn(torch.arange(40_000).view(1, 1, -1), counted, counted.sum(-1)).sum(-1)
+    shares = [float((found == n).float().mean()) for n in range(1, 5)]
+    assert shares == pytest.approx([0.25] * 4, abs=0.01)
+
+
+def test_bound_and_loss_by_hand(fake_policy):
+    """Length 4 to the end of text: two masks, of 1 and of 2 tokens, weighted 4/1 and 4/2."""
+    fake_policy.table = torch.zeros(8, 10)
+    fake_policy.table[0, 3] = math.log(91)  # p(3 at 0) = 91/100; every other token of that place 1/100
+    predicted = torch.zeros(1, 2, 2, 8, dtype=torch.bool)
+    predicted[:, :, 0, 0] = True
+    predicted[:, :, 1, [0, 1]] = True
+    targets = torch.tensor([[[3, 1, 2, EOS, EOS, EOS, EOS, EOS], [4, 1, 2, EOS, EOS, EOS, EOS, EOS]]])
+    prompt = torch.tensor([[1, 2]])
+    batch = Pairs(prompt, prompt > 0, targets, predicted, torch.tensor([[4, 4]]), torch.zeros(1, 2), torch.ones(1))
+    good, bad, other = math.log(0.91), math.log(0.01), math.log(0.1)
+    bounds = likelihood_bound(fake_policy, batch)
+    expected = [(4 * p + 2 * (p + other)) / 2 for p in (good, bad)]
+    assert bounds[0].tolist() == pytest.approx(expected, rel=1e-5)
+    loss, margin = preference(bounds, torch.tensor([[0.5, -0.5]]), 0.2)
+    by_hand = 0.2 * ((expected[0] - 0.5) - (expected[1] + 0.5))
+    assert margin.item() == pytest.approx(by_hand, rel=1e-5)
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(-by_hand)), rel=1e-5)
+
+
+def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
+    from accelerate import Accelerator
+
+    from dopsd.stages.train import Loop
+
+    write_params(method__vrpo__sft_weight=0.0)
+    loop = Loop(load_params().of("vrpo"), "sudoku", "vrpo", 0, Accelerator(cpu=True))
+    while not loop.waiting:
+        loop._collect()
+    batch = loop.waiting[0][0]
+    found = loop.method.loss(loop.policy, batch)
+    assert found.total.item() == pytest.approx(len(batch) * math.log(2), rel=1e-5)
+    found.total.backward()
+    assert max(p.grad.abs().max().item() for p in loop.parameters.values()) > 0
+    assert (batch.predicted.sum(-1) <= batch.length[:, :, None]).all()
