@@ -17,6 +17,7 @@ STAGES = {  # stage: (help, arguments beyond --params)
     "select": ("copy the best checkpoint to runs/<task>/<method>/<seed>/best", ("task", "method", "seed")),
     "test": ("score base and best once on test, paired", ("task", "method", "seed")),
     "report": ("draw accuracy, training curves and a denoising trajectory", ("task", "method", "seed")),
+    "record": ("in which order the base would write each training answer, for the method d3llm", ("task",)),
     "verify_teacher": ("pass@1, pass@8 and self-teacher accuracy of the base (paper, Table 1)", ("task",)),
 }
 PARALLEL = ("train", "evaluate_base", "evaluate", "test")  # start launch.processes processes

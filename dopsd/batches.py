@@ -85,4 +85,17 @@ class Pairs(Batch):
     weight: Tensor  # [B]
 
 
-BATCH_TYPES: dict[str, type[Batch]] = {kind.__name__: kind for kind in (States, MaskedTexts, Group, Pairs)}
+@dataclass(frozen=True)
+class Unmasking(Batch):
+    """Solutions with a block partly masked and all after it, and the same with the rest of the block masked instead."""
+
+    ids: Tensor  # [B, P+G]
+    other_ids: Tensor  # [B, P+G]
+    mask: Tensor  # [B, P+G], False on padding
+    targets: Tensor  # [B, G]
+    predicted: Tensor  # [B, G], masked in `ids` inside the block
+    other: Tensor  # [B, G], masked in `other_ids` inside the block
+    weight: Tensor  # [B]
+
+
+BATCH_TYPES: dict[str, type[Batch]] = {kind.__name__: kind for kind in (States, MaskedTexts, Group, Pairs, Unmasking)}

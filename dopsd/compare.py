@@ -13,46 +13,14 @@ from typing import Any
 
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.keyed import text_key
-from dopsd.layout import LOG, REPORTS, RUNS, Cell, read_log, read_table, scratch_folder
-from dopsd.progress import WORK, read_json, say, write_json
-from dopsd.scoring import bootstrap
+from dopsd.finished import COSTS, COUNTED, Finished, paired_over_seeds
+from dopsd.layout import REPORTS, RUNS, scratch_folder
+from dopsd.progress import read_json, say, write_json
 from dopsd.stages.report import axes_of, save_figure
 
 OUT = REPORTS / "compare"
-COSTS = ("updates", "rollouts", "seconds")
-
-
-class Finished(Cell):
-    """A cell whose stages have run, read from runs/."""
-
-    @property
-    def tested(self) -> dict[str, Any]:
-        """The reports of base and best under the protocol that selected, and their paired difference."""
-        found = read_json(self.folder / "test" / "paired.json", "dopsd test")
-        return found["protocols"][found["selected"]["protocol"]]
-
-    @property
-    def selected(self) -> dict[str, Any]:
-        return read_json(self.folder / "best" / "select.json", "dopsd select")
-
-    def costs(self) -> dict[int, dict[str, float]]:
-        """Cost by update: rollouts from the run's table, seconds from its log, which a run from DVC's cache lacks."""
-        log = WORK / read_json(self.folder / "train.json", "dopsd train")["fingerprint"] / LOG
-        clock: dict[int, float] = {}
-        for row in read_log(log) if log.is_file() else []:
-            clock[row["update"]] = row["time/update_seconds"] + max(clock.values(), default=0.0)
-        found = {0: dict.fromkeys(COSTS if clock else COSTS[:2], 0.0)}
-        for row in read_table(self.folder / "train.csv"):
-            at = {"updates": row["update"], "rollouts": row["count/rollouts"]}
-            found[row["update"]] = at | ({"seconds": clock[row["update"]]} if row["update"] in clock else {})
-        return found
-
-    def curve(self, cost: str) -> list[tuple[float, float]]:
-        """Cost and accuracy on the selection split, a point a checkpoint."""
-        costs, name = self.costs(), self.selected["protocol"]
-        rows = [row for row in read_table(self.folder / "curve.csv") if row["protocol"] == name]
-        return [(costs[row["update"]][cost], row["accuracy"]) for row in rows if cost in costs.get(row["update"], {})]
+BASELINE = "diffu_grpo"
+RESAMPLED = "Intervals resample problems and seeds; of one seed problems alone, which says nothing of other seeds."
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
@@ -139,24 +107,84 @@ def _row(run: Finished) -> dict[str, Any]:
 
 
 def table(runs: list[Finished], resamples: int) -> str:
-    """Markdown: a row a run, then methods of a task against each other over the seeds that both have."""
-    lines = [
-        "Accuracy on test in %, paired difference to the base [95% interval], cost until the selected checkpoint.",
-        "",
-    ]
-    lines += ["| run | base | trained | difference | update | rollouts | seconds |", "|---|---|---|---|---|---|---|"]
-    for row in map(_row, runs):
-        seconds = f"{row['seconds']:.0f}" if "seconds" in row else "from the cache"
-        sides = f"{100 * row['base']:.1f} | {100 * row['trained']:.1f} | {_gap(row['difference'], row['interval'])}"
-        lines.append(f"| {row['run']} | {sides} | {row['update']} | {row['rollouts']:.0f} | {seconds} |")
+    """Markdown: a row a run, a row a method, methods against each other, and what reaching a baseline's best cost."""
+    lines = ["Accuracy on test in %, paired difference to the base [95% interval], cost until the selected checkpoint.", ""]
+    lines += _head("run", "base", "trained", "difference", "update", *COUNTED, "seconds")
+    rows = [_row(run) for run in runs]
+    for row in rows:
+        sides = [f"{100 * row['base']:.1f}", f"{100 * row['trained']:.1f}", _gap(row["difference"], row["interval"])]
+        lines.append(_line(row["run"], *sides, row["update"], *_costs(row)))
+    means = list(_means(runs, resamples))
+    lines += ["", f"Means over seeds, costs too. {RESAMPLED}", ""]
+    lines += _head("task", "method", "seeds", "trained", "difference", *COUNTED, "seconds")
+    lines += [_line(task, method, n, f"{100 * a:.1f}", _gap(*gap), *_costs(cost)) for task, method, n, a, gap, cost in means]
     pairs = list(_pairs(runs, resamples))
     if pairs:
-        lines += ["", "Methods against each other: mean over shared seeds, paired by problem; the interval resamples problems"]
-        lines[-1] += " and seeds (of one seed: problems alone, and says nothing of other seeds)."
-        lines += [""]
-        lines += ["| task | first | second | seeds | first - second |", "|---|---|---|---|---|"]
-        lines += [f"| {task} | {a} | {b} | {n} | {_gap(mean, interval)} |" for task, a, b, n, mean, interval in pairs]
+        lines += ["", f"Methods against each other over the seeds that both have, paired by problem. {RESAMPLED}", ""]
+        lines += _head("task", "first", "second", "seeds", "first - second")
+        lines += [_line(task, a, b, n, _gap(mean, interval)) for task, a, b, n, mean, interval in pairs]
+    reached = list(_reached(runs))
+    if reached:
+        lines += ["", f"Where the mean curve on the selection split comes up to the best of `{BASELINE}`'s:", ""]
+        lines += _head("task", "method", "best to reach", *COSTS)
+        lines += [_line(task, method, f"{100 * best:.1f}", *_costs(cost, COSTS)) for task, method, best, cost in reached]
     return "\n".join(lines) + "\n"
+
+
+def _head(*names: str) -> list[str]:
+    return [_line(*names), "|" + "---|" * len(names)]
+
+
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _costs(found: dict[str, float] | None, names: Sequence[str] = (*COUNTED, "seconds")) -> list[str]:
+    """A cell a cost; seconds are not known of a run that came from DVC's cache."""
+    if found is None:
+        return ["not reached"] * len(names)
+    return [f"{found[name]:.0f}" if name in found else "from the cache" for name in names]
+
+
+def _mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of the costs that all of them have."""
+    return {name: sum(c[name] for c in costs) / len(costs) for name in costs[0] if all(name in c for c in costs)}
+
+
+def _groups(runs: list[Finished]) -> dict[tuple[str, str], list[Finished]]:
+    found: dict[tuple[str, str], list[Finished]] = {}
+    for run in runs:
+        found.setdefault((run.task, run.method), []).append(run)
+    return found
+
+
+def _means(runs: list[Finished], resamples: int):
+    """Each method's mean test accuracy over seeds, its paired difference to the base, and its mean cost."""
+    for (task, method), group in _groups(runs).items():
+        gaps = []
+        for run in group:
+            base, best = (run.tested[side]["per_problem"] for side in ("base", "best"))
+            gaps.append([best[name] - base[name] for name in sorted(best)])
+        accuracy = sum(run.tested["best"]["accuracy"] for run in group) / len(group)
+        cost = _mean_cost([run.costs()[run.selected["update"]] for run in group])
+        yield task, method, len(group), accuracy, paired_over_seeds(gaps, resamples), cost
+
+
+def _curve(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
+    """Mean accuracy over seeds and mean cost at each checkpoint that all of them have."""
+    curves = [dict(run.points()) for run in group]
+    shared = [update for update in curves[0] if all(update in curve for curve in curves)]
+    costs = [run.costs() for run in group]
+    return [(sum(c[u] for c in curves) / len(group), _mean_cost([c[u] for c in costs])) for u in sorted(shared)]
+
+
+def _reached(runs: list[Finished]):
+    """For every method of a task that the baseline ran on: the cost at which its mean curve has the baseline's best."""
+    groups = _groups(runs)
+    for (task, method), group in groups.items():
+        if (task, BASELINE) in groups:
+            best = max(accuracy for accuracy, _ in _curve(groups[task, BASELINE]))
+            yield task, method, best, next((cost for accuracy, cost in _curve(group) if accuracy >= best), None)
 
 
 def _gap(mean: float, interval: Sequence[float]) -> str:
@@ -174,26 +202,6 @@ def _pairs(runs: list[Finished], resamples: int):
                 names = sorted(scores[task, a, seeds[0]])
                 gaps = [[scores[task, a, s][name] - scores[task, b, s][name] for name in names] for s in seeds]
                 yield task, a, b, len(seeds), *paired_over_seeds(gaps, resamples)
-
-
-def paired_over_seeds(gaps: Sequence[Sequence[float]], resamples: int) -> tuple[float, tuple[float, float]]:
-    """Mean of differences [seed, problem] and its 95% percentile interval: seeds and problems are both drawn again.
-
-    Problems alone would tell how sure the difference of THESE runs is, not of the methods. Of few seeds the interval is
-    still somewhat narrow: a bootstrap of n values misses a share 1/n of their variance.
-    """
-    import numpy
-
-    values = numpy.asarray(gaps)
-    seeds, problems = values.shape
-    if seeds == 1:
-        return float(values.mean()), bootstrap(values[0], resamples)
-    draw = numpy.random.default_rng(text_key("bootstrap", seeds, problems) & 0xFFFFFFFF)
-    of_seeds = draw.multinomial(seeds, [1 / seeds] * seeds, resamples)
-    of_problems = draw.multinomial(problems, [1 / problems] * problems, resamples)
-    means = numpy.einsum("rs,sp,rp->r", of_seeds, values, of_problems, optimize=True) / values.size
-    low, high = numpy.quantile(means, [0.025, 0.975])
-    return float(values.mean()), (float(low), float(high))
 
 
 def draw(runs: list[Finished], path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dopsd.batches import MaskedTexts, Pairs
+from dopsd.batches import MaskedTexts, Pairs, Unmasking
 from dopsd.types import Policy
 
 
@@ -137,3 +137,24 @@ def preference(bounds: Tensor, reference: Tensor, beta: float) -> tuple[Tensor, 
     gain = bounds - reference
     margin = beta * (gain[:, 0] - gain[:, 1])
     return -torch.nn.functional.logsigmoid(margin), margin
+
+
+def unmasking(policy: Policy, batch: Unmasking, weight: float, temperature: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per row: (CE + CE of the complement + weight x H) / (2 + weight), means over tokens; and its parts. -> [B] (d3LLM).
+
+    H is the entropy of softmax(logits / temperature) where the model's first choice is right, in either forward.
+    """
+    size, length = batch.targets.shape
+    cross, entropies = [], torch.zeros(size, device=batch.targets.device)
+    right = torch.zeros_like(entropies)
+    for ids, predicted in ((batch.ids, batch.predicted), (batch.other_ids, batch.other)):
+        hidden = policy.hidden(ids, None if bool(batch.mask.all()) else batch.mask)[:, -length:]
+        logits, targets, rows = policy.head(hidden[predicted]).float(), batch.targets[predicted], predicted.nonzero()[:, 0]
+        sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
+        cross.append(sums / predicted.sum(1).clamp(min=1))
+        is_right = (logits.argmax(-1) == targets).float()
+        entropies = entropies.index_add(0, rows, entropy(logits / temperature) * is_right)
+        right = right.index_add(0, rows, is_right)
+    mean = entropies / right.clamp(min=1)
+    figures = {"cross_entropy": (cross[0] + cross[1]) / 2, "entropy": mean}
+    return (cross[0] + cross[1] + weight * mean) / (2 + weight), figures

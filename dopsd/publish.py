@@ -131,7 +131,7 @@ def _publish_cell(params: Params, client: MlflowClient, cell: Tracked) -> tuple[
     if client.get_run(cell.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, cell)
     models = _log_checkpoints(params, client, cell)
-    log_once(client, cell.run_id, _best_metrics(chosen, protocols), 0)
+    log_once(client, cell.run_id, _best_metrics(chosen, protocols) | _cost(cell, chosen["update"]), 0)
     figures = report_folder(cell.task, cell.method, cell.seed)
     if figures.is_dir():
         client.log_artifacts(cell.run_id, str(figures), "report")
@@ -152,6 +152,14 @@ def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str
         "best/test_difference": tested["paired"]["difference"],
         "best/test_difference_low": low,
         "best/test_difference_high": high,
+    }
+
+
+def _cost(cell: Tracked, update: int) -> dict[str, float]:
+    """What the selected checkpoint had cost."""
+    rows = [row for row in read_table(cell.folder / "train.csv") if row["update"] == update]
+    return {
+        f"best/{key.removeprefix('count/')}": value for row in rows for key, value in row.items() if key.startswith("count/")
     }
 
 

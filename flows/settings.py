@@ -16,7 +16,7 @@ Profile = Literal[
     "embedded", "llada-8b-gsm8k", "llada-8b-math500", "llada-8b-countdown", "llada-8b-sudoku", "params.yaml as it stands"
 ]
 Task = Literal["sudoku", "gsm8k", "math500", "countdown"]
-Method = Literal["d_opsd", "rft", "diffu_grpo", "sft", "ar_opsd", "vrpo"]
+Method = Literal["d_opsd", "rft", "diffu_grpo", "sft", "ar_opsd", "vrpo", "d3llm"]
 Preset = Literal["reference", "paper"]
 Hardware = Literal["1x80gb", "4x80gb", "1xh200"]
 AS_IT_STANDS: Profile = "params.yaml as it stands"

@@ -13,8 +13,13 @@ from dopsd import compare
 from dopsd.cli import main
 from dopsd.config import Params
 from dopsd.errors import DopsdError
+from dopsd.finished import COSTS, Finished
 from dopsd.layout import write_table
 from dopsd.progress import write_json
+
+
+def cost(update: int) -> dict[str, int]:
+    return {"update": update, "count/rollouts": 2 * update, "count/trajectories": update, "count/sampled_tokens": 80 * update}
 
 
 def finished(method: str, seed: int, scores: dict[str, float], seconds: list[float] | None = None) -> None:
@@ -22,13 +27,14 @@ def finished(method: str, seed: int, scores: dict[str, float], seconds: list[flo
     cell = Path("runs/sudoku") / method / str(seed)
     cell.mkdir(parents=True)
     mean = sum(scores.values()) / len(scores)
-    sides = {"base": {"accuracy": 0.25, "n": len(scores)}, "best": {"accuracy": mean, "per_problem": scores}}
+    base = {"accuracy": 0.25, "n": len(scores), "per_problem": dict.fromkeys(scores, 0.25)}
+    sides = {"base": base, "best": {"accuracy": mean, "per_problem": scores}}
     paired = {"difference": mean - 0.25, "interval": [mean - 0.35, mean - 0.15]}
     chosen = {"update": 2, "protocol": "greedy"}
     write_json(cell / "test" / "paired.json", {"selected": chosen, "protocols": {"greedy": sides | {"paired": paired}}})
     write_json(cell / "best" / "select.json", chosen)
     write_json(cell / "train.json", {"fingerprint": f"train-{method}{seed}"})
-    write_table(cell / "train.csv", [{"update": 1, "count/rollouts": 2}, {"update": 2, "count/rollouts": 4}])
+    write_table(cell / "train.csv", [cost(1), cost(2)])
     write_table(cell / "curve.csv", [{"update": u, "accuracy": a, "protocol": "greedy"} for u, a in ((0, 0.25), (2, mean))])
     if seconds:
         log = Path("work") / f"train-{method}{seed}" / "log.jsonl"
@@ -52,7 +58,7 @@ def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
     text = compare.compare(folder, [])
     # seed 0: 0.5, 0.5; seed 1: 0.5, 0. One draw in 16 takes seed 1 and problem b twice, and has 0
     assert "| sudoku | d_opsd | rft | 2 | +37.5 [+0.0, +50.0] |" in text.splitlines()
-    assert "| sudoku/d_opsd/0 | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 | 4 | from the cache |" in text.splitlines()
+    assert "| sudoku/d_opsd/0 | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 | 2 | 4 | 160 | from the cache |" in text.splitlines()
 
 
 def test_an_interval_between_methods_covers_the_difference_of_seeds():
@@ -77,8 +83,8 @@ def test_runs_of_other_settings_or_other_problems_are_not_mixed(folder, capsys):
 
 def test_costs_are_summed_to_each_checkpoint(folder):
     finished("d_opsd", 0, {"a": 1.0}, seconds=[3.0, 4.5])
-    run = compare.Finished("sudoku", "d_opsd", 0)
-    assert [run.curve(cost) for cost in compare.COSTS] == [
+    run = Finished("sudoku", "d_opsd", 0)
+    assert [run.curve(cost) for cost in COSTS] == [
         [(0, 0.25), (2, 1.0)],
         [(0, 0.25), (4, 1.0)],
         [(0, 0.25), (7.5, 1.0)],
@@ -100,3 +106,16 @@ def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder,
         assert main(["compare", word]) == 2
         assert said in capsys.readouterr().err
     assert (compare.OUT / "comparison.md").read_bytes() == before
+
+
+def test_costs_until_the_baselines_best_and_means_over_seeds(folder):
+    for seed, (ours, theirs) in enumerate([(0.75, 0.5), (0.25, 0.5)]):
+        finished("d_opsd", seed, {"a": ours, "b": ours}, seconds=[1.0, 2.0])
+        finished("diffu_grpo", seed, {"a": theirs, "b": theirs}, seconds=[4.0, 4.0])
+    finished("rft", 0, {"a": 0.25, "b": 0.5})
+    names = ["sudoku/d_opsd/0", "sudoku/d_opsd/1", "sudoku/diffu_grpo/0", "sudoku/diffu_grpo/1", "sudoku/rft/0"]
+    lines = compare.compare(folder, names).splitlines()
+    assert "| sudoku | d_opsd | 2 | 50.0 | +25.0 [+0.0, +50.0] | 2 | 4 | 160 | 3 |" in lines  # seeds +50 and 0
+    assert "| sudoku | d_opsd | 50.0 | 2 | 4 | 3 |" in lines
+    assert "| sudoku | diffu_grpo | 50.0 | 2 | 4 | 8 |" in lines
+    assert "| sudoku | rft | 50.0 | not reached | not reached | not reached |" in lines

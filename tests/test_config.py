@@ -46,7 +46,7 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
         ({"pretrain__n_heads": 3}, "d_model 32 must be a multiple of 2 x n_heads 3"),
         ({"data__sudoku__validation_grids": 143, "data__sudoku__test_grids": 143, "data__sudoku__blanks": 13}, "blanks"),
         ({"matrix__seeds": []}, "matrix.seeds"),
-        ({"matrix__methods": ["ppo"]}, "matrix: methods: ppo: unknown; there is ar_opsd, d_opsd, diffu_grpo"),
+        ({"matrix__methods": ["ppo"]}, "matrix: methods: ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo"),
         ({"model__attention": "flash_attention_2"}, "flash_attention_2 computes in bfloat16"),
         ({"launch__processes": 3}, "launch.processes must be at most train.prompts_per_collect"),
         ({"evaluate__protocols": {}}, "evaluate.protocols"),
@@ -87,7 +87,7 @@ def test_check_says_sound_and_unknown_names_are_refused(tmp_path, monkeypatch, c
     assert main(["check"]) == 0
     assert "sound" in capsys.readouterr().out
     assert main(["train", "--method", "ppo"]) == 2
-    assert "--method ppo: unknown; there is ar_opsd, d_opsd, diffu_grpo" in capsys.readouterr().err
+    assert "--method ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo" in capsys.readouterr().err
     assert main(["prepare", "--task", "chess"]) == 2
     assert "--task chess: unknown" in capsys.readouterr().err
 

@@ -45,6 +45,7 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     first = state(client)
     assert (first["runs"], first["models"], first["versions"]) == (1, 2, 1)
     assert (first["train/loss"], first["eval/accuracy"], first["best/test_accuracy"]) == (4, 3, 1)
+    assert first["best/rollouts"] == first["best/sampled_tokens"] == 1
     assert main(["publish"]) == 0
     assert state(client) == first
     import mlflow

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
 from dopsd.config.data import CountdownData, Data, Gsm8kData, Math500Data, RowData, Source, SudokuData, TaskData
-from dopsd.config.methods import ArOpsd, Attempts, DiffuGrpo, DOpsd, Methods, Own, Rft, Sft, Vrpo
+from dopsd.config.methods import ArOpsd, Attempts, D3llm, DiffuGrpo, DOpsd, Methods, Own, Rft, Sft, Vrpo
 from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Attempts",
     "Count",
     "CountdownData",
+    "D3llm",
     "DOpsd",
     "Data",
     "DiffuGrpo",

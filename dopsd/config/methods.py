@@ -128,6 +128,18 @@ class Vrpo(Section):
     )
 
 
+class D3llm(Section):
+    """Off-policy self-distillation along recorded trajectories (d3LLM); block and share of masks grow over training."""
+
+    tries: Count = 5  # of a recording: greedy, then warmer by 0.1 each, until the answer is right
+    first_block: Count = 16
+    last_block: Count = 32
+    most_masked: Annotated[float, Field(gt=0, le=1)] = 0.8
+    entropy_weight: Weight = 2.0
+    entropy_temperature: Positive = 0.5
+    train: Own = Own(learning_rate=2e-5, prompts_per_collect=64, lora=Lora(r=256, alpha=256))
+
+
 class Methods(Section):
     d_opsd: DOpsd = DOpsd()
     rft: Rft = Rft()
@@ -135,3 +147,4 @@ class Methods(Section):
     sft: Sft = Sft()
     ar_opsd: ArOpsd = ArOpsd()
     vrpo: Vrpo = Vrpo()
+    d3llm: D3llm = D3llm()

@@ -1,0 +1,70 @@
+"""A finished run, read from runs/: its test, its curve, and what each of its updates had cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dopsd.keyed import text_key
+from dopsd.layout import LOG, Cell, read_log, read_table
+from dopsd.progress import WORK, read_json
+from dopsd.scoring import bootstrap
+
+COUNTED = ("trajectories", "rollouts", "sampled_tokens")
+COSTS = ("updates", "rollouts", "seconds")  # that curves are drawn against
+
+
+class Finished(Cell):
+    """A cell whose stages have run, read from runs/."""
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """The reports of base and best under the protocol that selected, and their paired difference."""
+        found = read_json(self.folder / "test" / "paired.json", "dopsd test")
+        return found["protocols"][found["selected"]["protocol"]]
+
+    @property
+    def selected(self) -> dict[str, Any]:
+        return read_json(self.folder / "best" / "select.json", "dopsd select")
+
+    def costs(self) -> dict[int, dict[str, float]]:
+        """Cost by update: counts from the run's table, seconds from its log, which a run from DVC's cache lacks."""
+        log = WORK / read_json(self.folder / "train.json", "dopsd train")["fingerprint"] / LOG
+        clock: dict[int, float] = {}
+        for row in read_log(log) if log.is_file() else []:
+            clock[row["update"]] = row["time/update_seconds"] + max(clock.values(), default=0.0)
+        found = {0: dict.fromkeys([*COUNTED, "updates"] + ["seconds"] * bool(clock), 0.0)}
+        for row in read_table(self.folder / "train.csv"):
+            at = {"updates": row["update"], **{name: row[f"count/{name}"] for name in COUNTED}}
+            found[row["update"]] = at | ({"seconds": clock[row["update"]]} if row["update"] in clock else {})
+        return found
+
+    def points(self) -> list[tuple[int, float]]:
+        """Update and accuracy on the selection split, a point a checkpoint, by the protocol that selected."""
+        rows = read_table(self.folder / "curve.csv")
+        return [(row["update"], row["accuracy"]) for row in rows if row["protocol"] == self.selected["protocol"]]
+
+    def curve(self, cost: str) -> list[tuple[float, float]]:
+        """Cost and accuracy on the selection split, a point a checkpoint."""
+        costs = self.costs()
+        return [(costs[update][cost], accuracy) for update, accuracy in self.points() if cost in costs.get(update, {})]
+
+
+def paired_over_seeds(gaps: Sequence[Sequence[float]], resamples: int) -> tuple[float, tuple[float, float]]:
+    """Mean of differences [seed, problem] and its 95% percentile interval: seeds and problems are both drawn again.
+
+    Problems alone would tell how sure the difference of THESE runs is, not of the methods. Of few seeds the interval is
+    still somewhat narrow: a bootstrap of n values misses a share 1/n of their variance.
+    """
+    import numpy
+
+    values = numpy.asarray(gaps)
+    seeds, problems = values.shape
+    if seeds == 1:
+        return float(values.mean()), bootstrap(values[0], resamples)
+    draw = numpy.random.default_rng(text_key("bootstrap", seeds, problems) & 0xFFFFFFFF)
+    of_seeds = draw.multinomial(seeds, [1 / seeds] * seeds, resamples)
+    of_problems = draw.multinomial(problems, [1 / problems] * problems, resamples)
+    means = numpy.einsum("rs,sp,rp->r", of_seeds, values, of_problems, optimize=True) / values.size
+    low, high = numpy.quantile(means, [0.025, 0.975])
+    return float(values.mean()), (float(low), float(high))

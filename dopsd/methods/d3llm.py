@@ -1,0 +1,82 @@
+"""d3LLM: off-policy self-distillation along recorded trajectories, with an entropy term for parallel decoding.
+
+Recorded trajectories give the order of masks only, the targets are reference solutions. A block is sampled: before it
+the text is clean, after it masked, inside it the tokens that were written last; the complement is trained on as well.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dopsd.batches import Batch, Unmasking
+from dopsd.config import D3llm, Params
+from dopsd.keyed import fold, text_key, uniform
+from dopsd.losses import unmasking
+from dopsd.recording import Recorder
+from dopsd.sampling import left_pad
+from dopsd.scoring import Asked, through_first
+from dopsd.solutions import padded, solution
+from dopsd.types import Collected, Policy, Problem, StepLoss, Sums, Task
+
+
+def build(config: D3llm, params: Params, task: Task, policy: Policy, seed: int) -> Unmask:
+    return Unmask(config, params, task, policy, seed)
+
+
+class Unmask:
+    """The method: blocks of solutions, masked in the order in which the model itself would have written them."""
+
+    counts_failed = False
+
+    def __init__(self, config: D3llm, params: Params, task: Task, policy: Policy, seed: int) -> None:
+        self.config, self.params, self.task, self.seed = config, params, task, seed
+        self.recorder = Recorder(params, config, task, policy)
+        self.collected = Collected({}, Sums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        known = set(self.recorder.known)
+        recorded = self.recorder.record(problems)
+        new = sum(item.tries for item in recorded if item.problem_id not in known)
+        asked = Asked(self.task, problems, "train", self.params.model.prompt_style).prompts(policy, self.params.sampling)
+        prompts, real = left_pad(asked, policy.eos_id)  # [B, P]
+        length = self.params.sampling.gen_length
+        texts = [padded(policy.tokens(solution(self.task, p, "d3llm")), length, policy.eos_id) for p in problems]
+        targets = torch.stack(texts)  # [B, G]
+        steps = torch.tensor([item.revealed_at for item in recorded], device=targets.device)  # [B, G]
+        keys = torch.tensor([text_key("d3llm", self.seed, update, p.id) for p in problems], device=targets.device)
+        inside, late, later = self.masks(steps, through_first(targets, policy.eos_id).sum(1), keys, update)
+        sums = Sums()
+        sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
+        counters = {"trajectories": len(problems), "rollouts": new, "sampled_tokens": new * length}
+        self.collected = Collected(counters, sums)
+        ids, other = (
+            torch.cat([prompts, targets.masked_fill(hidden | later, policy.mask_id)], 1) for hidden in (late, inside & ~late)
+        )
+        mask = torch.cat([real, torch.ones_like(later)], 1)
+        weight = torch.ones(len(problems), device=targets.device)
+        return [[Unmasking(ids, other, mask, targets, late, inside & ~late, weight)]]
+
+    def masks(self, steps: Tensor, length: Tensor, keys: Tensor, update: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The sampled block, the part of it that was written last, and all after it. [B, G], [B], [B] -> 3 x [B, G].
+
+        Over training the block grows from first_block to last_block and the least share of masks from 0 to most_masked.
+        """
+        c, places = self.config, torch.arange(steps.shape[1], device=steps.device)
+        progress = min(1.0, update / max(1, self.params.train.updates - 1))
+        size = round(c.first_block + (c.last_block - c.first_block) * progress)
+        draw = uniform(fold(keys[:, None], torch.arange(2, device=steps.device)))  # [B, 2]
+        start = (draw[:, 0] * ((length + size - 1) // size)).long() * size  # [B], of a block that has text
+        inside = (places >= start[:, None]) & (places < start[:, None] + size)
+        share = c.most_masked * (progress + (1 - progress) * draw[:, 1])  # U(progress x most, most)
+        count = (share * inside.sum(1)).round().clamp(min=1)  # [B]
+        rank = steps.masked_fill(~inside, -1).argsort(dim=1, descending=True, stable=True).argsort(dim=1)  # 0: written last
+        return inside, inside & (rank < count[:, None]), places >= start[:, None] + size
+
+    def loss(self, policy: Policy, batch: Unmasking) -> StepLoss:
+        c = self.config
+        each, figures = unmasking(policy, batch, c.entropy_weight, c.entropy_temperature)  # [B]
+        sums = Sums()
+        for name, values in figures.items():
+            sums.add(name, values.detach().sum().item(), len(batch))
+        return StepLoss((each * batch.weight).sum(), sums)

@@ -1,0 +1,110 @@
+"""Trajectories of the initial policy, recorded once: in which order it would write each answer (d3LLM's stage `record`).
+
+A problem is tried greedily, then warmer, until an answer is right. What is recorded depends on base, data and settings
+alone, so all seeds share one file; who needs a problem that is not there records it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dopsd.checkpoint import fingerprint
+from dopsd.config import D3llm, Params
+from dopsd.keyed import text_key
+from dopsd.layout import base_files, data_files
+from dopsd.progress import WORK, Progress
+from dopsd.sampling import Decoding, Draw, denoise_all
+from dopsd.scoring import Asked, decoding
+from dopsd.types import Policy, Problem, Task
+
+STEP = 0.1  # warmer at every try
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The step at which each position was written [G], how many tries it took, and whether the last was right."""
+
+    problem_id: str
+    revealed_at: list[int]
+    tries: int
+    correct: bool
+
+
+class Recorder:
+    """Reads and extends work/record/<fingerprint>.jsonl."""
+
+    def __init__(self, params: Params, config: D3llm, task: Task, policy: Policy) -> None:
+        self.params, self.config, self.task, self.policy = params, config, task, policy
+        sections = {"sampling": params.sampling.model_dump(exclude={"batch_size"}), "model": params.model.model_dump()}
+        sections |= {"tries": config.tries, "task": task.name, "scoring": task.scoring, "instructions": task.instructions}
+        files = [*data_files(task.name, "train"), *base_files(params)]
+        code = ("dopsd.recording", "dopsd.models", f"dopsd.tasks.{task.name}")
+        self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
+        self.known: dict[str, Recorded] = {}
+        self._read()
+
+    def _read(self) -> None:
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.is_file() else []
+        found = [Recorded(**json.loads(line)) for line in lines if line.endswith("\n")]
+        self.known = {item.problem_id: item for item in found}
+
+    def _decoding(self, temperature: float) -> Decoding:
+        """One token a step: the order is that of single tokens."""
+        found = decoding(self.params.sampling, temperature)
+        return Decoding(**{**found.__dict__, "steps": found.gen_length})
+
+    @torch.no_grad()
+    def record(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Recorded]:
+        """Recordings of these problems, in their order; what is new is appended to the file."""
+        missing = [problem for problem in problems if problem.id not in self.known]
+        if missing:
+            with self.policy.reference():
+                found = self._try(missing, progress)
+            self.known |= {item.problem_id: item for item in found}
+            self._append(found)
+        return [self.known[problem.id] for problem in problems]
+
+    def _try(self, problems: list[Problem], progress: Progress | None) -> list[Recorded]:
+        prompts = Asked(self.task, problems, "train", self.params.model.prompt_style).prompts(self.policy, self.params.sampling)
+        waiting = list(zip(problems, prompts, strict=True))
+        found: dict[str, Recorded] = {}
+        for n in range(self.config.tries):
+            draws = [Draw(p.id, n, ids, text_key("record", p.id, n)) for p, ids in waiting]
+            for (problem, _), rollout in zip(waiting, denoise_all(self.policy, draws, self._decoding(n * STEP)), strict=True):
+                is_right = self.task.verify(problem, self.policy.decode(rollout.completion_ids)).correct
+                found[problem.id] = Recorded(problem.id, rollout.revealed_at.tolist(), n + 1, is_right)
+            before = len(waiting)
+            waiting = [(p, ids) for p, ids in waiting if not found[p.id].correct]
+            if progress:
+                progress.step(before - len(waiting) if n + 1 < self.config.tries else before)
+            if not waiting:
+                break
+        return [found[problem.id] for problem in problems]
+
+    def _append(self, found: Sequence[Recorded]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as out:
+            fcntl.flock(out, fcntl.LOCK_EX)  # ranks and seeds may record at once; a line that is there twice is the same
+            out.write("".join(json.dumps(vars(item)) + "\n" for item in found))
+
+
+def order(recorded: Recorded, device: torch.device) -> Tensor:
+    """[G]: the step at which each position was written."""
+    return torch.tensor(recorded.revealed_at, device=device)
+
+
+def all_of(params: Params, config: D3llm, task: Task, policy: Policy, chunk: int = 256) -> Path:
+    """Record every training problem; a kill loses at most `chunk` of them."""
+    recorder = Recorder(params, config, task, policy)
+    problems = [problem for problem in task.load("train") if problem.id not in recorder.known]
+    with Progress("record", len(problems), "problem") as progress:
+        for start in range(0, len(problems), chunk):
+            recorder.record(problems[start : start + chunk], progress)
+    return recorder.path

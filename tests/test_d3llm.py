@@ -1,0 +1,87 @@
+"""d3LLM: recorded orders, blocks and masks by hand, the loss as the formula has it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from conftest import write_params
+
+from dopsd.batches import Unmasking
+from dopsd.cli import main
+from dopsd.losses import unmasking
+from dopsd.params import load_params
+from dopsd.recording import Recorder
+from dopsd.tasks import load_task
+
+
+def loop_of(**changes):
+    from accelerate import Accelerator
+
+    from dopsd.stages.train import Loop
+
+    write_params(**changes)
+    return Loop(load_params().of("d3llm"), "sudoku", "d3llm", 0, Accelerator(cpu=True))
+
+
+def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
+    loop = loop_of()
+    loop._collect()
+    recorder = loop.method.recorder
+    first = recorder.record(loop.problems[:2])[0]
+    assert sorted(first.revealed_at) == list(range(40))  # one token a step, block after block
+    assert [step // 8 for step in first.revealed_at] == [place // 8 for place in range(40)]
+    assert 1 <= first.tries <= 5 and (first.tries == 5 or first.correct)
+    lines = recorder.path.read_text().splitlines()
+    assert main(["record"]) == 0
+    assert recorder.path.read_text().splitlines()[: len(lines)] == lines  # nothing is recorded twice
+    again = Recorder(load_params().of("d3llm"), recorder.config, load_task("sudoku", load_params().data), loop.policy)
+    assert len(again.known) == 64 and again.known[first.problem_id] == first
+    assert json.loads(lines[0])["problem_id"] in again.known
+
+
+def test_a_half_written_line_is_recorded_again(project):
+    loop = loop_of()
+    loop._collect()
+    path = loop.method.recorder.path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    again = Recorder(load_params().of("d3llm"), loop.method.config, loop.task, loop.policy)
+    assert len(again.known) == len(whole.splitlines()) - 1
+
+
+def test_a_block_is_masked_in_the_recorded_order_and_all_after_it(project):
+    method = loop_of(train__updates=3, method__d3llm__first_block=4, method__d3llm__last_block=8).method
+    steps = torch.tensor([[3, 0, 1, 2, 7, 4, 5, 6]])
+    for key in range(20):
+        inside, late, later = method.masks(steps, torch.tensor([8]), torch.tensor([key]), update=0)
+        start = 4 * int(inside[0, 4])
+        assert inside[0].nonzero()[:, 0].tolist() == [start, start + 1, start + 2, start + 3]
+        assert later[0].tolist() == [place >= start + 4 for place in range(8)]
+        by_age = [start, start + 3, start + 2, start + 1]  # the first place of each block was written last
+        assert set(late[0].nonzero()[:, 0].tolist()) == set(by_age[: int(late.sum())]) and 1 <= int(late.sum()) <= 3
+    inside, late, _ = method.masks(steps, torch.tensor([8]), torch.tensor([0]), update=2)
+    assert inside.all() and int(late.sum()) == 6  # at the end: the whole of 8, 0.8 of it masked
+
+
+def test_the_loss_is_the_formula(fake_policy):
+    """(mean CE + mean CE of the complement + 2 x mean entropy at half temperature where right) / 4, by hand."""
+    table = torch.zeros(8, 10)
+    table[0, 3] = table[2, 5] = math.log(91)  # 0.91 there, 0.01 elsewhere
+    fake_policy.table = table
+    targets = torch.tensor([[3, 1, 5, 1, 8, 8, 8, 8]])
+    flags = torch.zeros(2, 1, 8, dtype=torch.bool)
+    flags[0, 0, [0, 1]] = True
+    flags[1, 0, [2, 3]] = True
+    ids = torch.full((1, 10), 9)
+    batch = Unmasking(ids, ids, torch.ones(1, 10, dtype=torch.bool), targets, flags[0], flags[1], torch.ones(1))
+    value, figures = unmasking(fake_policy, batch, 2.0, 0.5)
+    cross = (-math.log(0.91) - math.log(0.1)) / 2
+    sharp = 91**2 / (91**2 + 9)  # softmax of twice the logits
+    rest = (1 - sharp) / 9
+    entropy = -(sharp * math.log(sharp) + 9 * rest * math.log(rest))
+    assert value.item() == pytest.approx((2 * cross + 2 * entropy) / 4, rel=1e-5)
+    assert figures["cross_entropy"].item() == pytest.approx(cross, rel=1e-5)
+    assert figures["entropy"].item() == pytest.approx(entropy, rel=1e-4)
