@@ -128,7 +128,7 @@ class RunFolder:
         for name, p in loop.parameters.items():
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
         checkpoint.save_tensors(state, half / "trainer.safetensors")
-        counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
+        counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting), "scores": loop.watch.scores}
         write_json(half / "state.json", counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes})
 
     def resume(self, loop: Any) -> None:
@@ -161,6 +161,7 @@ class RunFolder:
         waiting = checkpoint.unpack_updates(own, state["waiting"])
         loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
         loop.update, loop.counters = state["update"], state["counters"]
+        loop.watch.scores = state["scores"]
         loop.gathered = Sums({name: (total, count) for name, (total, count) in state["gathered"].items()})
 
     def _cut_log(self, update: int) -> None:

@@ -25,7 +25,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     {"progress"},
     {"tracking", "views", "registry", "tasks", "models", "sampling", "teacher", "losses", "checkpoint"},
     {"layout", "masking", "solutions"},
-    {"runfolder", "card"},
+    {"runfolder", "card", "collapse"},
     {"scoring"},
     {"answering", "distilling", "recording"},
     {"evaluations"},

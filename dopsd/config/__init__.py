@@ -83,6 +83,9 @@ class Train(Section):
     gradient_checkpointing: bool = False
     checkpoint_every: Count = 25
     max_empty_collects: Count = 50
+    collapse_window: Count = 8
+    collapse_drop: Share = 0.3
+    stop_on_collapse: bool = False
     lora: Lora = Lora()
 
 

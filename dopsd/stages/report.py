@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PNG = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
 COLOURS = ("lightgrey", "palegreen", "white", "orange")  # masked, committed now, known, shown to the teacher
 LEGIBLE = 64  # tokens whose text still fits their cells
-FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score")
+FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score", "completion_length", "student_entropy", "grad_norm")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
@@ -27,6 +27,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     half.mkdir(parents=True)
     draw_accuracy(read_table(cell / "curve.csv"), tested, half / "accuracy.png")
     draw_training(read_table(cell / "train.csv"), half / "training.png")
+    draw_overlap(read_table(cell / "train.csv"), half / "overlap.png")
     draw_trajectory(read_json(cell / "test" / "trajectory.json", "dopsd test"), half / "trajectory.png")
     found = tested["protocols"][tested["selected"]["protocol"]]
     costs = read_json(cell / "train.json", "dopsd train")
@@ -78,7 +79,7 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
 
 
 def draw_training(log: list[dict[str, float]], path: Path) -> None:
-    """Loss, overlap with the teacher, clip ratio and first-attempt score over updates, with a running mean."""
+    """Loss, agreement with the teacher, and what tells a collapse (paper, Fig. 4) over updates, with a running mean."""
     names = [name for name in FIGURES if any(name in row for row in log)]
     figure, axes = axes_of(len(names), 1, (7, 2.1 * len(names)))
     for axis, name in zip(axes[:, 0], names, strict=True):
@@ -89,6 +90,23 @@ def draw_training(log: list[dict[str, float]], path: Path) -> None:
         axis.plot(updates, means, lw=1.8, color="tab:blue")
         axis.set_ylabel(name)
     axes[-1][0].set_xlabel("update (thin: each, thick: mean of twelve)")
+    save_figure(figure, path)
+
+
+def draw_overlap(log: list[dict[str, float]], path: Path, parts: int = 10) -> None:
+    """Top-20 overlap of student and teacher by block, over training (paper, Fig. 3); nothing for methods without a teacher."""
+    blocks = sorted({int(name.split("_")[1].split("/")[0]) for row in log for name in row if name.endswith("/overlap_top20")})
+    if not blocks:
+        return
+    figure, axes = axes_of(1, 1, (7, 4))
+    axis, size = axes[0][0], max(1, len(log) // parts)
+    for block in blocks:
+        rows = [(row["update"], row[f"block_{block}/overlap_top20"]) for row in log if f"block_{block}/overlap_top20" in row]
+        means = [rows[i : i + size] for i in range(0, len(rows), size)]
+        points = [tuple(sum(values) / len(part) for values in zip(*part, strict=True)) for part in means]
+        axis.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"block {block + 1}")
+    axis.set(xlabel=f"update (means of {size} with that block)", ylabel="overlap of the top 20")
+    axis.legend()
     save_figure(figure, path)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dopsd.batches import Batch
+from dopsd.collapse import Watch
 from dopsd.config import Params, Train
 from dopsd.errors import DopsdError
 from dopsd.keyed import text_key
@@ -50,9 +51,9 @@ def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
     settings = loop.settings
     with Interrupts() as interrupts, Progress("train", settings.updates, "update", str(folder.scratch)) as progress:
         progress.resume_at(loop.update)
-        while loop.update < settings.updates:
+        while not loop.is_over:
             progress.step(note=loop.advance(folder))
-            is_due = loop.update % settings.checkpoint_every == 0 or loop.update == settings.updates
+            is_due = loop.update % settings.checkpoint_every == 0 or loop.is_over
             if interrupts.agree(loop.accelerator) or is_due:
                 folder.save(loop)
             interrupts.stop_if_caught(folder.scratch)
@@ -115,6 +116,11 @@ class Loop:
         self.waiting: list[list[Batch]] = []
         self.orders: dict[int, list[int]] = {}
         self.gathered = Sums()
+        self.watch = Watch(self.settings.collapse_window, self.settings.collapse_drop)
+
+    @property
+    def is_over(self) -> bool:
+        return self.update >= self.settings.updates or (self.settings.stop_on_collapse and self.watch.is_collapsed)
 
     def advance(self, folder: RunFolder) -> str:
         """One optimizer update, after a collect if no batches wait. Returns figures for the progress line."""
@@ -126,10 +132,22 @@ class Loop:
         self.gathered = Sums()
         self.update += 1
         means = self._over_ranks(metrics).means()
+        if "first_attempt_score" in means and self.watch.see(means["first_attempt_score"]) and self.accelerator.is_main_process:
+            say(self._collapse())
+        if self.watch.is_collapsed:
+            means["collapsed"] = 1.0
         counts = {f"count/{name}": value for name, value in self.counters.items()}
         folder.log(self.update, means | counts, time.monotonic() - started)
         kept, loss = means.get("best_score"), means["loss"]
         return f"loss {loss:.4f}" + (f"  best of attempts {kept:.2f}" if kept is not None else "")
+
+    def _collapse(self) -> str:
+        means = self.watch.means
+        ends = "it ends here" if self.settings.stop_on_collapse else "train.stop_on_collapse would end it"
+        return (
+            f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after {max(means):.2f} "
+            f"at best (means of {self.watch.window} collects); {ends}, its better checkpoints stay"
+        )
 
     def _batch_of_problems(self) -> list[Problem]:
         """The next problems of this epoch's order, this rank's share of them."""
