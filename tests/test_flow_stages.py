@@ -29,15 +29,6 @@ from flows import train as training
 from flows.settings import Asked
 
 LOG = logging.getLogger("test")
-WORKER = """
-import signal, sys, time
-def save(*_):
-    open('saved', 'w').close()
-    sys.exit(130)
-signal.signal(signal.SIGINT, save)
-open('ready', 'w').close()
-time.sleep(60)
-"""
 
 
 @pytest.fixture(autouse=True)

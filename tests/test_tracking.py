@@ -95,7 +95,7 @@ def test_links_lead_to_the_page_that_people_open(tracked, monkeypatch):
 
 def test_a_password_in_the_address_is_not_shown():
     assert shown("https://me:secret@host:5000/x") == "https://host:5000/x"
-    assert shown("sqlite:////work/a@b/mlflow.db") == "sqlite:////work/a@b/mlflow.db"
+    assert shown("sqlite:////data/a@b/mlflow.db") == "sqlite:////data/a@b/mlflow.db"
 
 
 def test_a_protocol_may_be_named_by_a_number(project):
