@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from dopsd.checkpoint import fingerprint
 from dopsd.config import D3llm, Params
@@ -93,11 +92,6 @@ class Recorder:
         with self.path.open("a") as out:
             fcntl.flock(out, fcntl.LOCK_EX)  # ranks and seeds may record at once; a line that is there twice is the same
             out.write("".join(json.dumps(vars(item)) + "\n" for item in found))
-
-
-def order(recorded: Recorded, device: torch.device) -> Tensor:
-    """[G]: the step at which each position was written."""
-    return torch.tensor(recorded.revealed_at, device=device)
 
 
 def all_of(params: Params, config: D3llm, task: Task, policy: Policy, chunk: int = 256) -> Path:

@@ -17,6 +17,7 @@ from dopsd.tasks.sources import Row, text_of
 from dopsd.types import Problem, Verdict
 
 NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
+TURN = re.compile(r"</reasoning>\s*<answer>")
 LONGEST = 40  # characters of a number: more are noise, and float() of a very long run is slow
 
 
@@ -122,13 +123,8 @@ def layout(text: str) -> float:
 
 def _in_order(text: str) -> bool:
     """Whether the text begins with <reasoning>, and an answer follows where one closes."""
-    end = text.find("</reasoning>") if text.startswith("<reasoning>") else -1
-    while end >= 0:
-        rest = text[end + len("</reasoning>") : end + 200].lstrip()
-        if rest.startswith("<answer>") and text.find("</answer>", end) >= 0:
-            return True
-        end = text.find("</reasoning>", end + 1)
-    return False
+    turn = TURN.search(text) if text.startswith("<reasoning>") else None
+    return turn is not None and "</answer>" in text[turn.end() :]
 
 
 def make(config: Any) -> Gsm8k:

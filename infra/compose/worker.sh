@@ -2,10 +2,11 @@
 # dopsd-worker: brings the workspace up to date, deploys its flows, and runs them in it, one at a time. Asked to end, it first
 # ends the run in progress and waits until training has saved: the container would end with this script.
 set -eu
-dopsd-workspace
+mkdir -p "$DOPSD_WORKSPACE/work"
 cd "$DOPSD_WORKSPACE"
-exec 9>work/worker.lock
+exec 9>work/worker.lock # before the checkout changes under the other one's run
 flock --nonblock 9 || { echo "another worker has this workspace: choose one, by COMPOSE_PROFILES" >&2; exit 2; }
+dopsd-workspace
 prefect --no-prompt work-pool create dopsd --type process --overwrite
 prefect --no-prompt work-pool set-concurrency-limit dopsd 1
 prefect --no-prompt deploy --all

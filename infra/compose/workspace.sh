@@ -6,11 +6,12 @@ set -eu
 : "${DOPSD_REPOSITORY:?a git URL or path}" "${DOPSD_WORKSPACE:?a folder that outlives this container}"
 revision=${DOPSD_REVISION:-main}
 
-if [ ! -d "$DOPSD_WORKSPACE/.git" ]; then
-    git clone --quiet "$DOPSD_REPOSITORY" "$DOPSD_WORKSPACE"
-fi
+mkdir -p "$DOPSD_WORKSPACE/work"
 cd "$DOPSD_WORKSPACE"
-mkdir -p work
+if [ ! -d .git ]; then
+    git init --quiet # clone wants an empty folder, and work/ has the locks already
+    git remote add origin "$DOPSD_REPOSITORY"
+fi
 echo "waiting for commands of an earlier run that still save here, if there are any"
 flock work/guard.lock true # flows/guard.py holds it
 git remote set-url origin "$DOPSD_REPOSITORY"
