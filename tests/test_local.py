@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "STATE", tmp_path)
     monkeypatch.setattr(processes, "PIDS", tmp_path / "services.json")
     monkeypatch.setattr(services, "PIDS", tmp_path / "services.json")
+    monkeypatch.setattr(runs, "TELL", 0.0)
     monkeypatch.setattr(processes, "ROOT", tmp_path)  # else a run of this checkout would be stopped
     return tmp_path
 
@@ -67,6 +69,12 @@ def test_a_number_that_another_process_has_now_is_not_ours(workspace):
     services.down()
     assert other.poll() is None
     other.kill()
+
+
+def test_a_run_is_ended_though_its_server_is_gone(workspace):
+    flow = subprocess.Popen([*SLEEP, "prefect.engine"], cwd=workspace)
+    services.down()
+    assert flow.wait(10) == -signal.SIGTERM
 
 
 def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):

@@ -58,9 +58,10 @@ def pause(api: str, is_paused: bool) -> None:
         pass
 
 
-def end_flows(api: str) -> None:
-    """Runs in progress save and end; the worker tells the server, and a retry continues them. Those that wait go on waiting."""
-    pause(api, True)
+def end_flows(api: str | None) -> None:
+    """Runs in progress save and end; the worker tells the server, if there is one. Those that wait go on waiting."""
+    if api:
+        pause(api, True)
     found = here(FLOW)
     for pid in found:
         sys.stdout.write("stopping a run in progress: it saves, and a retry continues it\n")

@@ -142,8 +142,7 @@ def address(port: int) -> str:
 def down() -> None:
     """Stop runs, then the worker, while there is a server to tell; then the servers."""
     state = read_state()
-    if "prefect" in state:
-        end_flows(f"http://{HOST}:{state['prefect']['port']:.0f}/api")
+    end_flows(f"http://{HOST}:{state['prefect']['port']:.0f}/api" if "prefect" in state else None)
     for name in ("worker", "mlflow", "prefect"):
         if name in state:
             end(int(state[name]["pid"]), state[name]["started"])
