@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from dopsd.config import Protocol
+from dopsd.lines import append_lines, read_lines
 from dopsd.progress import Progress, say
 from dopsd.sampling import PassK, attempts
 from dopsd.scoring import Asked, decoding
@@ -63,10 +62,8 @@ class Answering:
         """Answers by problem, attempts in order; a line holds all attempts at a problem, and one cut short by a kill none."""
         seen: dict[str, list[Answer]] = {}
         for path in sorted(self.folder.glob("answers.*.jsonl")):
-            for line in path.read_text().splitlines():
-                with suppress(ValueError):
-                    tries = json.loads(line)
-                    seen[tries[0]["problem_id"]] = [Answer(**raw | {"verdict": Verdict(**raw["verdict"])}) for raw in tries]
+            for tries in read_lines(path):
+                seen[tries[0]["problem_id"]] = [Answer(**raw | {"verdict": Verdict(**raw["verdict"])}) for raw in tries]
         return seen
 
     def missing(self) -> list[Problem]:
@@ -131,15 +128,8 @@ class Answering:
         for problem, _ in prompts:
             for rollout in tried[problem.id]:
                 is_correct(problem, rollout)
-        self._write([[asdict(answers[p.id, rollout.attempt]) for rollout in tried[p.id]] for p, _ in prompts])
-
-    def _write(self, problems: list[list[dict[str, Any]]]) -> None:
-        """One line a problem, after whatever a kill may have left without an end."""
-        path = self.folder / f"answers.{self.rank}.jsonl"
-        with path.open("a") as out:
-            fcntl.flock(out, fcntl.LOCK_EX)  # two doors may evaluate the same adapter at once
-            torn = not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-            out.write(("\n" if torn else "") + "".join(json.dumps(tries) + "\n" for tries in problems))
+        tries = [[asdict(answers[p.id, rollout.attempt]) for rollout in tried[p.id]] for p, _ in prompts]
+        append_lines(self.folder / f"answers.{self.rank}.jsonl", tries)
 
 
 @contextmanager

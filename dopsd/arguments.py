@@ -20,6 +20,7 @@ STAGES = {  # stage: (help, arguments beyond --params)
     "record": ("in which order the base would write each training answer, for the method d3llm", ("task",)),
     "verify_teacher": ("pass@1, pass@8 and self-teacher accuracy of the base (paper, Table 1)", ("task",)),
 }
+ALIASES = {"verify_teacher": ("verify-teacher",), "evaluate_base": ("evaluate-base",)}
 PARALLEL = ("train", "evaluate_base", "evaluate", "test")  # start launch.processes processes
 MEASURED = ("split", "model", "adapter", "protocol", "gen_length", "attempts", "temperature", "prompt_file", "merged")
 ONLINE = ("prepare", "rehearse")  # may ask the Hugging Face hub for data
@@ -33,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (help_text, arguments) in STAGES.items():
-        stage = _command(commands, name, help_text)
+        stage = _command(commands, name, help_text, *ALIASES.get(name, ()))
         for argument in arguments:
             _cell_argument(stage, argument)
         if name == "evaluate":
@@ -50,6 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     compare = _command(commands, "compare", "finished runs side by side: paired intervals, accuracy against cost")
     compare.add_argument("runs", nargs="*", metavar="task/method/seed", help="default: params.yaml's matrix")
     compare.add_argument("--out", type=Path, default=Path("reports/compare"), help="folder (default: reports/compare)")
+    ablate = _command(commands, "ablate", "train a method with one setting changed at a time, and lay that side by side")
+    ablate.add_argument("tables", nargs="*", metavar="NAME", help="of params.yaml's ablate.tables (none: list them)")
     _score_command(commands)
     _export_command(commands)
     follow = commands.add_parser("follow")  # started by training, not by people: no help line
@@ -110,8 +113,8 @@ def _profile_commands(commands: argparse._SubParsersAction) -> None:
         parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
 
 
-def _command(commands: argparse._SubParsersAction, name: str, help_text: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=help_text, description=f"{help_text}.")
+def _command(commands: argparse._SubParsersAction, name: str, help_text: str, *aliases: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, aliases=aliases, help=help_text, description=f"{help_text}.")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"), help="settings (default: params.yaml)")
     return parser
 

@@ -18,13 +18,19 @@ class Batch:
     def __len__(self) -> int:
         return self.weight.shape[0]
 
+    @property
+    def forwards(self) -> int:
+        """Sequences in the forward passes of one row."""
+        return 1
+
     def tensors(self) -> dict[str, Tensor]:
         return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
 
     def split(self, n: int) -> Iterator[Self]:
-        """Consecutive pieces of at most n rows."""
-        for start in range(0, len(self), n):
-            yield type(self)(**{name: value[start : start + n] for name, value in self.tensors().items()})
+        """Consecutive pieces of at most n sequences in all their forward passes, and of a row at least."""
+        rows = max(1, n // self.forwards)
+        for start in range(0, len(self), rows):
+            yield type(self)(**{name: value[start : start + rows] for name, value in self.tensors().items()})
 
     def to(self, device: Any) -> Self:
         return type(self)(**{name: value.to(device) for name, value in self.tensors().items()})
@@ -84,6 +90,10 @@ class Pairs(Batch):
     reference: Tensor  # [B, 2], the bound under the initial policy and the same masks, in nats
     weight: Tensor  # [B]
 
+    @property
+    def forwards(self) -> int:
+        return self.predicted.shape[1] * self.predicted.shape[2]
+
 
 @dataclass(frozen=True)
 class Unmasking(Batch):
@@ -96,6 +106,10 @@ class Unmasking(Batch):
     predicted: Tensor  # [B, G], masked in `ids` inside the block
     other: Tensor  # [B, G], masked in `other_ids` inside the block
     weight: Tensor  # [B]
+
+    @property
+    def forwards(self) -> int:
+        return 2
 
 
 BATCH_TYPES: dict[str, type[Batch]] = {kind.__name__: kind for kind in (States, MaskedTexts, Group, Pairs, Unmasking)}

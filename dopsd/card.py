@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from dopsd.config import Params
+from dopsd.config import Params, kind_of
 from dopsd.layout import base_files, cell_folder
 from dopsd.provenance import sha256
 
@@ -49,7 +49,7 @@ def card(params: Params, task: str, method: str, seed: int, origin: Origin) -> s
     lines += [f"* `{name}`: {_flat(p.model_dump())}" for name, p in params.evaluate.protocols.items()]
     lines += ["", "## Where it came from", "", *_origin(params, origin), "", "## Settings", "", "```yaml"]
     dump = params.model_dump(mode="json")
-    kept = {name: dump[name] for name in ("model", "sampling", "train")} | {"method": {method: dump["method"][method]}}
+    kept = {name: dump[name] for name in ("model", "sampling", "train")} | {"method": {method: dump["method"][kind_of(method)]}}
     return "\n".join([*lines, yaml.safe_dump(kept, sort_keys=False).strip(), "```"]) + "\n"
 
 

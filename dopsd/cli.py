@@ -28,8 +28,7 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
     for name, listed in (("task", params.matrix.tasks), ("method", params.matrix.methods), ("seed", params.matrix.seeds)):
         if name in vars(arguments) and vars(arguments)[name] is None:
             setattr(arguments, name, listed[0])
-    for name, section in (("task", params.data), ("method", params.method)):
-        known = sorted(type(section).model_fields)
+    for name, known in (("task", sorted(type(params.data).model_fields)), ("method", params.methods)):
         value = vars(arguments).get(name)
         if value is not None and value not in known:
             raise DopsdError(f"--{name} {value}: unknown; there is {', '.join(known)}")
@@ -131,6 +130,12 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         from dopsd.compare import print_comparison
 
         print_comparison(params, arguments.runs, arguments.out)
+    elif arguments.command == "ablate":
+        if arguments.params != Path("params.yaml"):
+            raise DopsdError(f"--params {arguments.params}: variants run through DVC, which reads params.yaml; put it there")
+        from dopsd.ablate import ablate
+
+        ablate(params, arguments.tables)
     elif arguments.command == "export":
         _export(arguments, params)
     elif arguments.command == "sample":
@@ -151,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_with_launcher()
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = build_parser().parse_args(words)
+    arguments.command = arguments.command.replace("-", "_")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.command not in ONLINE:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -5,22 +5,35 @@ An update costs differently by method, so curves are drawn against updates, roll
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
 
 from dopsd.config import Params
+from dopsd.drawing import axes_of, save_figure
 from dopsd.errors import DopsdError
 from dopsd.finished import COSTS, COUNTED, Finished, paired_over_seeds
 from dopsd.layout import REPORTS, RUNS, scratch_folder
-from dopsd.progress import read_json, say, write_json
-from dopsd.stages.report import axes_of, save_figure
+from dopsd.profiles import published
+from dopsd.progress import fresh_folder, read_json, say, write_json
+from dopsd.tables import (
+    RESAMPLED,
+    cost_cells,
+    draw_group,
+    gap,
+    gaps_of,
+    groups,
+    head,
+    line,
+    mean_curve,
+    means,
+    percent,
+    print_markdown,
+    row_of,
+)
 
 OUT = REPORTS / "compare"
 BASELINE = "diffu_grpo"
-RESAMPLED = "Intervals resample problems and seeds; of one seed problems alone, which says nothing of other seeds."
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
@@ -28,14 +41,10 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     runs = [_named(params, name) for name in names] or _of_matrix(params)
     _check(runs)
     text = table(runs, params.evaluate.bootstrap)
-    half = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir(parents=True)
-    (half / "comparison.md").write_text(text)
-    write_json(half / "comparison.json", {"runs": [_row(run) for run in runs]})
-    draw(runs, half / "accuracy.png")
-    shutil.rmtree(out, ignore_errors=True)
-    half.rename(out)
+    with fresh_folder(out) as half:
+        (half / "comparison.md").write_text(text)
+        write_json(half / "comparison.json", {"runs": [row_of(run) for run in runs]})
+        draw(runs, half / "accuracy.png")
     say(f"compare: {len(runs)} runs, in {out}/comparison.md, comparison.json and accuracy.png")
     return text
 
@@ -44,8 +53,7 @@ def _named(params: Params, name: str) -> Finished:
     parts = name.split("/")
     if len(parts) != 3 or not parts[2].isdigit():
         raise DopsdError(f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0")
-    for part, section in zip(parts, (params.data, params.method), strict=False):
-        known = sorted(type(section).model_fields)
+    for part, known in zip(parts, (sorted(type(params.data).model_fields), params.methods), strict=False):
         if part not in known:
             raise DopsdError(f"compare: {name}: {part} is unknown; there is {', '.join(known)}")
     return Finished(parts[0], parts[1], int(parts[2]))
@@ -91,130 +99,74 @@ def _tested_on(run: Finished) -> tuple[str, list[str]]:
     return run.selected["protocol"], problems
 
 
-def _row(run: Finished) -> dict[str, Any]:
-    """What a run reached and what it cost until its selected checkpoint."""
-    tested, update = run.tested, run.selected["update"]
-    return {
-        "run": str(run),
-        "base": tested["base"]["accuracy"],
-        "trained": tested["best"]["accuracy"],
-        "difference": tested["paired"]["difference"],
-        "interval": tested["paired"]["interval"],
-        "n": tested["base"]["n"],
-        "update": update,
-        **run.costs()[update],
-    }
-
-
 def table(runs: list[Finished], resamples: int) -> str:
     """Markdown: a row a run, a row a method, methods against each other, and what reaching a baseline's best cost."""
     lines = ["Accuracy on test in %, paired difference to the base [95% interval], cost until the selected checkpoint.", ""]
-    lines += _head("run", "base", "trained", "difference", "update", *COUNTED, "seconds")
-    rows = [_row(run) for run in runs]
+    lines += head("run", "base", "trained", "difference", "update", *COUNTED, "seconds")
+    rows = [row_of(run) for run in runs]
     for row in rows:
-        sides = [f"{100 * row['base']:.1f}", f"{100 * row['trained']:.1f}", _gap(row["difference"], row["interval"])]
-        lines.append(_line(row["run"], *sides, row["update"], *_costs(row)))
-    means = list(_means(runs, resamples))
+        sides = [percent(row["base"]), percent(row["trained"]), gap(row["difference"], row["interval"])]
+        lines.append(line(row["run"], *sides, row["update"], *cost_cells(row)))
     lines += ["", f"Means over seeds, costs too. {RESAMPLED}", ""]
-    lines += _head("task", "method", "seeds", "trained", "difference", *COUNTED, "seconds")
-    lines += [_line(task, method, n, f"{100 * a:.1f}", _gap(*gap), *_costs(cost)) for task, method, n, a, gap, cost in means]
+    lines += head("task", "method", "seeds", "trained", "difference", *COUNTED, "seconds")
+    for task, method, n, accuracy, over_base, cost in means(runs, resamples):
+        lines.append(line(task, method, n, percent(accuracy), gap(*over_base), *cost_cells(cost)))
     pairs = list(_pairs(runs, resamples))
     if pairs:
         lines += ["", f"Methods against each other over the seeds that both have, paired by problem. {RESAMPLED}", ""]
-        lines += _head("task", "first", "second", "seeds", "first - second")
-        lines += [_line(task, a, b, n, _gap(mean, interval)) for task, a, b, n, mean, interval in pairs]
+        lines += head("task", "first", "second", "seeds", "first - second")
+        lines += [line(task, a, b, n, gap(mean, interval)) for task, a, b, n, mean, interval in pairs]
     reached = list(_reached(runs))
     if reached:
         lines += ["", f"Where the mean curve on the selection split comes up to the best of `{BASELINE}`'s:", ""]
-        lines += _head("task", "method", "best to reach", *COSTS)
-        lines += [_line(task, method, f"{100 * best:.1f}", *_costs(cost, COSTS)) for task, method, best, cost in reached]
+        lines += head("task", "method", "best to reach", *COSTS)
+        lines += [line(task, method, percent(best), *cost_cells(cost, COSTS)) for task, method, best, cost in reached]
+    for task in dict.fromkeys(run.task for run in runs):
+        lines += _published(task)
     return "\n".join(lines) + "\n"
 
 
-def _head(*names: str) -> list[str]:
-    return [_line(*names), "|" + "---|" * len(names)]
-
-
-def _line(*cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def _costs(found: dict[str, float] | None, names: Sequence[str] = (*COUNTED, "seconds")) -> list[str]:
-    """A cell a cost; seconds are not known of a run that came from DVC's cache."""
-    if found is None:
-        return ["not reached"] * len(names)
-    return [f"{found[name]:.0f}" if name in found else "from the cache" for name in names]
-
-
-def _mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of the costs that all of them have."""
-    return {name: sum(c[name] for c in costs) / len(costs) for name in costs[0] if all(name in c for c in costs)}
-
-
-def _groups(runs: list[Finished]) -> dict[tuple[str, str], list[Finished]]:
-    found: dict[tuple[str, str], list[Finished]] = {}
-    for run in runs:
-        found.setdefault((run.task, run.method), []).append(run)
-    return found
-
-
-def _means(runs: list[Finished], resamples: int):
-    """Each method's mean test accuracy over seeds, its paired difference to the base, and its mean cost."""
-    for (task, method), group in _groups(runs).items():
-        gaps = []
-        for run in group:
-            base, best = (run.tested[side]["per_problem"] for side in ("base", "best"))
-            gaps.append([best[name] - base[name] for name in sorted(best)])
-        accuracy = sum(run.tested["best"]["accuracy"] for run in group) / len(group)
-        cost = _mean_cost([run.costs()[run.selected["update"]] for run in group])
-        yield task, method, len(group), accuracy, paired_over_seeds(gaps, resamples), cost
-
-
-def _curve(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
-    """Mean accuracy over seeds and mean cost at each checkpoint that all of them have."""
-    curves = [dict(run.points()) for run in group]
-    shared = [update for update in curves[0] if all(update in curve for curve in curves)]
-    costs = [run.costs() for run in group]
-    return [(sum(c[u] for c in curves) / len(group), _mean_cost([c[u] for c in costs])) for u in sorted(shared)]
+def _published(task: str) -> list[str]:
+    """The paper's rows of this task, told apart: another base, and chosen on the test set."""
+    known = published()
+    rows = {method: tasks[task] for method, tasks in known["methods"].items() if task in tasks}
+    told = "the best of 20 checkpoints on the test set"
+    lines = ["", f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %, {told} ({known['source']}).", ""]
+    lines += head("task", "method", *(f"length {n}" for n in known["lengths"][task]), "update")
+    lines += [line(task, method, *row["accuracy"], row.get("updates", "not told")) for method, row in rows.items()]
+    return lines
 
 
 def _reached(runs: list[Finished]):
     """For every method of a task that the baseline ran on: the cost at which its mean curve has the baseline's best."""
-    groups = _groups(runs)
-    for (task, method), group in groups.items():
-        if (task, BASELINE) in groups:
-            best = max(accuracy for accuracy, _ in _curve(groups[task, BASELINE]))
-            yield task, method, best, next((cost for accuracy, cost in _curve(group) if accuracy >= best), None)
-
-
-def _gap(mean: float, interval: Sequence[float]) -> str:
-    return f"{100 * mean:+.1f} [{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
+    found = groups(runs)
+    for (task, method), group in found.items():
+        if (task, BASELINE) in found:
+            best = max(accuracy for accuracy, _ in mean_curve(found[task, BASELINE]))
+            yield task, method, best, next((cost for accuracy, cost in mean_curve(group) if accuracy >= best), None)
 
 
 def _pairs(runs: list[Finished], resamples: int):
     """Every two methods of a task: the mean difference over seeds and problems, and its bootstrap interval."""
-    scores = {(run.task, run.method, run.seed): run.tested["best"]["per_problem"] for run in runs}
-    for task in dict.fromkeys(run.task for run in runs):
-        methods = dict.fromkeys(run.method for run in runs if run.task == task)
-        for a, b in combinations(methods, 2):
-            seeds = [s for t, m, s in scores if (t, m) == (task, a) and (task, b, s) in scores]
-            if seeds:
-                names = sorted(scores[task, a, seeds[0]])
-                gaps = [[scores[task, a, s][name] - scores[task, b, s][name] for name in names] for s in seeds]
-                yield task, a, b, len(seeds), *paired_over_seeds(gaps, resamples)
+    found = groups(runs)
+    for (task, a), (other, b) in combinations(found, 2):
+        gaps = gaps_of(found[task, a], found[other, b]) if task == other else []
+        if gaps:
+            yield task, a, b, len(gaps), *paired_over_seeds(gaps, resamples)
 
 
 def draw(runs: list[Finished], path: Path) -> None:
-    """Accuracy on the selection split against updates, rollouts and seconds; a colour a method, a line a seed, a row a task."""
-    tasks, methods = (list(dict.fromkeys(names)) for names in zip(*((run.task, run.method) for run in runs), strict=True))
+    """Accuracy on the selection split against updates, rollouts and seconds (paper, Fig. 1), a row a task, a colour a method.
+
+    Thin: each seed; thick: their mean.
+    """
+    found = groups(runs)
+    tasks, methods = (list(dict.fromkeys(names)) for names in zip(*found, strict=True))
     figure, axes = axes_of(len(tasks), len(COSTS), (5 * len(COSTS), 3.6 * len(tasks)))
     for (row, task), (column, cost) in product(enumerate(tasks), enumerate(COSTS)):
         axis = axes[row][column]
-        for run in (run for run in runs if run.task == task):
-            points = run.curve(cost)
-            if points:
-                label = run.method if run.method not in axis.get_legend_handles_labels()[1] else None
-                axis.plot(*zip(*points, strict=True), marker="o", ms=3, color=f"C{methods.index(run.method)}", label=label)
+        for method in (method for of, method in found if of == task):
+            draw_group(axis, found[task, method], cost, f"C{methods.index(method)}", method)
         axis.set(xlabel=cost, title=task)
         if not axis.lines:
             axis.text(0.5, 0.5, "not recorded: from DVC's cache", ha="center", transform=axis.transAxes)
@@ -226,9 +178,4 @@ def draw(runs: list[Finished], path: Path) -> None:
 
 def print_comparison(params: Params, names: Sequence[str], out: Path) -> None:
     """The table, rendered for a terminal."""
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    text = compare(params, names, out)
-    console = Console()
-    console.print(Markdown(text) if console.is_terminal else text, markup=False, highlight=False)
+    print_markdown(compare(params, names, out))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dopsd import checkpoint
-from dopsd.config import Params
+from dopsd.config import Params, kind_of
 from dopsd.progress import WORK
 from dopsd.tasks.storage import DATA, PROMPT
 
@@ -72,9 +72,9 @@ def base_files(params: Params) -> list[Path]:
 
 def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
     """work/train-<hash of settings, data, base and code>: another setting never finds this run's checkpoints."""
-    dump = params.of(method).model_dump()
+    dump, kind = params.of(method).model_dump(), kind_of(method)
     sections = {name: dump[name] for name in ("model", "sampling", "train")}
-    sections |= {"task": task, "seed": seed, "method": method, method: dump["method"][method]}
+    sections |= {"task": task, "seed": seed, "method": kind, kind: dump["method"][kind]}  # variants that agree share it
     if params.model.attention == "auto":
         from dopsd.models.loading import resolved  # heavy, and seldom needed
 
@@ -82,7 +82,7 @@ def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
     sections |= {"scoring": dump["data"][task]["scoring"]}
     prompt = dump["data"][task]["prompt_file"]
     files = [*data_files(task, "train"), *base_files(params), *([Path(prompt)] if prompt else [])]
-    code = ("dopsd.stages.train", f"dopsd.tasks.{task}", f"dopsd.methods.{method}")
+    code = ("dopsd.stages.train", f"dopsd.tasks.{task}", f"dopsd.methods.{kind}")
     return WORK / f"train-{checkpoint.fingerprint(sections, files, *code)}"
 
 

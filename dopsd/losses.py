@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from dopsd.batches import MaskedTexts, Pairs, Unmasking
 from dopsd.types import Policy
@@ -114,22 +115,34 @@ def policy_gradient(
     return kl_weight * kl - gain, (kept * advantage < ratio * advantage).float(), kl
 
 
-def likelihood_bound(policy: Policy, batch: Pairs) -> Tensor:
+def likelihood_bound(policy: Policy, batch: Pairs, most: int) -> Tensor:
     """Estimated lower bound of ln p(completion | prompt), in nats, for both completions of every pair. -> [B, 2].
 
     Mean over the N masks of L / l times the sum of ln p at the l masked tokens (LLaDA, Eq. 6; LLaDA 1.5, section 3.1).
+    `most` sequences stand in memory at once (two a pair at least): other masks are computed again in the backward pass.
     """
-    size, sides, draws, length = batch.predicted.shape
-    targets = batch.targets[:, :, None].expand(-1, -1, draws, -1).reshape(-1, length)  # [B*2*N, G]
-    predicted = batch.predicted.view(-1, length)
+    size, sides, draws, _ = batch.predicted.shape
+    at_once = max(1, most // (size * sides))
+    parts = batch.predicted.split(at_once, dim=2)
+    if len(parts) == 1:
+        return _weighted(policy, batch, batch.predicted).sum(-1) / draws
+    sums = [checkpoint(_weighted, policy, batch, part, use_reentrant=False).sum(-1) for part in parts]
+    return torch.stack(sums).sum(0) / draws
+
+
+def _weighted(policy: Policy, batch: Pairs, predicted: Tensor) -> Tensor:
+    """L / l times the sum of ln p at the masked tokens, for each of these masks. [B, 2, n, G] -> [B, 2, n]."""
+    size, sides, draws, length = predicted.shape
+    targets = batch.targets[:, :, None].expand(-1, -1, draws, -1).reshape(-1, length)  # [B*2*n, G]
+    weight = batch.length[:, :, None] / predicted.sum(-1)  # [B, 2, n]
+    predicted = predicted.reshape(-1, length)
     prompt, real = (x.repeat_interleave(sides * draws, 0) for x in (batch.prompt, batch.mask))
     ids = torch.cat([prompt, torch.where(predicted, policy.mask_id, targets)], 1)
     mask = torch.cat([real, torch.ones_like(predicted)], 1)
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]
     each = -masked_cross_entropy(policy.head(hidden[predicted]), targets[predicted])  # [masked]
     sums = torch.zeros(len(targets), dtype=each.dtype, device=each.device).index_add(0, predicted.nonzero()[:, 0], each)
-    weight = batch.length[:, :, None] / batch.predicted.sum(-1)  # [B, 2, N], L / l
-    return (sums.view(size, sides, draws) * weight).mean(-1)
+    return sums.view(size, sides, draws) * weight
 
 
 def preference(bounds: Tensor, reference: Tensor, beta: float) -> tuple[Tensor, Tensor]:

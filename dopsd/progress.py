@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +42,17 @@ def read_json(path: Path, made_by: str) -> Any:
     if not path.is_file():
         raise DopsdError(f"{path}: no such file; run `{made_by}` for this task, method and seed first")
     return json.loads(path.read_text())
+
+
+@contextlib.contextmanager
+def fresh_folder(path: Path) -> Iterator[Path]:
+    """A folder to write in that takes the place of `path` when all of it is written."""
+    half = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(half, ignore_errors=True)
+    half.mkdir(parents=True)
+    yield half
+    shutil.rmtree(path, ignore_errors=True)
+    half.rename(path)
 
 
 def _clock(seconds: float) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd import tracking, views
 from dopsd.card import Origin, card, commit, data_digests
 from dopsd.checkpoint import ADAPTER
-from dopsd.config import Params
+from dopsd.config import Params, kind_of
 from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import LOG, PUBLISHED, Cell, cell_folder, read_log, read_table, report_folder, scratch_folder
 from dopsd.progress import say, write_json
@@ -221,7 +221,12 @@ def _register(params: Params, client: MlflowClient, cell: Tracked, chosen: dict[
 def identity(params: Params, task: str, method: str, seed: int) -> Identity:
     """The MLflow run of this cell: the same names of tags and parameters for every method."""
     dump = params.of(method).model_dump()
-    sections = {"sampling": dump["sampling"], "train": dump["train"], "model": dump["model"], "method": dump["method"][method]}
+    sections = {
+        "sampling": dump["sampling"],
+        "train": dump["train"],
+        "model": dump["model"],
+        "method": dump["method"][kind_of(method)],
+    }
     values = {f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"}
     values |= {f"lora.{k}": v for k, v in dump["train"]["lora"].items()}
     tags = {"task": task, "method": method, "seed": str(seed), "model": params.model.path, "source": "trained"}

@@ -6,8 +6,6 @@ alone, so all seeds share one file; who needs a problem that is not there record
 
 from __future__ import annotations
 
-import fcntl
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from dopsd.checkpoint import fingerprint
 from dopsd.config import D3llm, Params
 from dopsd.keyed import text_key
 from dopsd.layout import base_files, data_files
+from dopsd.lines import append_lines, read_lines
 from dopsd.progress import WORK, Progress
 from dopsd.sampling import Decoding, Draw, denoise_all
 from dopsd.scoring import Asked, decoding
@@ -46,12 +45,7 @@ class Recorder:
         files = [*data_files(task.name, "train"), *base_files(params)]
         code = ("dopsd.recording", "dopsd.models", f"dopsd.tasks.{task.name}")
         self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
-        self.known: dict[str, Recorded] = {}
-        self._read()
-
-    def _read(self) -> None:
-        lines = self.path.read_text().splitlines(keepends=True) if self.path.is_file() else []
-        found = [Recorded(**json.loads(line)) for line in lines if line.endswith("\n")]
+        found = [Recorded(**line) for line in read_lines(self.path)]
         self.known = {item.problem_id: item for item in found}
 
     def _decoding(self, temperature: float) -> Decoding:
@@ -67,7 +61,7 @@ class Recorder:
             with self.policy.reference():
                 found = self._try(missing, progress)
             self.known |= {item.problem_id: item for item in found}
-            self._append(found)
+            append_lines(self.path, [vars(item) for item in found])
         return [self.known[problem.id] for problem in problems]
 
     def _try(self, problems: list[Problem], progress: Progress | None) -> list[Recorded]:
@@ -86,12 +80,6 @@ class Recorder:
             if not waiting:
                 break
         return [found[problem.id] for problem in problems]
-
-    def _append(self, found: Sequence[Recorded]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as out:
-            fcntl.flock(out, fcntl.LOCK_EX)  # ranks and seeds may record at once; a line that is there twice is the same
-            out.write("".join(json.dumps(vars(item)) + "\n" for item in found))
 
 
 def all_of(params: Params, config: D3llm, task: Task, policy: Policy, chunk: int = 256) -> Path:

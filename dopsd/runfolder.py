@@ -23,7 +23,7 @@ from dopsd.config import Params
 from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import LOG, read_log, scratch_folder, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
-from dopsd.progress import WORK, say, write_json
+from dopsd.progress import WORK, fresh_folder, say, write_json
 from dopsd.types import Sums
 
 if TYPE_CHECKING:
@@ -184,18 +184,14 @@ def _update_of(line: str) -> float:
 
 def publish_run(scratch: Path, out: Path, every: int) -> None:
     """Copy adapters and log to the stage's out, without timings or anything else that differs between two doors."""
-    half = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir(parents=True)
     whole = checkpoint.checkpoints(scratch)
-    for found in whole:
-        if found.update % every == 0 or found is whole[-1]:
-            target = half / f"step-{found.update:06d}"
-            target.mkdir()
-            for name in (checkpoint.ADAPTER, "adapter_config.json"):
-                shutil.copyfile(found.path / name, target / name)
-    shutil.rmtree(out, ignore_errors=True)
-    half.rename(out)
+    with fresh_folder(out) as half:
+        for found in whole:
+            if found.update % every == 0 or found is whole[-1]:
+                target = half / f"step-{found.update:06d}"
+                target.mkdir()
+                for name in (checkpoint.ADAPTER, "adapter_config.json"):
+                    shutil.copyfile(found.path / name, target / name)
     rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(scratch / LOG)]
     write_table(out.with_suffix(".csv"), rows)
     last = rows[-1]
@@ -220,9 +216,11 @@ def followed(task: str, method: str, seed: int, scratch: Path) -> Iterator[None]
 
 
 def clean(params: Params) -> None:
-    """Remove training folders that no cell of params.yaml's matrix would continue."""
-    m = params.matrix
+    """Remove training folders that no cell of params.yaml's matrix and no variant would continue."""
+    m, a = params.matrix, params.ablate
     current = {scratch_folder(params, t, n, s) for t in m.tasks for n in m.methods for s in m.seeds}
+    if a.task in m.tasks:
+        current |= {scratch_folder(params, a.task, n, s) for n in params.variants for s in a.seeds}
     gone = [folder for folder in sorted(WORK.glob("train-*")) if folder not in current]
     for folder in gone:
         shutil.rmtree(folder)

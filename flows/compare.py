@@ -34,7 +34,7 @@ def compare(
 
     Args:
         profiles: ready settings, a task each; empty: embedded, which is 4x4 Sudoku on a CPU
-        methods: methods to compare; empty: d_opsd and rft
+        methods: methods to compare; empty: d_opsd and diffu_grpo
         seeds: seeds of each; empty: 0, 1 and 2
         preset: of llada-8b profiles: `reference` is what the published code does, `paper` what the paper's equations say
         hardware: of llada-8b profiles: the GPUs of this worker
@@ -42,7 +42,7 @@ def compare(
         overrides: other keys of params.yaml by full name, and their values; for all profiles
     """
     shared = {"preset": preset, "hardware": hardware, "max_updates": max_updates, "overrides": overrides}
-    shared |= {"methods": methods or ["d_opsd", "rft"], "seeds": seeds or [0, 1, 2]}
+    shared |= {"methods": methods or ["d_opsd", "diffu_grpo"], "seeds": seeds or [0, 1, 2]}
     finished = [cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)]
     lay_side_by_side(finished)
     return finished

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import write_params
@@ -38,6 +40,22 @@ def test_advantages_of_a_group_add_up_to_nothing_and_every_iteration_has_its_own
     assert torch.equal(first.old, first.reference)  # the adapter still changes nothing
     assert first.weight.tolist() == first.counted.sum(1).tolist()
     assert loop.counters["trajectories"] == loop.counters["rollouts"] == 6
+
+
+def test_a_right_or_wrong_reward_gives_part_of_a_solution_nothing(project, monkeypatch):
+    """Of a group of three, one solves the puzzle and the others half of it: 1, 0 and 0, mean a third."""
+    from dopsd.scoring import Attempter
+    from dopsd.types import Verdict
+
+    sample = Attempter.sample
+
+    def graded(self, *given, **named):
+        marks = (Verdict("a", 0.5, False), Verdict("b", 1.0, True), Verdict("c", 0.5, False))
+        return [replace(group, verdicts=marks) for group in sample(self, *given, **named)]
+
+    monkeypatch.setattr(Attempter, "sample", graded)
+    _, (batch, *_) = collected(group_size=3, iterations=1, reward="correct")
+    assert batch.advantage.tolist() == pytest.approx([-1 / 3, 2 / 3, -1 / 3] * 2)
 
 
 def test_loss_and_gradient_are_those_of_the_literal_formula(project):

@@ -44,7 +44,7 @@ def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, c
 
 def test_a_mistake_in_params_yaml_is_a_row_of_the_table(project, capsys):
     path = Path("params.yaml")
-    path.write_text(path.read_text().replace("updates", "updats", 1))
+    path.write_text(path.read_text().replace("micro_batch_states", "micro_batch_state"))
     assert main(["doctor"]) == 1
     told = capsys.readouterr()
     assert "not ready: params" in told.err and "torch" in told.out

@@ -126,7 +126,9 @@ def test_each_profile_of_a_comparison_is_trained_and_all_are_compared(monkeypatc
     monkeypatch.setattr(comparing, "lay_side_by_side", compared.append)
     assert comparing.compare.fn(["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2) == ["embedded/0", "llada-8b-gsm8k/0"]
     assert compared == [["embedded/0", "llada-8b-gsm8k/0"]]
-    assert asked[1][1]["seeds"] == [3] and asked[1][1]["methods"] == ["d_opsd", "rft"] and asked[1][1]["max_updates"] == 2
+    assert (
+        asked[1][1]["seeds"] == [3] and asked[1][1]["methods"] == ["d_opsd", "diffu_grpo"] and asked[1][1]["max_updates"] == 2
+    )
 
 
 def test_a_fault_is_tried_again_and_a_mistake_is_not():

@@ -49,11 +49,25 @@ def test_value_and_gradient_are_those_of_the_literal_formula(kind: str, clip: fl
     assert torch.allclose(share, (terms > (clip or math.inf)).float().mean(-1))
 
 
-def test_reverse_and_forward_kl_agree_with_scipy():
-    s, t = logits(3, 4, 11), logits(4, 4, 11)
-    p, q = s.double().softmax(-1).numpy(), t.double().softmax(-1).numpy()
-    assert Divergence("reverse_kl")(s, t)[0].numpy() == pytest.approx(rel_entr(p, q).sum(-1), abs=1e-5)
-    assert Divergence("forward_kl")(s, t)[0].numpy() == pytest.approx(rel_entr(q, p).sum(-1), abs=1e-5)
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("top_k", [0, 4])
+def test_divergences_agree_with_scipy(clip: float | None, top_k: int):
+    s, t = logits(3, 5, 11), logits(4, 5, 11)
+    kept = t.topk(top_k or 11, -1).indices
+    p, q = (x.double().gather(-1, kept).softmax(-1).numpy() for x in (s, t))
+    m = 0.7 * p + 0.3 * q
+    terms = {"reverse_kl": rel_entr(p, q), "forward_kl": rel_entr(q, p), "jsd": 0.3 * rel_entr(q, m) + 0.7 * rel_entr(p, m)}
+    for kind, each in terms.items():
+        value, unclipped, _ = Divergence(kind, 0.3, top_k, clip)(s, t)
+        assert unclipped.numpy() == pytest.approx(each.sum(-1), abs=1e-5)
+        assert value.numpy() == pytest.approx(each.clip(max=clip).sum(-1), abs=1e-5)
+
+
+def test_divergences_agree_with_torch_distributions():
+    s, t = logits(3, 5, 11), logits(4, 5, 11)
+    p, q = torch.distributions.Categorical(logits=s), torch.distributions.Categorical(logits=t)
+    assert torch.allclose(Divergence("reverse_kl")(s, t)[0], torch.distributions.kl_divergence(p, q), atol=1e-5)
+    assert torch.allclose(Divergence("forward_kl")(s, t)[0], torch.distributions.kl_divergence(q, p), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,6 +25,13 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     adapter, data = sha256(tmp_path / ADAPTER), sha256(tmp_path / "data/sudoku/train.jsonl")
     metrics = (tmp_path / "runs/sudoku/base.json").read_bytes()
 
+    section = {"task": "sudoku", "method": "d_opsd", "seeds": [0], "run": [], "tables": {"clipping": ["same"]}}
+    w.write(ablate=section | {"variants": {"default": {}, "same": {"clip": None}}})
+    said = w.run("python", "-m", "dopsd", "ablate", "clipping")
+    assert "Running stage 'variant@default-0'" in said and "| same (params.yaml) |" in said
+    assert sha256(tmp_path / ADAPTER.replace("d_opsd", "d_opsd-default")) == adapter
+    assert "Running stage" not in w.run("python", "-m", "dopsd", "ablate", "clipping")
+
     w.write(train__learning_rate=2e-3)
     assert w.repro() == {"train", "evaluate", "select", "test", "report"}
     assert sha256(tmp_path / ADAPTER) != adapter

@@ -146,13 +146,6 @@ def test_sample_prints_every_step_and_the_verdict(project, capsys):
     assert "nowhere: no adapter_config.json" in capsys.readouterr().err
 
 
-def test_the_self_teacher_table_has_a_row_a_ratio(project, capsys):
-    assert main(["verify_teacher"]) == 0
-    table = json.loads(Path("reports/sudoku/teacher.json").read_text())
-    assert list(table) == sorted(table) and {"pass@1", "pass@8", "teacher at 0.25"} <= set(table)
-    assert all(row["interval"][0] <= row["accuracy"] <= row["interval"][1] for row in table.values())
-
-
 def test_a_model_folder_without_weights_is_said(project, capsys):
     write_params(model__path="nowhere")
     assert main(["train"]) == 2

@@ -63,7 +63,7 @@ def test_bound_and_loss_by_hand(fake_policy):
     prompt = torch.tensor([[1, 2]])
     batch = Pairs(prompt, prompt > 0, targets, predicted, torch.tensor([[4, 4]]), torch.zeros(1, 2), torch.ones(1))
     good, bad, other = math.log(0.91), math.log(0.01), math.log(0.1)
-    bounds = likelihood_bound(fake_policy, batch)
+    bounds = likelihood_bound(fake_policy, batch, 4)
     expected = [(4 * p + 2 * (p + other)) / 2 for p in (good, bad)]
     assert bounds[0].tolist() == pytest.approx(expected, rel=1e-5)
     loss, margin = preference(bounds, torch.tensor([[0.5, -0.5]]), 0.2)
@@ -87,3 +87,26 @@ def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
     found.total.backward()
     assert max(p.grad.abs().max().item() for p in loop.parameters.values()) > 0
     assert (batch.predicted.sum(-1) <= batch.length[:, :, None]).all()
+
+
+def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(project):
+    from dopsd.config import Lora, Model
+    from dopsd.models import load_policy
+
+    policy = load_policy(Model(path="base", dtype="float32"), Lora(r=4, alpha=4, dropout=0.0), 0)
+    draw = torch.Generator().manual_seed(0)
+    predicted = torch.rand(2, 2, 5, 8, generator=draw) < 0.5
+    predicted[..., 0] = True
+    targets, prompt = torch.randint(3, 9, (2, 2, 8), generator=draw), torch.randint(3, 9, (2, 4), generator=draw)
+    batch = Pairs(prompt, prompt > 0, targets, predicted, torch.full((2, 2), 8), torch.zeros(2, 2), torch.ones(2))
+    assert [len(part) for part in batch.split(20)] == [2] and [len(part) for part in batch.split(8)] == [1, 1]
+    found = []
+    for most in (20, 8, 1):
+        bounds = likelihood_bound(policy, batch, most)
+        policy.core.zero_grad()
+        (bounds * torch.tensor([1.0, -1.0])).sum().backward()
+        found.append((bounds.detach(), torch.cat([p.grad.flatten() for p in policy.trainable().values()])))
+    for bounds, gradient in found[1:]:
+        torch.testing.assert_close(bounds, found[0][0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(gradient, found[0][1], rtol=1e-4, atol=1e-6)
+    assert found[0][1].abs().max() > 0

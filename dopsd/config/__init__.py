@@ -5,9 +5,9 @@ Code defaults are the published d-OPSD settings (preset `reference`); params.yam
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
 from dopsd.config.data import CountdownData, Data, Gsm8kData, Math500Data, RowData, Source, SudokuData, TaskData
@@ -15,6 +15,7 @@ from dopsd.config.methods import ArOpsd, Attempts, D3llm, DiffuGrpo, DOpsd, Meth
 from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
 
 __all__ = [
+    "Ablate",
     "ArOpsd",
     "Attempts",
     "Count",
@@ -44,8 +45,12 @@ __all__ = [
     "SudokuData",
     "TaskData",
     "Train",
+    "VerifyTeacher",
     "Vrpo",
+    "kind_of",
 ]
+
+BETWEEN = "-"  # method-variant
 
 
 class Matrix(Section):
@@ -118,6 +123,46 @@ class Tracking(Section):
     registered_model: str = "dopsd"
 
 
+class Ablate(Section):
+    """One method's settings, a few changed at a time: what each variant changes, and which stand in one table."""
+
+    task: str = "sudoku"
+    method: str = "d_opsd"
+    seeds: list[Natural] = Field([0], min_length=1)
+    run: list[str] = Field([])
+    variants: dict[str, dict[str, Any]] = Field({"default": {}}, min_length=1)
+    tables: dict[str, list[str]] = Field({})
+
+    @model_validator(mode="after")
+    def names_exist(self) -> Self:
+        if self.variants.get("default") != {}:
+            raise ValueError("variants.default: expected {}: the settings as they stand in the method's section")
+        for key, value, section in (("task", self.task, Data), ("method", self.method, Methods)):
+            if value not in section.model_fields:
+                raise ValueError(f"{key}: {value}: unknown; there is {', '.join(sorted(section.model_fields))}")
+        lists = {f"tables.{name}": variants for name, variants in self.tables.items()} | {"run": self.run}
+        for name, variants in lists.items():
+            unknown = [variant for variant in variants if variant not in self.variants]
+            if unknown:
+                raise ValueError(f"{name}: expected names of ablate.variants, found {', '.join(unknown)}")
+        return self
+
+
+class VerifyTeacher(Section):
+    """Is the base better when it sees part of its own answer? `problems` training questions (paper, Table 1)."""
+
+    tasks: list[str] = Field([])
+    problems: Count = 500
+    attempts: Count = 8
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    reveal_ratios: list[Share] = Field([0.10, 0.25, 0.50], min_length=1)
+
+
+def kind_of(method: str) -> str:
+    """The method whose file computes it: of a variant `d_opsd-live_teacher` that is d_opsd."""
+    return method.partition(BETWEEN)[0]
+
+
 class Params(Section):
     matrix: Matrix = Matrix()
     data: Data = Data()
@@ -129,13 +174,44 @@ class Params(Section):
     evaluate: Evaluate
     select: Select = Select()
     launch: Launch = Launch()
+    verify_teacher: VerifyTeacher = VerifyTeacher()
+    ablate: Ablate = Ablate()
     tracking: Tracking = Tracking()
 
     def of(self, method: str) -> Self:
-        """These settings with what the method has of its own in section `train`."""
-        own: Own | None = getattr(vars(self.method)[method], "train", None)
-        changes = {name: value for name, value in vars(own or Own()).items() if value is not None}
-        return self.model_copy(update={"train": self.train.model_copy(update=changes)})
+        """These settings for a method or a variant: with what it changes in its own section and in section `train`."""
+        kind, _, variant = method.partition(BETWEEN)
+        config = self.changed(variant) if variant else vars(self.method)[kind]
+        own = {name: value for name, value in vars(config.train).items() if value is not None}
+        sections = {"method": self.method.model_copy(update={kind: config}), "train": self.train.model_copy(update=own)}
+        return self.model_copy(update=sections)
+
+    def changed(self, variant: str) -> Any:
+        """The settings of method ablate.method as this one of ablate.variants has them."""
+        config = vars(self.method)[self.ablate.method]
+        changes = self.ablate.variants[variant]
+        train = config.train.model_dump() | changes.get("train", {})
+        return type(config).model_validate(config.model_dump() | changes | {"train": train})
+
+    @property
+    def variants(self) -> list[str]:
+        return [f"{self.ablate.method}{BETWEEN}{name}" for name in self.ablate.variants]
+
+    @property
+    def methods(self) -> list[str]:
+        """Every name that a run may have: methods, and the variants of one."""
+        return sorted(type(self.method).model_fields) + self.variants
+
+    @model_validator(mode="after")
+    def variants_are_sound(self) -> Self:
+        for name in self.ablate.variants:
+            try:
+                self.changed(name)
+            except ValidationError as error:
+                fault = error.errors()[0]
+                key = ".".join(map(str, ("ablate.variants", name, *fault["loc"])))
+                raise ValueError(f"{key}: {fault['msg'].removeprefix('Value error, ')}, found {fault['input']!r}") from error
+        return self
 
     @model_validator(mode="after")
     def sections_agree(self) -> Self:

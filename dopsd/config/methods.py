@@ -17,6 +17,7 @@ class Own(Section):
     """What a method has of its own in section `train`; null: as it stands there."""
 
     updates: Count | None = None
+    checkpoint_every: Count | None = None
     prompts_per_collect: Count | None = None
     learning_rate: Positive | None = None
     schedule: Literal["constant", "cosine"] | None = None
@@ -36,6 +37,7 @@ class Attempts(Section):
     keep: Literal["correct", "all"] = "correct"
     skip_empty: bool = False
     denominator: Literal["prompts", "kept"] = "prompts"
+    train: Own = Own()
 
 
 class DOpsd(Attempts):
@@ -91,6 +93,7 @@ class DiffuGrpo(Section):
     clip_range: Positive = 0.5
     kl_weight: Weight = 0.04
     prompt_mask: Share = 0.15
+    reward: Literal["task", "correct"] = "task"
     train: Own = Own(learning_rate=3e-6, prompts_per_collect=16)
 
 

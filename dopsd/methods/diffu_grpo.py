@@ -55,14 +55,19 @@ class GroupRelative:
         collected = self.attempter.summary(policy, [self.attempter.scored(group) for group in groups])
         sums = collected.metrics
         for group in groups:
-            texts = [policy.decode(rollout.completion_ids) for rollout in group.rollouts]
-            rewards = [self.attempter.task.reward(group.problem, text) for text in texts]
+            rewards = self._rewards(policy, group)
             mean = sum(rewards) / len(rewards)
             found += [Rewarded(r, reward - mean) for r, reward in zip(group.rollouts, rewards, strict=True)]
             sums.add("reward", sum(rewards), len(rewards))
             sums.add("flat_groups", max(rewards) == min(rewards))
         self.collected = Collected(collected.counters | {"trajectories": len(found)}, sums)
         return found
+
+    def _rewards(self, policy: Policy, group: Tried) -> list[float]:
+        if self.config.reward == "correct":
+            return [float(verdict.correct) for verdict in group.verdicts]
+        texts = [policy.decode(rollout.completion_ids) for rollout in group.rollouts]
+        return [self.attempter.task.reward(group.problem, text) for text in texts]
 
     def _group(self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int) -> Group:
         """Completions all masked, each prompt token with probability `prompt_mask`, anew in every iteration."""

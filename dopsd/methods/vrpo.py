@@ -23,7 +23,8 @@ from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Tas
 def build(config: Vrpo, params: Params, task: Task, policy: Policy, seed: int) -> Preferences:
     t = config.temperature
     asked = Attempts(attempts=config.attempts, first_temperature=t, retry_temperature=t, keep="all")
-    return Preferences(config, Attempter(task, params.sampling, asked, params.model.prompt_style, seed))
+    attempter = Attempter(task, params.sampling, asked, params.model.prompt_style, seed)
+    return Preferences(config, attempter, params.train.micro_batch_states)
 
 
 class Preferences:
@@ -31,8 +32,8 @@ class Preferences:
 
     counts_failed = False
 
-    def __init__(self, config: Vrpo, attempter: Attempter) -> None:
-        self.config, self.attempter = config, attempter
+    def __init__(self, config: Vrpo, attempter: Attempter, most: int) -> None:
+        self.config, self.attempter, self.most = config, attempter, most
         self.collected = Collected({}, Sums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
@@ -56,13 +57,13 @@ class Preferences:
         nothing = torch.zeros(len(pairs), 2, device=targets.device)
         batch = Pairs(prompt, mask, targets, predicted, length, nothing, torch.ones(len(pairs), device=targets.device))
         with torch.no_grad(), policy.reference():
-            rows = max(1, self.attempter.sampling.batch_size // (2 * self.config.draws))
-            bounds = torch.cat([likelihood_bound(policy, part) for part in batch.split(rows)])
+            most = self.attempter.sampling.batch_size
+            bounds = torch.cat([likelihood_bound(policy, part, most) for part in batch.split(most)])
         return Pairs(**(batch.tensors() | {"reference": bounds}))
 
     def loss(self, policy: Policy, batch: Pairs) -> StepLoss:
         """Preference and, a little, fine-tuning on the preferred completion."""
-        bounds = likelihood_bound(policy, batch)  # [B, 2]
+        bounds = likelihood_bound(policy, batch, self.most)  # [B, 2]
         each, margin = preference(bounds, batch.reference, self.config.beta)
         tuned = -bounds[:, 0] / batch.length[:, 0]
         sums = Sums()

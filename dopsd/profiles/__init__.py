@@ -53,7 +53,10 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
         if value not in layers[option]:
             raise DopsdError(f"--{option.removesuffix('s')} {value}: unknown; there is {', '.join(layers[option])}")
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
-    raw["pretrain"] = resolve(EMBEDDED)["pretrain"]
+    raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}
+    raw["ablate"]["task"] = task
+    for method in raw["method"].values():
+        method["train"] = {key: value for key, value in method["train"].items() if value is not None}
     chosen = (layers["common"], layers["tasks"][task], layers["presets"][preset], layers["hardware"][hardware])
     for layer in chosen:
         merge(raw, {key: value for key, value in layer.items() if key != "protocol"})

@@ -7,7 +7,6 @@ rollouts (gen_length tokens, padded with end of text), as LLaDA's fine-tuning do
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from dopsd.losses import masked_diffusion_loss
 from dopsd.models import LlmPolicy
 from dopsd.models.llada import LladaForMaskedLM
 from dopsd.models.tiny import build_config, build_tokenizer
-from dopsd.progress import WORK, Progress
+from dopsd.progress import WORK, Progress, fresh_folder
 from dopsd.sampling import left_pad
 from dopsd.tasks import load_task
 from dopsd.tasks.storage import DATA
@@ -69,12 +68,9 @@ def initialise(model: nn.Module) -> None:
 
 
 def _write(policy: LlmPolicy, base: Path) -> None:
-    half = base.with_name(f".{base.name}.tmp")
-    shutil.rmtree(half, ignore_errors=True)
-    policy.core.save_pretrained(half)
-    policy.tokenizer.save_pretrained(half)
-    shutil.rmtree(base, ignore_errors=True)
-    half.rename(base)
+    with fresh_folder(base) as half:
+        policy.core.save_pretrained(half)
+        policy.tokenizer.save_pretrained(half)
 
 
 class Trainer:

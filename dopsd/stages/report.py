@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.config import Params
+from dopsd.drawing import axes_of, save_figure
 from dopsd.layout import cell_folder, read_table, report_folder
-from dopsd.progress import read_json, write_json
+from dopsd.progress import fresh_folder, read_json, write_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PNG = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
 COLOURS = ("lightgrey", "palegreen", "white", "orange")  # masked, committed now, known, shown to the teacher
 LEGIBLE = 64  # tokens whose text still fits their cells
 FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score", "completion_length", "student_entropy", "grad_norm")
@@ -22,39 +21,19 @@ FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score", "comple
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     cell, out = cell_folder(task_name, method_name, seed), report_folder(task_name, method_name, seed)
     tested = read_json(cell / "test" / "paired.json", "dopsd test")
-    half = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir(parents=True)
-    draw_accuracy(read_table(cell / "curve.csv"), tested, half / "accuracy.png")
-    draw_training(read_table(cell / "train.csv"), half / "training.png")
-    draw_overlap(read_table(cell / "train.csv"), half / "overlap.png")
-    draw_trajectory(read_json(cell / "test" / "trajectory.json", "dopsd test"), half / "trajectory.png")
-    found = tested["protocols"][tested["selected"]["protocol"]]
-    costs = read_json(cell / "train.json", "dopsd train")
-    write_json(half / "summary.json", {"costs": costs, "selected": tested["selected"]["update"], **_figures(found)})
-    shutil.rmtree(out, ignore_errors=True)
-    half.rename(out)
+    with fresh_folder(out) as half:
+        draw_accuracy(read_table(cell / "curve.csv"), tested, half / "accuracy.png")
+        draw_training(read_table(cell / "train.csv"), half / "training.png")
+        draw_overlap(read_table(cell / "train.csv"), half / "overlap.png")
+        draw_trajectory(read_json(cell / "test" / "trajectory.json", "dopsd test"), half / "trajectory.png")
+        found = tested["protocols"][tested["selected"]["protocol"]]
+        costs = read_json(cell / "train.json", "dopsd train")
+        write_json(half / "summary.json", {"costs": costs, "selected": tested["selected"]["update"], **_figures(found)})
 
 
 def _figures(found: dict[str, Any]) -> dict[str, Any]:
     sides = {side: {k: found[side][k] for k in ("accuracy", "interval", "whole", "n")} for side in ("base", "best")}
     return sides | {"paired": found["paired"]}
-
-
-def axes_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot.subplots(rows, columns, figsize=size, squeeze=False)
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot
-
-    figure.savefig(path, **PNG)
-    pyplot.close(figure)
 
 
 def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:

@@ -1,59 +1,99 @@
-"""`dopsd verify_teacher --task sudoku`: is the base a better model when it is shown part of its own answer?
+"""`dopsd verify-teacher --task sudoku`: is the base a better model when it is shown part of its own answer?
 
 Paper, Table 1 (method notes, section 4): pass@1 greedy, pass@8, and the self-teacher, which regenerates greedily with
-a share of the final answer's tokens in place, each block cleared when it is entered.
+a share of the final answer's tokens in place, each block cleared when it is entered. Training questions, the base.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dopsd.checkpoint import fingerprint
 from dopsd.config import Attempts, Params
-from dopsd.evaluations import Evaluator
+from dopsd.drawing import axes_of, save_figure
 from dopsd.keyed import fold, text_key, uniform
-from dopsd.layout import REPORTS
-from dopsd.progress import say, write_json
+from dopsd.layout import REPORTS, base_files, data_files
+from dopsd.lines import append_lines, read_lines
+from dopsd.models import LlmPolicy, load_policy
+from dopsd.progress import WORK, Progress, fresh_folder, say, write_json
 from dopsd.sampling import Draw, denoise_all
-from dopsd.scoring import Attempter, bootstrap, decoding
-from dopsd.types import Rollout, Scored
+from dopsd.scoring import Attempter, bootstrap, decoding, wilson
+from dopsd.tasks import load_task
+from dopsd.types import Problem, Rollout, Scored, Task
 
-RATIOS = (0.10, 0.25, 0.50)
+SPLIT = "train"
 
 
 def run(params: Params, task_name: str) -> dict[str, Any]:
-    evaluator = Evaluator(params, task_name, params.select.split)
-    policy, problems = evaluator.with_adapter(None), evaluator.problems
-    # the first attempt greedy, retries at 1.0; a graded task draws all eight at 1.0
-    first = 1.0 if evaluator.task.graded else 0.0
-    tries = Attempts(attempts=8, first_temperature=first, retry_temperature=1.0)
-    attempter = Attempter(evaluator.task, params.sampling, tries, params.model.prompt_style, 0)
-    ((greedy,),) = evaluator.reports("verify_teacher", [None], params.evaluate.protocols[params.select.protocol])
-    pass_1 = list(greedy["per_problem"].values())
-    tried = attempter.collect(policy, problems, 0)
-    rows = {"pass@1": pass_1, "pass@8": [item.verdict.score for item in tried]}
-    for ratio in RATIOS:
-        rows[f"teacher at {ratio:.2f}"] = _teacher_scores(evaluator, params, tried, ratio)
-    table = {
-        name: {"accuracy": sum(v) / len(v), "interval": bootstrap(v, params.evaluate.bootstrap)} for name, v in rows.items()
-    }
+    task = load_task(task_name, params.data)
+    found = Verification(params, task).complete()
+    table = {name: _figures([scores[name] for scores in found], task, params.evaluate.bootstrap) for name in found[0]}
     for name, row in table.items():
-        say(f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]  n = {len(problems)}")
-    write_json(REPORTS / task_name / "teacher.json", table)
+        say(f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]  n = {row['n']}")
+    with fresh_folder(REPORTS / task_name / "teacher") as half:
+        write_json(half / "teacher.json", table)
+        draw(table, f"{task_name}, base, {len(found)} training problems", half / "teacher.png")
     return table
 
 
-def _teacher_scores(evaluator: Evaluator, params: Params, tried: list[Scored], ratio: float) -> list[float]:
-    policy = evaluator.with_adapter(None)
-    draws = [
-        Draw(item.problem.id, 0, item.best.prompt_ids, 0, hints(item.best, ratio, policy.mask_id, policy.eos_id))
-        for item in tried
-    ]
-    answers = denoise_all(policy, draws, decoding(params.sampling))
-    found = zip(tried, answers, strict=True)
-    return [evaluator.task.verify(item.problem, policy.decode(r.completion_ids)).score for item, r in found]
+def _figures(values: list[float], task: Task, resamples: int) -> dict[str, Any]:
+    interval = bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
+    return {"accuracy": sum(values) / len(values), "interval": interval, "n": len(values)}
+
+
+class Verification:
+    """Scores of every problem, a line each in work/teacher/<fingerprint>.jsonl."""
+
+    def __init__(self, params: Params, task: Task) -> None:
+        self.params, self.task, self.settings = params, task, params.verify_teacher
+        self.problems = task.load(SPLIT)[: self.settings.problems]
+        sections = {"sampling": params.sampling.model_dump(exclude={"batch_size"}), "model": params.model.model_dump()}
+        sections |= {"verify_teacher": self.settings.model_dump(exclude={"problems"}), "task": task.name}
+        sections |= {"scoring": task.scoring, "instructions": task.instructions}
+        files = [*data_files(task.name, SPLIT), *base_files(params)]
+        code = ("dopsd.stages.verify_teacher", f"dopsd.tasks.{task.name}")
+        self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
+
+    @torch.no_grad()
+    def complete(self) -> list[dict[str, float]]:
+        """Scores by name of every problem, in order; a kill loses those of the wave under way."""
+        known = {line["id"]: line["scores"] for line in read_lines(self.path)}
+        missing = [problem for problem in self.problems if problem.id not in known]
+        wave = self.params.sampling.batch_size
+        with Progress("verify_teacher", len(missing), "problem") as progress:
+            policy = load_policy(self.params.model, self.params.train.lora, 0) if missing else None
+            for start in range(0, len(missing), wave):
+                found = self._scores(policy, missing[start : start + wave])
+                append_lines(self.path, [{"id": name, "scores": scores} for name, scores in found.items()])
+                known |= found
+                progress.step(len(found))
+        return [known[problem.id] for problem in self.problems]
+
+    def _scores(self, policy: LlmPolicy, problems: list[Problem]) -> dict[str, dict[str, float]]:
+        s = self.settings
+        greedy = self._collect(policy, problems, Attempts(attempts=1, first_temperature=0.0))
+        first = s.temperature if self.task.graded else 0.0  # a graded task draws all of them alike
+        tries = Attempts(attempts=s.attempts, first_temperature=first, retry_temperature=s.temperature)
+        tried = self._collect(policy, problems, tries)
+        found = {item.problem.id: {"pass@1": item.verdict.score} for item in greedy}
+        for item in tried:
+            found[item.problem.id][f"pass@{s.attempts}"] = item.verdict.score
+        for ratio in s.reveal_ratios:
+            draws = [
+                Draw(item.problem.id, 0, item.best.prompt_ids, 0, hints(item.best, ratio, policy.mask_id, policy.eos_id))
+                for item in tried
+            ]
+            for item, answer in zip(tried, denoise_all(policy, draws, decoding(self.params.sampling)), strict=True):
+                text = policy.decode(answer.completion_ids)
+                found[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(item.problem, text).score
+        return found
+
+    def _collect(self, policy: LlmPolicy, problems: list[Problem], tries: Attempts) -> list[Scored]:
+        return Attempter(self.task, self.params.sampling, tries, self.params.model.prompt_style, 0).collect(policy, problems, 0)
 
 
 def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
@@ -65,3 +105,16 @@ def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
     shown = torch.full_like(ids, mask_id)
     shown[chosen] = ids[chosen]
     return shown
+
+
+def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
+    """Accuracy with its 95% interval, a bar a row of the table."""
+    figure, axes = axes_of(1, 1, (1.3 * len(table) + 1, 3.6))
+    heights = [row["accuracy"] for row in table.values()]
+    spread = [[abs(row["interval"][i] - row["accuracy"]) for row in table.values()] for i in (0, 1)]
+    colours = ["orange" if name.startswith("teacher") else "tab:blue" for name in table]
+    axes[0][0].bar(list(table), heights, yerr=spread, color=colours, capsize=4)
+    for place, value in enumerate(heights):
+        axes[0][0].text(place, value / 2, f"{100 * value:.1f}", ha="center", va="center", color="white", weight="bold")
+    axes[0][0].set(ylabel="accuracy", title=title)
+    save_figure(figure, path)

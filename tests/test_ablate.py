@@ -1,0 +1,83 @@
+"""`dopsd ablate`: variants of a method, their settings, their table, and that DVC runs each once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cells import finished
+from conftest import small_params
+
+from dopsd import ablate
+from dopsd.cli import main
+from dopsd.config import Params, kind_of
+from dopsd.errors import DopsdError
+from dopsd.layout import scratch_folder
+from dopsd.params import checked
+
+VARIANTS = {
+    "default": {},
+    "live": {"teacher": "live"},
+    "fixed": {"teacher": "base"},
+    "short": {"train": {"updates": 2}, "attempts": 1},
+}
+
+
+def params(**changes: object) -> Params:
+    section = {"task": "sudoku", "method": "d_opsd", "seeds": [0, 1], "variants": VARIANTS}
+    section |= {"tables": {"teacher": ["fixed", "live"], "length": ["short"]}}
+    return checked(small_params(ablate=section | changes), "params.yaml")
+
+
+def test_a_variant_changes_its_keys_and_nothing_else():
+    own, varied = params().of("d_opsd"), params().of("d_opsd-short")
+    assert varied.method.d_opsd.attempts == 1 and varied.train.updates == 2
+    back = varied.method.d_opsd.model_copy(update={"attempts": own.method.d_opsd.attempts, "train": own.method.d_opsd.train})
+    assert back == own.method.d_opsd and varied.train.model_copy(update={"updates": own.train.updates}) == own.train
+    assert varied.of("d_opsd-short") == varied  # stages may ask twice
+    assert (kind_of("d_opsd-short"), kind_of("d_opsd")) == ("d_opsd", "d_opsd")
+
+
+def test_variants_that_agree_share_their_work(project):
+    folder = {name: scratch_folder(params(), "sudoku", name, 0) for name in ("d_opsd", "d_opsd-default", "d_opsd-fixed")}
+    assert len(set(folder.values())) == 1
+    assert scratch_folder(params(), "sudoku", "d_opsd-live", 0) not in folder.values()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"variants": VARIANTS | {"odd": {"techer": "live"}}}, "ablate.variants.odd.techer: Extra inputs"),
+        ({"variants": VARIANTS | {"odd": {"train": {"updates": 0}}}}, "ablate.variants.odd.train.updates: Input should be"),
+        ({"variants": {"default": {"teacher": "live"}}}, "variants.default: expected {}"),
+        ({"tables": {"teacher": ["base"]}}, "tables.teacher: expected names of ablate.variants, found base"),
+        ({"method": "ppo"}, "method: ppo: unknown; there is"),
+    ],
+)
+def test_a_wrong_section_is_one_line(changes, said):
+    with pytest.raises(DopsdError, match=said.replace("{", "\\{")):
+        params(**changes)
+
+
+def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finished("d_opsd-default", 0, {"a": 0.5, "b": 0.5})
+    finished("d_opsd-default", 1, {"a": 0.5, "b": 0.0})
+    finished("d_opsd-live", 0, {"a": 1.0, "b": 0.5})
+    finished("d_opsd-live", 1, {"a": 1.0, "b": 0.5})
+    lines = ablate.write(params(), "teacher").splitlines()
+    # by seed and problem: 0.5 and 0, then 0.5 and 0.5; every draw without an (a, 0) pair has 0.5
+    assert any(line.startswith("| live | 75.0 | +37.5 [+") and ", +50.0] | +50.0 [" in line for line in lines)
+    (first,) = (line for line in lines if line.startswith("| fixed (params.yaml) | 37.5 |  | +12.5 ["))
+    assert first.endswith("| 37.5 | 2 | 4 | from the cache |")
+    assert json.loads((ablate.OUT / "teacher" / "ablation.json").read_text())["live"]["over_first"][0] == 0.375
+
+
+def test_what_there_is_is_listed(project, capsys):
+    Path("params.yaml").write_text(json.dumps(params().model_dump()))
+    for words in (["ablate"], ["ablate", "reveal"]):
+        assert main(words) == 2
+        assert "teacher: fixed, live" in capsys.readouterr().err
+    assert main(["train", "--method", "d_opsd-odd"]) == 2
+    assert "--method d_opsd-odd: unknown" in capsys.readouterr().err
