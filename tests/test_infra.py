@@ -43,6 +43,12 @@ def test_every_command_of_ours_is_in_the_image():
     assert {word for word in words if word.startswith("dopsd-")} <= copied
 
 
+@pytest.mark.parametrize("file", ["local/services.py", "compose/worker.sh", "k8s/base/deploy.py"])
+def test_every_way_to_deploy_limits_the_pool_to_one_run(file):
+    words = re.findall(r"[\w-]+", (COMPOSE.parent / file).read_text().split("set-concurrency-limit")[1])
+    assert words[0] in ("POOL", "dopsd") and words[1] == "1"
+
+
 def test_only_the_uis_are_published_and_only_on_loopback():
     published = {name: service["ports"] for name, service in services().items() if "ports" in service}
     assert published == {"prefect": ["127.0.0.1:4200:4200"], "mlflow": ["127.0.0.1:5000:5000"]}
