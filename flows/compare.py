@@ -38,7 +38,7 @@ def compare(
         seeds: seeds of each; empty: 0, 1 and 2
         preset: of llada-8b profiles: `reference` is what the published code does, `paper` what the paper's equations say
         hardware: of llada-8b profiles: the GPUs of this worker
-        max_updates: number of updates (train.updates); empty: the profile's
+        max_updates: number of updates of every method (train.updates); empty: the profile's
         overrides: other keys of params.yaml by full name, and their values; for all profiles
     """
     shared = {"preset": preset, "hardware": hardware, "max_updates": max_updates, "overrides": overrides}

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from dopsd import profiles
 from dopsd.config import Params
 from dopsd.layout import Cell
+from dopsd.params import read_yaml
 
 Profile = Literal[
     "embedded", "llada-8b-gsm8k", "llada-8b-math500", "llada-8b-countdown", "llada-8b-sudoku", "params.yaml as it stands"
@@ -48,7 +49,12 @@ class Asked:
 def write(asked: Asked) -> list[str]:
     """params.yaml for this run, checked before it is written; a line for every key that changed."""
     profile = None if asked.profile == AS_IT_STANDS else asked.profile
-    return profiles.params(profile, asked.preset, asked.hardware, asked.changes, PARAMS, needs_files=True)
+    changes = asked.changes
+    if asked.max_updates:  # of every method, also of those that have a number of their own
+        raw = profiles.resolve(profile, asked.preset, asked.hardware) if profile else read_yaml(PARAMS)
+        own = [name for name, section in raw.get("method", {}).items() if (section.get("train") or {}).get("updates")]
+        changes += [f"method.{name}.train.updates={asked.max_updates}" for name in own]
+    return profiles.params(profile, asked.preset, asked.hardware, changes, PARAMS, needs_files=True)
 
 
 def cells(params: Params) -> list[Cell]:

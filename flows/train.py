@@ -51,7 +51,7 @@ def train(
         task: sudoku, gsm8k, math500 or countdown; empty: the profile's
         methods: methods to run, such as d_opsd and rft; empty: the profile's
         seeds: seeds to run; empty: the profile's
-        max_updates: number of updates (train.updates); empty: the profile's
+        max_updates: number of updates of every method (train.updates); empty: the profile's
         overrides: other keys of params.yaml by full name, and their values, such as {"train.learning_rate": 0.0005}
         evaluate_while_training: score checkpoints as they come; empty: where a GPU is left that training does not use
     """

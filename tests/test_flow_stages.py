@@ -53,6 +53,9 @@ def test_a_wrong_key_is_refused_before_params_yaml_is_touched(project):
         settings.write(Asked("llada-8b-gsm8k"))
     assert Path("params.yaml").read_bytes() == before
     assert settings.write(Asked(settings.AS_IT_STANDS, max_updates=6)) == ["train.updates: 4 -> 6"]
+    settings.write(Asked(settings.AS_IT_STANDS, overrides={"method.diffu_grpo.train.updates": 9}))
+    found = settings.write(Asked(settings.AS_IT_STANDS, max_updates=7))
+    assert sorted(found) == ["method.diffu_grpo.train.updates: 9 -> 7", "train.updates: 6 -> 7"]
 
 
 @pytest.fixture
