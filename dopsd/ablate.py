@@ -17,10 +17,23 @@ from dopsd.drawing import axes_of, save_figure
 from dopsd.errors import DopsdError
 from dopsd.finished import Finished, paired_over_seeds
 from dopsd.layout import REPORTS
-from dopsd.profiles import HARDWARE, PRESET
+from dopsd.profiles import HARDWARE, PRESET, published
 from dopsd.profiles import params as write_params
 from dopsd.progress import fresh_folder, say, write_json
-from dopsd.tables import RESAMPLED, cost_cells, draw_group, gap, gaps_of, head, line, means, percent, print_markdown
+from dopsd.tables import (
+    RESAMPLED,
+    chosen_on,
+    cost_cells,
+    draw_group,
+    gap,
+    gaps_of,
+    head,
+    line,
+    means,
+    percent,
+    print_markdown,
+    within,
+)
 
 DEFAULT = "default"
 OUT = REPORTS / "ablations"
@@ -80,18 +93,23 @@ def table(params: Params, name: str, rows: dict[str, list[Finished]]) -> tuple[s
     """Markdown and values: a row a variant, paired with the first row by problem and seed."""
     a, resamples = params.ablate, params.evaluate.bootstrap
     told = f"{a.method} on {a.task}, {len(a.seeds)} seed{'s' * (len(a.seeds) > 1)}, accuracy in %"
-    lines = [f"Ablation `{name}`: {told}. Chosen on {params.select.split}, tested once. {RESAMPLED}", ""]
-    lines += head(name, "trained", "minus the first row", "minus the base", "last checkpoint", "updates", "rollouts", "seconds")
     first, found = next(iter(rows.values())), {}
+    split, n = chosen_on(first[0]), first[0].tested["base"]["n"]
+    lines = [f"Ablation `{name}`: {told}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}", ""]
+    known = published()["ablations"].get(a.task, {})
+    columns = ["trained", "minus the first row", "minus the base", "last checkpoint", "updates", "rollouts", "seconds"]
+    lines += head(name, *columns, *(["PUBLISHED, not run here"] if known else []))
     for label, runs in rows.items():
         ((_, _, seeds, accuracy, over_base, cost),) = means(runs, resamples)
+        told = known.get(DEFAULT if runs is first else label, "")
         over_first = None if runs is first else paired_over_seeds(gaps_of(runs, first), resamples)
         last = sum(run.points()[-1][1] for run in runs) / len(runs)
         cells = [gap(*over_first) if over_first else "", gap(*over_base), percent(last)]
-        lines.append(line(label, percent(accuracy), *cells, *cost_cells(cost, ("updates", "rollouts", "seconds"))))
+        cells += [*cost_cells(cost, ("updates", "rollouts", "seconds")), *([told] if known else [])]
+        lines.append(line(label, within(*accuracy), *cells))
         found[label] = {"seeds": seeds, "trained": accuracy, "over_first": over_first, "over_base": over_base}
         found[label] |= {"last": last, "cost": cost}
-    note = f"`last checkpoint`: on {params.select.split}, where a collapse shows; costs are until the chosen checkpoint."
+    note = f"`last checkpoint`: on {split}, where a collapse shows; costs are until the chosen checkpoint."
     return "\n".join([*lines, "", note]) + "\n", found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 from dopsd.config import Params
 from dopsd.drawing import axes_of, save_figure
@@ -18,6 +19,7 @@ from dopsd.profiles import published
 from dopsd.progress import fresh_folder, read_json, say, write_json
 from dopsd.tables import (
     RESAMPLED,
+    chosen_on,
     cost_cells,
     draw_group,
     gap,
@@ -30,17 +32,17 @@ from dopsd.tables import (
     percent,
     print_markdown,
     row_of,
+    within,
 )
 
 OUT = REPORTS / "compare"
-BASELINE = "diffu_grpo"
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     """Table and figure of these runs (none: those of params.yaml's matrix that have ended) in `out`; the table's text."""
-    runs = [_named(params, name) for name in names] or _of_matrix(params)
+    runs = [_named(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     _check(runs)
-    text = table(runs, params.evaluate.bootstrap)
+    text = table(params, runs)
     with fresh_folder(out) as half:
         (half / "comparison.md").write_text(text)
         write_json(half / "comparison.json", {"runs": [row_of(run) for run in runs]})
@@ -66,7 +68,10 @@ def _of_matrix(params: Params) -> list[Finished]:
     others = [name for name in others if name not in map(str, every)]
     if others:
         say(f"compare: finished too, but not in params.yaml's matrix; name them to see them: {' '.join(others)}")
-    found = [run for run in every if (run.folder / "test" / "paired.json").is_file() and _is_current(params, run)]
+    ended = [run for run in every if (run.folder / "test" / "paired.json").is_file()]
+    if len(ended) < len(every):
+        say(f"compare: not finished yet: {' '.join(str(run) for run in every if run not in ended)}")
+    found = [run for run in ended if _is_current(params, run)]
     if not found:
         raise DopsdError("compare: no finished run of params.yaml's matrix; `dvc repro` makes them")
     return found
@@ -87,40 +92,47 @@ def _check(runs: list[Finished]) -> None:
     for run in runs:
         one, other = (_tested_on(each) for each in (first.setdefault(run.task, run), run))
         if one != other:
-            what = "protocols" if one[0] != other[0] else "problems"
+            what = next(name for name in one if one[name] != other[name])
             raise DopsdError(
-                f"compare: {first[run.task]} and {run} were tested on different {what}: run both with the same data and "
-                "evaluate sections of params.yaml, or name only runs that belong together"
+                f"compare: {first[run.task]} and {run} have different {what}: run both with the same data, model, evaluate and "
+                "select sections of params.yaml, or name only runs that belong together"
             )
 
 
-def _tested_on(run: Finished) -> tuple[str, list[str]]:
-    problems = sorted(run.tested["best"]["per_problem"])
-    return run.selected["protocol"], problems
+def _tested_on(run: Finished) -> dict[str, Any]:
+    """What must agree for runs to be laid side by side, by what it is called."""
+    base, chosen = run.tested["base"], run.selected
+    found: dict[str, Any] = {"protocols": (chosen["protocol"], base["protocol"]), "problems": sorted(base["per_problem"])}
+    return found | {"answers of the base": base["per_problem"], "selection splits": chosen["split"]}
 
 
-def table(runs: list[Finished], resamples: int) -> str:
+def table(params: Params, runs: list[Finished]) -> str:
     """Markdown: a row a run, a row a method, methods against each other, and what reaching a baseline's best cost."""
-    lines = ["Accuracy on test in %, paired difference to the base [95% interval], cost until the selected checkpoint.", ""]
-    lines += head("run", "base", "trained", "difference", "update", *COUNTED, "seconds")
+    resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
+    splits = " and ".join(dict.fromkeys(chosen_on(run) for run in runs))
+    told = "Accuracy on test in % [95% interval] and paired difference to the base; costs until the checkpoint"
+    lines = [f"{told}, which was chosen on {splits}.", ""]
+    lines += head("run", "n", "base", "trained", "difference", "update", *COUNTED, "seconds")
     rows = [row_of(run) for run in runs]
     for row in rows:
-        sides = [percent(row["base"]), percent(row["trained"]), gap(row["difference"], row["interval"])]
-        lines.append(line(row["run"], *sides, row["update"], *cost_cells(row)))
+        sides = [within(row["base"], row["base_interval"]), within(row["trained"], row["trained_interval"])]
+        difference = gap(row["difference"], row["interval"])
+        lines.append(line(row["run"], row["n"], *sides, difference, row["update"], *cost_cells(row)))
     lines += ["", f"Means over seeds, costs too. {RESAMPLED}", ""]
     lines += head("task", "method", "seeds", "trained", "difference", *COUNTED, "seconds")
     for task, method, n, accuracy, over_base, cost in means(runs, resamples):
-        lines.append(line(task, method, n, percent(accuracy), gap(*over_base), *cost_cells(cost)))
+        lines.append(line(task, method, n, within(*accuracy), gap(*over_base), *cost_cells(cost)))
     pairs = list(_pairs(runs, resamples))
     if pairs:
         lines += ["", f"Methods against each other over the seeds that both have, paired by problem. {RESAMPLED}", ""]
         lines += head("task", "first", "second", "seeds", "first - second")
         lines += [line(task, a, b, n, gap(mean, interval)) for task, a, b, n, mean, interval in pairs]
-    reached = list(_reached(runs))
+    reached = list(_reached(runs, baseline))
     if reached:
-        lines += ["", f"Where the mean curve on the selection split comes up to the best of `{BASELINE}`'s:", ""]
-        lines += head("task", "method", "best to reach", *COSTS)
-        lines += [line(task, method, percent(best), *cost_cells(cost, COSTS)) for task, method, best, cost in reached]
+        told = f"The checkpoint at which the mean curve on the selection split first has the best of `{baseline}`'s"
+        lines += ["", f"{told}, over the seeds that both have:", ""]
+        lines += head("task", "method", "seeds", "best to reach", *COSTS)
+        lines += [line(task, method, n, percent(best), *cost_cells(cost, COSTS)) for task, method, n, best, cost in reached]
     for task in dict.fromkeys(run.task for run in runs):
         lines += _published(task)
     return "\n".join(lines) + "\n"
@@ -133,17 +145,22 @@ def _published(task: str) -> list[str]:
     told = "the best of 20 checkpoints on the test set"
     lines = ["", f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %, {told} ({known['source']}).", ""]
     lines += head("task", "method", *(f"length {n}" for n in known["lengths"][task]), "update")
-    lines += [line(task, method, *row["accuracy"], row.get("updates", "not told")) for method, row in rows.items()]
+    for method, row in rows.items():
+        missing = ["not told"] * (len(known["lengths"][task]) - len(row["accuracy"]))
+        lines.append(line(task, method, *row["accuracy"], *missing, row.get("updates", "not told")))
     return lines
 
 
-def _reached(runs: list[Finished]):
+def _reached(runs: list[Finished], baseline: str):
     """For every method of a task that the baseline ran on: the cost at which its mean curve has the baseline's best."""
     found = groups(runs)
     for (task, method), group in found.items():
-        if (task, BASELINE) in found:
-            best = max(accuracy for accuracy, _ in mean_curve(found[task, BASELINE]))
-            yield task, method, best, next((cost for accuracy, cost in mean_curve(group) if accuracy >= best), None)
+        seeds = {run.seed for run in group} & {run.seed for run in found.get((task, baseline), [])}
+        if seeds:
+            ours, theirs = ([run for run in side if run.seed in seeds] for side in (group, found[task, baseline]))
+            best = max(accuracy for accuracy, _ in mean_curve(theirs)[1:])  # the first is the base
+            cost = next((cost for accuracy, cost in mean_curve(ours)[1:] if accuracy >= best), None)
+            yield task, method, len(seeds), best, cost
 
 
 def _pairs(runs: list[Finished], resamples: int):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dopsd import checkpoint
-from dopsd.config import Params, kind_of
+from dopsd.config import Params, Source, kind_of
 from dopsd.progress import WORK
 from dopsd.tasks.storage import DATA, PROMPT
 
@@ -70,6 +70,12 @@ def base_files(params: Params) -> list[Path]:
     return sorted(path for path in Path(params.model.path).glob("*") if path.is_file())
 
 
+def sources_of(params: Params, method: str) -> dict[str, str]:
+    """Files or hub names that the method's own section names, by key."""
+    section = vars(vars(params.of(method).method)[kind_of(method)])
+    return {f"method.{method}.{key}.path": value.path for key, value in section.items() if isinstance(value, Source)}
+
+
 def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
     """work/train-<hash of settings, data, base and code>: another setting never finds this run's checkpoints."""
     dump, kind = params.of(method).model_dump(), kind_of(method)
@@ -82,6 +88,7 @@ def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
     sections |= {"scoring": dump["data"][task]["scoring"]}
     prompt = dump["data"][task]["prompt_file"]
     files = [*data_files(task, "train"), *base_files(params), *([Path(prompt)] if prompt else [])]
+    files += [path for source in sources_of(params, method).values() if (path := Path(source)).is_file()]
     code = ("dopsd.stages.train", f"dopsd.tasks.{task}", f"dopsd.methods.{kind}")
     return WORK / f"train-{checkpoint.fingerprint(sections, files, *code)}"
 

@@ -1,4 +1,4 @@
-"""Divergences and masked cross-entropy: pure functions of tensors."""
+"""Divergences, cross-entropies, clipped ratios and likelihood bounds, of tensors or of one forward of a policy."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def _weighted(policy: Policy, batch: Pairs, predicted: Tensor) -> Tensor:
     weight = batch.length[:, :, None] / predicted.sum(-1)  # [B, 2, n]
     predicted = predicted.reshape(-1, length)
     prompt, real = (x.repeat_interleave(sides * draws, 0) for x in (batch.prompt, batch.mask))
-    ids = torch.cat([prompt, torch.where(predicted, policy.mask_id, targets)], 1)
+    after = torch.arange(length, device=targets.device) >= batch.length.flatten().repeat_interleave(draws)[:, None]
+    ids = torch.cat([prompt, torch.where(predicted | after, policy.mask_id, targets)], 1)  # the tail would tell the end
     mask = torch.cat([real, torch.ones_like(predicted)], 1)
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]
     each = -masked_cross_entropy(policy.head(hidden[predicted]), targets[predicted])  # [masked]

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from ruamel.yaml import YAML, YAMLError
 
-from dopsd.config import Params, Section
+from dopsd.config import Params, Section, Source
 from dopsd.errors import DopsdError
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -67,6 +67,10 @@ def missing_files(params: Params) -> list[str]:
         for split in ("train", "test"):
             if isinstance(section[split], dict) and Path(section[split]["path"]).suffix in FILES:
                 named[f"data.{task}.{split}.path"] = section[split]["path"]
+    for method in params.matrix.methods:
+        for key, value in vars(vars(params.method)[method]).items():
+            if isinstance(value, Source) and Path(value.path).suffix in FILES:
+                named[f"method.{method}.{key}.path"] = value.path
     if not params.pretrain.tasks:
         named["model.path"] = f"{params.model.path}/config.json"
     return [f"{key}: {file}" for key, file in named.items() if not Path(file).is_file()]

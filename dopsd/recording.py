@@ -22,8 +22,6 @@ from dopsd.sampling import Decoding, Draw, denoise_all
 from dopsd.scoring import Asked, decoding
 from dopsd.types import Policy, Problem, Task
 
-STEP = 0.1  # warmer at every try
-
 
 @dataclass(frozen=True)
 class Recorded:
@@ -41,7 +39,13 @@ class Recorder:
     def __init__(self, params: Params, config: D3llm, task: Task, policy: Policy) -> None:
         self.params, self.config, self.task, self.policy = params, config, task, policy
         sections = {"sampling": params.sampling.model_dump(exclude={"batch_size"}), "model": params.model.model_dump()}
-        sections |= {"tries": config.tries, "task": task.name, "scoring": task.scoring, "instructions": task.instructions}
+        sections |= {
+            "tries": config.tries,
+            "warmer": config.warmer,
+            "task": task.name,
+            "scoring": task.scoring,
+            "instructions": task.instructions,
+        }
         files = [*data_files(task.name, "train"), *base_files(params)]
         code = ("dopsd.recording", "dopsd.models", f"dopsd.tasks.{task.name}")
         self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
@@ -70,7 +74,8 @@ class Recorder:
         found: dict[str, Recorded] = {}
         for n in range(self.config.tries):
             draws = [Draw(p.id, n, ids, text_key("record", p.id, n)) for p, ids in waiting]
-            for (problem, _), rollout in zip(waiting, denoise_all(self.policy, draws, self._decoding(n * STEP)), strict=True):
+            rollouts = denoise_all(self.policy, draws, self._decoding(n * self.config.warmer))
+            for (problem, _), rollout in zip(waiting, rollouts, strict=True):
                 is_right = self.task.verify(problem, self.policy.decode(rollout.completion_ids)).correct
                 found[problem.id] = Recorded(problem.id, rollout.revealed_at.tolist(), n + 1, is_right)
             before = len(waiting)

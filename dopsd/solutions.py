@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from torch import Tensor
 from torch.nn.functional import pad
 
 from dopsd.errors import DopsdError
-from dopsd.types import Problem, Task
+from dopsd.progress import say
+from dopsd.types import Policy, Problem, Task
 
 
 def solution(task: Task, problem: Problem, method: str) -> str:
@@ -19,9 +23,28 @@ def solution(task: Task, problem: Problem, method: str) -> str:
     if hasattr(task, "worked_solution"):
         return task.worked_solution(problem, True)
     raise DopsdError(
-        f"{method}: {task.name} problem {problem.id} has no reference solution; {method} runs on tasks that have them "
-        "(gsm8k, math500, and sudoku's worked ones)"
+        f"{method}: {task.name} problem {problem.id} has no reference solution; leave {method} out of matrix.methods, or "
+        "the problem out of the data"
     )
+
+
+@dataclass
+class Solutions:
+    """Solutions of a task's problems as tokens of one length; says once that some are cut."""
+
+    task: Task
+    method: str
+    length: int
+    is_told: bool = False
+
+    def of(self, policy: Policy, problems: Sequence[Problem]) -> list[Tensor]:
+        """[G] each: the solution, the rest end of text."""
+        tokens = [policy.tokens(solution(self.task, problem, self.method)) for problem in problems]
+        longest = max(map(len, tokens))
+        if longest > self.length and not self.is_told:
+            self.is_told = True
+            say(f"{self.method}: some solutions are cut, end and answer too: one has {longest} tokens of {self.length}")
+        return [padded(found, self.length, policy.eos_id) for found in tokens]
 
 
 def padded(tokens: Tensor, length: int, eos_id: int) -> Tensor:

@@ -20,7 +20,9 @@ def row_of(run: Finished) -> dict[str, Any]:
     return {
         "run": str(run),
         "base": tested["base"]["accuracy"],
+        "base_interval": tested["base"]["interval"],
         "trained": tested["best"]["accuracy"],
+        "trained_interval": tested["best"]["interval"],
         "difference": tested["paired"]["difference"],
         "interval": tested["paired"]["interval"],
         "n": tested["base"]["n"],
@@ -60,15 +62,25 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
+def within(mean: float, interval: Sequence[float]) -> str:
+    return f"{percent(mean)} [{percent(interval[0])}, {percent(interval[1])}]"
+
+
+def chosen_on(run: Finished) -> str:
+    """The split that chose the checkpoint, in capitals where that is the test set itself (the paper's rule)."""
+    return "THE TEST SET ITSELF" if run.selected["split"] == "test" else run.selected["split"]
+
+
 def gap(mean: float, interval: Sequence[float]) -> str:
     return f"{100 * mean:+.1f} [{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
 
 
-def means(runs: list[Finished], resamples: int) -> Iterator[tuple[str, str, int, float, Difference, dict[str, float]]]:
+def means(runs: list[Finished], resamples: int) -> Iterator[tuple[str, str, int, Difference, Difference, dict[str, float]]]:
     """Each method's mean test accuracy over seeds, its paired difference to the base, and its mean cost."""
     for (task, method), group in groups(runs).items():
         gaps = [_minus(run.tested["best"], run.tested["base"]) for run in group]
-        accuracy = sum(run.tested["best"]["accuracy"] for run in group) / len(group)
+        scores = [run.tested["best"]["per_problem"] for run in group]
+        accuracy = paired_over_seeds([[of[name] for name in sorted(of)] for of in scores], resamples)
         cost = mean_cost([run.costs()[run.selected["update"]] for run in group])
         yield task, method, len(group), accuracy, paired_over_seeds(gaps, resamples), cost
 

@@ -13,15 +13,24 @@ def cost(update: int) -> dict[str, int]:
     return {"update": update, "count/rollouts": 2 * update, "count/trajectories": update, "count/sampled_tokens": 80 * update}
 
 
-def finished(method: str, seed: int, scores: dict[str, float], seconds: list[float] | None = None) -> None:
+def finished(
+    method: str,
+    seed: int,
+    scores: dict[str, float],
+    seconds: list[float] | None = None,
+    base_score: float = 0.25,
+    split: str = "validation",
+) -> None:
     """The files that a run of two updates, two rollouts each, leaves."""
     cell = Path("runs/sudoku") / method / str(seed)
     cell.mkdir(parents=True)
     mean = sum(scores.values()) / len(scores)
-    base = {"accuracy": 0.25, "n": len(scores), "per_problem": dict.fromkeys(scores, 0.25)}
-    sides = {"base": base, "best": {"accuracy": mean, "per_problem": scores}}
+    protocol = {"gen_length": 40, "steps": 20}
+    base = {"accuracy": 0.25, "n": len(scores), "per_problem": dict.fromkeys(scores, base_score)}
+    base |= {"interval": [0.2, 0.3], "protocol": protocol}
+    sides = {"base": base, "best": {"accuracy": mean, "interval": [mean - 0.1, mean + 0.1], "per_problem": scores}}
     paired = {"difference": mean - 0.25, "interval": [mean - 0.35, mean - 0.15]}
-    chosen = {"update": 2, "protocol": "greedy"}
+    chosen = {"update": 2, "protocol": "greedy", "split": split}
     write_json(cell / "test" / "paired.json", {"selected": chosen, "protocols": {"greedy": sides | {"paired": paired}}})
     write_json(cell / "best" / "select.json", chosen)
     write_json(cell / "train.json", {"fingerprint": f"train-{method}{seed}"})

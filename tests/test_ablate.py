@@ -50,6 +50,9 @@ def test_variants_that_agree_share_their_work(project):
     [
         ({"variants": VARIANTS | {"odd": {"techer": "live"}}}, "ablate.variants.odd.techer: Extra inputs"),
         ({"variants": VARIANTS | {"odd": {"train": {"updates": 0}}}}, "ablate.variants.odd.train.updates: Input should be"),
+        ({"variants": VARIANTS | {"odd": {"train": None}}}, "ablate.variants.odd.train: expected keys of section train"),
+        ({"variants": VARIANTS | {"a/b": {}}}, "variants: 'a/b': expected lowercase letters"),
+        ({"run": ["base"]}, "run: expected names of ablate.variants, found base"),
         ({"variants": {"default": {"teacher": "live"}}}, "variants.default: expected {}"),
         ({"tables": {"teacher": ["base"]}}, "tables.teacher: expected names of ablate.variants, found base"),
         ({"method": "ppo"}, "method: ppo: unknown; there is"),
@@ -68,8 +71,8 @@ def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, m
     finished("d_opsd-live", 1, {"a": 1.0, "b": 0.5})
     lines = ablate.write(params(), "teacher").splitlines()
     # by seed and problem: 0.5 and 0, then 0.5 and 0.5; every draw without an (a, 0) pair has 0.5
-    assert any(line.startswith("| live | 75.0 | +37.5 [+") and ", +50.0] | +50.0 [" in line for line in lines)
-    (first,) = (line for line in lines if line.startswith("| fixed (params.yaml) | 37.5 |  | +12.5 ["))
+    assert any(line.startswith("| live | 75.0 [50.0, 100.0] | +37.5 [+") and ", +50.0] | +50.0 [" in line for line in lines)
+    (first,) = (line for line in lines if line.startswith("| fixed (params.yaml) | 37.5 [") and "] |  | +12.5 [" in line)
     assert first.endswith("| 37.5 | 2 | 4 | from the cache |")
     assert json.loads((ablate.OUT / "teacher" / "ablation.json").read_text())["live"]["over_first"][0] == 0.375
 

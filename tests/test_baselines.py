@@ -11,7 +11,7 @@ from dopsd.tracking import connect, tracking_uri
 
 def test_rows_have_both_lengths_and_stand_under_our_names():
     rows = {(row.task, row.method): row for row in baselines()}
-    assert len(rows) == 24
+    assert len(rows) == 26
     assert rows["gsm8k", "d_opsd"].metrics == {
         "best/test_accuracy/256": 0.81,
         "best/test_accuracy/512": 0.822,
@@ -30,7 +30,7 @@ def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys):
     assert main(["baselines", "import"]) == 0
     client = connect(tracking_uri(None))
     runs = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
-    assert len(runs) == 24 and {run.data.tags["source"] for run in runs} == {"published"}
+    assert len(runs) == 26 and {run.data.tags["source"] for run in runs} == {"published"}
     (found,) = [run for run in runs if run.info.run_name == "published-countdown-diffu_grpo"]
     assert found.data.metrics["best/test_accuracy"] == 0.313 and found.info.status == "FINISHED"
     assert len(client.get_metric_history(found.info.run_id, "best/test_accuracy")) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 from conftest import write_params
 from hypothesis import given
@@ -17,7 +18,7 @@ from dopsd.layout import read_table
 
 
 def test_a_fall_below_the_best_rolling_mean_is_flagged_once():
-    watch = Watch(window=2, drop=0.5)
+    watch = Watch(window=2, drop=0.5, problems=1000, errors=4.0)
     told = [watch.see(score) for score in (0.2, 0.6, 0.8, 0.6, 0.4, 0.2, 0.0, 0.9)]
     # rolling means 0.4, 0.7, 0.7, 0.5, 0.3: below half of 0.7
     assert told == [False] * 5 + [True] + [False] * 2
@@ -26,8 +27,24 @@ def test_a_fall_below_the_best_rolling_mean_is_flagged_once():
 
 @given(st.lists(st.floats(0, 1), max_size=30))
 def test_scores_that_never_fall_never_collapse(scores: list[float]):
-    watch = Watch(window=3, drop=0.1)
+    watch = Watch(window=3, drop=0.1, problems=1, errors=0.1)
     assert not any(watch.see(score) for score in sorted(scores))
+
+
+@pytest.mark.parametrize("right", [0.77, 0.33, 0.2])
+def test_chance_alone_is_seldom_taken_for_a_collapse_and_a_real_one_is_seen(right):
+    """A policy that stays as it is, four problems a collect, 125 collects; then one that answers nothing any more."""
+    draw = numpy.random.default_rng(0)
+    flagged, seen = 0, 0
+    for _ in range(100):
+        scores = draw.binomial(4, right, 125) / 4
+        watch = Watch(window=8, drop=0.3, problems=4, errors=4.0)
+        flagged += any(watch.see(score) for score in scores)
+        watch = Watch(window=8, drop=0.3, problems=16, errors=4.0)
+        for score in [*draw.binomial(16, right, 20) / 16, *[0.0] * 8]:
+            watch.see(score)
+        seen += watch.is_collapsed
+    assert flagged <= 8 and seen >= 95
 
 
 @pytest.mark.parametrize("stops", [True, False])

@@ -35,7 +35,8 @@ def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
     # seed 0: 0.5, 0.5; seed 1: 0.5, 0. One draw in 16 takes seed 1 and problem b twice, and has 0
     assert "| sudoku | d_opsd | 23.9 | 20.6 | 425 |" in text.split("PUBLISHED, not run here")[1].splitlines()
     assert "| sudoku | d_opsd | rft | 2 | +37.5 [+0.0, +50.0] |" in text.splitlines()
-    assert "| sudoku/d_opsd/0 | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 | 2 | 4 | 160 | from the cache |" in text.splitlines()
+    row = "| sudoku/d_opsd/0 | 2 | 25.0 [20.0, 30.0] | 75.0 [65.0, 85.0] | +50.0 [+40.0, +60.0] | 2 | 2 | 4 | 160 |"
+    assert f"{row} from the cache |" in text.splitlines()
 
 
 def test_an_interval_between_methods_covers_the_difference_of_seeds():
@@ -51,7 +52,7 @@ def test_an_interval_between_methods_covers_the_difference_of_seeds():
 def test_runs_of_other_settings_or_other_problems_are_not_mixed(folder, capsys):
     finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
     finished("rft", 0, {"a": 1.0, "c": 0.5})
-    with pytest.raises(DopsdError, match="d_opsd/0 and sudoku/rft/0 were tested on different problems"):
+    with pytest.raises(DopsdError, match="d_opsd/0 and sudoku/rft/0 have different problems"):
         compare.compare(folder, [])
     write_json(Path("runs/sudoku/rft/0/train.json"), {"fingerprint": "train-of-before"})
     text = compare.compare(folder, [])
@@ -92,7 +93,27 @@ def test_costs_until_the_baselines_best_and_means_over_seeds(folder):
     finished("rft", 0, {"a": 0.25, "b": 0.5})
     names = ["sudoku/d_opsd/0", "sudoku/d_opsd/1", "sudoku/diffu_grpo/0", "sudoku/diffu_grpo/1", "sudoku/rft/0"]
     lines = compare.compare(folder, names).splitlines()
-    assert "| sudoku | d_opsd | 2 | 50.0 | +25.0 [+0.0, +50.0] | 2 | 4 | 160 | 3 |" in lines  # seeds +50 and 0
-    assert "| sudoku | d_opsd | 50.0 | 2 | 4 | 3 |" in lines
-    assert "| sudoku | diffu_grpo | 50.0 | 2 | 4 | 8 |" in lines
-    assert "| sudoku | rft | 50.0 | not reached | not reached | not reached |" in lines
+    assert "| sudoku | d_opsd | 2 | 50.0 [25.0, 75.0] | +25.0 [+0.0, +50.0] | 2 | 4 | 160 | 3 |" in lines  # seeds +50 and 0
+    assert "| sudoku | d_opsd | 2 | 50.0 | 2 | 4 | 3 |" in lines
+    assert "| sudoku | diffu_grpo | 2 | 50.0 | 2 | 4 | 8 |" in lines
+    assert "| sudoku | rft | 1 | 50.0 | not reached | not reached | not reached |" in lines
+
+
+def test_the_base_itself_is_not_a_checkpoint_that_reaches_anything(folder):
+    finished("diffu_grpo", 0, {"a": 0.25, "b": 0.0})  # worse than its base
+    finished("rft", 0, {"a": 0.0, "b": 0.0})
+    lines = compare.compare(folder, ["sudoku/diffu_grpo/0", "sudoku/rft/0"]).splitlines()
+    assert "| sudoku | diffu_grpo | 1 | 12.5 | 2 | 4 | from the cache |" in lines
+    assert "| sudoku | rft | 1 | 12.5 | not reached | not reached | not reached |" in lines
+
+
+def test_a_choice_on_the_test_set_and_what_is_not_finished_are_said(folder, capsys):
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5}, split="test")
+    assert "chosen on THE TEST SET ITSELF" in compare.compare(folder, [])
+    assert "not finished yet: sudoku/d_opsd/1 sudoku/d_opsd/2 sudoku/rft/0" in capsys.readouterr().err
+    assert "| sudoku | d_opsd | 1 |" in compare.compare(folder, ["sudoku/d_opsd/0"] * 3)  # one seed, named thrice
+    finished("rft", 0, {"a": 1.0, "b": 0.5})
+    finished("rft", 1, {"a": 1.0, "b": 0.5}, base_score=0.5)
+    for names, said in ((["d_opsd/0", "rft/0"], "selection splits"), (["rft/0", "rft/1"], "answers of the base")):
+        with pytest.raises(DopsdError, match=said):
+            compare.compare(folder, [f"sudoku/{name}" for name in names])

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import write_params
 
+from dopsd.batches import MaskedTexts
+from dopsd.config import Sft
 from dopsd.errors import DopsdError
+from dopsd.keyed import text_key
+from dopsd.layout import scratch_folder
+from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
-from dopsd.params import load_params
+from dopsd.params import load_params, missing_files
 from dopsd.solutions import padded, solution
 from dopsd.types import Problem
 
@@ -45,6 +51,58 @@ def test_rows_of_a_file_are_asked_and_answered_as_they_stand(project):
     assert batch.targets.shape[1] == 8
     with pytest.raises(DopsdError, match="none of 2 responses has at most 2 tokens"):
         collected(traces={"path": "traces.jsonl"}, length=2)
+
+
+def test_traces_are_all_read_before_one_is_read_again_and_ranks_read_different_ones(project):
+    rows = [{"question": "1", "response": str(10 + i)} for i in range(24)]
+    Path("traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loop, _ = collected(traces={"path": "traces.jsonl"}, length=8)
+    sft, order = loop.method, [*loop.problems]
+    both = [sft._traced(part, 0) for part in (order[0:4:2], order[1:4:2])]  # two ranks' share of one collect
+    texts = [loop.policy.decode(c) for part in both for _, c in part]
+    assert len(set(texts)) == 4
+    epoch = [loop.policy.decode(c) for _, c in sft._traced(order, 0)]  # 64 problems, 24 traces
+    assert {epoch.count(str(10 + i)) for i in range(24)} == {2, 3}
+    later = len(order) // loop.settings.prompts_per_collect  # the first collect of the second epoch goes on at trace 64
+    assert loop.policy.decode(sft._traced(order[:1], later)[0][1]) == str(10 + 64 % 24)
+
+
+def test_the_loss_is_cross_entropy_over_the_share_of_masks(fake_policy):
+    """Two of four tokens masked at t = 0.4: (-ln 0.91 - ln 0.1) / 0.4 / 4, by hand."""
+    fake_policy.table = torch.zeros(4, 10)
+    fake_policy.table[0, 3] = math.log(91)  # 0.91 there, 0.01 elsewhere
+    fake_policy.length = 4
+    ids, targets = torch.tensor([[1, 2, 9, 4, 9, 6]]), torch.tensor([[3, 4, 5, 6]])
+    predicted = torch.tensor([[True, False, True, False]])
+    batch = MaskedTexts(ids, ids > 0, targets, predicted, torch.tensor([1 / 0.4]), torch.ones(1))
+    by_hand = (-math.log(0.91) - math.log(0.1)) / 0.4 / 4
+    assert masked_diffusion_loss(fake_policy, batch).item() == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_the_share_of_masks_is_uniform_and_its_inverse_is_the_weight(fake_policy):
+    text = torch.full((200,), 3)
+    batch = masked(fake_policy, [Text(torch.tensor([1]), text, key=text_key("t", i)) for i in range(400)])
+    share = 1 / batch.token_weight
+    assert float(share.mean()) == pytest.approx(0.5, abs=0.05) and float(share.min()) >= 0.001 and float(share.max()) <= 1
+    assert float(share.quantile(0.25)) == pytest.approx(0.25, abs=0.06)
+    assert torch.allclose(batch.predicted.float().mean(1), share, atol=0.15)  # 4 standard errors of 200 tokens
+
+
+def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(project):
+    path = Path("traces.jsonl")
+    path.write_text('{"question": "1", "response": "2"}\n')
+    write_params(matrix__methods=["sft"], method__sft__traces={"path": "traces.jsonl"})
+    before = scratch_folder(load_params(), "sudoku", "sft", 0)
+    path.write_text('{"question": "1", "response": "3"}\n')
+    assert scratch_folder(load_params(), "sudoku", "sft", 0) != before
+    path.unlink()
+    assert "method.sft.traces.path: traces.jsonl" in missing_files(load_params())
+
+
+def test_what_train_does_not_name_stays_as_published():
+    kept = Sft.model_validate({"train": {"updates": 1250}}).train
+    assert (kept.learning_rate, kept.prompts_per_collect, kept.lora.alpha) == (1e-5, 16, 256) and kept.updates == 1250
+    assert Sft.model_validate({"train": {"lora": None}}).train.lora is None
 
 
 def test_a_problem_without_a_solution_is_refused_by_name():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.batches import Pairs
+from dopsd.config import Vrpo
 from dopsd.keyed import text_key
 from dopsd.losses import likelihood_bound, preference
-from dopsd.methods.vrpo import drawn, paired
+from dopsd.methods.vrpo import Preferences, drawn, paired
 from dopsd.params import load_params
 from dopsd.scoring import Tried
 from dopsd.types import Problem, Rollout, Verdict
@@ -64,9 +66,13 @@ def test_bound_and_loss_by_hand(fake_policy):
     batch = Pairs(prompt, prompt > 0, targets, predicted, torch.tensor([[4, 4]]), torch.zeros(1, 2), torch.ones(1))
     good, bad, other = math.log(0.91), math.log(0.01), math.log(0.1)
     bounds = likelihood_bound(fake_policy, batch, 4)
+    assert (fake_policy.seen[-1][:, 2 + 4 :] == fake_policy.mask_id).all()  # nothing tells where the text ends
     expected = [(4 * p + 2 * (p + other)) / 2 for p in (good, bad)]
     assert bounds[0].tolist() == pytest.approx(expected, rel=1e-5)
     loss, margin = preference(bounds, torch.tensor([[0.5, -0.5]]), 0.2)
+    method = Preferences(Vrpo(sft_weight=0.5), None, 4)
+    total = method.loss(fake_policy, replace(batch, reference=torch.tensor([[0.5, -0.5]]))).total.item()
+    assert total == pytest.approx(loss.item() + 0.5 * -expected[0] / 4, rel=1e-5)  # and half of the bound a token
     by_hand = 0.2 * ((expected[0] - 0.5) - (expected[1] + 0.5))
     assert margin.item() == pytest.approx(by_hand, rel=1e-5)
     assert loss.item() == pytest.approx(math.log(1 + math.exp(-by_hand)), rel=1e-5)

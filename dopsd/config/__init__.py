@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
 from dopsd.config.data import CountdownData, Data, Gsm8kData, Math500Data, RowData, Source, SudokuData, TaskData
+from dopsd.config.experiments import Ablate, Compare, VerifyTeacher
 from dopsd.config.methods import ArOpsd, Attempts, D3llm, DiffuGrpo, DOpsd, Methods, Own, Rft, Sft, Vrpo
 from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
 
@@ -18,6 +19,7 @@ __all__ = [
     "Ablate",
     "ArOpsd",
     "Attempts",
+    "Compare",
     "Count",
     "CountdownData",
     "D3llm",
@@ -90,6 +92,7 @@ class Train(Section):
     max_empty_collects: Count = 50
     collapse_window: Count = 8
     collapse_drop: Share = 0.3
+    collapse_errors: Positive = 4.0
     stop_on_collapse: bool = False
     lora: Lora = Lora()
 
@@ -123,41 +126,6 @@ class Tracking(Section):
     registered_model: str = "dopsd"
 
 
-class Ablate(Section):
-    """One method's settings, a few changed at a time: what each variant changes, and which stand in one table."""
-
-    task: str = "sudoku"
-    method: str = "d_opsd"
-    seeds: list[Natural] = Field([0], min_length=1)
-    run: list[str] = Field([])
-    variants: dict[str, dict[str, Any]] = Field({"default": {}}, min_length=1)
-    tables: dict[str, list[str]] = Field({})
-
-    @model_validator(mode="after")
-    def names_exist(self) -> Self:
-        if self.variants.get("default") != {}:
-            raise ValueError("variants.default: expected {}: the settings as they stand in the method's section")
-        for key, value, section in (("task", self.task, Data), ("method", self.method, Methods)):
-            if value not in section.model_fields:
-                raise ValueError(f"{key}: {value}: unknown; there is {', '.join(sorted(section.model_fields))}")
-        lists = {f"tables.{name}": variants for name, variants in self.tables.items()} | {"run": self.run}
-        for name, variants in lists.items():
-            unknown = [variant for variant in variants if variant not in self.variants]
-            if unknown:
-                raise ValueError(f"{name}: expected names of ablate.variants, found {', '.join(unknown)}")
-        return self
-
-
-class VerifyTeacher(Section):
-    """Is the base better when it sees part of its own answer? `problems` training questions (paper, Table 1)."""
-
-    tasks: list[str] = Field([])
-    problems: Count = 500
-    attempts: Count = 8
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    reveal_ratios: list[Share] = Field([0.10, 0.25, 0.50], min_length=1)
-
-
 def kind_of(method: str) -> str:
     """The method whose file computes it: of a variant `d_opsd-live_teacher` that is d_opsd."""
     return method.partition(BETWEEN)[0]
@@ -176,6 +144,7 @@ class Params(Section):
     launch: Launch = Launch()
     verify_teacher: VerifyTeacher = VerifyTeacher()
     ablate: Ablate = Ablate()
+    compare: Compare = Compare()
     tracking: Tracking = Tracking()
 
     def of(self, method: str) -> Self:
@@ -190,8 +159,10 @@ class Params(Section):
         """The settings of method ablate.method as this one of ablate.variants has them."""
         config = vars(self.method)[self.ablate.method]
         changes = self.ablate.variants[variant]
-        train = config.train.model_dump() | changes.get("train", {})
-        return type(config).model_validate(config.model_dump() | changes | {"train": train})
+        own = changes.get("train", {})
+        if not isinstance(own, dict):
+            raise ValueError(f"ablate.variants.{variant}.train: expected keys of section train, found {own!r}")
+        return type(config).model_validate(config.model_dump() | changes | {"train": config.train.model_dump() | own})
 
     @property
     def variants(self) -> list[str]:
@@ -206,7 +177,7 @@ class Params(Section):
     def variants_are_sound(self) -> Self:
         for name in self.ablate.variants:
             try:
-                self.changed(name)
+                self._check_states(f"ablate.variants.{name}", self.changed(name))
             except ValidationError as error:
                 fault = error.errors()[0]
                 key = ".".join(map(str, ("ablate.variants", name, *fault["loc"])))
@@ -218,14 +189,23 @@ class Params(Section):
         if self.select.protocol not in self.evaluate.protocols:
             known = ", ".join(self.evaluate.protocols)
             raise ValueError(f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})")
-        s, d = self.sampling, self.method.d_opsd
-        if s.gen_length == s.block_length and not d.record_last_block:
-            raise ValueError("sampling: one block only, and method.d_opsd.record_last_block is false: no state to train on")
-        if d.updates_per_trajectory > s.steps:
-            raise ValueError(f"method.d_opsd.updates_per_trajectory must be at most sampling.steps {s.steps}")
+        for name in ("d_opsd", "ar_opsd"):
+            self._check_states(f"method.{name}", vars(self.method)[name])
         asked = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
         if asked and self.model.prompt_style == "compact":
             raise ValueError(f"data.{asked[0]}.prompt_file is not read with model.prompt_style compact: set instructions")
-        if self.launch.processes > self.train.prompts_per_collect:
-            raise ValueError("launch.processes must be at most train.prompts_per_collect: each needs a prompt of its own")
+        for method in self.matrix.methods:
+            if self.launch.processes > self.of(method).train.prompts_per_collect:
+                raise ValueError(f"launch.processes must be at most train.prompts_per_collect of {method}: a prompt for each")
+            bare = [t for t in self.matrix.tasks if not vars(self.data)[t].has_solutions]
+            if bare and vars(self.method)[method].wants_solutions:
+                raise ValueError(f"matrix.methods: {method} needs reference solutions, and {bare[0]} has none: leave one out")
         return self
+
+    def _check_states(self, key: str, config: DOpsd) -> None:
+        """Whether a trajectory has states to train on."""
+        s = self.sampling
+        if s.gen_length == s.block_length and not config.record_last_block:
+            raise ValueError(f"sampling: one block only, and {key}.record_last_block is false: no state to train on")
+        if config.updates_per_trajectory > s.steps:
+            raise ValueError(f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}")

@@ -25,6 +25,11 @@ class TaskData(Section):
     prompt_file: str | None = None
     limit: Count | None = None  # the first so many problems of each split
 
+    @property
+    def has_solutions(self) -> bool:
+        """Whether problems come with a worked solution beside the answer."""
+        return True
+
 
 class SudokuData(TaskData):
     """4x4 puzzles with one solution; counts are puzzles, `*_grids` solution grids (of 288) that a split owns."""
@@ -71,6 +76,10 @@ class CountdownData(RowData):
     test: Source = Source(path="data/external/countdown.jsonl")
     numbers: Annotated[int, Field(ge=2, le=6)] = 3
     generate: Natural = 0
+
+    @property
+    def has_solutions(self) -> bool:
+        return False
 
 
 class Data(Section):

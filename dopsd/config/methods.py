@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,7 +14,11 @@ Weight = Annotated[float, Field(ge=0)]
 
 
 class Own(Section):
-    """What a method has of its own in section `train`; null: as it stands there."""
+    """What a method has of its own in section `train`; null: as it stands there.
+
+    Published runs were longer than section train's 500 updates: d1 fine-tunes for 20 epochs of s1K and runs diffu-GRPO for
+    3800 to 7700 updates, d3LLM takes 6 epochs, VRPO one. `updates` is for that.
+    """
 
     updates: Count | None = None
     checkpoint_every: Count | None = None
@@ -27,7 +31,26 @@ class Own(Section):
     lora: Lora | None = None
 
 
-class Attempts(Section):
+class MethodSection(Section):
+    """A method's settings. What `train` does not name stays as the class has it, which is as published."""
+
+    train: Own = Own()
+
+    @model_validator(mode="before")
+    @classmethod
+    def keep_published(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and isinstance(raw.get("train"), dict):
+            published = cls.model_fields["train"].default.model_dump(exclude_none=True)
+            return raw | {"train": published | raw["train"]}
+        return raw
+
+    @property
+    def wants_solutions(self) -> bool:
+        """Whether it learns from reference solutions, which not every task has."""
+        return False
+
+
+class Attempts(MethodSection):
     """pass@k collection, shared by the methods that learn from their own kept rollouts."""
 
     attempts: Count = 8
@@ -37,7 +60,6 @@ class Attempts(Section):
     keep: Literal["correct", "all"] = "correct"
     skip_empty: bool = False
     denominator: Literal["prompts", "kept"] = "prompts"
-    train: Own = Own()
 
 
 class DOpsd(Attempts):
@@ -65,6 +87,10 @@ class DOpsd(Attempts):
     def switches_agree(self) -> Self:
         if self.drop_remainder and self.state_sample:
             raise ValueError("state_sample draws from all states: set drop_remainder to false with it")
+        if self.reveal_scope == "all_masked" and self.reveal_ratio == 1:
+            raise ValueError(
+                "reveal_ratio 1 with reveal_scope all_masked shows the teacher all of it: nothing is left to learn"
+            )
         return self
 
 
@@ -83,8 +109,12 @@ class ArOpsd(DOpsd):
     reveal_ratio: Share = 0.0
     max_teacher_prompt: Count = 400
 
+    @property
+    def wants_solutions(self) -> bool:
+        return True
 
-class DiffuGrpo(Section):
+
+class DiffuGrpo(MethodSection):
     """Policy gradient with group-relative advantages for masked diffusion (d1, arXiv 2504.12216, section 3.2)."""
 
     group_size: Annotated[int, Field(ge=2)] = 6
@@ -97,7 +127,7 @@ class DiffuGrpo(Section):
     train: Own = Own(learning_rate=3e-6, prompts_per_collect=16)
 
 
-class Sft(Section):
+class Sft(MethodSection):
     """Fine-tuning on solutions by masked diffusion (d1, arXiv 2504.12216, section 3.1).
 
     `traces` names rows {question, response}; null takes the task's own reference solutions. `length` is that of the
@@ -112,12 +142,16 @@ class Sft(Section):
         lora=Lora(r=128, alpha=256, dropout=0.05, targets=["q_proj", "k_proj", "v_proj"]),
     )
 
+    @property
+    def wants_solutions(self) -> bool:
+        return self.traces is None
 
-class Vrpo(Section):
+
+class Vrpo(MethodSection):
     """Preferences with the bound's variance reduced (LLaDA 1.5, arXiv 2505.19223): pairs of a right and a wrong rollout.
 
     How pairs are made, `attempts`, `temperature` and `pairs`, is ours; so is that a graded task pairs its best with its
-    worst, and that the fine-tuning term is the bound a token.
+    worst, that the fine-tuning term is the bound a token, and that what follows the first end of text is masked.
     """
 
     attempts: Annotated[int, Field(ge=2)] = 8
@@ -131,16 +165,21 @@ class Vrpo(Section):
     )
 
 
-class D3llm(Section):
+class D3llm(MethodSection):
     """Off-policy self-distillation along recorded trajectories (d3LLM); block and share of masks grow over training."""
 
-    tries: Count = 5  # of a recording: greedy, then warmer by 0.1 each, until the answer is right
+    tries: Count = 5  # of a recording: greedy, then warmer each time, until the answer is right
+    warmer: Positive = 0.1
     first_block: Count = 16
     last_block: Count = 32
     most_masked: Annotated[float, Field(gt=0, le=1)] = 0.8
     entropy_weight: Weight = 2.0
     entropy_temperature: Positive = 0.5
     train: Own = Own(learning_rate=2e-5, prompts_per_collect=64, lora=Lora(r=256, alpha=256))
+
+    @property
+    def wants_solutions(self) -> bool:
+        return True
 
 
 class Methods(Section):

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from dopsd.config import ArOpsd, Params
 from dopsd.distilling import Distil, parts
+from dopsd.errors import DopsdError
+from dopsd.progress import say
 from dopsd.solutions import solution
 from dopsd.types import Policy, Problem, Scored, Task
 
@@ -29,15 +31,28 @@ class DistilReference(Distil):
     """The method: the student's states, after a prompt that tells the solution."""
 
     config: ArOpsd
+    is_told = False
 
     def teacher_prompts(self, policy: Policy, kept: Sequence[Scored]) -> Mapping[str, Tensor]:
-        return {item.problem.id: self._shown(policy, item.problem) for item in kept}
+        """Their last `max_teacher_prompt` tokens [Q] by problem; says once that some are cut."""
+        most, length = self.config.max_teacher_prompt, self.attempter.sampling.gen_length
+        whole = {item.problem.id: self._shown(policy, item.problem) for item in kept}
+        longest = max(map(len, whole.values()), default=0)
+        taken, room = min(longest, most), policy.max_length - length
+        if taken > room:
+            raise DopsdError(
+                f"method.ar_opsd.max_teacher_prompt: a teacher's prompt has {taken} tokens, and beside an answer of "
+                f"{length} the model was trained for {room}; set at most that"
+            )
+        if longest > most and not self.is_told:
+            self.is_told = True
+            say(f"ar_opsd: some of the teacher's prompts are cut to their last {most} tokens: one has {longest}")
+        return {name: ids[-most:] for name, ids in whole.items()}
 
     def _shown(self, policy: Policy, problem: Problem) -> Tensor:
-        """The last `max_teacher_prompt` tokens [Q]; a compact prompt knows no words, and has the solution after it."""
+        """[Q]; a compact prompt knows no words, and has the solution after it."""
         asked = self.attempter
         *before, last = asked.task.messages(problem, asked.prompt_style)
         text = "{question}{solution}" if asked.prompt_style == "compact" else SHOWN
         told = text.format(question=last["content"], solution=solution(asked.task, problem, "ar_opsd"))
-        ids = policy.encode([*before, last | {"content": told}], asked.sampling.prefill)
-        return ids[-self.config.max_teacher_prompt :]
+        return policy.encode([*before, last | {"content": told}], asked.sampling.prefill)

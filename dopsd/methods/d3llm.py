@@ -16,7 +16,7 @@ from dopsd.losses import unmasking
 from dopsd.recording import Recorder
 from dopsd.sampling import left_pad
 from dopsd.scoring import Asked, through_first
-from dopsd.solutions import padded, solution
+from dopsd.solutions import Solutions
 from dopsd.types import Collected, Policy, Problem, StepLoss, Sums, Task
 
 
@@ -32,17 +32,18 @@ class Unmask:
     def __init__(self, config: D3llm, params: Params, task: Task, policy: Policy, seed: int) -> None:
         self.config, self.params, self.task, self.seed = config, params, task, seed
         self.recorder = Recorder(params, config, task, policy)
+        self.solutions = Solutions(task, "d3llm", params.sampling.gen_length)
+        self.size = len(task.load("train"))
         self.collected = Collected({}, Sums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
-        known = set(self.recorder.known)
         recorded = self.recorder.record(problems)
-        new = sum(item.tries for item in recorded if item.problem_id not in known)
+        is_first = update * self.params.train.prompts_per_collect < self.size  # later epochs find what this run recorded
+        new = sum(item.tries for item in recorded) if is_first else 0  # whatever others had recorded before
         asked = Asked(self.task, problems, "train", self.params.model.prompt_style).prompts(policy, self.params.sampling)
         prompts, real = left_pad(asked, policy.eos_id)  # [B, P]
         length = self.params.sampling.gen_length
-        texts = [padded(policy.tokens(solution(self.task, p, "d3llm")), length, policy.eos_id) for p in problems]
-        targets = torch.stack(texts)  # [B, G]
+        targets = torch.stack(self.solutions.of(policy, problems))  # [B, G]
         steps = torch.tensor([item.revealed_at for item in recorded], device=targets.device)  # [B, G]
         keys = torch.tensor([text_key("d3llm", self.seed, update, p.id) for p in problems], device=targets.device)
         inside, late, later = self.masks(steps, through_first(targets, policy.eos_id).sum(1), keys, update)
@@ -60,6 +61,7 @@ class Unmask:
     def masks(self, steps: Tensor, length: Tensor, keys: Tensor, update: int) -> tuple[Tensor, Tensor, Tensor]:
         """The sampled block, the part of it that was written last, and all after it. [B, G], [B], [B] -> 3 x [B, G].
 
+        Only blocks with text are sampled, which is ours: behind the end of text there is nothing to write.
         Over training the block grows from first_block to last_block and the least share of masks from 0 to most_masked.
         """
         c, places = self.config, torch.arange(steps.shape[1], device=steps.device)

@@ -5,7 +5,6 @@ Solutions are the task's own references, or rows of `traces`; padding with end o
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -16,8 +15,9 @@ from dopsd.errors import DopsdError
 from dopsd.keyed import text_key
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
+from dopsd.progress import say
 from dopsd.scoring import Asked
-from dopsd.solutions import padded, solution
+from dopsd.solutions import Solutions, padded
 from dopsd.tasks.sources import read_rows, text_of
 from dopsd.types import Collected, Policy, Problem, StepLoss, Sums, Task
 
@@ -34,7 +34,9 @@ class FineTune:
     def __init__(self, config: Sft, params: Params, task: Task, policy: Policy, seed: int) -> None:
         self.config, self.params, self.task, self.seed = config, params, task, seed
         self.length = config.length or params.sampling.gen_length
+        self.solutions = Solutions(task, "sft", self.length)
         self.traces = self._read(policy) if config.traces else []
+        self.place = {problem.id: i for i, problem in enumerate(task.load("train"))}
         self.collected = Collected({}, Sums())
 
     def _read(self, policy: Policy) -> list[tuple[Tensor, Tensor]]:
@@ -45,6 +47,8 @@ class FineTune:
         asked = [(policy.encode([{"role": "user", "content": question}]), policy.tokens(text)) for question, text in rows]
         room = policy.max_length - self.length
         kept = [(p, padded(t, self.length, policy.eos_id)) for p, t in asked if len(t) <= self.length and len(p) <= room]
+        if len(kept) < len(rows):
+            say(f"sft: {len(rows) - len(kept)} of {len(rows)} traces are too long for {self.length} tokens and are left out")
         if not kept:
             raise DopsdError(
                 f"method.sft.traces: none of {len(rows)} responses has at most {self.length} tokens; raise method.sft.length"
@@ -52,22 +56,22 @@ class FineTune:
         return kept
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
-        pairs = self._traced(len(problems), update) if self.traces else self._solved(policy, problems)
-        keys = [text_key("sft", self.seed, update, i) for i in range(len(pairs))]
-        if not self.traces:
-            keys = [text_key("sft", self.seed, update, problem.id) for problem in problems]
+        pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
+        keys = [text_key("sft", self.seed, update, problem.id) for problem in problems]
         self.collected = Collected({"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, Sums())
         return [[masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])]]
 
-    def _traced(self, count: int, update: int) -> list[tuple[Tensor, Tensor]]:
-        chosen = random.Random(text_key("traces", self.seed, update)).choices(range(len(self.traces)), k=count)
-        return [self.traces[i] for i in chosen]
+    def _traced(self, problems: Sequence[Problem], update: int) -> list[tuple[Tensor, Tensor]]:
+        """A trace a problem: as the loop goes through all problems in a new order each epoch, so it does through traces."""
+        size = len(self.place)
+        epoch = update * self.params.train.prompts_per_collect // size
+        return [self.traces[(self.place[problem.id] + epoch * size) % len(self.traces)] for problem in problems]
 
     def _solved(self, policy: Policy, problems: Sequence[Problem]) -> list[tuple[Tensor, Tensor]]:
         asked = Asked(self.task, problems, "train", self.params.model.prompt_style)
         prompts = asked.prompts(policy, self.params.sampling)
-        texts = [solution(self.task, problem, "sft") for problem in problems]
-        return [(p, padded(policy.tokens(t), self.length, policy.eos_id)) for p, t in zip(prompts, texts, strict=True)]
+        texts = self.solutions.of(policy, problems)
+        return list(zip(prompts, texts, strict=True))
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> StepLoss:
         each = masked_diffusion_loss(policy, batch)  # [B]

@@ -42,6 +42,8 @@ class Preferences:
         pairs = [pair for each in tried if (pair := paired(each, self.attempter.task.graded))]
         collected = self.attempter.summary(policy, [self.attempter.scored(each) for each in tried])
         collected.metrics.add("paired", len(pairs), len(tried))
+        if self.config.pairs == "initial":  # the initial policy's score says nothing of the one in training
+            collected.metrics["initial_first_attempt_score"] = collected.metrics.pop("first_attempt_score")
         self.collected = Collected(collected.counters | {"trajectories": 2 * len(pairs)}, collected.metrics)
         return [[self._pairs(policy, pairs, update)]] if pairs else []
 

@@ -61,6 +61,8 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     for layer in chosen:
         merge(raw, {key: value for key, value in layer.items() if key != "protocol"})
     raw["matrix"]["tasks"] = [task]
+    collects = -(-raw["train"]["updates"] // raw["method"]["d_opsd"]["updates_per_trajectory"])
+    raw["ablate"]["variants"]["one_update_same_data"]["train"] = {"updates": collects}
     for protocol in raw["evaluate"]["protocols"].values():
         protocol |= layers["hardware"][hardware]["protocol"]
     return raw

@@ -15,7 +15,7 @@ from dopsd.sampling import Draw, denoise
 from dopsd.scoring import bootstrap, decoding
 from dopsd.teacher import Geometry, reveal
 
-KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem")
+KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protocol")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:

@@ -116,7 +116,8 @@ class Loop:
         self.waiting: list[list[Batch]] = []
         self.orders: dict[int, list[int]] = {}
         self.gathered = Sums()
-        self.watch = Watch(self.settings.collapse_window, self.settings.collapse_drop)
+        s = self.settings
+        self.watch = Watch(s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors)
 
     @property
     def is_over(self) -> bool:
@@ -171,14 +172,16 @@ class Loop:
         self.policy.core.eval()
         problems = self._batch_of_problems()
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
-        counted = torch.tensor([len(updates), *self.method.collected.counters.values()], device=self.policy.device)
+        sizes = [len(updates), sum(map(len, updates))]
+        counted = torch.tensor([*sizes, *self.method.collected.counters.values()], device=self.policy.device)
         most = int(self.accelerator.gather(counted[:1]).max())
         self.waiting = updates + [[] for _ in range(most - len(updates))]
-        totals = dict(zip(self.method.collected.counters, self.accelerator.reduce(counted, "sum").tolist()[1:], strict=True))
+        _, batches, *summed = self.accelerator.reduce(counted, "sum").tolist()
+        totals = dict(zip(self.method.collected.counters, summed, strict=True))
         for name, total in totals.items():
             self.counters[name] += total
         self.counters["collects"] += 1
-        is_empty = totals["trajectories"] == 0  # on any rank
+        is_empty = batches == 0  # on all ranks
         self.counters["empty_collects"] += is_empty
         self.empty_in_a_row = self.empty_in_a_row + 1 if is_empty else 0
         self.gathered.merge(self.method.collected.metrics)
