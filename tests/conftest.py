@@ -33,7 +33,7 @@ def small_params(**changes: object) -> dict:
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
     raw["method"]["diffu_grpo"] |= {"group_size": 2, "iterations": 2}
     for method in raw["method"].values():  # sizes are those of section train below
-        method["train"] = method.get("train", {}) | dict.fromkeys(("updates", "prompts_per_collect", "lora"))
+        method["train"] |= {key: None for key in ("updates", "prompts_per_collect", "lora") if key in method["train"]}
     raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     raw["evaluate"]["bootstrap"] = 100

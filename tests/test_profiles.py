@@ -82,3 +82,13 @@ def test_a_wrong_profile_or_change_writes_nothing(tmp_path, monkeypatch, capsys,
     err = capsys.readouterr().err
     assert said in err and len(err.strip().splitlines()) == 1
     assert not Path("params.yaml").exists()
+
+
+@pytest.mark.parametrize(("task", "updates"), [("gsm8k", 7700), ("math500", 6600), ("countdown", 5000), ("sudoku", 3800)])
+def test_baselines_run_as_long_as_they_were_published_to(task: str, updates: int):
+    found = checked(profiles.resolve(f"llada-8b-{task}"), "profile")
+    told = profiles.published()["methods"]["diffu_grpo"][task]["updates"]
+    assert found.of("diffu_grpo").train.updates == updates == told and found.of("d_opsd").train.updates == 500
+    assert found.of("diffu_grpo").train.learning_rate == 3e-6 and found.of("vrpo").train.schedule == "cosine"
+    same = found.of("d_opsd-one_update_same_data")
+    assert same.train.updates == 125 and same.method.d_opsd.updates_per_trajectory == 1

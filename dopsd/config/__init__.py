@@ -207,5 +207,7 @@ class Params(Section):
         s = self.sampling
         if s.gen_length == s.block_length and not config.record_last_block:
             raise ValueError(f"sampling: one block only, and {key}.record_last_block is false: no state to train on")
+        if config.reveal_scope == "all_masked" and config.reveal_ratio == 1:
+            raise ValueError(f"{key}.reveal_ratio 1 with reveal_scope all_masked: nothing is left to learn")
         if config.updates_per_trajectory > s.steps:
             raise ValueError(f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}")

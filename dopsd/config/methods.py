@@ -87,10 +87,6 @@ class DOpsd(Attempts):
     def switches_agree(self) -> Self:
         if self.drop_remainder and self.state_sample:
             raise ValueError("state_sample draws from all states: set drop_remainder to false with it")
-        if self.reveal_scope == "all_masked" and self.reveal_ratio == 1:
-            raise ValueError(
-                "reveal_ratio 1 with reveal_scope all_masked shows the teacher all of it: nothing is left to learn"
-            )
         return self
 
 
@@ -130,8 +126,9 @@ class DiffuGrpo(MethodSection):
 class Sft(MethodSection):
     """Fine-tuning on solutions by masked diffusion (d1, arXiv 2504.12216, section 3.1).
 
-    `traces` names rows {question, response}; null takes the task's own reference solutions. `length` is that of the
-    response with its padding, in tokens; null takes sampling.gen_length.
+    `traces` names rows {question, response}; null takes the task's own reference solutions, which is ours: d1 takes the
+    1000 traces of s1K, 20 epochs of them (1250 updates), 4096 tokens each. `length` is that of the response with its
+    padding, in tokens; null takes sampling.gen_length.
     """
 
     traces: Source | None = None
