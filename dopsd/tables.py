@@ -122,4 +122,5 @@ def print_markdown(text: str) -> None:
     from rich.markdown import Markdown
 
     console = Console()
-    console.print(Markdown(text) if console.is_terminal else text, markup=False, highlight=False)
+    is_seen = console.is_terminal  # a file gets the lines as they are
+    console.print(Markdown(text) if is_seen else text, markup=False, highlight=False, soft_wrap=not is_seen)
