@@ -67,7 +67,8 @@ def _reproduce(params: Params, variants: Sequence[str]) -> None:
     say(f"ablate: {len(stages)} runs through DVC; what is finished is not run again")
     code = subprocess.run([sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *stages]).returncode
     if code:
-        raise DopsdError(f"ablate: dvc ended with {code}, as said above; the same command continues", abs(code))
+        status = code if code > 0 else 128 - code  # of a signal, as shells have it
+        raise DopsdError(f"ablate: dvc ended with {status}, as said above; the same command continues", status)
 
 
 def runs_of(params: Params, variant: str) -> list[Finished]:
@@ -92,20 +93,20 @@ def write(params: Params, name: str, out: Path = OUT) -> str:
 def table(params: Params, name: str, rows: dict[str, list[Finished]]) -> tuple[str, dict[str, dict[str, object]]]:
     """Markdown and values: a row a variant, paired with the first row by problem and seed."""
     a, resamples = params.ablate, params.evaluate.bootstrap
-    told = f"{a.method} on {a.task}, {len(a.seeds)} seed{'s' * (len(a.seeds) > 1)}, accuracy in %"
+    about = f"{a.method} on {a.task}, {len(a.seeds)} seed{'s' * (len(a.seeds) > 1)}, accuracy in %"
     first, found = next(iter(rows.values())), {}
     split, n = chosen_on(first[0]), first[0].tested["base"]["n"]
-    lines = [f"Ablation `{name}`: {told}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}", ""]
+    lines = [f"Ablation `{name}`: {about}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}", ""]
     known = published()["ablations"].get(a.task, {})
     columns = ["trained", "minus the first row", "minus the base", "last checkpoint", "updates", "rollouts", "seconds"]
     lines += head(name, *columns, *(["PUBLISHED, not run here"] if known else []))
     for label, runs in rows.items():
         ((_, _, seeds, accuracy, over_base, cost),) = means(runs, resamples)
-        told = known.get(DEFAULT if runs is first else label, "")
+        theirs = known.get(DEFAULT if runs is first else label, "")
         over_first = None if runs is first else paired_over_seeds(gaps_of(runs, first), resamples)
         last = sum(run.points()[-1][1] for run in runs) / len(runs)
         cells = [gap(*over_first) if over_first else "", gap(*over_base), percent(last)]
-        cells += [*cost_cells(cost, ("updates", "rollouts", "seconds")), *([told] if known else [])]
+        cells += [*cost_cells(cost, ("updates", "rollouts", "seconds")), *([theirs] if known else [])]
         lines.append(line(label, within(*accuracy), *cells))
         found[label] = {"seeds": seeds, "trained": accuracy, "over_first": over_first, "over_base": over_base}
         found[label] |= {"last": last, "cost": cost}

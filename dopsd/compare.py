@@ -40,6 +40,9 @@ OUT = REPORTS / "compare"
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     """Table and figure of these runs (none: those of params.yaml's matrix that have ended) in `out`; the table's text."""
+    if params.compare.baseline not in params.methods:
+        known = ", ".join(type(params.method).model_fields)
+        raise DopsdError(f"compare.baseline: {params.compare.baseline}: unknown; there is {known}")
     runs = [_named(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     _check(runs)
     text = table(params, runs)
@@ -158,9 +161,10 @@ def _reached(runs: list[Finished], baseline: str):
         seeds = {run.seed for run in group} & {run.seed for run in found.get((task, baseline), [])}
         if seeds:
             ours, theirs = ([run for run in side if run.seed in seeds] for side in (group, found[task, baseline]))
-            best = max(accuracy for accuracy, _ in mean_curve(theirs)[1:])  # the first is the base
-            cost = next((cost for accuracy, cost in mean_curve(ours)[1:] if accuracy >= best), None)
-            yield task, method, len(seeds), best, cost
+            best = max((accuracy for accuracy, _ in mean_curve(theirs)[1:]), default=None)  # the first is the base
+            if best is not None:  # runs that ended early may share no checkpoint
+                cost = next((cost for accuracy, cost in mean_curve(ours)[1:] if accuracy >= best), None)
+                yield task, method, len(seeds), best, cost
 
 
 def _pairs(runs: list[Finished], resamples: int):

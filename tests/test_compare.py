@@ -12,9 +12,10 @@ from conftest import small_params
 
 from dopsd import compare
 from dopsd.cli import main
-from dopsd.config import Params
+from dopsd.config import Compare, Params
 from dopsd.errors import DopsdError
 from dopsd.finished import COSTS, Finished
+from dopsd.layout import write_table
 from dopsd.progress import write_json
 
 
@@ -105,6 +106,21 @@ def test_the_base_itself_is_not_a_checkpoint_that_reaches_anything(folder):
     lines = compare.compare(folder, ["sudoku/diffu_grpo/0", "sudoku/rft/0"]).splitlines()
     assert "| sudoku | diffu_grpo | 1 | 12.5 | 2 | 4 | from the cache |" in lines
     assert "| sudoku | rft | 1 | 12.5 | not reached | not reached | not reached |" in lines
+
+
+def test_a_baseline_that_is_no_method_is_named(folder):
+    finished("d_opsd", 0, {"a": 1.0})
+    wrong = folder.model_copy(update={"compare": Compare(baseline="grpo")})
+    with pytest.raises(DopsdError, match=r"compare\.baseline: grpo: unknown; there is d_opsd"):
+        compare.compare(wrong, [])
+
+
+def test_runs_without_a_checkpoint_in_common_leave_the_row_out(folder):
+    for seed, update in ((0, 2), (1, 1)):
+        finished("diffu_grpo", seed, {"a": 0.5})
+        rows = [{"update": u, "accuracy": 0.5, "protocol": "greedy"} for u in (0, update)]
+        write_table(Path("runs/sudoku/diffu_grpo") / str(seed) / "curve.csv", rows)
+    assert "first has the best" not in compare.compare(folder, ["sudoku/diffu_grpo/0", "sudoku/diffu_grpo/1"])
 
 
 def test_a_choice_on_the_test_set_and_what_is_not_finished_are_said(folder, capsys):
