@@ -52,7 +52,7 @@ def test_a_profile_is_written_and_what_changed_is_said(tmp_path, monkeypatch, ca
     first = Path("params.yaml").read_text()
     capsys.readouterr()
     assert main(["params", "--set", "train.learning_rate=5e-6", "--set", "method.d_opsd.clip=null"]) == 0
-    assert capsys.readouterr().out == "train.learning_rate: 0.001 -> 5e-06\n"
+    assert capsys.readouterr().out == "train.learning_rate: 0.003 -> 5e-06\n"
     assert load_params().train.learning_rate == 5e-6
     assert "# over all processes" in Path("params.yaml").read_text()
     assert Path("work/params.before.yaml").read_text() == first
