@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from dopsd.compare import check, is_current, reached
+from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
-from dopsd.finished import Finished, paired_over_seeds
+from dopsd.finished import COSTS, Finished, paired_over_seeds
 from dopsd.params import load_params
-from dopsd.tables import gap, mean_curve, percent
+from dopsd.tables import gap, gaps_between, mean_curve, percent
 
 SHARE = 0.25  # of the update at which the baseline has its best
 
@@ -25,24 +27,25 @@ SHARE = 0.25  # of the update at which the baseline has its best
 def measure(task: str, method: str, baseline: str, seeds: list[int]) -> dict[str, Any]:
     params = load_params(Path("params.yaml"))
     ours, theirs = ([Finished(task, name, seed) for seed in seeds] for name in (method, baseline))
-    best, at_best = max(mean_curve(theirs)[1:], key=lambda point: point[0])
-    found: dict[str, Any] = {"best": best, "baseline_update": at_best["updates"], "update": None}
-    crossing = next((cost["updates"] for accuracy, cost in mean_curve(ours)[1:] if accuracy >= best), None)
-    if crossing is None:
-        return found
+    check([*ours, *theirs])
+    others = [str(run) for run in [*ours, *theirs] if not is_current(params, run)]
+    if others:
+        raise DopsdError(f"claim: {', '.join(others)}: not of params.yaml's settings and this code; run `dvc repro`")
+    curve = mean_curve(theirs)[1:]
+    best, at_best = max(curve, key=lambda point: point[0])
+    found: dict[str, Any] = {"best": best, "baseline_cost": at_best, "still_rising": at_best == curve[-1][1], "cost": None}
+    found["cost"] = next(cost for _, name, _, _, cost in reached([*ours, *theirs], baseline) if name == method)
+    if found["cost"] is None:
+        return found | {"seen": False}
+    adapters = [run.folder / "train" / f"step-{int(found['cost']['updates']):06d}" for run in ours]
     evaluator = Evaluator(params.of(method), task, "test")
-    adapters = [run.folder / "train" / f"step-{int(crossing):06d}" for run in ours]
-    protocol = params.evaluate.protocols[params.select.protocol]
-    (reports,) = evaluator.reports("claim", [*adapters], protocol)
-    gaps = []
-    for report, run in zip(reports, theirs, strict=True):
-        chosen = run.tested["best"]["per_problem"]
-        gaps.append([report["per_problem"][name] - chosen[name] for name in sorted(chosen)])
+    (reports,) = evaluator.reports("claim", [*adapters], params.evaluate.protocols[params.select.protocol])
+    chosen = [run.tested["best"] for run in theirs]
+    gaps = [gaps_between(report, other) for report, other in zip(reports, chosen, strict=True)]
     difference, interval = paired_over_seeds(gaps, params.evaluate.bootstrap)
-    found |= {"update": crossing, "difference": difference, "interval": interval}
-    found["method"] = [report["accuracy"] for report in reports]
-    found["chosen"] = [run.tested["best"]["accuracy"] for run in theirs]
-    return found | {"seen": crossing <= SHARE * at_best["updates"] and interval[1] >= 0}
+    found |= {"difference": difference, "interval": interval}
+    found |= {"method": [report["accuracy"] for report in reports], "chosen": [report["accuracy"] for report in chosen]}
+    return found | {"seen": found["cost"]["updates"] <= SHARE * at_best["updates"] and interval[1] >= 0}
 
 
 def main() -> None:
@@ -53,16 +56,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     a = parser.parse_args()
     found = measure(a.task, a.method, a.baseline, a.seeds)
-    print(f"{a.baseline}: best mean {percent(found['best'])} on the selection split, at update {found['baseline_update']:.0f}")
-    if found["update"] is None:
+    rising = ", its last checkpoint: it may have gone on rising" if found["still_rising"] else ""
+    print(
+        f"{a.baseline}: best mean {percent(found['best'])} on the selection split, at {_told(found['baseline_cost'])}{rising}"
+    )
+    if found["cost"] is None:
         print(f"{a.method}: never has it")
     else:
-        pairs = zip(found["method"], found["chosen"], strict=True)
-        sides = ", ".join(f"{percent(one)} against {percent(other)}" for one, other in pairs)
-        print(f"{a.method}: has it at update {found['update']:.0f}; on test, seed by seed: {sides}")
+        sides = ", ".join(
+            f"{percent(one)} against {percent(other)}" for one, other in zip(found["method"], found["chosen"], strict=True)
+        )
+        print(f"{a.method}: has it at {_told(found['cost'])}; on test, seed by seed: {sides}")
         print(f"difference on test {gap(found['difference'], found['interval'])}; seen: {found['seen']}")
     json.dump(found, sys.stdout)
     print()
+
+
+def _told(cost: dict[str, float]) -> str:
+    return ", ".join(f"{cost[name]:.0f} {name}" for name in COSTS if name in cost)
 
 
 if __name__ == "__main__":

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 
 @dataclass
 class Watch:
-    """First-attempt scores of a run, one a collect; flags when their rolling mean falls a share `drop` below its best.
+    """First attempts of a run, collect by collect; flags when their rolling mean falls a share `drop` below its best.
 
-    And by `errors` standard errors of the two means, the variance of a score in [0, 1] being at most p (1 - p): small
-    windows of right and wrong answers swing by more than any share, and the best of many is high by chance.
-    Checkpoints that were good stay, and selection takes the best of them: a flag says that what follows is lost time.
+    And by `errors` standard errors of the difference between two windows of such answers: small windows of right and wrong
+    swing by more than any share, and the best of many is high by chance. A policy that is seldom right needs wide
+    windows. Checkpoints that were good stay, and selection takes the best of them: a flag says that what follows is lost
+    time.
     """
 
     window: int  # collects
     drop: float
     problems: int  # a collect
     errors: float
-    scores: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)  # mean of each collect
+    squares: list[float] = field(default_factory=list)  # mean square of its scores
 
-    def see(self, score: float) -> bool:
-        """Whether this score is the one that flags a collapse."""
+    def see(self, score: float, square: float) -> bool:
+        """Whether this collect is the one that flags a collapse."""
         was = self.is_collapsed
         self.scores.append(score)
+        self.squares.append(square)
         return self.is_collapsed and not was
 
     @property
@@ -36,11 +40,11 @@ class Watch:
     @property
     def is_collapsed(self) -> bool:
         """Whether any rolling mean has been that far below the best before it; once flagged, it stays so."""
-        best = 0.0
+        best, scores, squares = 0.0, list(accumulate(self.scores)), list(accumulate(self.squares))
         for i, mean in enumerate(self.means):
-            seen = self.scores[: i + self.window]
-            p = min(1.0, max(0.0, sum(seen) / len(seen)))
-            chance = self.errors * math.sqrt(2 * p * (1 - p) / (self.window * self.problems))
+            seen = i + self.window
+            variance = max(0.0, squares[seen - 1] / seen - (scores[seen - 1] / seen) ** 2)  # of all answers so far
+            chance = self.errors * math.sqrt(2 * variance / (self.window * self.problems))
             if mean < (1 - self.drop) * best and mean < best - chance:
                 return True
             best = max(best, mean)

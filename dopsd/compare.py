@@ -5,7 +5,7 @@ An update costs differently by method, so curves are drawn against updates, roll
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,11 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
         known = ", ".join(type(params.method).model_fields)
         raise DopsdError(f"compare.baseline: {params.compare.baseline}: unknown; there is {known}")
     runs = [_named(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
-    _check(runs)
+    check(runs)
     text = table(params, runs)
     with fresh_folder(out) as half:
         (half / "comparison.md").write_text(text)
-        write_json(half / "comparison.json", {"runs": [row_of(run) for run in runs]})
+        write_json(half / "comparison.json", values(params, runs))
         draw(runs, half / "accuracy.png")
     say(f"compare: {len(runs)} runs, in {out}/comparison.md, comparison.json and accuracy.png")
     return text
@@ -74,13 +74,13 @@ def _of_matrix(params: Params) -> list[Finished]:
     ended = [run for run in every if (run.folder / "test" / "paired.json").is_file()]
     if len(ended) < len(every):
         say(f"compare: not finished yet: {' '.join(str(run) for run in every if run not in ended)}")
-    found = [run for run in ended if _is_current(params, run)]
+    found = [run for run in ended if is_current(params, run)]
     if not found:
         raise DopsdError("compare: no finished run of params.yaml's matrix; `dvc repro` makes them")
     return found
 
 
-def _is_current(params: Params, run: Finished) -> bool:
+def is_current(params: Params, run: Finished) -> bool:
     """Whether these results are of params.yaml's settings; a run that is named is taken as it is."""
     made_by = read_json(run.folder / "train.json", "dopsd train")["fingerprint"]
     if made_by == scratch_folder(params, run.task, run.method, run.seed).name:
@@ -89,7 +89,7 @@ def _is_current(params: Params, run: Finished) -> bool:
     return False
 
 
-def _check(runs: list[Finished]) -> None:
+def check(runs: list[Finished]) -> None:
     """Results that are missing, or not of the same problems, are named before anything is written."""
     first: dict[str, Finished] = {}
     for run in runs:
@@ -109,6 +109,19 @@ def _tested_on(run: Finished) -> dict[str, Any]:
     return found | {"answers of the base": base["per_problem"], "selection splits": chosen["split"]}
 
 
+def values(params: Params, runs: list[Finished]) -> dict[str, list[dict[str, Any]]]:
+    """What the table says, unrounded."""
+    resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
+    columns = ("task", "method", "seeds", "trained", "difference", "cost")
+    found = {"runs": [row_of(run) for run in runs]}
+    found["means"] = [dict(zip(columns, row, strict=True)) for row in means(runs, resamples)]
+    columns = ("task", "first", "second", "seeds", "difference", "interval")
+    found["pairs"] = [dict(zip(columns, row, strict=True)) for row in pairs(runs, resamples)]
+    columns = ("task", "method", "seeds", "best", "cost")
+    found["reached"] = [dict(zip(columns, row, strict=True)) for row in reached(runs, baseline)]
+    return found
+
+
 def table(params: Params, runs: list[Finished]) -> str:
     """Markdown: a row a run, a row a method, methods against each other, and what reaching a baseline's best cost."""
     resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
@@ -122,20 +135,21 @@ def table(params: Params, runs: list[Finished]) -> str:
         difference = gap(row["difference"], row["interval"])
         lines.append(line(row["run"], row["n"], *sides, difference, row["update"], *cost_cells(row)))
     lines += ["", f"Means over seeds, costs too. {RESAMPLED}", ""]
-    lines += head("task", "method", "seeds", "trained", "difference", *COUNTED, "seconds")
+    lines += head("task", "method", "seeds", "trained", "difference", "updates", *COUNTED, "seconds")
+    every = ("updates", *COUNTED, "seconds")
     for task, method, n, accuracy, over_base, cost in means(runs, resamples):
-        lines.append(line(task, method, n, within(*accuracy), gap(*over_base), *cost_cells(cost)))
-    pairs = list(_pairs(runs, resamples))
-    if pairs:
-        lines += ["", f"Methods against each other over the seeds that both have, paired by problem. {RESAMPLED}", ""]
+        lines.append(line(task, method, n, within(*accuracy), gap(*over_base), *cost_cells(cost, every)))
+    found = list(pairs(runs, resamples))
+    if found:
+        lines += ["", "Methods against each other over the seeds that both have, paired by problem.", ""]
         lines += head("task", "first", "second", "seeds", "first - second")
-        lines += [line(task, a, b, n, gap(mean, interval)) for task, a, b, n, mean, interval in pairs]
-    reached = list(_reached(runs, baseline))
-    if reached:
+        lines += [line(task, a, b, n, gap(mean, interval)) for task, a, b, n, mean, interval in found]
+    at_best = list(reached(runs, baseline))
+    if at_best:
         told = f"The checkpoint at which the mean curve on the selection split first has the best of `{baseline}`'s"
         lines += ["", f"{told}, over the seeds that both have:", ""]
-        lines += head("task", "method", "seeds", "best to reach", *COSTS)
-        lines += [line(task, method, n, percent(best), *cost_cells(cost, COSTS)) for task, method, n, best, cost in reached]
+        lines += head("task", "method", "seeds", "best to reach", *every)
+        lines += [line(task, method, n, percent(best), *cost_cells(cost, every)) for task, method, n, best, cost in at_best]
     for task in dict.fromkeys(run.task for run in runs):
         lines += _published(task)
     return "\n".join(lines) + "\n"
@@ -154,7 +168,7 @@ def _published(task: str) -> list[str]:
     return lines
 
 
-def _reached(runs: list[Finished], baseline: str):
+def reached(runs: list[Finished], baseline: str) -> Iterator[tuple[str, str, int, float, dict[str, float] | None]]:
     """For every method of a task that the baseline ran on: the cost at which its mean curve has the baseline's best."""
     found = groups(runs)
     for (task, method), group in found.items():
@@ -167,7 +181,7 @@ def _reached(runs: list[Finished], baseline: str):
                 yield task, method, len(seeds), best, cost
 
 
-def _pairs(runs: list[Finished], resamples: int):
+def pairs(runs: list[Finished], resamples: int) -> Iterator[tuple[str, str, str, int, float, tuple[float, float]]]:
     """Every two methods of a task: the mean difference over seeds and problems, and its bootstrap interval."""
     found = groups(runs)
     for (task, a), (other, b) in combinations(found, 2):

@@ -28,11 +28,15 @@ class Finished(Cell):
         return read_json(self.folder / "best" / "select.json", "dopsd select")
 
     def costs(self) -> dict[int, dict[str, float]]:
-        """Cost by update: counts from the run's table, seconds from its log, which a run from DVC's cache lacks."""
+        """Cost by update: counts from the run's table, seconds from its log, which a run from DVC's cache lacks.
+
+        Seconds count what another run had done for this one before (d3LLM's recordings).
+        """
         log = WORK / read_json(self.folder / "train.json", "dopsd train")["fingerprint"] / LOG
         clock: dict[int, float] = {}
         for row in read_log(log) if log.is_file() else []:
-            clock[row["update"]] = row["time/update_seconds"] + max(clock.values(), default=0.0)
+            taken = row["time/update_seconds"] + row.get("time/borrowed_seconds", 0.0)
+            clock[row["update"]] = taken + max(clock.values(), default=0.0)
         found = {0: dict.fromkeys([*COUNTED, "updates"] + ["seconds"] * bool(clock), 0.0)}
         for row in read_table(self.folder / "train.csv"):
             at = {"updates": row["update"], **{name: row[f"count/{name}"] for name in COUNTED}}
@@ -54,7 +58,8 @@ def paired_over_seeds(gaps: Sequence[Sequence[float]], resamples: int) -> tuple[
     """Mean of differences [seed, problem] and its 95% percentile interval: seeds and problems are both drawn again.
 
     Problems alone would tell how sure the difference of THESE runs is, not of the methods. Of few seeds the interval is
-    still somewhat narrow: a bootstrap of n values misses a share 1/n of their variance.
+    too narrow: where seeds differ more than problems do, three of them give the range of three values, which misses the
+    mean one time in four.
     """
     import numpy
 

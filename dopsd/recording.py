@@ -6,8 +6,9 @@ alone, so all seeds share one file; who needs a problem that is not there record
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,12 +26,13 @@ from dopsd.types import Policy, Problem, Task
 
 @dataclass(frozen=True)
 class Recorded:
-    """The step at which each position was written [G], how many tries it took, and whether the last was right."""
+    """The step at which each position was written [G], how many tries it took, whether the last was right, and its time."""
 
     problem_id: str
     revealed_at: list[int]
     tries: int
     correct: bool
+    seconds: float  # of wall clock, an equal share of those that it was recorded with
 
 
 class Recorder:
@@ -62,8 +64,11 @@ class Recorder:
         """Recordings of these problems, in their order; what is new is appended to the file."""
         missing = [problem for problem in problems if problem.id not in self.known]
         if missing:
+            started = time.monotonic()
             with self.policy.reference():
-                found = self._try(missing, progress)
+                tried = self._try(missing, progress)
+            share = (time.monotonic() - started) / len(tried)
+            found = [replace(item, seconds=round(share, 4)) for item in tried]
             self.known |= {item.problem_id: item for item in found}
             append_lines(self.path, [vars(item) for item in found])
         return [self.known[problem.id] for problem in problems]
@@ -77,7 +82,7 @@ class Recorder:
             rollouts = denoise_all(self.policy, draws, self._decoding(n * self.config.warmer))
             for (problem, _), rollout in zip(waiting, rollouts, strict=True):
                 is_right = self.task.verify(problem, self.policy.decode(rollout.completion_ids)).correct
-                found[problem.id] = Recorded(problem.id, rollout.revealed_at.tolist(), n + 1, is_right)
+                found[problem.id] = Recorded(problem.id, rollout.revealed_at.tolist(), n + 1, is_right, 0.0)
             before = len(waiting)
             waiting = [(p, ids) for p, ids in waiting if not found[p.id].correct]
             if progress:

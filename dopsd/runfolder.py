@@ -128,7 +128,8 @@ class RunFolder:
         for name, p in loop.parameters.items():
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
         checkpoint.save_tensors(state, half / "trainer.safetensors")
-        counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting), "scores": loop.watch.scores}
+        counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
+        counts |= {"empty_in_a_row": loop.empty_in_a_row, "scores": loop.watch.scores, "squares": loop.watch.squares}
         write_json(half / "state.json", counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes})
 
     def resume(self, loop: Any) -> None:
@@ -161,7 +162,8 @@ class RunFolder:
         waiting = checkpoint.unpack_updates(own, state["waiting"])
         loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
         loop.update, loop.counters = state["update"], state["counters"]
-        loop.watch.scores = state["scores"]
+        loop.empty_in_a_row = state["empty_in_a_row"]
+        loop.watch.scores, loop.watch.squares = state["scores"], state["squares"]
         loop.gathered = Sums({name: (total, count) for name, (total, count) in state["gathered"].items()})
 
     def _cut_log(self, update: int) -> None:

@@ -116,17 +116,18 @@ class Attempter:
         threshold = self.config.keep_threshold if self.task.graded else 1.0
         is_kept = self.config.keep == "all" or tried.verdicts[best].score >= threshold
         found = tried.verdicts
-        return Scored(tried.problem, tried.rollouts[best], found[best], found[0], len(found), is_kept)
+        return Scored(tried.problem, tried.rollouts[best], found[best], tried.rollouts[0], found[0], len(found), is_kept)
 
     def summary(self, policy: Policy, scored: Sequence[Scored]) -> Collected:
-        """Counters and rollout metrics of one collect, before any gating."""
+        """Counters and rollout metrics of one collect, before any gating; lengths in tokens, of first attempts."""
         sums = Sums()
         for item in scored:
-            row = item.best.completion_ids.tolist()
+            row = item.first_rollout.completion_ids.tolist()
             sums.add("attempts_used", item.attempts)
             sums.add("kept_share", item.is_kept)
             sums.add("best_score", item.verdict.score)
             sums.add("first_attempt_score", item.first.score)
+            sums.add("first_attempt_square", item.first.score**2)
             sums.add("completion_length", row.index(policy.eos_id) if policy.eos_id in row else len(row))
         rollouts = sum(item.attempts for item in scored)
         counters = {

@@ -87,11 +87,12 @@ class Collected:
 
 @dataclass(frozen=True)
 class Scored:
-    """One problem's attempts, the one to learn from and the verdicts of all of them."""
+    """One problem's attempts: the one to learn from, the first, and the verdicts on both."""
 
     problem: Problem
     best: Rollout
     verdict: Verdict
+    first_rollout: Rollout
     first: Verdict
     attempts: int
     is_kept: bool

@@ -39,6 +39,11 @@ def test_a_variant_changes_its_keys_and_nothing_else():
     assert (kind_of("d_opsd-short"), kind_of("d_opsd")) == ("d_opsd", "d_opsd")
 
 
+def test_any_method_may_have_variants():
+    varied = params(method="rft", variants={"default": {}, "many": {"draws_per_rollout": 9}}, tables={})
+    assert varied.of("rft-many").method.rft.draws_per_rollout == 9
+
+
 def test_variants_that_agree_share_their_work(project):
     folder = {name: scratch_folder(params(), "sudoku", name, 0) for name in ("d_opsd", "d_opsd-default", "d_opsd-fixed")}
     assert len(set(folder.values())) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -19,7 +21,7 @@ from dopsd.layout import read_table
 
 def test_a_fall_below_the_best_rolling_mean_is_flagged_once():
     watch = Watch(window=2, drop=0.5, problems=1000, errors=4.0)
-    told = [watch.see(score) for score in (0.2, 0.6, 0.8, 0.6, 0.4, 0.2, 0.0, 0.9)]
+    told = [watch.see(score, score) for score in (0.2, 0.6, 0.8, 0.6, 0.4, 0.2, 0.0, 0.9)]  # right or wrong
     # rolling means 0.4, 0.7, 0.7, 0.5, 0.3: below half of 0.7
     assert told == [False] * 5 + [True] + [False] * 2
     assert watch.means[:5] == pytest.approx([0.4, 0.7, 0.7, 0.5, 0.3]) and watch.is_collapsed
@@ -28,23 +30,38 @@ def test_a_fall_below_the_best_rolling_mean_is_flagged_once():
 @given(st.lists(st.floats(0, 1), max_size=30))
 def test_scores_that_never_fall_never_collapse(scores: list[float]):
     watch = Watch(window=3, drop=0.1, problems=1, errors=0.1)
-    assert not any(watch.see(score) for score in sorted(scores))
+    assert not any(watch.see(score, score) for score in sorted(scores))
+
+
+def flags(draw: Callable[[int], numpy.ndarray], *lengths: int, window: int = 8, problems: int = 4) -> bool:
+    """Whether a run is flagged whose collects have scores `draw(part)`, `lengths[part]` collects a part."""
+    watch = Watch(window=window, drop=0.3, problems=problems, errors=4.0)
+    for part, length in enumerate(lengths):
+        for _ in range(length):
+            scores = draw(part)[:problems]
+            watch.see(scores.mean(), (scores**2).mean())
+    return watch.is_collapsed
 
 
 @pytest.mark.parametrize("right", [0.77, 0.33, 0.2])
 def test_chance_alone_is_seldom_taken_for_a_collapse_and_a_real_one_is_seen(right):
-    """A policy that stays as it is, four problems a collect, 125 collects; then one that answers nothing any more."""
-    draw = numpy.random.default_rng(0)
-    flagged, seen = 0, 0
-    for _ in range(100):
-        scores = draw.binomial(4, right, 125) / 4
-        watch = Watch(window=8, drop=0.3, problems=4, errors=4.0)
-        flagged += any(watch.see(score) for score in scores)
-        watch = Watch(window=8, drop=0.3, problems=16, errors=4.0)
-        for score in [*draw.binomial(16, right, 20) / 16, *[0.0] * 8]:
-            watch.see(score)
-        seen += watch.is_collapsed
-    assert flagged <= 8 and seen >= 95
+    """Right or wrong, four problems a collect: a policy that stays as it is, and one that answers nothing any more."""
+    random = numpy.random.default_rng(0)
+    same = [flags(lambda part: random.binomial(1, right, 4).astype(float), 125) for _ in range(100)]
+    lost = [flags(lambda part: random.binomial(1, right * (part == 0), 4).astype(float), 60, 40) for _ in range(100)]
+    assert sum(same) <= 8
+    assert sum(lost) >= (95 if right > 0.3 else 40)  # of rare successes eight collects of four show little
+
+
+def test_partial_scores_show_a_fall_to_guessing():
+    """The embedded task: first attempts at 0.55 with a standard deviation of 0.2, then those of random digits, 0.25."""
+    random = numpy.random.default_rng(0)
+
+    def scores(mean: float) -> numpy.ndarray:
+        return random.normal(mean, 0.2, 16).clip(0, 1)
+
+    assert sum(flags(lambda part: scores(0.55), 25, window=4, problems=16) for _ in range(100)) <= 2
+    assert sum(flags(lambda part: scores(0.55 if part == 0 else 0.25), 10, 4, window=4, problems=16) for _ in range(100)) >= 98
 
 
 @pytest.mark.parametrize("stops", [True, False])
@@ -64,3 +81,41 @@ def test_a_collapsed_run_stops_where_it_is_told_to_and_stays_stopped(project, mo
     assert json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())["updates"] == (3 if stops else 8)
     assert capsys.readouterr().err.count("the run has collapsed") == 1
     assert main(["evaluate"]) == main(["select"]) == 0
+
+
+def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpoints(project, monkeypatch, capsys):
+    """After the second collect nothing is kept any more: no update follows that could have told."""
+    from dopsd.scoring import Attempter
+
+    write_params(
+        train__updates=60,
+        train__collapse_window=1,
+        train__collapse_errors=0.1,
+        train__max_empty_collects=3,
+        method__d_opsd__updates_per_trajectory=1,
+        method__d_opsd__attempts=1,
+    )
+    scored = Attempter.scored
+
+    def failing(self, tried):
+        found = scored(self, tried)
+        seen.add(found.problem.id)
+        if len(seen) <= 4:  # two collects of two problems
+            return replace(found, first=replace(found.first, score=0.5))
+        return replace(found, is_kept=False, first=replace(found.first, score=0.0))
+
+    seen: set[str] = set()
+    monkeypatch.setattr(Attempter, "scored", failing)
+    assert main(["train"]) == 0
+    said = capsys.readouterr().err
+    assert "update 2: the run has collapsed" in said
+    assert "4 collects in a row gave nothing to learn from (train.max_empty_collects): the run ends after update 2" in said
+    assert json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())["updates"] == 2
+    assert main(["train"]) == 0 and "gave nothing" not in capsys.readouterr().err  # it stays ended
+    assert main(["evaluate"]) == main(["select"]) == 0
+
+
+def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys):
+    write_params(train__max_empty_collects=1, method__d_opsd__keep_threshold=1.0, method__d_opsd__attempts=1)
+    assert main(["train"]) == 2
+    assert "2 collects in a row gave nothing to learn from" in capsys.readouterr().err

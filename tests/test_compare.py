@@ -68,6 +68,11 @@ def test_costs_are_summed_to_each_checkpoint(folder):
         [(0, 0.25), (4, 1.0)],
         [(0, 0.25), (7.5, 1.0)],
     ]
+    log = Path("work/train-d_opsd0/log.jsonl")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines[0]["time/borrowed_seconds"] = 10.0  # what another run had recorded for this one
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run.curve("seconds") == [(0, 0.25), (17.5, 1.0)]
 
 
 def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder, capsys):
@@ -94,18 +99,28 @@ def test_costs_until_the_baselines_best_and_means_over_seeds(folder):
     finished("rft", 0, {"a": 0.25, "b": 0.5})
     names = ["sudoku/d_opsd/0", "sudoku/d_opsd/1", "sudoku/diffu_grpo/0", "sudoku/diffu_grpo/1", "sudoku/rft/0"]
     lines = compare.compare(folder, names).splitlines()
-    assert "| sudoku | d_opsd | 2 | 50.0 [25.0, 75.0] | +25.0 [+0.0, +50.0] | 2 | 4 | 160 | 3 |" in lines  # seeds +50 and 0
-    assert "| sudoku | d_opsd | 2 | 50.0 | 2 | 4 | 3 |" in lines
-    assert "| sudoku | diffu_grpo | 2 | 50.0 | 2 | 4 | 8 |" in lines
-    assert "| sudoku | rft | 1 | 50.0 | not reached | not reached | not reached |" in lines
+    assert "| sudoku | d_opsd | 2 | 50.0 [25.0, 75.0] | +25.0 [+0.0, +50.0] | 2 | 2 | 4 | 160 | 3 |" in lines  # seeds +50 and 0
+    assert "| sudoku | d_opsd | 2 | 50.0 | 2 | 2 | 4 | 160 | 3 |" in lines
+    assert "| sudoku | diffu_grpo | 2 | 50.0 | 2 | 2 | 4 | 160 | 8 |" in lines
+    assert f"| sudoku | rft | 1 | 50.0 |{' not reached |' * 5}" in lines
+    found = json.loads((compare.OUT / "comparison.json").read_text())
+    assert found["reached"][0] == {
+        "task": "sudoku",
+        "method": "d_opsd",
+        "seeds": 2,
+        "best": 0.5,
+        "cost": {"updates": 2, "trajectories": 2, "rollouts": 4, "sampled_tokens": 160, "seconds": 3.0},
+    }
+    assert next((row["first"], row["second"], row["difference"]) for row in found["pairs"]) == ("d_opsd", "diffu_grpo", 0.0)
+    assert found["means"][2]["trained"][1] == found["runs"][4]["trained_interval"]  # of one seed: the report's own
 
 
 def test_the_base_itself_is_not_a_checkpoint_that_reaches_anything(folder):
     finished("diffu_grpo", 0, {"a": 0.25, "b": 0.0})  # worse than its base
     finished("rft", 0, {"a": 0.0, "b": 0.0})
     lines = compare.compare(folder, ["sudoku/diffu_grpo/0", "sudoku/rft/0"]).splitlines()
-    assert "| sudoku | diffu_grpo | 1 | 12.5 | 2 | 4 | from the cache |" in lines
-    assert "| sudoku | rft | 1 | 12.5 | not reached | not reached | not reached |" in lines
+    assert "| sudoku | diffu_grpo | 1 | 12.5 | 2 | 2 | 4 | 160 | from the cache |" in lines
+    assert f"| sudoku | rft | 1 | 12.5 |{' not reached |' * 5}" in lines
 
 
 def test_a_baseline_that_is_no_method_is_named(folder):

@@ -43,10 +43,13 @@ def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
 
 
 def test_the_cost_of_recordings_is_the_runs_own_whatever_others_recorded(project):
-    loop, other = loop_of(train__updates=40), loop_of(train__updates=40)
-    for one in (loop, other):
-        one._collect()
+    loop = loop_of(train__updates=40)
+    loop._collect()
+    other = loop_of(train__updates=40)
+    other._collect()
     assert loop.counters == other.counters and loop.counters["rollouts"] >= 2
+    own, borrowed = (one.gathered["time/borrowed_seconds"][0] for one in (loop, other))
+    assert own == 0.0 and borrowed == sum(item.seconds for item in loop.method.recorder.known.values()) > 0
     loop.counters["collects"] = 32  # of 64 problems, two a collect: the second epoch
     before = loop.counters["rollouts"]
     loop._collect()

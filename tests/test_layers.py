@@ -25,7 +25,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     {"progress"},
     {"tracking", "views", "registry", "tasks", "models", "sampling", "teacher", "losses", "checkpoint"},
     {"layout", "masking", "solutions"},
-    {"runfolder", "card", "collapse"},
+    {"runfolder", "card", "collapse", "ranks", "stepping"},
     {"scoring"},
     {"answering", "distilling", "recording"},
     {"evaluations"},
@@ -44,7 +44,7 @@ DOORS = {
     "peft": {"models", "checkpoint"},
     "transformers": {"models", "checkpoint"},
     "datasets": {"tasks"},
-    "accelerate": {"stages", "runfolder"},
+    "accelerate": {"stages", "runfolder", "ranks", "stepping"},
     "dvc": set(),
 }
 FILES = sorted((ROOT / "dopsd").rglob("*.py"))

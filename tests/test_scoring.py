@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import FakePolicy
+from fakes import EOS, FakePolicy
 
 from dopsd.config import Attempts, Sampling
 from dopsd.errors import DopsdError
@@ -64,14 +64,18 @@ def test_failures_are_kept_where_all_are_asked_for():
 
 
 def test_a_collect_counts_what_it_cost():
-    attempter, found = collect(Marked(False, a=[0.0, 1.0], b=[0.0] * 4))
+    attempter, found = collect(Marked(False, a=[0.0, 1.0], b=[0.5] * 4))
+    firsts = [item.first_rollout for item in found.values()]
+    lengths = [(rollout.completion_ids.tolist() + [EOS]).index(EOS) for rollout in firsts]
+    assert [rollout.attempt for rollout in firsts] == [0, 0]
     summary = attempter.summary(FakePolicy(2), list(found.values()))
     assert summary.counters == {"trajectories": 1, "rollouts": 6, "sampled_tokens": 12}
     assert summary.metrics.means() == {
         "attempts_used": 3.0,
-        "best_score": 0.5,
-        "completion_length": 2.0,
-        "first_attempt_score": 0.0,
+        "best_score": 0.75,
+        "completion_length": sum(lengths) / 2,
+        "first_attempt_score": 0.25,
+        "first_attempt_square": 0.125,
         "kept_share": 0.5,
     }
 

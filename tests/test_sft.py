@@ -49,7 +49,7 @@ def test_rows_of_a_file_are_asked_and_answered_as_they_stand(project):
     loop, batch = collected(traces={"path": "traces.jsonl"}, length=8)
     assert {loop.policy.decode(row) for row in batch.targets} == {"3412"}  # the other is longer than 8 tokens
     assert batch.targets.shape[1] == 8
-    with pytest.raises(DopsdError, match="none of 2 responses has at most 2 tokens"):
+    with pytest.raises(DopsdError, match=r"none of 2 rows has a response of at most 2 tokens .* question of at most 254"):
         collected(traces={"path": "traces.jsonl"}, length=2)
 
 

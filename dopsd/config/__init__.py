@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
 from dopsd.config.data import CountdownData, Data, Gsm8kData, Math500Data, RowData, Source, SudokuData, TaskData
 from dopsd.config.experiments import Ablate, Compare, VerifyTeacher
-from dopsd.config.methods import ArOpsd, Attempts, D3llm, DiffuGrpo, DOpsd, Methods, Own, Rft, Sft, Vrpo
+from dopsd.config.methods import ArOpsd, Attempts, D3llm, DiffuGrpo, DOpsd, Methods, MethodSection, Own, Rft, Sft, Vrpo
 from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
 
 __all__ = [
@@ -189,8 +189,8 @@ class Params(Section):
         if self.select.protocol not in self.evaluate.protocols:
             known = ", ".join(self.evaluate.protocols)
             raise ValueError(f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})")
-        for name in ("d_opsd", "ar_opsd"):
-            self._check_states(f"method.{name}", vars(self.method)[name])
+        for name, config in vars(self.method).items():
+            self._check_states(f"method.{name}", config)
         asked = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
         if asked and self.model.prompt_style == "compact":
             raise ValueError(f"data.{asked[0]}.prompt_file is not read with model.prompt_style compact: set instructions")
@@ -202,8 +202,10 @@ class Params(Section):
                 raise ValueError(f"matrix.methods: {method} needs reference solutions, and {bare[0]} has none: leave one out")
         return self
 
-    def _check_states(self, key: str, config: DOpsd) -> None:
-        """Whether a trajectory has states to train on."""
+    def _check_states(self, key: str, config: MethodSection) -> None:
+        """Whether a trajectory has states to train on, for methods that distil at every step."""
+        if not isinstance(config, DOpsd):
+            return
         s = self.sampling
         if s.gen_length == s.block_length and not config.record_last_block:
             raise ValueError(f"sampling: one block only, and {key}.record_last_block is false: no state to train on")

@@ -37,9 +37,11 @@ class Unmask:
         self.collected = Collected({}, Sums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        others = {problem.id for problem in problems} & set(self.recorder.known)  # recorded by other runs, or earlier
         recorded = self.recorder.record(problems)
         is_first = update * self.params.train.prompts_per_collect < self.size  # later epochs find what this run recorded
         new = sum(item.tries for item in recorded) if is_first else 0  # whatever others had recorded before
+        borrowed = sum(item.seconds for item in recorded if item.problem_id in others) if is_first else 0.0
         asked = Asked(self.task, problems, "train", self.params.model.prompt_style).prompts(policy, self.params.sampling)
         prompts, real = left_pad(asked, policy.eos_id)  # [B, P]
         length = self.params.sampling.gen_length
@@ -49,6 +51,7 @@ class Unmask:
         inside, late, later = self.masks(steps, through_first(targets, policy.eos_id).sum(1), keys, update)
         sums = Sums()
         sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
+        sums.add("time/borrowed_seconds", borrowed)  # what recording here would have taken: a cost like the rollouts
         counters = {"trajectories": len(problems), "rollouts": new, "sampled_tokens": new * length}
         self.collected = Collected(counters, sums)
         ids, other = (

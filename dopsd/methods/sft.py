@@ -51,7 +51,8 @@ class FineTune:
             say(f"sft: {len(rows) - len(kept)} of {len(rows)} traces are too long for {self.length} tokens and are left out")
         if not kept:
             raise DopsdError(
-                f"method.sft.traces: none of {len(rows)} responses has at most {self.length} tokens; raise method.sft.length"
+                f"method.sft.traces: none of {len(rows)} rows has a response of at most {self.length} tokens "
+                f"(method.sft.length) and a question of at most {room}, what the model's {policy.max_length} leave"
             )
         return kept
 
@@ -69,7 +70,7 @@ class FineTune:
 
     def _solved(self, policy: Policy, problems: Sequence[Problem]) -> list[tuple[Tensor, Tensor]]:
         asked = Asked(self.task, problems, "train", self.params.model.prompt_style)
-        prompts = asked.prompts(policy, self.params.sampling)
+        prompts = asked.prompts(policy, self.params.sampling.model_copy(update={"gen_length": self.length}))
         texts = self.solutions.of(policy, problems)
         return list(zip(prompts, texts, strict=True))
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 COLOURS = ("lightgrey", "palegreen", "white", "orange")  # masked, committed now, known, shown to the teacher
 LEGIBLE = 64  # tokens whose text still fits their cells
-FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score", "completion_length", "student_entropy", "grad_norm")
+FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score", "rolling_score", "completion_length")
+FIGURES += ("student_entropy", "teacher_entropy", "grad_norm")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from dopsd.config import DOpsd, Params
+from dopsd.config import DOpsd, Params, kind_of
 from dopsd.evaluations import Evaluator
 from dopsd.keyed import text_key
 from dopsd.layout import cell_folder
@@ -29,7 +30,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         return
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
     compared = {name: compare(*found, params.evaluate.bootstrap) for name, found in zip(protocols, reports, strict=True)}
-    write_json(cell / "test" / "trajectory.json", trajectory(params, evaluator, cell / "best"))
+    write_json(cell / "test" / "trajectory.json", trajectory(params, method_name, evaluator, cell / "best"))
     write_json(cell / "test" / "paired.json", facts | {"protocols": compared})
     write_json(cell / "test.json", {name: _flat(found) for name, found in compared.items()})
 
@@ -48,11 +49,12 @@ def _flat(found: dict[str, Any]) -> dict[str, float]:
     return accuracies | {"difference": found["paired"]["difference"], "low": low, "high": high}
 
 
-def trajectory(params: Params, evaluator: Evaluator, adapter: Any) -> dict[str, Any]:
+def trajectory(params: Params, method: str, evaluator: Evaluator, adapter: Path) -> dict[str, Any]:
     """One test problem denoised at the training temperature: each token, its step, and what a teacher would be shown."""
     policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
     prompt = evaluator.prompt_of(problem)
-    config = DOpsd()  # the paper's teacher, whatever the method of this cell
+    own = vars(params.method)[kind_of(method)]
+    config = own if isinstance(own, DOpsd) and own.reveal_ratio else DOpsd()  # methods that reveal nothing: the paper's teacher
     draw = Draw(problem.id, 0, prompt, text_key("trajectory", problem.id))
     rollout = denoise(policy, [draw], decoding(params.sampling, config.first_temperature))[0]
     schedule = tuple(decoding(params.sampling).schedule)

@@ -6,9 +6,6 @@ to work/<fingerprint>/; the finished run is copied to runs/<task>/<method>/<seed
 
 from __future__ import annotations
 
-import math
-import os
-import random
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -17,24 +14,26 @@ import torch
 
 from dopsd.batches import Batch
 from dopsd.collapse import Watch
-from dopsd.config import Params, Train
+from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.keyed import text_key
 from dopsd.layout import cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
 from dopsd.progress import Progress, say
+from dopsd.ranks import Order, all_processes, over_ranks
 from dopsd.runfolder import Interrupts, RunFolder, followed, publish_run
 from dopsd.scoring import Asked
+from dopsd.stepping import adamw, take_step
 from dopsd.tasks import load_task
-from dopsd.types import Problem, Sums
+from dopsd.types import Sums
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    accelerator, params = _accelerator(), params.of(method_name)
+    accelerator, params = all_processes(), params.of(method_name)
     scratch = scratch_folder(params, task_name, method_name, seed)
     loop = Loop(params, task_name, method_name, seed, accelerator)
     with ExitStack() as stack:
@@ -52,34 +51,13 @@ def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
     with Interrupts() as interrupts, Progress("train", settings.updates, "update", str(folder.scratch)) as progress:
         progress.resume_at(loop.update)
         while not loop.is_over:
-            progress.step(note=loop.advance(folder))
+            before = loop.update
+            note = loop.advance(folder)
+            progress.step(loop.update - before, note)
             is_due = loop.update % settings.checkpoint_every == 0 or loop.is_over
             if interrupts.agree(loop.accelerator) or is_due:
                 folder.save(loop)
             interrupts.stop_if_caught(folder.scratch)
-
-
-def _accelerator() -> Accelerator:
-    """All the processes that torchrun started, or a stop: without `cpu` accelerate ignores them where there is no GPU."""
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    asked = int(os.environ.get("WORLD_SIZE", "1"))
-    if accelerator.num_processes != asked:
-        raise DopsdError(
-            f"train: {asked} processes were started, but they see {accelerator.num_processes}; start with torchrun"
-        )
-    return accelerator
-
-
-def rate(update: int, settings: Train) -> float:
-    """Factor of the learning rate: linear warm-up from 0 at the first update, then constant or half a cosine to 0."""
-    warmup = settings.warmup_updates
-    if update < warmup:
-        return update / warmup
-    if settings.schedule == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, settings.updates - warmup)))
 
 
 class Loop:
@@ -105,36 +83,39 @@ class Loop:
             say(f"train: {cut:.0%} of the prompts are cut to their last {params.sampling.max_prompt_tokens} tokens")
         self.method = load_method(method, params, self.task, self.policy, seed)
         self.parameters = self.policy.trainable()
-        self.optimizer = torch.optim.AdamW(
-            self.parameters.values(),
-            lr=self.settings.learning_rate,
-            betas=(self.settings.betas[0], self.settings.betas[1]),
-            weight_decay=self.settings.weight_decay,
-        )
+        self.optimizer = adamw(self.parameters.values(), self.settings)
         self.update = self.empty_in_a_row = 0
         self.counters = dict.fromkeys(("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0)
         self.waiting: list[list[Batch]] = []
-        self.orders: dict[int, list[int]] = {}
         self.gathered = Sums()
         s = self.settings
+        self.order = Order(self.problems, s.prompts_per_collect, seed, accelerator)
         self.watch = Watch(s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors)
 
     @property
     def is_over(self) -> bool:
-        return self.update >= self.settings.updates or (self.settings.stop_on_collapse and self.watch.is_collapsed)
+        ended = self.settings.stop_on_collapse and self.watch.is_collapsed
+        return self.update >= self.settings.updates or ended or (self.update > 0 and self._is_starved)
+
+    @property
+    def _is_starved(self) -> bool:
+        return self.empty_in_a_row > self.settings.max_empty_collects
 
     def advance(self, folder: RunFolder) -> str:
-        """One optimizer update, after a collect if no batches wait. Returns figures for the progress line."""
+        """One optimizer update, after a collect if no batches wait; figures for the progress line.
+
+        Without an update where collects gave nothing to learn from until the run was over.
+        """
         started = time.monotonic()
         while not self.waiting:
             self._collect()
+            if not self.waiting and self.is_over:
+                return "nothing left to learn from"
         metrics = self._step(self.waiting.pop(0))
         metrics.merge(self.gathered)
         self.gathered = Sums()
         self.update += 1
-        means = self._over_ranks(metrics).means()
-        if "first_attempt_score" in means and self.watch.see(means["first_attempt_score"]) and self.accelerator.is_main_process:
-            say(self._collapse())
+        means = over_ranks(self.accelerator, metrics).means()
         if self.watch.is_collapsed:
             means["collapsed"] = 1.0
         counts = {f"count/{name}": value for name, value in self.counters.items()}
@@ -142,35 +123,11 @@ class Loop:
         kept, loss = means.get("best_score"), means["loss"]
         return f"loss {loss:.4f}" + (f"  best of attempts {kept:.2f}" if kept is not None else "")
 
-    def _collapse(self) -> str:
-        means = self.watch.means
-        ends = "it ends here" if self.settings.stop_on_collapse else "train.stop_on_collapse would end it"
-        return (
-            f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after {max(means):.2f} "
-            f"at best (means of {self.watch.window} collects); {ends}, its better checkpoints stay"
-        )
-
-    def _batch_of_problems(self) -> list[Problem]:
-        """The next problems of this epoch's order, this rank's share of them."""
-        n, size = self.settings.prompts_per_collect, len(self.problems)
-        first = self.counters["collects"] * n
-        chosen = [self.problems[self._order(i // size)[i % size]] for i in range(first, first + n)]
-        chosen = list({problem.id: problem for problem in chosen}.values())  # an epoch's edge may bring one twice
-        return chosen[self.accelerator.process_index :: self.accelerator.num_processes]
-
-    def _order(self, epoch: int) -> list[int]:
-        """Indices in this epoch's order; kept, since a large split takes its time to shuffle."""
-        if epoch not in self.orders:
-            order = list(range(len(self.problems)))
-            random.Random(text_key("order", self.seed, epoch)).shuffle(order)
-            self.orders = {epoch: order}
-        return self.orders[epoch]
-
     @torch.no_grad()
     def _collect(self) -> None:
         started = time.monotonic()
         self.policy.core.eval()
-        problems = self._batch_of_problems()
+        problems = self.order.of(self.counters["collects"])
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
         sizes = [len(updates), sum(map(len, updates))]
         counted = torch.tensor([*sizes, *self.method.collected.counters.values()], device=self.policy.device)
@@ -184,13 +141,35 @@ class Loop:
         is_empty = batches == 0  # on all ranks
         self.counters["empty_collects"] += is_empty
         self.empty_in_a_row = self.empty_in_a_row + 1 if is_empty else 0
+        self._look_for_collapse(self.method.collected.metrics)
         self.gathered.merge(self.method.collected.metrics)
         self.gathered.add("time/collect_seconds", time.monotonic() - started)
-        if self.empty_in_a_row > self.settings.max_empty_collects:
-            raise DopsdError(
-                f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects); "
-                "try more attempts, a lower keep_threshold or an easier split"
+        if self._is_starved:
+            told = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
+            if not self.update:
+                raise DopsdError(f"{told}; try more attempts, a lower keep_threshold or an easier split")
+            self._say(f"{told}: the run ends after update {self.update}, its checkpoints stay")
+
+    def _look_for_collapse(self, metrics: Sums) -> None:
+        """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the metrics."""
+        names = ("first_attempt_score", "first_attempt_square")
+        found = over_ranks(self.accelerator, Sums({name: metrics[name] for name in names if name in metrics})).means()
+        metrics.pop(names[1], None)
+        if names[0] not in found:  # the method's rollouts are not those of the policy in training
+            return
+        is_new, means = self.watch.see(*(found[name] for name in names)), self.watch.means
+        if means:
+            metrics.add("rolling_score", means[-1])
+        if is_new:
+            ends = "it ends here" if self.settings.stop_on_collapse else "train.stop_on_collapse would end it"
+            self._say(
+                f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after "
+                f"{max(means):.2f} at best (means of {self.watch.window} collects); {ends}, its better checkpoints stay"
             )
+
+    def _say(self, text: str) -> None:
+        if self.accelerator.is_main_process:
+            say(text)
 
     def _step(self, batches: list[Batch]) -> Sums:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
@@ -204,7 +183,8 @@ class Loop:
                 metrics.merge(found.metrics)
                 metrics.add("loss", found.total.item() / weight, 0)
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
-        metrics.add("grad_norm", self._apply(), 1)
+        metrics.add("grad_norm", take_step(self.optimizer, self.accelerator, self.settings, self.update), 1)
+        self.policy.after_update()
         return metrics
 
     def _weight(self, batches: list[Batch]) -> float:
@@ -214,34 +194,3 @@ class Loop:
         own = float(sum(float(batch.weight.sum()) for batch in batches))  # also without batches: ranks must send one dtype
         total = self.accelerator.reduce(torch.tensor(own, device=self.policy.device), "sum").item()
         return total or 1.0
-
-    def _apply(self) -> float:
-        """Sum gradients over ranks, clip them, take the step; the gradient norm before clipping."""
-        for p in self.parameters.values():
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            if self.accelerator.num_processes > 1:
-                p.grad = self.accelerator.reduce(p.grad, "sum")
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.settings.grad_clip).item()
-        if not math.isfinite(norm):
-            raise DopsdError(
-                f"train: loss or gradient is not finite at update {self.update + 1}; nothing after the last checkpoint is "
-                "kept. Try a lower train.learning_rate, a smaller train.grad_clip or model.dtype float32",
-                exit_code=1,
-            )
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.settings.learning_rate * rate(self.update, self.settings)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.policy.after_update()
-        return norm
-
-    def _over_ranks(self, metrics: Sums) -> Sums:
-        if self.accelerator.num_processes == 1:
-            return metrics
-        from accelerate.utils import gather_object
-
-        total = Sums()
-        for part in gather_object([dict(metrics)]):
-            total.merge(part)
-        return total

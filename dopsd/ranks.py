@@ -1,0 +1,65 @@
+"""Processes of one training run: started together, each with its share of the problems, metrics added up over all."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from dopsd.errors import DopsdError
+from dopsd.keyed import text_key
+from dopsd.types import Problem, Sums
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def all_processes() -> Accelerator:
+    """All the processes that torchrun started, or a stop: without `cpu` accelerate ignores them where there is no GPU."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    asked = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != asked:
+        raise DopsdError(
+            f"train: {asked} processes were started, but they see {accelerator.num_processes}; start with torchrun"
+        )
+    return accelerator
+
+
+def over_ranks(accelerator: Accelerator, metrics: Sums) -> Sums:
+    if accelerator.num_processes == 1:
+        return metrics
+    from accelerate.utils import gather_object
+
+    total = Sums()
+    for part in gather_object([dict(metrics)]):
+        total.merge(part)
+    return total
+
+
+class Order:
+    """The training problems, `size` a collect, in a new order each epoch; this rank's share of them."""
+
+    def __init__(self, problems: Sequence[Problem], size: int, seed: int, accelerator: Accelerator) -> None:
+        self.problems, self.size, self.seed = problems, size, seed
+        self.rank, self.ranks = accelerator.process_index, accelerator.num_processes
+        self.known: dict[int, list[int]] = {}
+
+    def of(self, collect: int) -> list[Problem]:
+        """The problems of the collect with this number."""
+        first, n = collect * self.size, len(self.problems)
+        chosen = [self.problems[self._epoch(i // n)[i % n]] for i in range(first, first + self.size)]
+        chosen = list({problem.id: problem for problem in chosen}.values())  # an epoch's edge may bring one twice
+        return chosen[self.rank :: self.ranks]
+
+    def _epoch(self, epoch: int) -> list[int]:
+        """Indices in this epoch's order; kept, since a large split takes its time to shuffle."""
+        if epoch not in self.known:
+            order = list(range(len(self.problems)))
+            random.Random(text_key("order", self.seed, epoch)).shuffle(order)
+            self.known = {epoch: order}
+        return self.known[epoch]

@@ -1,0 +1,189 @@
+"""The losses of the methods against literal computations, row by row, on a model whose adapter has moved from its base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from conftest import write_params
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from dopsd.params import load_params
+from dopsd.stages.train import Loop
+
+
+def moved(method: str, is_moved: bool = True, **changes: object) -> Loop:
+    """A loop before its first collect, its policy no longer the base."""
+    from accelerate import Accelerator
+
+    write_params(**{f"method__{method}__{key}": value for key, value in changes.items()})
+    loop = Loop(load_params().of(method), "sudoku", method, 0, Accelerator(cpu=True))
+    draw = torch.Generator().manual_seed(1)
+    for p in loop.parameters.values():
+        p.data += 0.05 * is_moved * torch.randn(p.shape, generator=draw)
+    return loop
+
+
+def collected(method: str, **changes: object):
+    loop = moved(method, **changes)
+    while not loop.waiting:
+        loop._collect()
+    return loop, loop.waiting[0][0]
+
+
+@contextmanager
+def as_base(loop: Loop) -> Iterator[None]:
+    """Without `policy.reference()`: LoRA's B matrices at zero."""
+    kept = {name: p.detach().clone() for name, p in loop.parameters.items() if "lora_B" in name}
+    assert kept
+    with torch.no_grad():
+        for name in kept:
+            loop.parameters[name].zero_()
+        yield
+        for name, value in kept.items():
+            loop.parameters[name].copy_(value)
+
+
+def logps(loop: Loop, prompt: Tensor, completion: Tensor) -> Tensor:
+    """ln p of every token at every place of one completion, nothing padded. [P], [G] -> [G, V]."""
+    ids = torch.cat([prompt, completion])[None]
+    return loop.policy.head(loop.policy.hidden(ids, None))[0, -len(completion) :].log_softmax(-1)
+
+
+def gradients(loop: Loop, total: Tensor) -> dict[str, Tensor]:
+    loop.policy.core.zero_grad()
+    total.backward()
+    return {name: p.grad.clone() for name, p in loop.parameters.items()}
+
+
+def assert_same(loop: Loop, batch, literal: Tensor) -> None:
+    """The method's total and its gradient are those of the literal one."""
+    found = loop.method.loss(loop.policy, batch).total
+    assert found.item() == pytest.approx(literal.item(), rel=1e-4, abs=1e-5)
+    ours, theirs = gradients(loop, found), gradients(loop, literal)
+    assert max(value.abs().max() for value in theirs.values()) > 1e-4
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_vrpo(project):
+    """Right and left prompts of their own, masks where they were drawn and after the end, the base's bounds."""
+    loop, batch = collected("vrpo", draws=3)
+    mask_id, length = loop.policy.mask_id, batch.targets.shape[-1]
+
+    def bound(row: int, side: int) -> Tensor:
+        target, end = batch.targets[row, side], int(batch.length[row, side])
+        prompt, total = batch.prompt[row][batch.mask[row]], torch.zeros(())
+        for predicted in batch.predicted[row, side]:
+            assert 1 <= int(predicted.sum()) <= end and not predicted[end:].any()
+            seen = target.clone()
+            seen[predicted] = mask_id
+            seen[end:] = mask_id
+            places = predicted.nonzero()[:, 0]
+            total = total + logps(loop, prompt, seen)[places, target[places]].sum() * end / len(places)
+        return total / batch.predicted.shape[2]
+
+    with as_base(loop):
+        reference = [[bound(row, side).item() for side in (0, 1)] for row in range(len(batch))]
+    literal = torch.zeros(())
+    for row in range(len(batch)):
+        good, bad = bound(row, 0), bound(row, 1)
+        margin = 0.2 * ((good - reference[row][0]) - (bad - reference[row][1]))
+        literal = literal - logsigmoid(margin) - 0.05 * good / batch.length[row, 0]
+    assert length == 40 and batch.reference.tolist() == [pytest.approx(pair, rel=1e-4) for pair in reference]
+    assert_same(loop, batch, literal)
+
+
+@pytest.mark.parametrize("pairs", ["initial", "current"])
+def test_vrpo_pairs_are_the_initial_policys_or_the_current_ones(project, pairs: str):
+    """Noise is the same for both, so that rollouts differ by the policy alone."""
+    texts = []
+    for is_moved in (False, True):
+        loop = moved("vrpo", is_moved, pairs=pairs)
+        while not loop.waiting:
+            loop._collect()
+        texts.append(loop.waiting[0][0].targets)
+    is_same = texts[0].shape == texts[1].shape and torch.equal(*texts)
+    assert is_same == (pairs == "initial")
+
+
+def test_diffu_grpo(project):
+    """Old log-probabilities are those of the policy that sampled, the reference's those of the base."""
+    loop, batch = collected("diffu_grpo", group_size=3, iterations=1)
+    length, mask_id = batch.targets.shape[1], loop.policy.mask_id
+
+    def each(row: int) -> Tensor:
+        asked = batch.ids[row, :-length][batch.mask[row, :-length]]
+        found = logps(loop, asked, torch.full((length,), mask_id))
+        return found.gather(1, batch.targets[row][:, None])[:, 0]
+
+    with torch.no_grad():
+        old = torch.stack([each(row) for row in range(len(batch))])
+    with as_base(loop):
+        reference = torch.stack([each(row) for row in range(len(batch))])
+    assert (old - reference).abs().max() > 0.01
+    torch.testing.assert_close(batch.old, old, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(batch.reference, reference, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        for p in loop.parameters.values():
+            p.add_(0.01)  # a later iteration
+    literal = torch.zeros(())
+    for row in range(len(batch)):
+        now, end = each(row), int(batch.counted[row].sum())
+        ratio, gap, a = (now - old[row]).exp(), reference[row] - now, batch.advantage[row]
+        loss = 0.04 * (gap.exp() - gap - 1) - torch.minimum(ratio * a, ratio.clamp(0.5, 1.5) * a)
+        literal = literal + loss[:end].sum()
+    assert_same(loop, batch, literal)
+
+
+def test_d3llm(project):
+    """Clean before the block, masked after it; inside it what was written last, and then the complement."""
+    loop, batch = collected("d3llm")
+    length, mask_id = batch.targets.shape[1], loop.policy.mask_id
+    literal = torch.zeros(())
+    for row in range(len(batch)):
+        target, prompt = batch.targets[row], batch.ids[row, :-length][batch.mask[row, :-length]]
+        block = (batch.predicted[row] | batch.other[row]).nonzero()[:, 0]
+        assert block.tolist() == list(range(int(block[0]), int(block[-1]) + 1)) and not (batch.predicted & batch.other).any()
+        cross, entropies, right = torch.zeros(()), torch.zeros(()), 0
+        for predicted, ids in ((batch.predicted[row], batch.ids[row]), (batch.other[row], batch.other_ids[row])):
+            seen = target.clone()
+            seen[predicted] = mask_id
+            seen[int(block[-1]) + 1 :] = mask_id
+            assert torch.equal(ids[-length:], seen)
+            found, places = logps(loop, prompt, seen), predicted.nonzero()[:, 0]
+            if len(places):
+                cross = cross - found[places, target[places]].mean()
+            for place in places:
+                if found[place].argmax() == target[place]:
+                    sharp = (found[place] / 0.5).log_softmax(-1)
+                    entropies, right = entropies - (sharp.exp() * sharp).sum(), right + 1
+        literal = literal + (cross + 2.0 * entropies / max(right, 1)) / 4.0
+    assert_same(loop, batch, literal)
+
+
+@pytest.mark.parametrize("method", ["d_opsd", "ar_opsd"])
+def test_distillation(project, method: str):
+    """Forward KL to the base with the teacher's prompt and future, at the places where it is surest."""
+    loop, batch = collected(method)
+    length = batch.candidates.shape[1]
+    keep = [i for i in range(loop.policy.vocabulary) if i not in loop.policy.banned_ids]
+
+    def row_of(side: str, row: int) -> Tensor:
+        ids, real = (getattr(batch, f"{side}_{what}")[row] for what in ("ids", "mask"))
+        logits = loop.policy.head(loop.policy.hidden(ids[real][None], None))[0, -length:]
+        return logits[:, keep]
+
+    literal = torch.zeros(())
+    with as_base(loop):
+        teachers = [row_of("teacher", row) for row in range(len(batch))]
+    for row, teacher in enumerate(teachers):
+        student = row_of("student", row).log_softmax(-1)
+        places = sorted(batch.candidates[row].nonzero()[:, 0].tolist(), key=lambda place: -float(teacher[place].max()))
+        for place in places[: int(batch.k[row])]:
+            p = teacher[place].log_softmax(-1)
+            literal = literal + batch.weight[row] * (p.exp() * (p - student[place])).sum()
+    assert_same(loop, batch, literal)
