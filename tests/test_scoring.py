@@ -66,7 +66,7 @@ def test_failures_are_kept_where_all_are_asked_for():
 def test_a_collect_counts_what_it_cost():
     attempter, found = collect(Marked(False, a=[0.0, 1.0], b=[0.5] * 4))
     firsts = [item.first_rollout for item in found.values()]
-    lengths = [(rollout.completion_ids.tolist() + [EOS]).index(EOS) for rollout in firsts]
+    lengths = [[*rollout.completion_ids.tolist(), EOS].index(EOS) for rollout in firsts]
     assert [rollout.attempt for rollout in firsts] == [0, 0]
     summary = attempter.summary(FakePolicy(2), list(found.values()))
     assert summary.counters == {"trajectories": 1, "rollouts": 6, "sampled_tokens": 12}
