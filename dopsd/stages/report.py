@@ -79,13 +79,14 @@ def draw_overlap(log: list[dict[str, float]], path: Path, parts: int = 10) -> No
     if not blocks:
         return
     figure, axes = axes_of(1, 1, (7, 4))
-    axis, size = axes[0][0], max(1, len(log) // parts)
+    axis = axes[0][0]
     for block in blocks:
         rows = [(row["update"], row[f"block_{block}/overlap_top20"]) for row in log if f"block_{block}/overlap_top20" in row]
+        size = -(-len(rows) // parts)
         means = [rows[i : i + size] for i in range(0, len(rows), size)]
         points = [tuple(sum(values) / len(part) for values in zip(*part, strict=True)) for part in means]
         axis.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"block {block + 1}")
-    axis.set(xlabel=f"update (means of {size} with that block)", ylabel="overlap of the top 20")
+    axis.set(xlabel=f"update (a block's updates in {parts} groups, their means)", ylabel="overlap of the top 20")
     axis.legend()
     save_figure(figure, path)
 
