@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dopsd.batches import Batch, States
 from dopsd.config import DOpsd, Params
-from dopsd.losses import Divergence, entropy, top_overlap
+from dopsd.losses import Divergence, entropy, shared_mass, top_overlap
 from dopsd.scoring import Attempter, decoding
 from dopsd.teacher import Geometry, states_by_update
 from dopsd.types import Collected, Policy, Problem, Scored, StepLoss, Sums, Task
@@ -70,6 +70,7 @@ class Distil:
             per_state = per_state / picked.valid.sum(1)
         figures = {"divergence": unclipped, "clip_ratio": clipped, "overlap_top20": top_overlap(student, shown)}
         figures |= {"student_entropy": entropy(student.detach()), "teacher_entropy": entropy(shown)}
+        figures["shared_mass"] = shared_mass(student.detach(), shown)
         return StepLoss((per_state * batch.weight).sum(), _by_block(figures, picked.valid, batch.block))
 
     def _positions(self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor) -> Picked:

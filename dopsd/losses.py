@@ -73,6 +73,14 @@ def top_overlap(student: Tensor, teacher: Tensor, k: int = 20) -> Tensor:
     return (ours[..., :, None] == theirs[..., None, :]).any(-1).float().mean(-1)
 
 
+def shared_mass(student: Tensor, teacher: Tensor) -> Tensor:
+    """sum min(p_s, p_t): the probability that both give to the same tokens, 1 - total variation. [..., V] -> [...].
+
+    Unlike the top-k overlap it weighs tokens: of a small vocabulary most of the top 20 may have no probability at all.
+    """
+    return torch.minimum(student.float().softmax(-1), teacher.float().softmax(-1)).sum(-1)
+
+
 def entropy(logits: Tensor) -> Tensor:
     """Entropy of softmax(logits) in nats. [..., V] -> [...]."""
     logp = logits.float().log_softmax(-1)

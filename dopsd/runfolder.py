@@ -54,10 +54,10 @@ class Interrupts:
             self.caught = int(accelerator.gather(caught).max())
         return self.caught
 
-    def stop_if_caught(self, scratch: Path) -> None:
+    def stop_if_caught(self, scratch: Path, update: int) -> None:
         if self.caught:
-            name = signal.Signals(self.caught).name
-            raise DopsdError(f"train: {name}; saved in {scratch}, the same command continues", 128 + self.caught)
+            told = f"saved in {scratch}, the same command continues" if update else "nothing was learnt yet"
+            raise DopsdError(f"train: {signal.Signals(self.caught).name}; {told}", 128 + self.caught)
 
 
 class RunFolder:
@@ -129,7 +129,8 @@ class RunFolder:
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
         checkpoint.save_tensors(state, half / "trainer.safetensors")
         counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
-        counts |= {"empty_in_a_row": loop.empty_in_a_row, "scores": loop.watch.scores, "squares": loop.watch.squares}
+        counts |= {"empty_in_a_row": loop.empty_in_a_row, "spent": loop.spent}
+        counts |= {"scores": loop.watch.scores, "squares": loop.watch.squares}
         write_json(half / "state.json", counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes})
 
     def resume(self, loop: Any) -> None:
@@ -162,7 +163,7 @@ class RunFolder:
         waiting = checkpoint.unpack_updates(own, state["waiting"])
         loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
         loop.update, loop.counters = state["update"], state["counters"]
-        loop.empty_in_a_row = state["empty_in_a_row"]
+        loop.empty_in_a_row, loop.spent = state["empty_in_a_row"], state["spent"]
         loop.watch.scores, loop.watch.squares = state["scores"], state["squares"]
         loop.gathered = Sums({name: (total, count) for name, (total, count) in state["gathered"].items()})
 
@@ -196,9 +197,8 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
                     shutil.copyfile(found.path / name, target / name)
     rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(scratch / LOG)]
     write_table(out.with_suffix(".csv"), rows)
-    last = rows[-1]
-    counts = {k.removeprefix("count/"): v for k, v in last.items() if k.startswith("count/")}
-    write_json(out.with_suffix(".json"), {"fingerprint": scratch.name, "updates": last["update"], **counts})
+    counts = json.loads((whole[-1].path / "state.json").read_text())["counters"]  # with collects after the last update
+    write_json(out.with_suffix(".json"), {"fingerprint": scratch.name, "updates": whole[-1].update, **counts})
 
 
 @contextmanager

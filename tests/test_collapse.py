@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -102,20 +104,30 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
         seen.add(found.problem.id)
         if len(seen) <= 4:  # two collects of two problems
             return replace(found, first=replace(found.first, score=0.5))
+        if len(seen) == 5 and not ended:
+            ended.append(os.getpid())
+            os.kill(os.getpid(), signal.SIGTERM)  # between two updates that may be hours apart
         return replace(found, is_kept=False, first=replace(found.first, score=0.0))
 
     seen: set[str] = set()
+    ended: list[int] = []
     monkeypatch.setattr(Attempter, "scored", failing)
+    assert main(["train"]) == 143
+    (state,) = Path("work").glob("train-*/step-000002/state.json")
+    assert json.loads(state.read_text())["counters"]["collects"] == 3
+    assert "update 2: the run has collapsed" in capsys.readouterr().err
     assert main(["train"]) == 0
     said = capsys.readouterr().err
-    assert "update 2: the run has collapsed" in said
     assert "4 collects in a row gave nothing to learn from (train.max_empty_collects): the run ends after update 2" in said
-    assert json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())["updates"] == 2
+    found = json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())
+    assert (found["updates"], found["collects"], found["rollouts"]) == (2, 6, 12)  # those that gave nothing cost as well
     assert main(["train"]) == 0 and "gave nothing" not in capsys.readouterr().err  # it stays ended
     assert main(["evaluate"]) == main(["select"]) == 0
 
 
-def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys):
-    write_params(train__max_empty_collects=1, method__d_opsd__keep_threshold=1.0, method__d_opsd__attempts=1)
+@pytest.mark.parametrize("skips", [True, False])  # False: an empty collect is an update, on weight decay alone
+def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys, skips: bool):
+    hopeless = {"method__d_opsd__keep_threshold": 1.0, "method__d_opsd__attempts": 1, "method__d_opsd__skip_empty": skips}
+    write_params(train__max_empty_collects=1, **hopeless)
     assert main(["train"]) == 2
     assert "2 collects in a row gave nothing to learn from" in capsys.readouterr().err

@@ -177,6 +177,7 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
     assert (loop.update, loop.counters["trajectories"]) == (1, 0)
     write_params(train__max_empty_collects=2, **hopeless)
     loop = Loop(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    assert loop.advance(Silent()) == loop.advance(Silent()) == "nothing to learn from"
     with pytest.raises(DopsdError, match="3 collects in a row gave nothing"):
         loop.advance(Silent())
     assert loop.update == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.special import rel_entr
 
-from dopsd.losses import Divergence, entropy, masked_cross_entropy, policy_gradient, token_logps, top_overlap
+from dopsd.losses import Divergence, entropy, masked_cross_entropy, policy_gradient, shared_mass, token_logps, top_overlap
 
 KINDS = ["reverse_kl", "forward_kl", "jsd"]
 
@@ -113,6 +113,8 @@ def test_top_k_renormalises_both_over_the_teachers_best():
 
 
 def test_overlap_counts_shared_top_entries():
+    student, teacher = torch.tensor([[0.5, 0.5, 1e-9]]).log(), torch.tensor([[0.25, 0.5, 0.25]]).log()
+    assert shared_mass(student, teacher).item() == pytest.approx(0.75)
     assert top_overlap(torch.tensor([[3.0, 2.0, 1.0, 0.0]]), torch.tensor([[3.0, 0.0, 1.0, 2.0]]), 2).item() == 0.5
 
 

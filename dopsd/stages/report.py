@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean as mean
 from typing import TYPE_CHECKING, Any
 
 from dopsd.config import Params
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = ("lightgrey", "palegreen", "white", "orange")  # masked, committed now, known, shown to the teacher
+GROUPS = 10  # points of a curve by block
 LEGIBLE = 64  # tokens whose text still fits their cells
 FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score", "rolling_score", "completion_length")
-FIGURES += ("student_entropy", "teacher_entropy", "grad_norm")
+FIGURES += ("shared_mass", "student_entropy", "teacher_entropy", "grad_norm")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
@@ -73,22 +75,30 @@ def draw_training(log: list[dict[str, float]], path: Path) -> None:
     save_figure(figure, path)
 
 
-def draw_overlap(log: list[dict[str, float]], path: Path, parts: int = 10) -> None:
-    """Top-20 overlap of student and teacher by block, over training (paper, Fig. 3); nothing for methods without a teacher."""
+def draw_overlap(log: list[dict[str, float]], path: Path) -> None:
+    """How student and teacher agree by block, over training: top 20 tokens (paper, Fig. 3), and probability.
+
+    Nothing for methods without a teacher.
+    """
     blocks = sorted({int(name.split("_")[1].split("/")[0]) for row in log for name in row if name.endswith("/overlap_top20")})
     if not blocks:
         return
-    figure, axes = axes_of(1, 1, (7, 4))
-    axis = axes[0][0]
-    for block in blocks:
-        rows = [(row["update"], row[f"block_{block}/overlap_top20"]) for row in log if f"block_{block}/overlap_top20" in row]
-        size = -(-len(rows) // parts)
-        means = [rows[i : i + size] for i in range(0, len(rows), size)]
-        points = [tuple(sum(values) / len(part) for values in zip(*part, strict=True)) for part in means]
-        axis.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"block {block + 1}")
-    axis.set(xlabel=f"update (a block's updates in {parts} groups, their means)", ylabel="overlap of the top 20")
-    axis.legend()
+    figure, axes = axes_of(1, 2, (12, 4))
+    labels = {"overlap_top20": "overlap of the top 20", "shared_mass": "probability on the same tokens"}
+    for axis, (name, label) in zip(axes[0], labels.items(), strict=True):
+        for block in blocks:
+            points = _grouped([(row["update"], row[f"block_{block}/{name}"]) for row in log if f"block_{block}/{name}" in row])
+            axis.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"block {block + 1}")
+        axis.set(xlabel=f"update (a block's updates in {GROUPS} groups, their means)", ylabel=label)
+    axes[0][0].legend()
     save_figure(figure, path)
+
+
+def _grouped(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Means of consecutive rows in so many groups."""
+    size = -(-len(rows) // GROUPS)
+    groups = [rows[i : i + size] for i in range(0, len(rows), size)]
+    return [(mean(update for update, _ in group), mean(value for _, value in group)) for group in groups]
 
 
 def draw_trajectory(found: dict[str, Any], path: Path) -> None:

@@ -1,7 +1,8 @@
 """`dopsd train --task sudoku --method d_opsd --seed 0`: the training loop, the same for every method.
 
-It alone knows accumulation, clipping, ranks (also those with nothing to train on), checkpoints and resume. Work goes
-to work/<fingerprint>/; the finished run is copied to runs/<task>/<method>/<seed>/train/.
+It knows accumulation, ranks with nothing to train on, checkpoints and resume; clipping and the optimizer's step are in
+stepping.py, the ranks' shares in ranks.py. Work goes to work/<fingerprint>/; the finished run is copied to
+runs/<task>/<method>/<seed>/train/.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
             before = loop.update
             note = loop.advance(folder)
             progress.step(loop.update - before, note)
-            is_due = loop.update % settings.checkpoint_every == 0 or loop.is_over
-            if interrupts.agree(loop.accelerator) or is_due:
+            is_due = loop.is_over or (loop.update > before and loop.update % settings.checkpoint_every == 0)
+            if (interrupts.agree(loop.accelerator) and loop.update) or is_due:
                 folder.save(loop)
-            interrupts.stop_if_caught(folder.scratch)
+            interrupts.stop_if_caught(folder.scratch, loop.update)
 
 
 class Loop:
@@ -86,6 +87,7 @@ class Loop:
         self.optimizer = adamw(self.parameters.values(), self.settings)
         self.update = self.empty_in_a_row = 0
         self.counters = dict.fromkeys(("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0)
+        self.spent = 0.0  # seconds since the last update, on collects that gave nothing
         self.waiting: list[list[Batch]] = []
         self.gathered = Sums()
         s = self.settings
@@ -94,23 +96,21 @@ class Loop:
 
     @property
     def is_over(self) -> bool:
-        ended = self.settings.stop_on_collapse and self.watch.is_collapsed
-        return self.update >= self.settings.updates or ended or (self.update > 0 and self._is_starved)
+        ended = self.settings.stop_on_collapse and self.watch.is_collapsed and self.update > 0
+        return self.update >= self.settings.updates or ended or self._is_starved
 
     @property
     def _is_starved(self) -> bool:
         return self.empty_in_a_row > self.settings.max_empty_collects
 
     def advance(self, folder: RunFolder) -> str:
-        """One optimizer update, after a collect if no batches wait; figures for the progress line.
-
-        Without an update where collects gave nothing to learn from until the run was over.
-        """
+        """A collect if no batches wait, and one optimizer update if there is one to take; what the progress line says."""
         started = time.monotonic()
-        while not self.waiting:
+        if not self.waiting:
             self._collect()
-            if not self.waiting and self.is_over:
-                return "nothing left to learn from"
+        if not self.waiting:
+            self.spent += time.monotonic() - started
+            return "nothing to learn from"
         metrics = self._step(self.waiting.pop(0))
         metrics.merge(self.gathered)
         self.gathered = Sums()
@@ -119,9 +119,10 @@ class Loop:
         if self.watch.is_collapsed:
             means["collapsed"] = 1.0
         counts = {f"count/{name}": value for name, value in self.counters.items()}
-        folder.log(self.update, means | counts, time.monotonic() - started)
-        kept, loss = means.get("best_score"), means["loss"]
-        return f"loss {loss:.4f}" + (f"  best of attempts {kept:.2f}" if kept is not None else "")
+        folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
+        self.spent = 0.0
+        kept = f"  best of attempts {means['best_score']:.2f}" if "best_score" in means else ""
+        return f"loss {means['loss']:.4f}{kept}"
 
     @torch.no_grad()
     def _collect(self) -> None:
@@ -129,13 +130,12 @@ class Loop:
         self.policy.core.eval()
         problems = self.order.of(self.counters["collects"])
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
-        sizes = [len(updates), sum(map(len, updates))]
-        counted = torch.tensor([*sizes, *self.method.collected.counters.values()], device=self.policy.device)
+        counts = [len(updates), sum(map(len, updates)), *self.method.collected.counters.values()]
+        counted = torch.tensor(counts, device=self.policy.device)
         most = int(self.accelerator.gather(counted[:1]).max())
         self.waiting = updates + [[] for _ in range(most - len(updates))]
         _, batches, *summed = self.accelerator.reduce(counted, "sum").tolist()
-        totals = dict(zip(self.method.collected.counters, summed, strict=True))
-        for name, total in totals.items():
+        for name, total in zip(self.method.collected.counters, summed, strict=True):
             self.counters[name] += total
         self.counters["collects"] += 1
         is_empty = batches == 0  # on all ranks
@@ -145,10 +145,15 @@ class Loop:
         self.gathered.merge(self.method.collected.metrics)
         self.gathered.add("time/collect_seconds", time.monotonic() - started)
         if self._is_starved:
-            told = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
-            if not self.update:
-                raise DopsdError(f"{told}; try more attempts, a lower keep_threshold or an easier split")
-            self._say(f"{told}: the run ends after update {self.update}, its checkpoints stay")
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """End a run that finds nothing to learn from any more; one that never found anything is a mistake to be mended."""
+        told = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
+        if self.counters["empty_collects"] == self.counters["collects"]:
+            raise DopsdError(f"{told}; try more attempts, a lower keep_threshold or an easier split")
+        self.waiting.clear()  # where empty collects count, an update on momentum alone
+        say(f"{told}: the run ends after update {self.update}, its checkpoints stay")
 
     def _look_for_collapse(self, metrics: Sums) -> None:
         """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the metrics."""
@@ -162,14 +167,10 @@ class Loop:
             metrics.add("rolling_score", means[-1])
         if is_new:
             ends = "it ends here" if self.settings.stop_on_collapse else "train.stop_on_collapse would end it"
-            self._say(
+            say(
                 f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after "
                 f"{max(means):.2f} at best (means of {self.watch.window} collects); {ends}, its better checkpoints stay"
             )
-
-    def _say(self, text: str) -> None:
-        if self.accelerator.is_main_process:
-            say(text)
 
     def _step(self, batches: list[Batch]) -> Sums:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
