@@ -62,16 +62,19 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
 
 def draw_training(log: list[dict[str, float]], path: Path) -> None:
     """Loss, agreement with the teacher, and what tells a collapse (paper, Fig. 4) over updates, with a running mean."""
-    names = [name for name in FIGURES if any(name in row for row in log)]
-    figure, axes = axes_of(len(names), 1, (7, 2.1 * len(names)))
-    for axis, name in zip(axes[:, 0], names, strict=True):
+    names = [name for name in FIGURES if any(row.get(name) for row in log)]
+    rows_of_axes = -(-len(names) // 2)
+    figure, axes = axes_of(rows_of_axes, 2, (13, 2.1 * rows_of_axes))
+    for axis in axes.flat[len(names) :]:
+        axis.set_axis_off()
+    for axis, name in zip(axes.flat, names, strict=False):
         rows = [(row["update"], row[name]) for row in log if name in row]
         updates, values = zip(*rows, strict=True)
         means = [sum(values[max(0, i - 11) : i + 1]) / len(values[max(0, i - 11) : i + 1]) for i in range(len(values))]
         axis.plot(updates, values, lw=0.6, alpha=0.5, color="tab:blue")
         axis.plot(updates, means, lw=1.8, color="tab:blue")
         axis.set_ylabel(name)
-    axes[-1][0].set_xlabel("update (thin: each, thick: mean of twelve)")
+    figure.supxlabel("update (thin: each, thick: mean of the last twelve)", y=0.07, fontsize=9)
     save_figure(figure, path)
 
 
