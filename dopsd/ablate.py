@@ -43,10 +43,11 @@ def ablate(params: Params, names: Sequence[str]) -> None:
     """Train what is missing of these tables (none: say which there are), then write and show each."""
     tables = params.ablate.tables
     unknown = [name for name in names if name not in tables]
-    if unknown or not names:
-        known = "\n".join(f"  {name}: {', '.join(variants)}" for name, variants in tables.items())
-        text = f"{', '.join(unknown)}: unknown; " if unknown else "name at least one; "
-        raise DopsdError(f"ablate: {text}section ablate of params.yaml has these tables:\n{known}")
+    if unknown:
+        raise DopsdError(f"ablate: {', '.join(unknown)}: unknown; section ablate of params.yaml has {', '.join(tables)}")
+    if not names:
+        sys.stdout.write("".join(f"{name}: {', '.join(variants)}\n" for name, variants in tables.items()))
+        return
     _reproduce(params, list(dict.fromkeys(v for name in names for v in [DEFAULT, *distinct(params, tables[name])])))
     for name in names:
         print_markdown(write(params, name))

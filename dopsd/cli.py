@@ -11,10 +11,11 @@ from importlib import import_module
 from pathlib import Path
 
 from dopsd.arguments import MEASURED, ONLINE, PARALLEL, STAGES, build_parser
-from dopsd.config import Params
+from dopsd.config import BETWEEN, Params
 from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.launch import end_with_launcher, is_started, launch
 from dopsd.params import load_params, missing_files
+from dopsd.progress import say
 
 MISTAKES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 SMALLER = (
@@ -31,14 +32,18 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
     for name, known in (("task", sorted(type(params.data).model_fields)), ("method", params.methods)):
         value = vars(arguments).get(name)
         if value is not None and value not in known:
-            raise DopsdError(f"--{name} {value}: unknown; there is {', '.join(known)}")
+            variants = "; variants: `dopsd ablate`" if name == "method" else ""
+            listed = [one for one in known if BETWEEN not in one]
+            raise DopsdError(f"--{name} {value}: unknown; there is {', '.join(listed)}{variants}")
 
 
 def _write_profile(a: argparse.Namespace) -> None:
-    from dopsd.profiles import params
+    from dopsd.profiles import overruled, params
 
     changed = params(a.profile, a.preset, a.hardware, a.changes, a.params)
     print("\n".join(changed) if changed else f"{a.params}: nothing to change")
+    for line in overruled(load_params(a.params), a.changes):
+        say(f"note: {line}")
 
 
 def _rehearse(a: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from dopsd.config import Params
+from dopsd.config import BETWEEN, Params
 from dopsd.drawing import axes_of, save_figure
 from dopsd.errors import DopsdError
 from dopsd.finished import COSTS, COUNTED, Finished, paired_over_seeds
@@ -60,7 +60,8 @@ def _named(params: Params, name: str) -> Finished:
         raise DopsdError(f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0")
     for part, known in zip(parts, (sorted(type(params.data).model_fields), params.methods), strict=False):
         if part not in known:
-            raise DopsdError(f"compare: {name}: {part} is unknown; there is {', '.join(known)}")
+            listed = ", ".join(one for one in known if BETWEEN not in one)
+            raise DopsdError(f"compare: {name}: {part} is unknown; there is {listed}; variants: `dopsd ablate`")
     return Finished(parts[0], parts[1], int(parts[2]))
 
 

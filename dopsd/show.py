@@ -49,7 +49,7 @@ def summary(params: Params) -> None:
     console.print(table)
     for line in costs:
         console.print(line, highlight=False)
-    console.print(_where(params), highlight=False)
+    console.print(_where(params), highlight=False, soft_wrap=True)  # a link that breaks cannot be followed
 
 
 def _cost(params: Params, task: str, method: str, seed: int, tested: dict[str, Any]) -> str:

@@ -84,8 +84,9 @@ def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, m
 
 def test_what_there_is_is_listed(project, capsys):
     Path("params.yaml").write_text(json.dumps(params().model_dump()))
-    for words in (["ablate"], ["ablate", "reveal"]):
-        assert main(words) == 2
-        assert "teacher: fixed, live" in capsys.readouterr().err
+    assert main(["ablate"]) == 0
+    assert "teacher: fixed, live" in capsys.readouterr().out
+    assert main(["ablate", "reveal"]) == 2
+    assert "reveal: unknown; section ablate of params.yaml has teacher" in capsys.readouterr().err
     assert main(["train", "--method", "d_opsd-odd"]) == 2
     assert "--method d_opsd-odd: unknown" in capsys.readouterr().err

@@ -92,3 +92,11 @@ def test_baselines_run_as_long_as_they_were_published_to(task: str, updates: int
     assert found.of("diffu_grpo").train.learning_rate == 3e-6 and found.of("vrpo").train.schedule == "cosine"
     same = found.of("d_opsd-one_update_same_data")
     assert same.train.updates == 125 and same.method.d_opsd.updates_per_trajectory == 1
+
+
+def test_a_change_that_does_not_hold_for_a_method_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", "--profile", "embedded", "--set", "matrix.methods=[d_opsd, diffu_grpo]"]) == 0
+    assert "note:" not in capsys.readouterr().err
+    assert main(["params", "--set", "train.updates=20", "--set", "train.grad_clip=0.1"]) == 0
+    assert capsys.readouterr().err == "note: method.diffu_grpo.train.updates is 200 and goes before train.updates\n"

@@ -119,6 +119,17 @@ def _entries(raw: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flat(raw).items() if not key.startswith("evaluate.protocols.")} | protocols
 
 
+def overruled(settings: Params, changes: list[str]) -> list[str]:
+    """What was changed in section train and does not hold for a method of the matrix that has a value of its own."""
+    keys = {change.partition("=")[0].split(".")[1] for change in changes if change.startswith("train.")}
+    own = {name: vars(settings.method)[name].train.model_dump(exclude_none=True) for name in settings.matrix.methods}
+    return [
+        f"method.{name}.train.{key} is {found[key]} and goes before train.{key}"
+        for name, found in own.items()
+        for key in sorted(keys & found.keys())
+    ]
+
+
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     before, after = _entries(old), _entries(new)
     keys = [key for key in before | after if before.get(key, "absent") != after.get(key, "absent")]
