@@ -61,7 +61,8 @@ def _named(params: Params, name: str) -> Finished:
     for part, known in zip(parts, (sorted(type(params.data).model_fields), params.methods), strict=False):
         if part not in known:
             listed = ", ".join(one for one in known if BETWEEN not in one)
-            raise DopsdError(f"compare: {name}: {part} is unknown; there is {listed}; variants: `dopsd ablate`")
+            variants = "; variants: `dopsd ablate`" if part == parts[1] else ""
+            raise DopsdError(f"compare: {name}: {part} is unknown; there is {listed}{variants}")
     return Finished(parts[0], parts[1], int(parts[2]))
 
 
