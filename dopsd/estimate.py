@@ -126,10 +126,10 @@ def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     c, t = shape.config, params.train
     linear = 0.53 if params.model.quantization == "nf4" else 2  # bytes a parameter; nf4 has one scale for 64 weights
     weights = linear * shape.block_parameters + 2 * (shape.parameters - shape.block_parameters)
-    tokens = t.micro_batch_states * length
+    tokens = t.states_at_once * length
     layer = EAGER_BYTES + ADAPTER_BYTES
     kept = KEPT_BYTES * c.n_layers + layer if t.gradient_checkpointing else layer * c.n_layers
-    training = tokens * c.d_model * kept + t.micro_batch_states * params.sampling.block_length * c.embedding_size * 10
+    training = tokens * c.d_model * kept + t.states_at_once * params.sampling.block_length * c.embedding_size * 10
     sampling = min(HEAD_ENTRIES, params.sampling.batch_size * params.sampling.block_length * c.embedding_size) * 30
     parts = {"weights": weights, "adapter and optimizer": 16 * shape.lora_parameters, "work": max(training, sampling)}
     return {name: size / GIGA for name, size in parts.items()}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dopsd.keyed import fold, text_key, uniform
+from dopsd.progress import say
 from dopsd.types import Policy, Problem, Progressed, Rollout
 
 HEAD_ENTRIES = 2**26  # logits in memory at a time: noise for a vocabulary of 126464 costs 30 bytes an entry
@@ -196,10 +197,22 @@ def denoise_all(
     done: dict[int, Rollout] = {}
     for start in range(0, len(order), decoding.batch_size):
         part = order[start : start + decoding.batch_size]
-        done.update(zip(part, denoise(policy, [draws[i] for i in part], decoding), strict=True))
+        done.update(zip(part, _denoise_fitting(policy, [draws[i] for i in part], decoding), strict=True))
         if progressed:
             progressed(len(part))
     return [done[i] for i in range(len(draws))]
+
+
+def _denoise_fitting(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[Rollout]:
+    """One batch, or where memory runs out the same in two halves: with masked padding no row depends on the others."""
+    try:
+        return denoise(policy, draws, decoding)
+    except torch.OutOfMemoryError:
+        if len(draws) == 1 or not decoding.mask_padding:
+            raise
+    half = -(-len(draws) // 2)  # out of the except block: until then the failed batch keeps its memory
+    say(f"{len(draws)} rollouts at once did not fit into memory: trying {half}; set a smaller batch_size")
+    return [rollout for part in (draws[:half], draws[half:]) for rollout in denoise(policy, part, decoding)]
 
 
 def _at(decoding: Decoding, temperature: float) -> Decoding:

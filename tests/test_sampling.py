@@ -156,3 +156,21 @@ def test_fold_agrees_with_splitmix64_written_in_plain_integers():
 
     assert int(fold(torch.tensor(42), 7)) % (1 << 64) == plain(42, 7)
     assert int(fold(torch.tensor(42), torch.tensor(7))) % (1 << 64) == plain(42, 7)
+
+
+def test_a_batch_that_does_not_fit_is_sampled_in_halves_and_said_so(capsys):
+    class Small(FakePolicy):
+        def hidden(self, ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+            if len(ids) > 2:
+                raise torch.OutOfMemoryError("no room")
+            return super().hidden(ids, attention_mask)
+
+    draws = [Draw(str(n), 0, PROMPT, n) for n in range(6)]
+    whole = denoise_all(FakePolicy(4), draws, Decoding(4, 4, 2, 0.9))
+    halved = denoise_all(Small(4), draws, Decoding(4, 4, 2, 0.9, batch_size=4))
+    assert [r.completion_ids.tolist() for r in halved] == [r.completion_ids.tolist() for r in whole]
+    assert capsys.readouterr().err == "4 rollouts at once did not fit into memory: trying 2; set a smaller batch_size\n"
+    with pytest.raises(torch.OutOfMemoryError):
+        denoise_all(Small(4), draws, Decoding(4, 4, 2, 0.9, batch_size=6))
+    with pytest.raises(torch.OutOfMemoryError):  # unmasked padding: other batches would be other results
+        denoise_all(Small(4), draws, Decoding(4, 4, 2, 0.9, batch_size=4, mask_padding=False))

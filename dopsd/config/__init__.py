@@ -16,6 +16,7 @@ from dopsd.config.methods import ArOpsd, Attempts, D3llm, DiffuGrpo, DOpsd, Meth
 from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
 
 __all__ = [
+    "AUTO",
     "Ablate",
     "ArOpsd",
     "Attempts",
@@ -53,6 +54,8 @@ __all__ = [
 ]
 
 BETWEEN = "-"  # method-variant
+AUTO = "auto"  # train.micro_batch_states: as memory was measured to hold
+GUESS = 8  # micro_batch_states, where a number is needed before anything could be measured
 
 
 class Matrix(Section):
@@ -86,7 +89,7 @@ class Train(Section):
     betas: Betas = Field([0.9, 0.99])
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     grad_clip: Positive = 0.2
-    micro_batch_states: Count = 64
+    micro_batch_states: Count | Literal["auto"] = 64
     gradient_checkpointing: bool = False
     checkpoint_every: Count = 25
     max_empty_collects: Count = 50
@@ -95,6 +98,11 @@ class Train(Section):
     collapse_errors: Positive = 4.0
     stop_on_collapse: bool = False
     lora: Lora = Lora()
+
+    @property
+    def states_at_once(self) -> int:
+        """micro_batch_states, or a guess at what will be measured."""
+        return GUESS if isinstance(self.micro_batch_states, str) else self.micro_batch_states
 
 
 class Evaluate(Section):

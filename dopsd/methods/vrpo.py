@@ -24,7 +24,7 @@ def build(config: Vrpo, params: Params, task: Task, policy: Policy, seed: int) -
     t = config.temperature
     asked = Attempts(attempts=config.attempts, first_temperature=t, retry_temperature=t, keep="all")
     attempter = Attempter(task, params.sampling, asked, params.model.prompt_style, seed)
-    return Preferences(config, attempter, params.train.micro_batch_states)
+    return Preferences(config, attempter, params.train.states_at_once)
 
 
 class Preferences:

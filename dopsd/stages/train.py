@@ -1,7 +1,7 @@
 """`dopsd train --task sudoku --method d_opsd --seed 0`: the training loop, the same for every method.
 
-It knows accumulation, ranks with nothing to train on, checkpoints and resume; clipping and the optimizer's step are in
-stepping.py, the ranks' shares in ranks.py. Work goes to work/<fingerprint>/; the finished run is copied to
+It knows ranks with nothing to train on, checkpoints and resume; micro-batches are in accumulating.py, clipping and the
+optimizer's step in stepping.py, the ranks' shares in ranks.py. Work goes to work/<fingerprint>/; the finished run is copied to
 runs/<task>/<method>/<seed>/train/.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dopsd.accumulating import MicroBatches
 from dopsd.batches import Batch
 from dopsd.collapse import Watch
 from dopsd.config import Params
@@ -85,6 +86,7 @@ class Loop:
         self.method = load_method(method, params, self.task, self.policy, seed)
         self.parameters = self.policy.trainable()
         self.optimizer = adamw(self.parameters.values(), self.settings)
+        self.micro_batches = MicroBatches(self.settings.micro_batch_states, self.policy.device)
         self.update = self.empty_in_a_row = 0
         self.counters = dict.fromkeys(("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0)
         self.spent = 0.0  # seconds since the last update, on collects that gave nothing
@@ -175,14 +177,7 @@ class Loop:
     def _step(self, batches: list[Batch]) -> Sums:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
         self.policy.core.train(self.settings.lora.dropout > 0)
-        weight = self._weight(batches)
-        metrics = Sums()
-        for batch in batches:
-            for part in batch.split(self.settings.micro_batch_states):
-                found = self.method.loss(self.policy, part)
-                (found.total / weight).backward()
-                metrics.merge(found.metrics)
-                metrics.add("loss", found.total.item() / weight, 0)
+        metrics = self.micro_batches.gradients(self.method, self.policy, batches, self._weight(batches))
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
         metrics.add("grad_norm", take_step(self.optimizer, self.accelerator, self.settings, self.update), 1)
         self.policy.after_update()

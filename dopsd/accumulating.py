@@ -1,0 +1,98 @@
+"""Gradients of one update, a micro-batch at a time: as many sequences at once as memory was measured to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from dopsd import memory
+from dopsd.batches import Batch
+from dopsd.config import AUTO
+from dopsd.errors import DopsdError
+from dopsd.progress import say
+from dopsd.types import Method, Policy, Sums
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROBES = (1, 3)  # sequences of the two passes that memory is measured with
+FILLED = 0.8  # share of the free memory to plan for: the optimizer's moments come later, and allocators waste some
+MOST = 64  # sequences: more at once are no faster
+
+
+def fitting(peaks: tuple[int, int], held: int, free: int) -> int:
+    """Sequences whose pass fits, from the bytes at the peak of PROBES many; a straight line through both, MOST at most."""
+    each = max((peaks[1] - peaks[0]) / (PROBES[1] - PROBES[0]), 1.0)
+    room = held + FILLED * free - peaks[0]
+    return max(1, min(MOST, PROBES[0] + int(room / each)))
+
+
+class MicroBatches:
+    """How many sequences stand in memory at once; halved once where that was too many. 0: not measured yet."""
+
+    def __init__(self, asked: int | str, device: torch.device) -> None:
+        if asked == AUTO and not memory.is_measurable(device):
+            raise DopsdError("train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory; give a number")
+        self.size = 0 if isinstance(asked, str) else asked
+        self.device, self.is_halved = device, False
+
+    def gradients(self, method: Method, policy: Policy, batches: list[Batch], weight: float) -> Sums:
+        """Add the gradients of the batches' loss / weight to the trainable weights; its metrics.
+
+        Raises DopsdError where memory does not hold half of what was tried first.
+        """
+        if batches and not self.size:
+            self.size = self._measured(method, policy, max(batches, key=len))
+        while (found := self._tried(method, policy, batches, weight)) is None:
+            self._halve()
+        return found
+
+    def _halve(self) -> None:
+        if self.is_halved or self.size == 1:
+            raise DopsdError(
+                f"train: {self.size} states at once do not fit into memory; set a smaller train.micro_batch_states or "
+                "train.gradient_checkpointing",
+                exit_code=1,
+            )
+        self.is_halved, before = True, self.size
+        self.size = before // 2
+        say(f"train: {before} states at once did not fit into memory: from here on {self.size}")
+
+    def _tried(self, method: Method, policy: Policy, batches: list[Batch], weight: float) -> Sums | None:
+        """None, and no gradient, where memory ran out."""
+        metrics = Sums()
+        try:
+            for batch in batches:
+                for part in batch.split(self.size):
+                    found = method.loss(policy, part)
+                    (found.total / weight).backward()
+                    metrics.merge(found.metrics)
+                    metrics.add("loss", found.total.item() / weight, 0)
+        except torch.OutOfMemoryError:  # the pass keeps its memory until this block is left: no second try in here
+            _forget(policy.trainable().values())
+            return None
+        return metrics
+
+    def _measured(self, method: Method, policy: Policy, batch: Batch) -> int:
+        """A pass over one sequence and one over a few, without a trace but the time; random numbers are put back."""
+        devices = [self.device] if self.device.type == "cuda" else []
+
+        def one(size: int) -> int:
+            return memory.peak(self.device, lambda: method.loss(policy, next(batch.split(size))).total.backward())
+
+        try:
+            with torch.random.fork_rng(devices):
+                one(PROBES[0])  # what is made once, at the first pass, is no part of a sequence's size
+                found = fitting((one(PROBES[0]), one(PROBES[1])), memory.held(self.device), memory.free(self.device))
+        except torch.OutOfMemoryError:
+            found = 1
+        _forget(policy.trainable().values())
+        say(f"train: {found} states at once, as measured memory allows (train.micro_batch_states: {AUTO})")
+        return found
+
+
+def _forget(weights: Iterable[Tensor]) -> None:
+    for p in weights:
+        p.grad = None

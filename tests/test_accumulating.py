@@ -1,0 +1,94 @@
+"""Micro-batches: measured, halved once, and the same gradient however many there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from dopsd import memory
+from dopsd.accumulating import MOST, MicroBatches, fitting
+from dopsd.batches import Batch
+from dopsd.config import AUTO
+from dopsd.errors import DopsdError
+from dopsd.types import StepLoss, Sums
+
+CPU = torch.device("cpu")
+GB = 10**9
+
+
+@dataclass(frozen=True)
+class Rows(Batch):
+    x: Tensor  # [B, D]
+    weight: Tensor  # [B]
+
+
+class Linear:
+    """Loss sum(w . x), so that w's gradient is the sum of the rows; memory for `room` rows."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.w, self.room, self.sizes = torch.ones(3, requires_grad=True), room, []
+
+    def trainable(self) -> dict[str, Tensor]:
+        return {"w": self.w}
+
+    def loss(self, policy: object, batch: Rows) -> StepLoss:
+        self.sizes.append(len(batch))
+        if len(batch) > self.room:
+            raise torch.OutOfMemoryError("no room")
+        return StepLoss((torch.nn.functional.dropout(batch.x, 0.0) @ self.w).sum(), Sums())
+
+
+def rows(n: int) -> Rows:
+    return Rows(torch.arange(3.0 * n).view(n, 3), torch.ones(n))
+
+
+def test_a_line_through_two_peaks_says_how_many_fit():
+    assert fitting((10 * GB, 12 * GB), held=8 * GB, free=20 * GB) == 1 + 14  # 8 + 0.8 x 20 - 10 = 14 GB, at 1 GB each
+    assert fitting((10 * GB, 12 * GB), held=8 * GB, free=2 * GB) == 1  # what fits not even once is still tried
+    assert fitting((10 * GB, 10 * GB), held=8 * GB, free=20 * GB) == MOST
+
+
+def test_what_does_not_fit_is_halved_once_and_the_gradient_is_whole(capsys):
+    model, micro = Linear(room=4), MicroBatches(8, CPU)
+    found = micro.gradients(model, model, [rows(8), rows(3)], 2.0)
+    assert model.sizes == [8, 4, 4, 3]
+    assert model.w.grad.tolist() == ((rows(8).x.sum(0) + rows(3).x.sum(0)) / 2).tolist()
+    assert found["loss"][0] == float(rows(8).x.sum() + rows(3).x.sum()) / 2
+    assert capsys.readouterr().err.count("8 states at once did not fit into memory: from here on 4") == 1
+    model.room = 2
+    with pytest.raises(DopsdError, match="4 states at once do not fit") as caught:
+        micro.gradients(model, model, [rows(8)], 2.0)
+    assert caught.value.exit_code == 1
+
+
+def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
+    model = Linear(room=4)
+    MicroBatches(6, CPU).gradients(model, model, [rows(3), rows(6)], 1.0)  # 3 rows are through when 6 fail
+    assert model.w.grad.tolist() == (rows(3).x.sum(0) + rows(6).x.sum(0)).tolist()
+
+
+def test_auto_measures_without_a_trace(capsys):
+    model, micro = Linear(), MicroBatches(AUTO, CPU)
+    before = torch.get_rng_state()
+    micro.gradients(model, model, [rows(5), rows(9)], 1.0)
+    assert model.sizes[:3] == [1, 1, 3] and 1 <= micro.size <= MOST
+    assert model.w.grad.tolist() == (rows(5).x.sum(0) + rows(9).x.sum(0)).tolist()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert f"{micro.size} states at once, as measured memory allows" in capsys.readouterr().err
+
+
+def test_a_peak_counts_what_was_freed_since():
+    size = 64 * 2**20
+    before = memory.held(CPU)
+    assert memory.peak(CPU, lambda: torch.ones(size // 4).sum()) > before + 0.9 * size
+    assert memory.free(CPU) > size
+
+
+def test_auto_is_refused_where_memory_cannot_be_measured(monkeypatch):
+    monkeypatch.setattr(memory, "is_measurable", lambda device: False)
+    with pytest.raises(DopsdError, match="auto needs an NVIDIA GPU or Linux"):
+        MicroBatches(AUTO, SimpleNamespace(type="mps"))
