@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dopsd.attempts import PassK, attempts
 from dopsd.config import Protocol
 from dopsd.lines import append_lines, read_lines
 from dopsd.progress import Progress, say
-from dopsd.sampling import PassK, attempts
 from dopsd.scoring import Asked, decoding
 from dopsd.types import Problem, Rollout, Verdict
 

@@ -14,9 +14,11 @@ from torch import Tensor
 from dopsd.batches import Batch, States
 from dopsd.config import DOpsd, Params
 from dopsd.losses import Divergence, entropy, shared_mass, top_overlap
+from dopsd.sampling import pack, take
 from dopsd.scoring import Attempter, decoding
+from dopsd.sharing import heard, told
 from dopsd.teacher import Geometry, states_by_update
-from dopsd.types import Collected, Policy, Problem, Scored, StepLoss, Sums, Task
+from dopsd.types import Collected, Policy, Problem, Rollout, Scored, StepLoss, Sums, Task
 
 
 def parts(config: DOpsd, params: Params, task: Task, policy: Policy, seed: int) -> tuple[Attempter, Geometry]:
@@ -40,14 +42,30 @@ class Distil:
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         """Sample, keep, and cut the kept trajectories' states into updates."""
         scored = self.attempter.collect(policy, problems, update)
-        kept = [item.best for item in scored if item.is_kept]
-        key = (self.attempter.seed, update)
-        shown = self.teacher_prompts(policy, [item for item in scored if item.is_kept])
-        updates = [[states] for states in states_by_update(kept, self.config, self.geometry, key, shown)]
+        kept = [item for item in scored if item.is_kept]
+        shown = self.teacher_prompts(policy, kept)
+        found = self._states(policy, [item.best for item in kept], shown, (self.attempter.seed, update))
+        updates = [[states] if states else [] for states in found]
         self.collected = self.attempter.summary(policy, scored)
         if updates or self.config.skip_empty:
             return updates
         return [[]]
+
+    def _states(
+        self, policy: Policy, kept: list[Rollout], shown: Mapping[str, Tensor] | None, key: tuple[int, int]
+    ) -> list[States | None]:
+        """The states of every update; where there are peers, an equal part of those of all of them."""
+        peers = policy.peers
+        if peers.size == 1:
+            return states_by_update(kept, self.config, self.geometry, key, shown)
+        prompts = None if shown is None else {name: ids.tolist() for name, ids in shown.items()}
+        everyones = peers.everyone([(told(r), None if prompts is None else prompts[r.problem_id]) for r in kept])
+        kept = [heard(values, policy.device) for values, _ in everyones]
+        if shown is not None:
+            shown = {r.problem_id: torch.tensor(ids, device=policy.device) for r, (_, ids) in zip(kept, everyones, strict=True)}
+        found = states_by_update(kept, self.config, self.geometry, key, shown, (peers.rank, peers.size))
+        sizes = peers.everyone([[0 if states is None else len(states) for states in found]])
+        return [states for states, some in zip(found, zip(*sizes, strict=True), strict=True) if any(some)]
 
     def teacher_prompts(self, policy: Policy, kept: Sequence[Scored]) -> Mapping[str, Tensor] | None:
         """What the teacher is asked instead, [Q] by problem; None: what the student is."""
@@ -92,19 +110,6 @@ class Picked:
 
     index: Tensor
     valid: Tensor
-
-
-def pack(flags: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of the True entries of each row, first to last, padded to the longest row. [B, G] -> [B, C], [B, C]."""
-    counts = flags.sum(1)
-    width = max(int(counts.max()), 1)
-    order = flags.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :width]
-    return order, torch.arange(width, device=flags.device) < counts[:, None]
-
-
-def take(hidden: Tensor, slots: Tensor) -> Tensor:
-    """[B, G, D], [B, C] -> [B, C, D]."""
-    return hidden.gather(1, slots[:, :, None].expand(-1, -1, hidden.shape[-1]))
 
 
 def allowed(policy: Policy, hidden: Tensor) -> Tensor:

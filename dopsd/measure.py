@@ -163,4 +163,5 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
     console.print(table)
     odd = [n for n, is_so in (("unmasked padding", not p["mask_padding"]), (p["autocast"], p["autocast"] != "none")) if is_so]
     odd += ["adapter merged into the weights"] if p["merged"] else []
+    odd += [f"approximate: {word}" for word in Protocol.model_validate(p).approximations]
     console.print(f"scoring {report['scoring']}, {p['steps']} steps" + "".join(f", {word}" for word in odd), highlight=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,6 +39,20 @@ def over_ranks(accelerator: Accelerator, metrics: Sums) -> Sums:
     for part in gather_object([dict(metrics)]):
         total.merge(part)
     return total
+
+
+class Together:
+    """The processes of a training run as peers."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.rank, self.size = accelerator.process_index, accelerator.num_processes
+
+    def everyone(self, items: list[Any]) -> list[Any]:
+        if self.size == 1:
+            return items
+        from accelerate.utils import gather_object
+
+        return gather_object(items)
 
 
 class Order:

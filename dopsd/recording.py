@@ -13,13 +13,14 @@ from pathlib import Path
 
 import torch
 
+from dopsd.attempts import denoise_all
 from dopsd.checkpoint import fingerprint
 from dopsd.config import D3llm, Params
 from dopsd.keyed import text_key
 from dopsd.layout import base_files, data_files
 from dopsd.lines import append_lines, read_lines
 from dopsd.progress import WORK, Progress
-from dopsd.sampling import Decoding, Draw, denoise_all
+from dopsd.sampling import Decoding, Draw
 from dopsd.scoring import Asked, decoding
 from dopsd.types import Policy, Problem, Task
 

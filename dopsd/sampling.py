@@ -1,4 +1,4 @@
-"""denoise(): masks to rollouts, block by block; attempts(): pass@k in waves.
+"""denoise(): masks to rollouts, block by block.
 
 Method notes, section 1 (semi-autoregressive low-confidence remasking, LLaDA). The language-model head is computed at
 the masked positions of the current block only; one forward of the trunk serves the whole batch.
@@ -6,15 +6,14 @@ the masked positions of the current block only; one forward of the trunk serves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dopsd.keyed import fold, text_key, uniform
-from dopsd.progress import say
-from dopsd.types import Policy, Problem, Progressed, Rollout
+from dopsd.keyed import fold, uniform
+from dopsd.types import Policy, Rollout
 
 HEAD_ENTRIES = 2**26  # logits in memory at a time: noise for a vocabulary of 126464 costs 30 bytes an entry
 
@@ -31,6 +30,8 @@ class Decoding:
     stop_after_eos: bool = False
     batch_size: int = 64
     mask_padding: bool = True
+    threshold: float | None = None  # this and `cache`: approximate.py
+    cache: str = "none"
 
     @property
     def schedule(self) -> list[int]:
@@ -64,6 +65,19 @@ def left_pad(rows: Sequence[Tensor], value: int) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
+def pack(flags: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions of the True entries of each row, first to last, padded to the longest row. [B, G] -> [B, C], [B, C]."""
+    counts = flags.sum(1)
+    width = max(int(counts.max()), 1)
+    order = flags.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :width]
+    return order, torch.arange(width, device=flags.device) < counts[:, None]
+
+
+def take(hidden: Tensor, slots: Tensor) -> Tensor:
+    """[B, G, D], [B, C] -> [B, C, D]."""
+    return hidden.gather(1, slots[:, :, None].expand(-1, -1, hidden.shape[-1]))
+
+
 def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
     """The token proposed at each position: argmax of logits plus Gumbel noise. logits [N, V], keys [N] -> [N]."""
     if decoding.temperature == 0:
@@ -76,7 +90,7 @@ def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
     return (logits - decoding.temperature * (-u.log()).log()).argmax(-1)
 
 
-def _propose(policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding) -> tuple[Tensor, Tensor]:
+def propose(policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding) -> tuple[Tensor, Tensor]:
     """Tokens and their noise-free confidence at masked positions, a part at a time. hidden [N, D], keys [N] -> [N], [N]."""
     rows = max(1, HEAD_ENTRIES // policy.vocabulary)
     parts = [_propose_part(policy, h, k, decoding) for h, k in zip(hidden.split(rows), keys.split(rows), strict=True)]
@@ -101,9 +115,53 @@ def _step(policy: Policy, ids: Tensor, mask: Tensor | None, slots: Tensor, keys:
     hidden = policy.hidden(ids, mask)[rows, slots]  # [B, m, D]
     place = slots - (ids.shape[1] - decoding.gen_length)  # position in the completion, whatever the padding
     noise_keys = fold(keys[:, None], place)  # [B, m]
-    tokens, confidence = _propose(policy, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
+    tokens, confidence = propose(policy, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
     return slots.gather(1, order), tokens.view_as(slots).gather(1, order)
+
+
+class Canvas:
+    """A batch in denoising: prompts and completions, where they are padded, and the step that committed each position."""
+
+    def __init__(self, policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> None:
+        self.policy, self.draws, self.decoding, self.step = policy, draws, decoding, 0
+        prompt, real = left_pad([draw.prompt_ids for draw in draws], policy.eos_id)  # [B, P]
+        size, length, device = len(draws), decoding.gen_length, prompt.device
+        blank = prompt.new_full((length,), policy.mask_id)
+        self.ids = torch.cat([prompt, torch.stack([blank if d.hints is None else d.hints for d in draws])], 1)  # [B, T]
+        is_even = bool(real.all()) or not decoding.mask_padding
+        self.attention = None if is_even else torch.cat([real, real.new_ones(size, length)], 1)  # [B, T]
+        self.revealed_at = torch.full((size, length), decoding.steps, device=device)  # [B, G]
+        self.keys = torch.tensor([draw.key for draw in draws], device=device)  # [B]
+        self.start = self.ids.shape[1] - length
+
+    @property
+    def blocks(self) -> list[slice]:
+        """The columns of each block."""
+        size = self.decoding.block_length
+        return [slice(first, first + size) for first in range(self.start, self.ids.shape[1], size)]
+
+    def attention_of(self, rows: Tensor) -> Tensor | None:
+        return None if self.attention is None else self.attention[rows]
+
+    def commit(self, rows: Tensor, columns: Tensor, tokens: Tensor) -> None:
+        """Tokens of one step; rows, columns and tokens broadcast."""
+        self.ids[rows, columns] = tokens
+        self.revealed_at[rows, columns - self.start] = self.step
+
+    def unfinished(self, rows: Tensor, end: int) -> Tensor:
+        """These rows, with `stop_after_eos` without those whose text has ended before column `end`: they are filled up."""
+        if not self.decoding.stop_after_eos:
+            return rows
+        done = (self.ids[rows, self.start : end] == self.policy.eos_id).any(1)
+        self.ids[rows[done], end:] = self.policy.eos_id
+        return rows[~done]
+
+    def rollouts(self) -> list[Rollout]:
+        return [
+            Rollout(draw.problem_id, draw.attempt, draw.prompt_ids, row[self.start :].clone(), steps.clone())
+            for draw, row, steps in zip(self.draws, self.ids, self.revealed_at, strict=True)
+        ]
 
 
 @torch.no_grad()
@@ -114,106 +172,18 @@ def denoise(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[R
     in the published evaluation, where a row sees the padding that its neighbours gave it). With `stop_after_eos` a row
     whose block ends with an end-of-sequence token and no mask before it is finished: what follows is filled with EOS.
     """
-    device = draws[0].prompt_ids.device
-    prompt, mask = left_pad([draw.prompt_ids for draw in draws], policy.eos_id)  # [B, P]
-    size, length = len(draws), decoding.gen_length
-    blank = prompt.new_full((length,), policy.mask_id)
-    ids = torch.cat([prompt, torch.stack([blank if d.hints is None else d.hints for d in draws])], 1)  # [B, T]
-    attention = None if bool(mask.all()) or not decoding.mask_padding else torch.cat([mask, mask.new_ones(size, length)], 1)
-    revealed_at = torch.full((size, length), decoding.steps, device=device)  # [B, G]
-    keys = torch.tensor([draw.key for draw in draws], device=device)  # [B]
-    active = torch.arange(size, device=device)
-    step, start = 0, ids.shape[1] - length
-    for block in range(start, ids.shape[1], decoding.block_length):
-        ids[active, block : block + decoding.block_length] = policy.mask_id
+    canvas = Canvas(policy, draws, decoding)
+    active = torch.arange(len(draws), device=canvas.ids.device)
+    for block in canvas.blocks:
+        canvas.ids[active, block] = policy.mask_id
         for k in decoding.schedule:
-            part = ids[active]
-            window = part[:, block : block + decoding.block_length] == policy.mask_id
-            slots = window.nonzero()[:, 1].view(len(active), -1) + block  # [B, m]
-            rows_mask = None if attention is None else attention[active]
-            where, tokens = _step(policy, part, rows_mask, slots, fold(keys[active], step), k, decoding)
-            ids[active[:, None], where] = tokens
-            revealed_at[active[:, None], where - start] = step
-            step += 1
-        if decoding.stop_after_eos:
-            done = (ids[active, start : block + decoding.block_length] == policy.eos_id).any(1)
-            ids[active[done], block + decoding.block_length :] = policy.eos_id
-            active = active[~done]
-            if len(active) == 0:
-                break
-    return [
-        Rollout(draw.problem_id, draw.attempt, draw.prompt_ids, row[start:].clone(), steps.clone())
-        for draw, row, steps in zip(draws, ids, revealed_at, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class PassK:
-    """How often a problem is tried, and at which temperature."""
-
-    attempts: int
-    first_temperature: float
-    retry_temperature: float
-    stop_at_first_correct: bool
-
-
-def attempts(
-    policy: Policy,
-    prompts: Sequence[tuple[Problem, Tensor]],
-    decoding: Decoding,
-    pass_k: PassK,
-    key: tuple[int, int],
-    is_correct: Callable[[Problem, Rollout], bool],
-    progressed: Progressed | None = None,
-) -> dict[str, list[Rollout]]:
-    """Up to `attempts` rollouts a problem, in waves: attempt n of every problem that still needs one, together.
-
-    key is (seed, update). The stopping law is that of one problem after the other, and so are the rollouts.
-    """
-    found: dict[str, list[Rollout]] = {problem.id: [] for problem, _ in prompts}
-    waiting = list(prompts)
-    waves = [[n] for n in range(pass_k.attempts)]
-    if not pass_k.stop_at_first_correct:  # nothing to wait for: the first, then all the others at once
-        waves = [[0], list(range(1, pass_k.attempts))]
-        if pass_k.first_temperature == pass_k.retry_temperature:
-            waves = [list(range(pass_k.attempts))]
-    for wave in filter(None, waves):
-        temperature = pass_k.retry_temperature if wave[0] else pass_k.first_temperature
-        draws = [Draw(problem.id, n, ids, text_key(*key, problem.id, n)) for problem, ids in waiting for n in wave]
-        for rollout in denoise_all(policy, draws, _at(decoding, temperature), progressed):
-            found[rollout.problem_id].append(rollout)
-        if pass_k.stop_at_first_correct:
-            waiting = [(p, ids) for p, ids in waiting if not is_correct(p, found[p.id][-1])]
-        if not waiting:
+            part = canvas.ids[active]
+            slots = (part[:, block] == policy.mask_id).nonzero()[:, 1].view(len(active), -1) + block.start  # [B, m]
+            keys = fold(canvas.keys[active], canvas.step)
+            where, tokens = _step(policy, part, canvas.attention_of(active), slots, keys, k, decoding)
+            canvas.commit(active[:, None], where, tokens)
+            canvas.step += 1
+        active = canvas.unfinished(active, block.stop)
+        if len(active) == 0:
             break
-    return found
-
-
-def denoise_all(
-    policy: Policy, draws: Sequence[Draw], decoding: Decoding, progressed: Progressed | None = None
-) -> list[Rollout]:
-    """Any number of draws, in batches of similar prompt length; rollouts come back in the order of the draws."""
-    order = sorted(range(len(draws)), key=lambda i: len(draws[i].prompt_ids))
-    done: dict[int, Rollout] = {}
-    for start in range(0, len(order), decoding.batch_size):
-        part = order[start : start + decoding.batch_size]
-        done.update(zip(part, _denoise_fitting(policy, [draws[i] for i in part], decoding), strict=True))
-        if progressed:
-            progressed(len(part))
-    return [done[i] for i in range(len(draws))]
-
-
-def _denoise_fitting(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[Rollout]:
-    """One batch, or where memory runs out the same in two halves: with masked padding no row depends on the others."""
-    try:
-        return denoise(policy, draws, decoding)
-    except torch.OutOfMemoryError:
-        if len(draws) == 1 or not decoding.mask_padding:
-            raise
-    half = -(-len(draws) // 2)  # out of the except block: until then the failed batch keeps its memory
-    say(f"{len(draws)} rollouts at once did not fit into memory: trying {half}; set a smaller batch_size")
-    return [rollout for part in (draws[:half], draws[half:]) for rollout in denoise(policy, part, decoding)]
-
-
-def _at(decoding: Decoding, temperature: float) -> Decoding:
-    return Decoding(**{**decoding.__dict__, "temperature": temperature})
+    return canvas.rollouts()

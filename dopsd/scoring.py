@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.attempts import PassK, attempts
 from dopsd.config import Attempts, Protocol, Sampling
 from dopsd.errors import DopsdError
 from dopsd.keyed import text_key
-from dopsd.sampling import Decoding, PassK, attempts
+from dopsd.sampling import Decoding
 from dopsd.types import Collected, EvalReport, Policy, Problem, Rollout, Scored, Sums, Task, Verdict
 
 if TYPE_CHECKING:
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def decoding(sampling: Sampling, temperature: float = 0.0) -> Decoding:
-    """The sampler's settings of a section; a Protocol may leave padding unmasked."""
-    names = ("gen_length", "block_length", "steps", "gumbel_dtype", "stop_after_eos", "batch_size")
-    chosen = {name: vars(sampling)[name] for name in names}
-    return Decoding(**chosen, temperature=temperature, mask_padding=not isinstance(sampling, Protocol) or sampling.mask_padding)
+    """The sampler's settings of a section; a Protocol may leave padding unmasked, or trade exactness for speed."""
+    names = ["gen_length", "block_length", "steps", "gumbel_dtype", "stop_after_eos", "batch_size"]
+    names += ["mask_padding", "threshold", "cache"] if isinstance(sampling, Protocol) else []
+    return Decoding(**{name: vars(sampling)[name] for name in names}, temperature=temperature)
 
 
 @dataclass(frozen=True)

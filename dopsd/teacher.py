@@ -110,30 +110,45 @@ def states_by_update(
     geometry: Geometry,
     key: tuple[int, int],
     teacher_prompts: Mapping[str, Tensor] | None = None,
-) -> list[States]:
+    share: tuple[int, int] = (0, 1),
+) -> list[States | None]:
     """States of all kept rollouts, grouped by the update that trains on them; key is (seed, update).
 
     The weight of a state is 1 / (states of its trajectory in that update), so that each trajectory weighs one. A teacher
-    with prompts of its own has them by problem, each [Q].
+    with prompts of its own has them by problem, each [Q]. share is (rank, ranks): of each update a run of states as long
+    as those of the other ranks, or None; alone, updates without a state are left out.
     """
-    updates: list[list[tuple[Rollout, list[dict[str, Tensor]]]]] = [[] for _ in range(config.updates_per_trajectory)]
-    for rollout in rollouts:
-        draw = text_key("reveal", *key, rollout.problem_id, rollout.attempt)
-        for update, steps in enumerate(trained_steps(rollout, config, geometry, draw)):
-            found = [state for s in steps if (state := _state(rollout, s, config, geometry, draw))]
-            if found:
-                updates[update].append((rollout, found))
-    return [_stack(parts, geometry, teacher_prompts) for parts in updates if parts]
+    rank, ranks = share
+    drawn = [(rollout, text_key("reveal", *key, rollout.problem_id, rollout.attempt)) for rollout in rollouts]
+    steps = [trained_steps(rollout, config, geometry, draw) for rollout, draw in drawn]
+    updates: list[States | None] = []
+    for update in range(config.updates_per_trajectory):
+        own = [chunks[update] if update < len(chunks) else [] for chunks in steps]
+        total, parts, first = sum(map(len, own)), [], 0
+        low, high = total * rank // ranks, total * (rank + 1) // ranks
+        for (rollout, draw), chunk in zip(drawn, own, strict=True):
+            part = slice(max(low - first, 0), max(high - first, 0))
+            if chunk[part]:
+                found = [_state(rollout, step, config, geometry, draw) for step in chunk]
+                weight = 1 / max(sum(state is not None for state in found), 1)
+                parts.append((rollout, [state for state in found[part] if state], weight))
+            first += len(chunk)
+        parts = [part for part in parts if part[1]]
+        updates.append(_stack(parts, geometry, teacher_prompts) if parts else None)
+    return updates if ranks > 1 else [states for states in updates if states]
 
 
 def _stack(
-    parts: list[tuple[Rollout, list[dict[str, Tensor]]]], geometry: Geometry, teacher_prompts: Mapping[str, Tensor] | None
+    parts: list[tuple[Rollout, list[dict[str, Tensor]], float]],
+    geometry: Geometry,
+    teacher_prompts: Mapping[str, Tensor] | None,
 ) -> States:
-    asked = {"student": [rollout.prompt_ids for rollout, _ in parts]}
-    asked["teacher"] = [teacher_prompts[r.problem_id] for r, _ in parts] if teacher_prompts else asked["student"]
+    """Each rollout with its states and the weight of one."""
+    asked = {"student": [rollout.prompt_ids for rollout, *_ in parts]}
+    asked["teacher"] = [teacher_prompts[r.problem_id] for r, *_ in parts] if teacher_prompts else asked["student"]
     width = {side: max(map(len, prompts)) for side, prompts in asked.items()}
     rows: dict[str, list[Tensor]] = {}
-    for i, (rollout, states) in enumerate(parts):
+    for i, (rollout, states, weight) in enumerate(parts):
         fixed: dict[str, Tensor] = {}
         for side, prompts in asked.items():
             pad = width[side] - len(prompts[i])
@@ -143,7 +158,7 @@ def _stack(
         for state in states:
             row = state | {f"{side}_ids": torch.cat([fixed[side], state[f"{side}_ids"]]) for side in asked}
             row |= {f"{side}_mask": fixed[f"{side}_mask"] for side in asked}
-            row["weight"] = torch.tensor(1.0 / len(states), device=rollout.prompt_ids.device)
+            row["weight"] = torch.tensor(weight, device=rollout.prompt_ids.device)
             for name, value in row.items():
                 rows.setdefault(name, []).append(value)
     return States(**{name: torch.stack(values) for name, values in rows.items()})

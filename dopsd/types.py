@@ -129,16 +129,40 @@ class Checkpoint:
     digest: str
 
 
+class Peers(Protocol):
+    """The processes that hold the same weights as this one: what one of them is to sample, any other can."""
+
+    rank: int
+    size: int
+
+    def everyone(self, items: list[Any]) -> list[Any]: ...  # the lists of all, in order of rank; all of them must call
+
+
+class Alone:
+    """A process without peers."""
+
+    rank, size = 0, 1
+
+    def everyone(self, items: list[Any]) -> list[Any]:
+        return items
+
+
 class Policy(Protocol):
     """A masked diffusion language model with an adapter, seen as a trunk and a head."""
 
+    peers: Peers
+    device: Any  # where its weights are, and prompts go
     mask_id: int
     eos_id: int
     banned_ids: Sequence[int]
     vocabulary: int  # V, entries of the head
     max_length: int  # tokens of prompt and completion that the model was trained for
 
-    def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor: ...  # [B, T] -> [B, T, D]
+    def hidden(  # [B, T] -> [B, T, D]; a whole forward fills `kept`, one of a window's ids [B, W] reads the rest from it
+        self, ids: Tensor, attention_mask: Tensor | None, kept: Any = None, window: slice | None = None
+    ) -> Tensor: ...
+
+    def key_values(self) -> Any: ...  # an empty `kept`
 
     def head(self, hidden: Tensor) -> Tensor: ...  # [..., D] -> [..., V]
 

@@ -8,6 +8,8 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from dopsd.types import Alone
+
 MASK, EOS = 9, 8
 
 
@@ -19,6 +21,7 @@ class FakePolicy:
         self.length, self.vocabulary, self.max_length = length, vocabulary, 1000
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []
+        self.peers, self.device = Alone(), torch.device("cpu")
         self.head_rows = 0
 
     def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -8,8 +8,9 @@ from fakes import EOS, MASK, FakePolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dopsd.attempts import PassK, attempts, denoise_all
 from dopsd.keyed import fold, text_key, uniform
-from dopsd.sampling import Decoding, Draw, PassK, attempts, choose, denoise, denoise_all
+from dopsd.sampling import Decoding, Draw, choose, denoise
 from dopsd.types import Problem
 
 PROMPT = torch.tensor([1, 2])

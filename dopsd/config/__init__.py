@@ -197,6 +197,12 @@ class Params(Section):
         if self.select.protocol not in self.evaluate.protocols:
             known = ", ".join(self.evaluate.protocols)
             raise ValueError(f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})")
+        chosen = self.evaluate.protocols[self.select.protocol]
+        if chosen.approximations:
+            raise ValueError(f"select.protocol {self.select.protocol!r} is approximate ({', '.join(chosen.approximations)})")
+        cached = [name for name, protocol in self.evaluate.protocols.items() if protocol.cache != "none"]
+        if cached and self.model.attention != "sdpa":
+            raise ValueError(f"evaluate.protocols.{cached[0]}.cache needs model.attention sdpa")
         for name, config in vars(self.method).items():
             self._check_states(f"method.{name}", config)
         asked = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]

@@ -94,3 +94,11 @@ class Protocol(Sampling):
     mask_padding: bool = True
     autocast: Literal["none", "float16"] = "none"
     merged: bool = False  # adapters added into the weights: faster, and rounded in bfloat16
+    threshold: Share | None = None  # commit all tokens of this confidence at once, and at least one
+    cache: Literal["none", "prefix", "dual"] = "none"  # keys and values kept through a block: before it, or all but it
+
+    @property
+    def approximations(self) -> list[str]:
+        """What makes its answers others than those of the sampler that the model was trained with."""
+        found = [] if self.threshold is None else [f"tokens of confidence {self.threshold} at once"]
+        return found if self.cache == "none" else [*found, f"{self.cache} cache"]

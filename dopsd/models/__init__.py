@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from dopsd.errors import DopsdError
 from dopsd.models import llada  # noqa: F401  (registers model_type "llada": importing this package is enough to load one)
+from dopsd.models.llada import KeyValues
 from dopsd.models.loading import load_base, own_device
 from dopsd.models.lora import attach, merged_weights
 from dopsd.models.tokens import banned_ids, load_tokenizer
+from dopsd.types import Alone
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from dopsd.config import Lora, Model
+    from dopsd.types import Peers
 
 
 class LlmPolicy:
@@ -38,14 +41,20 @@ class LlmPolicy:
         self.eos_id = model.config.eos_token_id
         self.banned_ids = banned_ids(tokenizer, model.config)
         self.is_merged = False
+        self.peers: Peers = Alone()
         self.core.eval()  # the adapter's layers come in training mode: their dropout would make every answer a draw
 
     @property
     def device(self) -> torch.device:
         return self.core.device
 
-    def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        return self.core.model(ids, attention_mask)
+    def hidden(
+        self, ids: Tensor, attention_mask: Tensor | None, kept: KeyValues | None = None, window: slice | None = None
+    ) -> Tensor:
+        return self.core.model(ids, attention_mask, kept, window)
+
+    def key_values(self) -> KeyValues:
+        return KeyValues(self.core.config.n_layers)
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.core.head(hidden)

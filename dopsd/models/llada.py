@@ -48,15 +48,37 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
 
 
+class KeyValues:
+    """Keys and values of every layer at the last whole forward, where a window's own were not computed again since.
+
+    Attention is over all positions, so that those outside the window are no longer exact once a token in it has changed.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
+
+    def joined(self, layer: int, k: Tensor, v: Tensor, window: slice | None) -> tuple[Tensor, Tensor]:
+        """k and v [B, heads, W, width] of the window among those of the whole sequence; without a window they replace all."""
+        kept = self.layers[layer]
+        if window is None or kept is None:
+            self.layers[layer] = (k, v)
+            return k, v
+        kept[0][:, :, window], kept[1][:, :, window] = k, v
+        return kept
+
+
+Past = tuple[KeyValues, slice | None] | None
+
+
 class LladaBlock(nn.Module):
     """Attention over the whole sequence, then a SwiGLU feed-forward; both pre-normalised."""
 
     is_causal = False  # this and the group size are read by transformers' attention functions
 
-    def __init__(self, config: LladaConfig) -> None:
+    def __init__(self, config: LladaConfig, layer: int) -> None:
         super().__init__()
         width, head = config.d_model, config.d_model // config.n_heads
-        self.config = config
+        self.config, self.layer = config, layer
         self.heads, self.kv_heads = config.n_heads, config.n_kv_heads
         self.num_key_value_groups = self.heads // self.kv_heads
         self.attn_norm = RMSNorm(width, config.rms_norm_eps)
@@ -69,17 +91,20 @@ class LladaBlock(nn.Module):
         self.up_proj = nn.Linear(width, config.mlp_hidden_size, bias=False)
         self.ff_out = nn.Linear(config.mlp_hidden_size, width, bias=False)
 
-    def attend(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def attend(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past) -> Tensor:
         size, length, _ = x.shape
         q = self.q_proj(x).view(size, length, self.heads, -1).transpose(1, 2)
         k = self.k_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
         v = self.v_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
         attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
-        out, _ = attention(self, rotate(q, *rope), rotate(k, *rope), v, mask, is_causal=False)  # [B, T, heads, width]
+        q, k = rotate(q, *rope), rotate(k, *rope)
+        if past is not None:
+            k, v = past[0].joined(self.layer, k, v, past[1])
+        out, _ = attention(self, q, k, v, mask, is_causal=False)  # [B, T, heads, width]
         return self.attn_out(out.reshape(size, length, -1))
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
-        x = x + self.attend(self.attn_norm(x), rope, mask)
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past = None) -> Tensor:
+        x = x + self.attend(self.attn_norm(x), rope, mask, past)
         h = self.ff_norm(x)
         return x + self.ff_out(nn.functional.silu(self.ff_proj(h)) * self.up_proj(h))
 
@@ -96,22 +121,35 @@ class LladaTrunk(nn.Module):
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(config.embedding_size, config.d_model),
-                "blocks": nn.ModuleList([LladaBlock(config) for _ in range(config.n_layers)]),
+                "blocks": nn.ModuleList([LladaBlock(config, i) for i in range(config.n_layers)]),
                 "ln_f": RMSNorm(config.d_model, config.rms_norm_eps),
             }
         )
         if not config.weight_tying:
             self.transformer["ff_out"] = nn.Linear(config.d_model, config.embedding_size, bias=False)
 
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """ids [B, T], attention_mask [B, T] with False on padding -> [B, T, D]."""
+    def forward(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        kept: KeyValues | None = None,
+        window: slice | None = None,
+    ) -> Tensor:
+        """ids [B, T], attention_mask [B, T] with False on padding -> [B, T, D].
+
+        `kept` takes the keys and values of a whole forward; with `window`, ids [B, W] are those of these positions alone,
+        and all others are as they were kept.
+        """
         width = self.config.d_model // self.config.n_heads
-        rope = rope_tables(ids.shape[1], width, self.config.rope_theta, ids.device)
+        first, end = (0, ids.shape[1]) if window is None else (window.start, window.stop)
+        cos, sin = rope_tables(end, width, self.config.rope_theta, ids.device)
+        rope = cos[first:], sin[first:]
         mask = self._mask(attention_mask)
         is_recomputing = self.gradient_checkpointing and torch.is_grad_enabled()  # also in eval mode: dropout may be 0
         x = self.transformer["wte"](ids)
+        past = None if kept is None else (kept, window)
         for block in self.transformer["blocks"]:
-            x = self._gradient_checkpointing_func(block, x, rope, mask) if is_recomputing else block(x, rope, mask)
+            x = self._gradient_checkpointing_func(block, x, rope, mask) if is_recomputing else block(x, rope, mask, past)
         return self.transformer["ln_f"](x)
 
     def _mask(self, attention_mask: Tensor | None) -> Tensor | None:

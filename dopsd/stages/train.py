@@ -23,7 +23,7 @@ from dopsd.layout import cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
 from dopsd.progress import Progress, say
-from dopsd.ranks import Order, all_processes, over_ranks
+from dopsd.ranks import Order, Together, all_processes, over_ranks
 from dopsd.runfolder import Interrupts, RunFolder, followed, publish_run
 from dopsd.scoring import Asked
 from dopsd.stepping import adamw, take_step
@@ -78,6 +78,7 @@ class Loop:
         if params.train.prompts_per_collect > len(self.problems):
             raise DopsdError(f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {task}")
         self.policy = load_policy(params.model, params.train.lora, seed)
+        self.policy.peers = Together(accelerator)
         if self.settings.gradient_checkpointing:
             self.policy.use_gradient_checkpointing()
         cut = Asked(self.task, self.problems, "train", params.model.prompt_style).share_cut(self.policy, params.sampling)

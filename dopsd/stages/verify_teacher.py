@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dopsd.attempts import denoise_all
 from dopsd.checkpoint import fingerprint
 from dopsd.config import Attempts, Params
 from dopsd.drawing import axes_of, save_figure
@@ -20,7 +21,7 @@ from dopsd.layout import REPORTS, base_files, data_files
 from dopsd.lines import append_lines, read_lines
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.progress import WORK, Progress, fresh_folder, say, write_json
-from dopsd.sampling import Draw, denoise_all
+from dopsd.sampling import Draw
 from dopsd.scoring import Attempter, bootstrap, decoding, wilson
 from dopsd.tasks import load_task
 from dopsd.types import Problem, Rollout, Scored, Task

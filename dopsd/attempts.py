@@ -1,0 +1,121 @@
+"""attempts(): pass@k in waves, over all processes; denoise_all(): any number of draws, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dopsd.approximate import denoise_approximately
+from dopsd.keyed import text_key
+from dopsd.progress import say
+from dopsd.sampling import Decoding, Draw, denoise
+from dopsd.sharing import heard, told
+from dopsd.types import Peers, Policy, Problem, Progressed, Rollout
+
+
+@dataclass(frozen=True)
+class PassK:
+    """How often a problem is tried, and at which temperature."""
+
+    attempts: int
+    first_temperature: float
+    retry_temperature: float
+    stop_at_first_correct: bool
+
+
+def attempts(
+    policy: Policy,
+    prompts: Sequence[tuple[Problem, Tensor]],
+    decoding: Decoding,
+    pass_k: PassK,
+    key: tuple[int, int],
+    is_correct: Callable[[Problem, Rollout], bool],
+    progressed: Progressed | None = None,
+) -> dict[str, list[Rollout]]:
+    """Up to `attempts` rollouts a problem, in waves: attempt n of every problem that still needs one, together.
+
+    key is (seed, update). The stopping law is that of one problem after the other, and so are the rollouts. Processes
+    that hold the same weights share every wave; all of them must call.
+    """
+    found: dict[str, list[Rollout]] = {problem.id: [] for problem, _ in prompts}
+    waiting, first = list(prompts), 0
+    while width := _width(policy.peers, pass_k, first, len(waiting)):
+        wave = range(first, first + width)
+        first += width
+        at = replace(decoding, temperature=pass_k.retry_temperature if wave[0] else pass_k.first_temperature)
+        draws = [Draw(problem.id, n, ids, text_key(*key, problem.id, n)) for problem, ids in waiting for n in wave]
+        for rollout in denoise_shared(policy, draws, at, progressed):
+            found[rollout.problem_id].append(rollout)
+        if pass_k.stop_at_first_correct:
+            waiting = [(p, ids) for p, ids in waiting if not _is_over(p, found[p.id], is_correct)]
+    return found
+
+
+def _width(peers: Peers, pass_k: PassK, first: int, waiting: int) -> int:
+    """How many attempts, from `first` on, to make together at each problem that waits; 0: no more.
+
+    Where fewer problems wait, in all processes, than there are processes, several attempts at each are made ahead: those
+    after a right one are dropped, and would have been idle time.
+    """
+    width = pass_k.attempts - first
+    if width and pass_k.stop_at_first_correct:
+        left = sum(peers.everyone([waiting]))
+        width = min(width, max(1, peers.size // left)) if left else 0
+    return min(width, 1) if first == 0 and pass_k.first_temperature != pass_k.retry_temperature else width
+
+
+def _is_over(problem: Problem, tried: list[Rollout], is_correct: Callable[[Problem, Rollout], bool]) -> bool:
+    """Whether one of the attempts is right; those after it, made ahead, are dropped."""
+    for i, rollout in enumerate(tried):
+        if is_correct(problem, rollout):
+            del tried[i + 1 :]
+            return True
+    return False
+
+
+def denoise_shared(
+    policy: Policy, draws: Sequence[Draw], decoding: Decoding, progressed: Progressed | None = None
+) -> list[Rollout]:
+    """The draws of all processes, an equal part for each, so that one with hard problems does not hold up the others.
+
+    Every process gets the rollouts of its own draws, in their order. Draws have no hints here.
+    """
+    peers = policy.peers
+    if peers.size == 1:
+        return denoise_all(policy, draws, decoding, progressed)
+    asked = [(d.problem_id, d.attempt, d.prompt_ids.tolist(), d.key) for d in draws]
+    wanted = sorted(peers.everyone(asked), key=lambda one: len(one[2]))
+    mine = [Draw(p, n, torch.tensor(ids, device=policy.device), key) for p, n, ids, key in wanted[peers.rank :: peers.size]]
+    made = peers.everyone([told(rollout) for rollout in denoise_all(policy, mine, decoding, progressed)])
+    found = {(one[0], one[1]): one for one in made}
+    return [heard(found[d.problem_id, d.attempt], policy.device) for d in draws]
+
+
+def denoise_all(
+    policy: Policy, draws: Sequence[Draw], decoding: Decoding, progressed: Progressed | None = None
+) -> list[Rollout]:
+    """Any number of draws, in batches of similar prompt length; rollouts come back in the order of the draws."""
+    order = sorted(range(len(draws)), key=lambda i: len(draws[i].prompt_ids))
+    done: dict[int, Rollout] = {}
+    for start in range(0, len(order), decoding.batch_size):
+        part = order[start : start + decoding.batch_size]
+        done.update(zip(part, _denoise_fitting(policy, [draws[i] for i in part], decoding), strict=True))
+        if progressed:
+            progressed(len(part))
+    return [done[i] for i in range(len(draws))]
+
+
+def _denoise_fitting(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[Rollout]:
+    """One batch, or where memory runs out the same in two halves: with masked padding no row depends on the others."""
+    one = denoise if decoding.threshold is None and decoding.cache == "none" else denoise_approximately
+    try:
+        return one(policy, draws, decoding)
+    except torch.OutOfMemoryError:
+        if len(draws) == 1 or not decoding.mask_padding:
+            raise
+    half = -(-len(draws) // 2)  # out of the except block: until then the failed batch keeps its memory
+    say(f"{len(draws)} rollouts at once did not fit into memory: trying {half}; set a smaller batch_size")
+    return [rollout for part in (draws[:half], draws[half:]) for rollout in one(policy, part, decoding)]

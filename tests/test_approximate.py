@@ -1,0 +1,105 @@
+"""Approximate decoding: a threshold commits together, a kept cache computes less; both are exact where they must be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fakes import EOS, FakePolicy
+from toys import toy
+
+from dopsd.approximate import denoise_approximately
+from dopsd.config import Params, Protocol
+from dopsd.models.llada import KeyValues
+from dopsd.sampling import Decoding, Draw, denoise
+
+PROMPT = torch.tensor([1, 2])
+SURE = 9.0  # a logit among nine zeros: confidence 0.999
+
+
+def table(height: list[float]) -> torch.Tensor:
+    rows = torch.zeros(len(height), 10)
+    rows[torch.arange(len(height)), torch.arange(len(height)) % 7] = torch.tensor(height)
+    return rows
+
+
+def test_tokens_above_the_threshold_are_committed_at_once_and_else_the_surest_one():
+    policy = FakePolicy(4, table=table([SURE, 1.0, SURE, 2.0]))
+    found = denoise_approximately(policy, [Draw("p", 0, PROMPT, 0)], Decoding(4, 4, 4, threshold=0.9))[0]
+    assert found.completion_ids.tolist() == [0, 1, 2, 3]
+    assert found.revealed_at.tolist() == [0, 2, 0, 1]
+    assert len(policy.seen) == 3
+
+
+def test_rows_that_have_a_whole_block_wait_for_the_others_without_being_computed():
+    policy = FakePolicy(4, table=table([SURE, SURE, 1.0, 2.0]))
+    draws = [Draw("p", 0, PROMPT, 0, None), Draw("q", 0, PROMPT, 0, None)]
+    denoise_approximately(policy, draws, Decoding(4, 2, 4, threshold=0.9))
+    assert [len(ids) for ids in policy.seen] == [2, 2, 2]  # one step for the first block, two for the second
+
+
+def test_a_threshold_that_nothing_reaches_commits_one_token_a_step_as_the_exact_sampler_does(prepared):
+    from dopsd.config import Model
+    from dopsd.models import load_policy
+
+    policy = load_policy(Model(path=str(prepared / "base")), None, 0)
+    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
+    exact = denoise(policy, draws, Decoding(8, 4, 8))
+    for one, other in zip(exact, denoise_approximately(policy, draws, Decoding(8, 4, 8, threshold=1.0)), strict=True):
+        assert one.completion_ids.tolist() == other.completion_ids.tolist()
+        assert one.revealed_at.tolist() == other.revealed_at.tolist()
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_with_a_step_a_block_a_cache_is_exact(prepared, cache: str):
+    from dopsd.config import Model
+    from dopsd.models import load_policy
+
+    policy = load_policy(Model(path=str(prepared / "base")), None, 0)
+    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
+    exact = denoise(policy, draws, Decoding(8, 4, 2))
+    for one, other in zip(exact, denoise_approximately(policy, draws, Decoding(8, 4, 2, cache=cache)), strict=True):
+        assert one.completion_ids.tolist() == other.completion_ids.tolist()
+
+
+def test_a_window_among_kept_keys_is_exact_while_the_rest_stands_still():
+    model = toy(kv_heads=2)
+    ids = torch.randint(2, 100, (2, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    mask[1, :3] = False
+    kept, window = KeyValues(2), slice(4, 8)
+    with torch.no_grad():
+        whole = model.model(ids, mask, kept)
+        assert torch.allclose(whole, model.model(ids, mask))
+        assert torch.allclose(model.model(ids[:, window], mask, kept, window), whole[:, window], atol=1e-5)
+        changed = ids.clone()
+        changed[:, 5] = 77
+        exact = model.model(changed, mask)[:, window]
+        near = model.model(changed[:, window], mask, kept, window)
+    assert not torch.allclose(near, exact, atol=1e-3)  # outside the window keys are those of the old token
+    assert (near - exact).norm() < (whole[:, window] - exact).norm()
+
+
+def test_an_ended_text_is_filled_up_and_its_row_left_out():
+    rows = table([SURE] * 6)
+    rows[1] = 0
+    rows[1, EOS] = SURE
+    policy = FakePolicy(6, table=rows)
+    decoding = Decoding(6, 2, 6, stop_after_eos=True, threshold=0.9)
+    found = denoise_approximately(policy, [Draw("p", 0, PROMPT, 0)], decoding)[0]
+    assert found.completion_ids.tolist() == [0, EOS] + [EOS] * 4
+    assert len(policy.seen) == 1
+
+
+def test_what_is_approximate_is_named_and_selects_nothing(project):
+    from dopsd.params import load_params
+
+    assert Protocol(threshold=0.9, cache="dual").approximations == ["tokens of confidence 0.9 at once", "dual cache"]
+    raw = load_params().model_dump()
+    raw["evaluate"]["protocols"]["greedy"]["threshold"] = 0.9
+    with pytest.raises(ValueError, match=r"select\.protocol 'greedy' is approximate"):
+        Params.model_validate(raw)
+    raw["evaluate"]["protocols"]["greedy"] |= {"threshold": None, "cache": "dual"}
+    raw["evaluate"]["protocols"] = {"exact": {}, "fast": raw["evaluate"]["protocols"]["greedy"]}
+    raw["select"]["protocol"], raw["model"]["attention"] = "exact", "auto"
+    with pytest.raises(ValueError, match=r"evaluate\.protocols\.fast\.cache needs model\.attention sdpa"):
+        Params.model_validate(raw)
