@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,31 @@ def test_two_ranks_agree_with_one(project):
     assert {k: v for k, v in shared.items() if k.startswith("count/")} == {
         k: v for k, v in row.items() if k.startswith("count/")
     }
+
+
+def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
+    """Uneven work: a rank has no kept trajectory of its own, and learns from half of the other's states."""
+    write_params(train__prompts_per_collect=2, method__d_opsd__keep_threshold=0.5, method__d_opsd__attempts=2)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
+    found = {}
+    for ranks in (1, 2):
+        start = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"] if ranks == 2 else []
+        command = [sys.executable, *start, str(ROOT / "tests/rank_gradients.py"), f"{ranks}.safetensors"]
+        run = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr[-3000:]
+        found[ranks] = load_tensors(Path(f"{ranks}.safetensors")), json.loads(Path(f"{ranks}.json").read_text())
+    (alone, one), (together, two) = found[1], found[2]
+    assert alone.keys() == together.keys() and one["counters"] == two["counters"]
+    assert min(two["kept"]) == 0 < max(two["kept"])
+    assert [sum(sizes) for sizes in two["states"]] == [sum(sizes) for sizes in one["states"]]
+    assert all(max(sizes) - min(sizes) <= 1 for sizes in two["states"])
+    for update in range(len(one["states"])):
+        names = [name for name in alone if name.startswith(f"{update}/") and not name.endswith("/loss")]
+        whole = torch.cat([alone[name].flatten() for name in names])
+        gap = torch.cat([(together[name] - alone[name]).flatten() for name in names])
+        assert whole.norm() > 0
+        assert gap.norm() < 1e-6 * whole.norm()
+        assert abs(together[f"{update}/loss"] - alone[f"{update}/loss"]) < 1e-6 * abs(alone[f"{update}/loss"])
 
 
 def test_more_ranks_than_prompts_is_refused(project):

@@ -1,0 +1,40 @@
+"""`python rank_gradients.py OUT`, started by test_ranks.py alone and in two processes: the first update's gradient, of all."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from dopsd.checkpoint import save_tensors
+from dopsd.params import load_params
+from dopsd.ranks import all_processes
+from dopsd.stages.train import Loop
+
+
+def main(out: Path) -> None:
+    accelerator = all_processes()
+    loop = Loop(load_params(), "sudoku", "d_opsd", 0, accelerator)
+    generator = torch.Generator().manual_seed(0)
+    for p in loop.parameters.values():  # an adapter that is not the base: gradients in all its weights
+        p.data += 0.1 * torch.randn(p.shape, generator=generator)
+    loop._collect()
+    kept = loop.policy.peers.everyone([loop.method.collected.counters["trajectories"]])
+    sizes, gradients = [], {}
+    for update, batches in enumerate(loop.waiting):
+        sizes.append(loop.policy.peers.everyone([sum(map(len, batches))]))
+        metrics = loop.micro_batches.gradients(loop.method, loop.policy, batches, loop._weight(batches))
+        for name, p in loop.parameters.items():
+            gradients[f"{update}/{name}"] = accelerator.reduce(p.grad if p.grad is not None else torch.zeros_like(p), "sum")
+            p.grad = None
+        loss = torch.tensor(metrics["loss"][0] if "loss" in metrics else 0.0, dtype=torch.float32)
+        gradients[f"{update}/loss"] = accelerator.reduce(loss, "sum")
+    if accelerator.is_main_process:
+        save_tensors(gradients, out)
+        out.with_suffix(".json").write_text(json.dumps({"states": sizes, "kept": kept, "counters": loop.counters}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
