@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test lint mlflow install up down integration
+.PHONY: demo demo-full test bench lint mlflow install up down integration
 
 install: .venv/.installed
 
@@ -26,6 +26,12 @@ demo-full: install
 
 test: install
 	python -m pytest --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+
+bench: install
+	@mkdir -p reports/bench
+	python benchmarks/rollout.py --out reports/bench/rollout.json
+	python benchmarks/update.py --out reports/bench/update.json
+	python benchmarks/evaluate.py --out reports/bench/evaluate.json
 
 integration: install
 	python -m pytest -m integration

@@ -15,34 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from shapes import PROMPT, matmul_rate, random_policy
 
 from dopsd import profiles
+from dopsd.accumulating import MicroBatches
 from dopsd.config import Params
 from dopsd.estimate import Shape, lora_parameters
 from dopsd.methods import load_method
 from dopsd.models import LlmPolicy
-from dopsd.models.llada import LladaConfig, LladaForMaskedLM
+from dopsd.models.llada import LladaConfig
 from dopsd.params import checked
 from dopsd.rehearse import SHAPE as TOY
 from dopsd.sampling import Draw, denoise
 from dopsd.scoring import decoding
 from dopsd.teacher import states_by_update
 from dopsd.types import Rollout
-
-PROMPT = 200
-
-
-class AnyTokens:
-    """A tokenizer with a word for every id, of which only the mask is special: random weights speak no language."""
-
-    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
-
-    def __init__(self, config: LladaConfig) -> None:
-        self.all_special_ids = [config.mask_token_id, config.eos_token_id]
-        self.words = {str(i): i for i in range(config.embedding_size)}
-
-    def get_vocab(self) -> dict[str, int]:
-        return self.words
 
 
 @dataclass(frozen=True)
@@ -53,23 +40,6 @@ class Bench:
     policy: LlmPolicy
     shape: Shape
     ceiling: float  # measured matmul rate, FLOP/s
-
-
-def policy_of(params: Params, config: LladaConfig, device: torch.device) -> LlmPolicy:
-    """Random weights made on the device in bfloat16; the adapter's B is random too, so that it is not skipped by zeros."""
-    torch.manual_seed(0)
-    old = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    config._attn_implementation = params.model.attention
-    with torch.device(device):
-        model = LladaForMaskedLM(config)
-    torch.set_default_dtype(old)
-    policy = LlmPolicy(model.eval().requires_grad_(False), AnyTokens(config), params.train.lora, 0)  # type: ignore[arg-type]
-    for name, p in policy.trainable().items():
-        if "lora_B" in name:
-            p.data.normal_(std=0.01)
-    policy.core.to(device)
-    return policy
 
 
 def timed(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, float]:
@@ -89,15 +59,6 @@ def median(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, f
     """Of three calls: the last result, the median of the seconds, the largest peak."""
     calls = [timed(device, work) for _ in range(3)]
     return calls[-1][0], sorted(seconds for _, seconds, _ in calls)[1], max(peak for *_, peak in calls)
-
-
-def matmul_rate(device: torch.device, size: int) -> float:
-    """FLOP/s of square bfloat16 products, after a warm-up."""
-    a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
-    for _ in range(3):
-        a @ a
-    _, seconds, _ = timed(device, lambda: [a @ a for _ in range(20)])
-    return 20 * 2 * size**3 / seconds
 
 
 def rollouts(bench: Bench, size: int) -> tuple[list[Rollout], dict[str, float]]:
@@ -121,11 +82,11 @@ def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
     optimizer = torch.optim.AdamW(parameters, lr=5e-6)
     updates = states_by_update([rollout], params.method.d_opsd, method.geometry, (0, 0))
     policy.core.train(t.lora.dropout > 0)
+    micro_batches = MicroBatches(t.micro_batch_states, policy.device)
 
     def one_pass() -> None:
         for states in updates:
-            for part in states.split(t.micro_batch_states):
-                method.loss(policy, part).total.backward()
+            micro_batches.gradients(method, policy, [states], 1.0)
             torch.nn.utils.clip_grad_norm_(parameters, t.grad_clip)
             optimizer.step()
             optimizer.zero_grad()
@@ -135,7 +96,7 @@ def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
     policy.core.eval()
     count = sum(len(states) for states in updates)
     work = count * bench.shape.state(PROMPT + params.sampling.gen_length, is_checkpointed=False)  # useful work only
-    figures = {"states": count, "updates": len(updates), "seconds": seconds, "peak_gb": peak}
+    figures = {"states": count, "micro_batch": micro_batches.size, "updates": len(updates), "seconds": seconds, "peak_gb": peak}
     return figures | {"mfu": work / seconds / bench.ceiling}
 
 
@@ -161,13 +122,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     a = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    ceiling = matmul_rate(device, 256 if a.toy else 8192)
+    ceiling = matmul_rate(device, torch.bfloat16, 256 if a.toy else 8192)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     found: dict[str, Any] = {"device": name, "torch": torch.__version__, "matmul_tflops": ceiling / 1e12, "toy": a.toy}
     for preset in ("reference", "paper"):
         params = settings(preset, a.hardware, a.changes, a.toy)
         config = LladaConfig(**TOY) if a.toy else LladaConfig()
-        (policy, seconds, peak) = timed(device, lambda p=params, c=config: policy_of(p, c, device))
+        config._attn_implementation = params.model.attention
+        (policy, seconds, peak) = timed(
+            device, lambda p=params, c=config: random_policy(c, p.train.lora, device, torch.bfloat16)
+        )
         bench = Bench(params, policy, Shape(config, lora_parameters(config, params)), ceiling)
         sampled, rolled = rollouts(bench, 2 if a.toy else a.rows)
         found[preset] = {"made": {"seconds": seconds, "peak_gb": peak}, "rollouts": rolled}

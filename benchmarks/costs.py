@@ -1,0 +1,64 @@
+"""Where the time of a rollout and of an update goes: the five largest costs by torch.profiler.
+
+`python benchmarks/costs.py [--shape embedded vocabulary]`; on a GPU `--shape 8b`. Shares are of the time spent in
+operators themselves: on the GPU, or of all threads on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from shapes import SHAPES, Shape
+from torch.profiler import ProfilerActivity, profile
+from update import in_parts, states_of
+from versus import first_steps
+
+from dopsd.models.loading import own_device
+from dopsd.sampling import Draw, denoise
+
+TOP = 5
+
+
+def largest(work: Callable[[], Any], is_gpu: bool) -> list[tuple[str, float, int]]:
+    """Name, share of all operators' own time, and calls."""
+    work()  # warm-up
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
+    with profile(activities=kinds) as found:
+        work()
+    times = [(e.key, e.self_device_time_total if is_gpu else e.self_cpu_time_total, e.count) for e in found.key_averages()]
+    whole = sum(time for _, time, _ in times)
+    return [(name, time / whole, calls) for name, time, calls in sorted(times, key=lambda one: -one[1])[:TOP]]
+
+
+def parts(shape: Shape) -> dict[str, Callable[[], Any]]:
+    draws = [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
+    method, states = states_of(shape)
+    few = states if shape.name == "embedded" else next(states.split(2 * shape.micro_batch))
+    return {
+        "rollouts": lambda: first_steps(shape, lambda policy: denoise(policy, draws, shape.sampling)),
+        "update": lambda: in_parts(shape, method, few),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"])
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--toy", action="store_true")
+    a = parser.parse_args()
+    for name in a.shape:
+        shape = SHAPES[name](a.rows if name != "vocabulary" else 4, own_device(), a.toy)
+        for part, work in parts(shape).items():
+            table = Table(f"{name}, {part}", "% of operators' time", "calls", box=SIMPLE)
+            for operator, share, calls in largest(work, own_device().type == "cuda"):
+                table.add_row(operator, f"{100 * share:.1f}", str(calls))
+            Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Greedy evaluation: ours (length-sorted batches, head at the masked positions, stop at the end) against plain (batch 8).
+
+`python benchmarks/evaluate.py`: the embedded base on its validation puzzles, first the same answers, then the time; and
+LLaDA's vocabulary on 50 million parameters, a batch of 8, where 4 of the 128 steps are timed. On a GPU: `--shape 8b`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import plain
+import torch
+from shapes import Shape
+from torch import Tensor
+from versus import Side, arguments, duel, each_shape, first_steps, report
+
+from dopsd.attempts import denoise_all
+from dopsd.models import LlmPolicy
+from dopsd.sampling import Decoding, Draw, left_pad
+
+BATCH = 8  # as published
+ROWS = 64
+FEW = 4  # steps timed at LLaDA's vocabulary: the first of a block, in which most positions need the head
+
+
+def by_eights(policy: LlmPolicy, prompts: list[Tensor], decoding: Decoding) -> list[Tensor]:
+    """Completions, in batches in the order of the file."""
+    found: list[Tensor] = []
+    for start in range(0, len(prompts), BATCH):
+        ids, real = left_pad(prompts[start : start + BATCH], policy.eos_id)
+        mask = None if bool(real.all()) else torch.cat([real, real.new_ones(len(ids), decoding.gen_length)], 1)
+        found += [row.ids[ids.shape[1] :] for row in plain.generate(policy, ids, decoding, mask)]
+    return found
+
+
+def ours(policy: LlmPolicy, prompts: list[Tensor], decoding: Decoding) -> list[Tensor]:
+    draws = [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(prompts)]
+    return [rollout.completion_ids for rollout in denoise_all(policy, draws, decoding)]
+
+
+def until_end(ids: Tensor, eos: int) -> list[int]:
+    row = ids.tolist()
+    return row[: row.index(eos)] if eos in row else row
+
+
+def same(shape: Shape) -> int:
+    """Every token before the first end of text is plain's, stopped there or not. How many answers were compared."""
+    greedy, eos = replace(shape.sampling, temperature=0.0), shape.policy.eos_id
+    theirs = by_eights(shape.policy, shape.prompts, greedy)
+    for stops in (False, True):
+        for one, other in zip(ours(shape.policy, shape.prompts, replace(greedy, stop_after_eos=stops)), theirs, strict=True):
+            if until_end(one, eos) != until_end(other, eos):
+                raise AssertionError(f"answers differ (stop_after_eos {stops})")
+    return len(theirs)
+
+
+def timed(shape: Shape, repeats: int, stops: bool) -> dict[str, Any]:
+    greedy, steps = replace(shape.sampling, temperature=0.0), shape.steps or shape.sampling.steps
+    decoded = replace(greedy, stop_after_eos=stops)
+    theirs = Side(lambda: first_steps(shape, lambda policy: by_eights(policy, shape.prompts, greedy)))
+    mine = Side(lambda: first_steps(shape, lambda policy: ours(policy, shape.prompts, decoded)))
+    flops = len(shape.prompts) * steps * shape.flops.forward(len(shape.prompts[0]) + greedy.gen_length)
+    found = duel(shape, theirs, mine, flops, repeats)
+    return {"answers": len(shape.prompts), "stop_after_eos": stops, "steps_timed": steps} | asdict(found)
+
+
+def main() -> None:
+    a = arguments(__doc__)
+    found: dict[str, dict[str, Any]] = {}
+    for shape in each_shape(a, ROWS):
+        if shape.name != "embedded":  # one batch of plain's size, on both sides
+            few = replace(shape, prompts=shape.prompts[:BATCH], steps=FEW if shape.steps else None)
+            found[shape.name] = {"checked": {}, "timed": timed(few, min(a.repeats, 3), False)}
+            continue
+        check = {"same_answers": same(shape)}
+        for name, stops in ((shape.name, False), (f"{shape.name}, stopped at the end of the text", True)):
+            found[name] = {"checked": check, "timed": timed(shape, a.repeats, stops)}
+    report(found, a.out)
+
+
+if __name__ == "__main__":
+    main()

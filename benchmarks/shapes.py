@@ -1,0 +1,157 @@
+"""Models, prompts and lengths that ours and plain are timed at.
+
+`embedded`: the base that comes with the repository; `vocabulary`: LLaDA's on 50 million parameters, for a CPU; `8b`:
+LLaDA-8B with random weights, for a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dopsd.config import DOpsd, Lora, Params
+from dopsd.estimate import Shape as Flops
+from dopsd.estimate import lora_parameters
+from dopsd.models import LlmPolicy, load_policy
+from dopsd.models.llada import LladaConfig, LladaForMaskedLM
+from dopsd.params import load_params
+from dopsd.rehearse import SHAPE as TOY
+from dopsd.sampling import Decoding
+from dopsd.scoring import decoding
+
+# LLaDA's vocabulary on 50 million parameters: 40 of them are embedding and head
+WIDE = {"d_model": 160, "n_heads": 5, "n_kv_heads": 5, "n_layers": 32, "mlp_hidden_size": 432}
+CHUNK = 14  # states of one update: 112 recorded ones in the published 8 chunks
+TOLERANCE = 1e-5  # relative, in float32
+EMPTY = {"evaluate": {"protocols": {"greedy": {}}}}  # settings that are all defaults
+PROMPT = 200  # tokens
+
+
+class AnyTokens:
+    """A tokenizer with a word for every id, of which only mask and end are special: random weights speak no language."""
+
+    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
+
+    def __init__(self, config: LladaConfig) -> None:
+        self.all_special_ids = [config.mask_token_id, config.eos_token_id]
+        self.words = {str(i): i for i in range(config.embedding_size)}
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.words
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A policy, prompts and lengths at which both sides are timed."""
+
+    name: str
+    policy: LlmPolicy
+    prompts: list[Tensor]  # R x [P], all of one length
+    sampling: Decoding
+    method: DOpsd
+    micro_batch: int
+    flops: Flops
+    ceiling: float  # measured matmul rate in the shape's dtype, FLOP/s
+    tolerance: float  # relative, of loss and gradients; 0: only where they can be computed exactly
+    steps: int | None = None  # of a rollout, timed; None: all
+    states: int | None = None  # of one update; None: all of a trajectory's
+
+
+def random_policy(config: LladaConfig, lora: Lora, device: torch.device, dtype: torch.dtype) -> LlmPolicy:
+    """Random weights made on the device."""
+    torch.manual_seed(0)
+    old = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            model = LladaForMaskedLM(config)
+    finally:
+        torch.set_default_dtype(old)
+    policy = LlmPolicy(model.eval().requires_grad_(False), AnyTokens(config), lora, 0)  # type: ignore[arg-type]
+    policy.core.to(device)
+    return moved(policy)
+
+
+def moved(policy: LlmPolicy, std: float = 0.01) -> LlmPolicy:
+    """As after some training: the adapter's B away from zero, so that student and teacher differ."""
+    generator = torch.Generator().manual_seed(1)
+    for name, p in policy.trainable().items():
+        if "lora_B" in name:
+            p.data = (torch.randn(p.shape, generator=generator) * std).to(p)
+    return policy
+
+
+def random_prompts(policy: LlmPolicy, rows: int, length: int, least: int, most: int) -> list[Tensor]:
+    """Without the mask, which plain would fill in a prompt as well."""
+    generator = torch.Generator().manual_seed(2)
+    return list(torch.randint(least, most, (rows, length), generator=generator).to(policy.device))
+
+
+def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
+    """The trained small base in float32, with the settings of params.yaml."""
+    params: Params = load_params(Path("params.yaml"))
+    policy = moved(load_policy(params.model, params.train.lora, 0, device), 0.05)
+    prompts = random_prompts(policy, rows, 17, 6, 90)
+    rate = matmul_rate(device, torch.float32, 1024)
+    flops = Flops(policy.core.config, lora_parameters(policy.core.config, params))
+    sampling, micro_batch = decoding(params.sampling, 0.9), params.train.states_at_once
+    return Shape("embedded", policy, prompts, sampling, published(), micro_batch, flops, rate, TOLERANCE)
+
+
+def vocabulary(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
+    """LLaDA's vocabulary on 50 million parameters, float32."""
+    return _random("vocabulary", LladaConfig(**WIDE), Lora(dropout=0.0), rows, device, torch.float32)
+
+
+def eight_billion(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
+    """LLaDA-8B in bfloat16 with random weights; `is_toy`: two narrow layers."""
+    config = LladaConfig(**TOY) if is_toy else LladaConfig()
+    return _random("8b", config, Lora(dropout=0.0), 2 if is_toy else rows, device, torch.bfloat16)
+
+
+def _random(name: str, config: LladaConfig, lora: Lora, rows: int, device: torch.device, dtype: torch.dtype) -> Shape:
+    is_large = name == "8b"
+    policy = random_policy(config, lora, device, dtype)
+    if is_large:
+        policy.use_gradient_checkpointing()
+    sampling = Decoding(gen_length=256, block_length=32, steps=128, temperature=0.9)
+    prompts = random_prompts(policy, rows, PROMPT, 0, config.eos_token_id)
+    adapters = lora_parameters(config, Params.model_validate(EMPTY | {"train": {"lora": lora.model_dump()}}))
+    rate = matmul_rate(device, dtype, 8192 if device.type == "cuda" else 2048)
+    micro, steps = (8, None) if is_large and device.type == "cuda" else (2, 16)
+    flops = Flops(config, adapters)
+    return Shape(name, policy, prompts, sampling, published(), micro, flops, rate, 0.0, steps=steps, states=CHUNK)
+
+
+SHAPES: dict[str, Callable[..., Shape]] = {"embedded": embedded, "vocabulary": vocabulary, "8b": eight_billion}
+
+
+def published() -> DOpsd:
+    """The code's defaults, which are the published settings, with all states of a trajectory in one update."""
+    return DOpsd(updates_per_trajectory=1, drop_remainder=False)
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
+    """FLOP/s of square products, after a warm-up: the ceiling of utilisation."""
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    seconds = 0.0
+    for products in (3, 10):  # the first few are the warm-up
+        wait(device)
+        started = time.perf_counter()
+        for _ in range(products):
+            a @ a
+        wait(device)
+        seconds = time.perf_counter() - started
+    return 10 * 2 * size**3 / seconds
+
+
+def wait(device: torch.device) -> None:
+    """Until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

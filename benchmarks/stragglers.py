@@ -1,0 +1,103 @@
+"""How much of many GPUs a collect uses when some problems take one attempt and others eight: a simulation.
+
+`python benchmarks/stragglers.py`: 8, 64 and 512 processes, so many problems each. Three schedules: `own` (each process
+its own problems, as published), `shared` (every wave split evenly, and the states to train on too), `ahead` (shared, and
+where fewer problems wait than there are processes several attempts at each at once: what dopsd does). Efficiency is
+work that the stopping law asks for over processes x time until the slowest is done.
+
+A problem's chance of a right answer is drawn from a Beta distribution with the measured accuracy as its mean, and spread
+so that the mean number of attempts is the measured one (dopsd/profiles/llada-8b.yaml, facts).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from dopsd import profiles
+
+ATTEMPTS = 8
+ACCURACY = {"gsm8k": 0.773, "math500": 0.324, "countdown": 0.195}  # of LLaDA-8B-Instruct at length 256, published generations
+ROLLOUT, TRAJECTORY = 0.83, 0.0266 * 112  # PFLOP: 128 forwards; 112 states with layer checkpointing
+COLLECTS = 200
+
+
+@dataclass(frozen=True)
+class Beta:
+    """Chances of a right answer over problems."""
+
+    a: float
+    b: float
+
+    def mean_attempts(self) -> float:
+        """E[min(first right attempt, ATTEMPTS)] = sum over n of E[(1-p)^n]."""
+        total, product = 0.0, 1.0
+        for n in range(ATTEMPTS):
+            total += product
+            product *= (self.b + n) / (self.a + self.b + n)
+        return total
+
+
+def fitted(accuracy: float, attempts: float) -> Beta:
+    """The spread by bisection: the wider, the more attempts."""
+    narrow, wide = 1000.0, 1e-3  # a + b
+    for _ in range(60):
+        middle = (narrow * wide) ** 0.5
+        if Beta(accuracy * middle, (1 - accuracy) * middle).mean_attempts() < attempts:
+            narrow = middle
+        else:
+            wide = middle
+    return Beta(accuracy * wide, (1 - accuracy) * wide)
+
+
+def first_right(beta: Beta, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
+    """Collects x processes x problems: which attempt is the first right one, counted from 1; ATTEMPTS + 1 for none."""
+    torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
+    chance = torch.distributions.Beta(beta.a, beta.b).sample(shape).clamp(1e-6, 1 - 1e-6)
+    tries = 1 + (torch.rand(shape).log() / torch.log1p(-chance)).floor()
+    return tries.clamp(max=ATTEMPTS + 1).long()
+
+
+def efficiency(first: Tensor, schedule: str) -> float:
+    """Useful work over capacity. first [collects, R, m]."""
+    collects, ranks, _ = first.shape
+    attempts, kept = first.clamp(max=ATTEMPTS), first <= ATTEMPTS
+    useful = ROLLOUT * attempts.sum().item() + TRAJECTORY * kept.sum().item()
+    if schedule == "own":
+        busy = ROLLOUT * attempts.sum(2).max(1).values + TRAJECTORY * kept.sum(2).max(1).values
+        return useful / (ranks * busy.sum().item())
+    elapsed = 0.0
+    for one in first.view(collects, -1):
+        done = 0
+        while done < ATTEMPTS and (waiting := int((one > done).sum())):
+            width = min(ATTEMPTS - done, max(1, ranks // waiting)) if schedule == "ahead" else 1
+            elapsed += ROLLOUT * -(-waiting * width // ranks)
+            done += width
+        elapsed += TRAJECTORY * int((one <= ATTEMPTS).sum()) / ranks  # states are shared to within one
+    return useful / (ranks * elapsed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, nargs="+", default=[1, 2, 4, 8], help="of each process in a collect")
+    a = parser.parse_args()
+    table = Table("task", "processes", "problems each", "own %", "shared %", "ahead %", box=SIMPLE)
+    generator = torch.Generator().manual_seed(0)
+    for task, accuracy in ACCURACY.items():
+        beta = fitted(accuracy, profiles.facts(task)["attempts"])
+        for ranks in (8, 64, 512):
+            for problems in a.problems:
+                first = first_right(beta, (COLLECTS if ranks < 512 else COLLECTS // 4, ranks, problems), generator)
+                found = [f"{100 * efficiency(first, schedule):.0f}" for schedule in ("own", "shared", "ahead")]
+                table.add_row(task, str(ranks), str(problems), *found)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

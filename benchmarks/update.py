@@ -1,0 +1,109 @@
+"""A d-OPSD update: ours (micro-batches, head at the needed positions) against plain (a chunk at once, the whole logits).
+
+`python benchmarks/update.py`: first the same loss and LoRA gradients on the embedded base, within 1e-5; then the embedded
+shape, and LLaDA's vocabulary on 50 million parameters with one chunk of 14 states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import plain
+import torch
+from shapes import Shape
+from torch import Tensor
+from versus import Side, arguments, duel, each_shape, report
+
+from dopsd.batches import States
+from dopsd.distilling import Distil
+from dopsd.models import LlmPolicy
+from dopsd.sampling import Draw, denoise
+from dopsd.teacher import Geometry, states_by_update
+from dopsd.types import Rollout
+
+
+def states_of(shape: Shape) -> tuple[Distil, States]:
+    """The states of one trajectory that train one update, and the method that learns from them."""
+    policy, d = shape.policy, shape.sampling
+    geometry = Geometry(d.block_length, tuple(d.schedule), policy.mask_id, policy.eos_id)
+    rollout = trajectory(shape)
+    states = states_by_update([rollout], shape.method, geometry, (0, 0))[0]
+    first = {name: value[: shape.states] for name, value in states.tensors().items()}
+    first["weight"] = torch.full_like(first["weight"], 1 / len(first["weight"]))
+    return Distil(shape.method, None, geometry), States(**first)  # type: ignore[arg-type]
+
+
+def trajectory(shape: Shape) -> Rollout:
+    """A rollout of the policy, or where one would take minutes random tokens, two a step from left to right."""
+    d, policy, prompt = shape.sampling, shape.policy, shape.prompts[0]
+    if shape.steps is None:
+        return denoise(policy, [Draw("p", 0, prompt, 0)], d)[0]
+    tokens = torch.randint(0, policy.eos_id, (d.gen_length,), generator=torch.Generator().manual_seed(3))
+    order = torch.arange(d.gen_length) * d.steps // d.gen_length
+    return Rollout("p", 0, prompt, tokens.to(prompt.device), order.to(prompt.device))
+
+
+def gradients(policy: LlmPolicy, loss: Callable[[], float]) -> tuple[float, dict[str, Tensor]]:
+    for p in policy.trainable().values():
+        p.grad = None
+    value = loss()
+    return value, {name: p.grad.clone() for name, p in policy.trainable().items() if p.grad is not None}
+
+
+def in_parts(shape: Shape, method: Distil, states: States) -> float:
+    total = 0.0
+    for part in states.split(shape.micro_batch):
+        found = method.loss(shape.policy, part).total
+        found.backward()
+        total += found.item()
+    return total
+
+
+def at_once(shape: Shape, states: States) -> float:
+    loss = plain.chunk_loss(shape.policy, states, shape.method)
+    loss.backward()
+    return loss.item()
+
+
+def same(shape: Shape) -> float:
+    """The largest relative difference of loss and gradients, which must be below the tolerance."""
+    method, states = states_of(shape)
+    (ours, mine), (theirs, other) = (
+        gradients(shape.policy, work) for work in (lambda: in_parts(shape, method, states), lambda: at_once(shape, states))
+    )
+    gap, whole = (_norm(tensors) for tensors in ([mine[name] - other[name] for name in other], list(other.values())))
+    worst = max(abs(ours - theirs) / abs(theirs), gap / whole)
+    if mine.keys() != other.keys() or not worst < shape.tolerance:
+        raise AssertionError(f"loss or gradients differ by {worst:.1e}")
+    return worst
+
+
+def _norm(tensors: list[Tensor]) -> float:
+    return torch.cat([t.flatten() for t in tensors]).norm().item()
+
+
+def timed(shape: Shape, repeats: int) -> dict[str, Any]:
+    method, states = states_of(shape)
+    few = next(states.split(2))
+    flops = len(states) * shape.flops.state(len(shape.prompts[0]) + shape.sampling.gen_length, is_checkpointed=False)
+    theirs = Side(lambda: at_once(shape, states), warm_up=lambda: at_once(shape, few))
+    ours = Side(lambda: in_parts(shape, method, states), warm_up=lambda: in_parts(shape, method, few))
+    found = duel(shape, theirs, ours, flops, repeats)
+    for p in shape.policy.trainable().values():
+        p.grad = None
+    return {"states": len(states), "micro_batch": shape.micro_batch} | asdict(found)
+
+
+def main() -> None:
+    a = arguments(__doc__)
+    found: dict[str, dict[str, Any]] = {}
+    for shape in each_shape(a, 1):
+        check = {"relative_difference": same(shape)} if shape.tolerance else {}
+        found[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
+    report(found, a.out)
+
+
+if __name__ == "__main__":
+    main()

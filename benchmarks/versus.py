@@ -1,0 +1,150 @@
+"""Ours against plain in one process: repeats taken in turns, medians, peak memory, utilisation, one table and JSON.
+
+What `rollout.py`, `update.py` and `evaluate.py` stand on; their shapes are in shapes.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from shapes import SHAPES, Shape, wait
+from torch import Tensor
+
+from dopsd import memory
+from dopsd.models import LlmPolicy
+from dopsd.models.loading import own_device
+
+
+class Enough(Exception):
+    """So many forwards have been timed."""
+
+
+class Counted:
+    """A policy that stops after `most` forwards of its trunk: the first steps of a rollout stand for all of them."""
+
+    def __init__(self, policy: LlmPolicy, most: int) -> None:
+        self.policy, self.left = policy, most
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def hidden(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        if self.left == 0:
+            raise Enough
+        self.left -= 1
+        return self.policy.hidden(ids, mask)
+
+
+def first_steps(shape: Shape, work: Callable[[LlmPolicy], Any]) -> None:
+    """`shape.steps` forwards of it."""
+    with suppress(Enough):
+        work(shape.policy if shape.steps is None else Counted(shape.policy, shape.steps))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of one call, and the bytes that it held at most beyond what was held before."""
+
+    seconds: float
+    peak: int
+
+
+def measured(device: torch.device, work: Callable[[], Any]) -> Timed:
+    seconds: list[float] = []
+
+    def timed() -> None:
+        wait(device)
+        started = time.perf_counter()
+        work()
+        wait(device)
+        seconds.append(time.perf_counter() - started)
+
+    before = memory.held(device)
+    most = memory.peak(device, timed)
+    return Timed(seconds[0], most - before)
+
+
+@dataclass(frozen=True)
+class Duel:
+    """Medians over repeats that were taken in turns; `ratio` is plain's seconds over ours, with its range over them."""
+
+    plain_seconds: float  # of as much work as ours
+    ours_seconds: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    plain_peak_mb: float
+    ours_peak_mb: float
+    repeats: int
+    plain_tflops: float  # useful work: the model's forwards and backwards, without a head's logits that nobody reads
+    ours_tflops: float
+    ours_utilisation: float  # of the matmul rate measured in the same process
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side does in a timed call; `share` of the other side's work."""
+
+    work: Callable[[], Any]
+    share: float = 1.0
+    warm_up: Callable[[], Any] | None = None  # less of the same, where a whole call would take minutes
+
+
+def duel(shape: Shape, plain: Side, ours: Side, flops: float, repeats: int) -> Duel:
+    """A warm-up each, then plain and ours in turns, so that a machine that slows down slows both. flops: of ours."""
+    device = shape.policy.device
+    for side in (plain, ours):
+        (side.warm_up or side.work)()
+    rounds = [(measured(device, plain.work), measured(device, ours.work)) for _ in range(repeats)]
+    ratios = sorted(a.seconds / plain.share / b.seconds for a, b in rounds)
+    theirs, mine = (statistics.median(side.seconds for side in sides) for sides in zip(*rounds, strict=True))
+    theirs /= plain.share
+    peaks = [max(side.peak for side in sides) / 2**20 for sides in zip(*rounds, strict=True)]
+    rates = [flops / seconds / 1e12 for seconds in (theirs, mine)]
+    utilisation = rates[1] * 1e12 / shape.ceiling
+    return Duel(theirs, mine, statistics.median(ratios), ratios[0], ratios[-1], *peaks, repeats, *rates, utilisation)
+
+
+def arguments(text: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"])
+    parser.add_argument("--toy", action="store_true", help="a small model instead of shape 8b: to try the script on a CPU")
+    parser.add_argument("--out", type=Path, help="write the JSON here as well")
+    return parser.parse_args()
+
+
+def each_shape(a: argparse.Namespace, rows: int) -> Iterator[Shape]:
+    """One after the other: the next is made when the last is not used any more."""
+    for name in a.shape:
+        yield SHAPES[name](rows, own_device(), a.toy)
+
+
+def report(found: dict[str, dict[str, Any]], out: Path | None) -> None:
+    """A table and JSON on standard output, the JSON to a file as well."""
+    device = own_device()
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    machine = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
+    columns = ("ratio", "plain_seconds", "ours_seconds", "plain_peak_mb", "ours_peak_mb", "ours_utilisation")
+    table = Table(*("shape", *(column.replace("_", " ") for column in columns)), box=SIMPLE)
+    for shape, figures in found.items():
+        timed = figures["timed"]
+        table.add_row(shape, *(f"{timed[column]:.3g}" for column in columns))
+    Console(width=110).print(table)
+    text = json.dumps({"machine": machine} | found, indent=1)
+    print(text)
+    if out:
+        out.write_text(text + "\n")
