@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dopsd.keyed import fold, uniform
+from dopsd.keyed import fold, uniform_table
 from dopsd.types import Policy, Rollout
 
+CPU_NOISE, GPU_NOISE = 2**18, 2**26  # entries of noise made together: what a CPU's cache holds, what fills a GPU
 HEAD_ENTRIES = 2**26  # logits in memory at a time: noise for a vocabulary of 126464 costs 30 bytes an entry
 
 
@@ -82,12 +83,18 @@ def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
     """The token proposed at each position: argmax of logits plus Gumbel noise. logits [N, V], keys [N] -> [N]."""
     if decoding.temperature == 0:
         return logits.argmax(-1)
-    vocabulary = torch.arange(logits.shape[-1], device=logits.device)
-    u = uniform(fold(keys[:, None], vocabulary))  # [N, V]
+    size = GPU_NOISE if logits.device.type == "cuda" else CPU_NOISE
+    rows = max(1, size // logits.shape[-1])
+    parts = zip(logits.split(rows), keys.split(rows), strict=True)
+    return torch.cat([_noisy_best(part, own, decoding) for part, own in parts])
+
+
+def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
+    u = uniform_table(keys, logits.shape[-1])  # [N, V]
     if decoding.gumbel_dtype == "bfloat16":  # as published: exp(l) / (-ln u)^t in bf16, where u has 8 bits
         u = (u * 256).floor().div(256).bfloat16()
         return (logits.bfloat16().exp() / (-u.log()) ** decoding.temperature).argmax(-1)
-    return (logits - decoding.temperature * (-u.log()).log()).argmax(-1)
+    return u.log_().neg_().log_().mul_(-decoding.temperature).add_(logits).argmax(-1)
 
 
 def propose(policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.attempts import PassK, attempts, denoise_all
-from dopsd.keyed import fold, text_key, uniform
-from dopsd.sampling import Decoding, Draw, choose, denoise
+from dopsd.keyed import fold, text_key, uniform, uniform_table
+from dopsd.sampling import CPU_NOISE, Decoding, Draw, choose, denoise
 from dopsd.types import Problem
 
 PROMPT = torch.tensor([1, 2])
@@ -66,6 +66,14 @@ def test_the_head_sees_only_masked_positions_of_the_current_block():
     policy = FakePolicy(8)
     denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(8, 4, 4))
     assert policy.head_rows == (4 + 2) * 2  # not 4 steps x 10 positions
+
+
+def test_the_table_of_noise_is_that_of_single_keys_and_no_part_of_it_matters():
+    keys = fold(torch.arange(7), 11)
+    assert torch.equal(uniform_table(keys, 40), uniform(fold(keys[:, None], torch.arange(40))))
+    logits = torch.randn(7, CPU_NOISE // 3, generator=torch.Generator().manual_seed(0))  # three rows fill a part
+    whole = logits - 0.9 * (-uniform(fold(keys[:, None], torch.arange(logits.shape[1]))).log()).log()
+    assert torch.equal(choose(logits, keys, Decoding(1, 1, 1, 0.9)), whole.argmax(-1))
 
 
 def test_gumbel_noise_at_temperature_one_samples_the_softmax():
