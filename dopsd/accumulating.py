@@ -12,7 +12,7 @@ from dopsd.batches import Batch
 from dopsd.config import AUTO
 from dopsd.errors import DopsdError
 from dopsd.progress import say
-from dopsd.types import Method, Policy, Sums
+from dopsd.types import Method, Peers, Policy, Sums
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,11 +46,11 @@ class MicroBatches:
         if batches and not self.size:
             self.size = self._measured(method, policy, max(batches, key=len))
         while (found := self._tried(method, policy, batches, weight)) is None:
-            self._halve()
+            self._halve(policy.peers.is_locked)
         return found
 
-    def _halve(self) -> None:
-        if self.is_halved or self.size == 1:
+    def _halve(self, is_locked: bool) -> None:
+        if self.is_halved or self.size == 1 or is_locked:  # locked: the other processes would not make as many passes
             raise DopsdError(
                 f"train: {self.size} states at once do not fit into memory; set a smaller train.micro_batch_states or "
                 "train.gradient_checkpointing",
@@ -64,16 +64,25 @@ class MicroBatches:
         """None, and no gradient, where memory ran out."""
         metrics = Sums()
         try:
-            for batch in batches:
-                for part in batch.split(self.size):
-                    found = method.loss(policy, part)
-                    (found.total / weight).backward()
+            for part, share in self._passes(policy.peers, batches):
+                found = method.loss(policy, part)
+                (share * found.total / weight).backward()
+                if share:
                     metrics.merge(found.metrics)
                     metrics.add("loss", found.total.item() / weight, 0)
         except torch.OutOfMemoryError:  # the pass keeps its memory until this block is left: no second try in here
             _forget(policy.trainable().values())
             return None
         return metrics
+
+    def _passes(self, peers: Peers, batches: list[Batch]) -> list[tuple[Batch, float]]:
+        """The micro-batches, each with its share in the loss: 0 for passes made only because other processes make one."""
+        own = [(part, 1.0) for batch in batches for part in batch.split(self.size)]
+        if not peers.is_locked:
+            return own
+        most = max(peers.everyone([len(own)]))
+        rows = peers.everyone([next(own[0][0].split(1)).to("cpu")] if own else [])
+        return own + [(rows[0].to(self.device), 0.0) for _ in range(most - len(own))]
 
     def _measured(self, method: Method, policy: Policy, batch: Batch) -> int:
         """A pass over one sequence and one over a few, without a trace but the time; random numbers are put back."""

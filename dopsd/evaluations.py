@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -79,6 +80,11 @@ class Evaluator:
         while not path.exists():  # the first rank writes it
             time.sleep(LOOK_EVERY)
 
+    def take_part(self) -> None:
+        """Until no process computes any more: where the base is in parts over them, none can without the others."""
+        if self.params.launch.shard:
+            self.with_adapter(None).steps.join()
+
     def prompt_of(self, problem: Problem) -> Tensor:
         """One problem's tokens [P] as training rollouts are asked; the model must be loaded."""
         return replace(self.asked, problems=[problem]).prompts(self.policy, self.params.sampling)[0]
@@ -86,7 +92,8 @@ class Evaluator:
     def with_adapter(self, adapter: Path | None) -> LlmPolicy:
         """The policy with this adapter in place; without one it computes as the base."""
         if self.policy is None:
-            self.policy = load_policy(self.params.model, self.lora, 0)
+            shard = self.params.launch.shard and int(os.environ.get("WORLD_SIZE", "1")) > 1
+            self.policy = load_policy(self.params.model, self.lora, 0, shard=shard)
             self.fresh = {k: v.clone() for k, v in self.policy.trainable().items()}
         if adapter is None:
             for name, p in self.policy.trainable().items():

@@ -39,7 +39,7 @@ def uniform(key: Tensor) -> Tensor:
 
 
 def uniform_table(keys: Tensor, columns: int) -> Tensor:
-    """uniform(fold(keys[:, None], column)) for every column, in place: nine times faster on a CPU. keys [N] -> [N, columns]."""
+    """uniform(fold(keys[:, None], column)) for every column, computed in place. keys [N] -> [N, columns]."""
     mixed = keys[:, None] ^ (torch.arange(columns, device=keys.device) * GOLDEN)
     mixed += GOLDEN
     spare = torch.empty_like(mixed)

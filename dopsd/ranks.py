@@ -16,6 +16,8 @@ from dopsd.types import Problem, Sums
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
+    from dopsd.models.sharding import Steps
+
 
 def all_processes() -> Accelerator:
     """All the processes that torchrun started, or a stop: without `cpu` accelerate ignores them where there is no GPU."""
@@ -44,12 +46,14 @@ def over_ranks(accelerator: Accelerator, metrics: Sums) -> Sums:
 class Together:
     """The processes of a training run as peers."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Accelerator, steps: Steps) -> None:
         self.rank, self.size = accelerator.process_index, accelerator.num_processes
+        self.steps, self.is_locked = steps, steps.is_locked
 
     def everyone(self, items: list[Any]) -> list[Any]:
         if self.size == 1:
             return items
+        self.steps.join()
         from accelerate.utils import gather_object
 
         return gather_object(items)

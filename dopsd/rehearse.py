@@ -112,7 +112,10 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     raw["train"] |= {"updates": 2, "prompts_per_collect": max(2, processes), "checkpoint_every": 1, "micro_batch_states": 8}
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     raw["evaluate"]["bootstrap"] = 100
-    return raw | {"launch": {"processes": processes}, "tracking": raw["tracking"] | {"enabled": False}}
+    return raw | {
+        "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},
+        "tracking": raw["tracking"] | {"enabled": False},
+    }
 
 
 def _shorten(section: dict[str, Any]) -> None:

@@ -134,6 +134,7 @@ class Peers(Protocol):
 
     rank: int
     size: int
+    is_locked: bool  # whether all of them must make every forward together, each with an input of its own
 
     def everyone(self, items: list[Any]) -> list[Any]: ...  # the lists of all, in order of rank; all of them must call
 
@@ -141,7 +142,7 @@ class Peers(Protocol):
 class Alone:
     """A process without peers."""
 
-    rank, size = 0, 1
+    rank, size, is_locked = 0, 1, False
 
     def everyone(self, items: list[Any]) -> list[Any]:
         return items

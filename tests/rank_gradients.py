@@ -33,7 +33,9 @@ def main(out: Path) -> None:
         gradients[f"{update}/loss"] = accelerator.reduce(loss, "sum")
     if accelerator.is_main_process:
         save_tensors(gradients, out)
-        out.with_suffix(".json").write_text(json.dumps({"states": sizes, "kept": kept, "counters": loop.counters}))
+        out.with_suffix(".json").write_text(
+            json.dumps({"states": sizes, "kept": kept, "counters": loop.counters, "sharded": loop.policy.peers.is_locked})
+        )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dopsd.accumulating import MOST, MicroBatches, fitting
 from dopsd.batches import Batch
 from dopsd.config import AUTO
 from dopsd.errors import DopsdError
-from dopsd.types import StepLoss, Sums
+from dopsd.types import Alone, StepLoss, Sums
 
 CPU = torch.device("cpu")
 GB = 10**9
@@ -31,6 +31,7 @@ class Linear:
 
     def __init__(self, room: int = 1000) -> None:
         self.w, self.room, self.sizes = torch.ones(3, requires_grad=True), room, []
+        self.peers = Alone()
 
     def trainable(self) -> dict[str, Tensor]:
         return {"w": self.w}
@@ -69,6 +70,22 @@ def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
     model = Linear(room=4)
     MicroBatches(6, CPU).gradients(model, model, [rows(3), rows(6)], 1.0)  # 3 rows are through when 6 fail
     assert model.w.grad.tolist() == (rows(3).x.sum(0) + rows(6).x.sum(0)).tolist()
+
+
+def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_nothing_from_them():
+    class Locked(Alone):
+        is_locked = True
+
+        def everyone(self, items: list[object]) -> list[object]:
+            return [*items, *([5] if items and isinstance(items[0], int) else [rows(1)])]  # the other has five passes
+
+    for own in ([], [rows(4)]):
+        model = Linear()
+        model.peers = Locked()
+        found = MicroBatches(2, CPU).gradients(model, model, own, 1.0)
+        assert model.sizes == ([2, 2, 1, 1, 1] if own else [1] * 5)
+        assert model.w.grad.tolist() == (rows(4).x.sum(0).tolist() if own else [0.0] * 3)
+        assert found.get("loss", (0.0, 0.0))[0] == (float(rows(4).x.sum()) if own else 0.0)
 
 
 def test_auto_measures_without_a_trace(capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,17 +38,20 @@ def test_two_ranks_agree_with_one(project):
     }
 
 
+def gradients_of(ranks: int, name: str) -> tuple[dict[str, torch.Tensor], dict]:
+    """The first collect's gradients, summed over so many processes, and what they did (rank_gradients.py)."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
+    command = [sys.executable, *start, str(ROOT / "tests/rank_gradients.py"), name]
+    run = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return load_tensors(Path(name)), json.loads(Path(name).with_suffix(".json").read_text())
+
+
 def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
     """Uneven work: a rank has no kept trajectory of its own, and learns from half of the other's states."""
     write_params(train__prompts_per_collect=2, method__d_opsd__keep_threshold=0.5, method__d_opsd__attempts=2)
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
-    found = {}
-    for ranks in (1, 2):
-        start = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"] if ranks == 2 else []
-        command = [sys.executable, *start, str(ROOT / "tests/rank_gradients.py"), f"{ranks}.safetensors"]
-        run = subprocess.run(command, env=env, capture_output=True, text=True)
-        assert run.returncode == 0, run.stderr[-3000:]
-        found[ranks] = load_tensors(Path(f"{ranks}.safetensors")), json.loads(Path(f"{ranks}.json").read_text())
+    found = {ranks: gradients_of(ranks, f"{ranks}.safetensors") for ranks in (1, 2)}
     (alone, one), (together, two) = found[1], found[2]
     assert alone.keys() == together.keys() and one["counters"] == two["counters"]
     assert min(two["kept"]) == 0 < max(two["kept"])
@@ -60,6 +64,39 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
         assert whole.norm() > 0
         assert gap.norm() < 1e-6 * whole.norm()
         assert abs(together[f"{update}/loss"] - alone[f"{update}/loss"]) < 1e-6 * abs(alone[f"{update}/loss"])
+
+
+def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
+    """Uneven work again, of forwards too: whoever has none takes part in the other's."""
+    settings = {"train__prompts_per_collect": 2, "method__d_opsd__keep_threshold": 0.5, "method__d_opsd__attempts": 2}
+    write_params(**settings, train__micro_batch_states=1)
+    whole, found = gradients_of(2, "whole.safetensors")
+    write_params(**settings, train__micro_batch_states=1, launch__shard=True)
+    parts, same = gradients_of(2, "parts.safetensors")
+    assert any(len(set(sizes)) > 1 for sizes in same["states"])  # one rank makes a pass more
+    assert found == same | {"sharded": False} and same["sharded"]
+    assert all(torch.equal(parts[name], tensor) for name, tensor in whole.items())
+
+
+def test_two_ranks_evaluate_with_a_base_in_parts(project):
+    write_params(launch__processes=2, train__updates=1, launch__shard=True)
+    assert main(["train"]) == main(["evaluate"]) == main(["select"]) == main(["test"]) == 0
+    cell = Path("runs/sudoku/d_opsd/0")
+    parts = {path: path.read_bytes() for path in (cell / "evaluate.json", cell / "test/paired.json")}
+    write_params(launch__processes=2, train__updates=1)
+    for path in Path("work/eval").iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert main(["evaluate"]) == main(["test"]) == 0
+    assert {path: path.read_bytes() for path in parts} == parts
+
+
+def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
+    write_params(launch__shard=True, train__micro_batch_states="auto")
+    assert main(["check"]) == 2
+    assert "launch.shard: train.micro_batch_states of d_opsd must be a number" in capsys.readouterr().err
+    write_params(launch__shard=True, matrix__methods=["vrpo"])
+    assert main(["check"]) == 2
+    assert "launch.shard: vrpo makes more forwards for some batches than for others" in capsys.readouterr().err
 
 
 def test_more_ranks_than_prompts_is_refused(project):

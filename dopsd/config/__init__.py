@@ -123,6 +123,7 @@ class Launch(Section):
     """Processes that a stage starts on this machine, one a GPU; more than one goes through torchrun."""
 
     processes: Count = 1
+    shard: bool = False  # the frozen base in parts over the processes, where a card does not hold it whole
 
 
 class Tracking(Section):
@@ -208,6 +209,8 @@ class Params(Section):
         asked = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
         if asked and self.model.prompt_style == "compact":
             raise ValueError(f"data.{asked[0]}.prompt_file is not read with model.prompt_style compact: set instructions")
+        if self.launch.shard:
+            self._check_shard()
         for method in self.matrix.methods:
             if self.launch.processes > self.of(method).train.prompts_per_collect:
                 raise ValueError(f"launch.processes must be at most train.prompts_per_collect of {method}: a prompt for each")
@@ -215,6 +218,19 @@ class Params(Section):
             if bare and vars(self.method)[method].wants_solutions:
                 raise ValueError(f"matrix.methods: {method} needs reference solutions, and {bare[0]} has none: leave one out")
         return self
+
+    def _check_shard(self) -> None:
+        """In parts over processes, all of them must make the same forwards, of weights as they are in the file."""
+        if self.model.quantization != "none" or self.model.attention == "auto":
+            raise ValueError("launch.shard: needs model.quantization none, and model.attention sdpa or flash_attention_2")
+        merged = [name for name, protocol in self.evaluate.protocols.items() if protocol.merged]
+        if merged:
+            raise ValueError(f"launch.shard: evaluate.protocols.{merged[0]}.merged cannot be computed from parts")
+        for method in self.matrix.methods:
+            if self.of(method).train.micro_batch_states == AUTO:
+                raise ValueError(f"launch.shard: train.micro_batch_states of {method} must be a number")
+            if vars(self.method)[method].has_uneven_forwards:
+                raise ValueError(f"launch.shard: {method} makes more forwards for some batches than for others: leave it out")
 
     def _check_states(self, key: str, config: MethodSection) -> None:
         """Whether a trajectory has states to train on, for methods that distil at every step."""

@@ -45,6 +45,11 @@ class MethodSection(Section):
         return raw
 
     @property
+    def has_uneven_forwards(self) -> bool:
+        """Whether one batch's loss makes more forwards than another's."""
+        return False
+
+    @property
     def wants_solutions(self) -> bool:
         """Whether it learns from reference solutions, which not every task has."""
         return False
@@ -160,6 +165,10 @@ class Vrpo(MethodSection):
     train: Own = Own(
         learning_rate=5e-7, schedule="cosine", warmup_updates=15, betas=[0.9, 0.95], weight_decay=0.01, prompts_per_collect=64
     )
+
+    @property
+    def has_uneven_forwards(self) -> bool:
+        return True
 
 
 class D3llm(MethodSection):

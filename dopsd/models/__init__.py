@@ -13,6 +13,7 @@ from dopsd.models import llada  # noqa: F401  (registers model_type "llada": imp
 from dopsd.models.llada import KeyValues
 from dopsd.models.loading import load_base, own_device
 from dopsd.models.lora import attach, merged_weights
+from dopsd.models.sharding import Steps, spread
 from dopsd.models.tokens import banned_ids, load_tokenizer
 from dopsd.types import Alone
 
@@ -42,6 +43,7 @@ class LlmPolicy:
         self.banned_ids = banned_ids(tokenizer, model.config)
         self.is_merged = False
         self.peers: Peers = Alone()
+        self.steps = Steps()
         self.core.eval()  # the adapter's layers come in training mode: their dropout would make every answer a draw
 
     @property
@@ -51,6 +53,7 @@ class LlmPolicy:
     def hidden(
         self, ids: Tensor, attention_mask: Tensor | None, kept: KeyValues | None = None, window: slice | None = None
     ) -> Tensor:
+        self.steps.announce()
         return self.core.model(ids, attention_mask, kept, window)
 
     def key_values(self) -> KeyValues:
@@ -131,7 +134,15 @@ class LlmPolicy:
         return self.tokenizer.decode(row[: row.index(self.eos_id)] if self.eos_id in row else row)
 
 
-def load_policy(model: Model, lora: Lora | None, seed: int, device: torch.device | None = None) -> LlmPolicy:
-    """Weights and tokenizer from `model.path`, in eval mode, with a fresh adapter if asked; by default on own_device()."""
-    weights = load_base(model, device or own_device())
-    return LlmPolicy(weights, load_tokenizer(Path(model.path)), lora, seed)
+def load_policy(
+    model: Model, lora: Lora | None, seed: int, device: torch.device | None = None, shard: bool = False
+) -> LlmPolicy:
+    """Weights and tokenizer from `model.path`, in eval mode, with a fresh adapter if asked; by default on own_device().
+
+    shard: in parts over the processes that were started together (sharding.py).
+    """
+    place = device or own_device()
+    policy = LlmPolicy(load_base(model, place, on_host=shard), load_tokenizer(Path(model.path)), lora, seed)
+    if shard:
+        policy.steps = spread(policy.core, place)
+    return policy

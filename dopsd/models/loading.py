@@ -65,8 +65,11 @@ def nf4() -> BitsAndBytesConfig:
     )
 
 
-def load_base(model: Model, device: torch.device) -> PreTrainedModel:
-    """The frozen base in eval mode; its folder is checked before, its weights after, and no code in it is run."""
+def load_base(model: Model, device: torch.device, on_host: bool = False) -> PreTrainedModel:
+    """The frozen base in eval mode; its folder is checked before, its weights after, and no code in it is run.
+
+    on_host: in main memory, to be computed with on the device later.
+    """
     import torch
 
     folder = Path(model.path)
@@ -78,7 +81,7 @@ def load_base(model: Model, device: torch.device) -> PreTrainedModel:
     check_kernels(model, device)
     if device.type == "cuda" and model.dtype == "bfloat16":
         torch.set_float32_matmul_precision("high")  # adapters are float32: in plain float32 they would take a third of the time
-    weights = read_weights(model, device)
+    weights = read_weights(model, device, on_host)
     if model.quantization == "none":
         check_finite(weights.named_parameters(), folder)
     else:  # 4-bit codes are always finite
@@ -96,7 +99,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         raise DopsdError(f"{folder}/config.json: not that of a model known here ({why}...); {AGAIN}") from error
 
 
-def read_weights(model: Model, device: torch.device) -> PreTrainedModel:
+def read_weights(model: Model, device: torch.device, on_host: bool) -> PreTrainedModel:
     """Straight onto the device, one tensor at a time: host memory never holds a copy for the GPU."""
     import torch
     from transformers import AutoModelForMaskedLM
@@ -107,7 +110,7 @@ def read_weights(model: Model, device: torch.device) -> PreTrainedModel:
         dtype=getattr(torch, model.dtype),
         attn_implementation=attention_of(model, device),
         quantization_config=None if model.quantization == "none" else nf4(),
-        device_map=None if device.type == "cpu" else {"": device},
+        device_map=None if on_host or device.type == "cpu" else {"": device},
         use_safetensors=True,
         local_files_only=True,
     )

@@ -27,10 +27,12 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     protocols = params.evaluate.protocols
     reports = evaluator.reports("test", [None, cell / "best"], *protocols.values())
     if not is_main_rank():
+        evaluator.take_part()
         return
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
     compared = {name: compare(*found, params.evaluate.bootstrap) for name, found in zip(protocols, reports, strict=True)}
     write_json(cell / "test" / "trajectory.json", trajectory(params, method_name, evaluator, cell / "best"))
+    evaluator.take_part()
     write_json(cell / "test" / "paired.json", facts | {"protocols": compared})
     write_json(cell / "test.json", {name: _flat(found) for name, found in compared.items()})
 

@@ -77,8 +77,9 @@ class Loop:
         self.problems = self.task.load("train")
         if params.train.prompts_per_collect > len(self.problems):
             raise DopsdError(f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {task}")
-        self.policy = load_policy(params.model, params.train.lora, seed)
-        self.policy.peers = Together(accelerator)
+        shard = params.launch.shard and accelerator.num_processes > 1
+        self.policy = load_policy(params.model, params.train.lora, seed, shard=shard)
+        self.policy.peers = Together(accelerator, self.policy.steps)
         if self.settings.gradient_checkpointing:
             self.policy.use_gradient_checkpointing()
         cut = Asked(self.task, self.problems, "train", params.model.prompt_style).share_cut(self.policy, params.sampling)
@@ -133,6 +134,7 @@ class Loop:
         self.policy.core.eval()
         problems = self.order.of(self.counters["collects"])
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
+        self.policy.steps.join()
         counts = [len(updates), sum(map(len, updates)), *self.method.collected.counters.values()]
         counted = torch.tensor(counts, device=self.policy.device)
         most = int(self.accelerator.gather(counted[:1]).max())
