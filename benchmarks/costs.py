@@ -14,6 +14,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from shapes import SHAPES, Shape
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from update import in_parts, states_of
 from versus import first_steps
@@ -30,7 +31,10 @@ def largest(work: Callable[[], Any], is_gpu: bool) -> list[tuple[str, float, int
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
     with profile(activities=kinds) as found:
         work()
-    times = [(e.key, e.self_device_time_total if is_gpu else e.self_cpu_time_total, e.count) for e in found.key_averages()]
+    rows = found.key_averages()
+    if is_gpu:  # kernels alone: the operators that start them would count them again
+        rows = [e for e in rows if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+    times = [(e.key, e.self_device_time_total if is_gpu else e.self_cpu_time_total, e.count) for e in rows]
     whole = sum(time for _, time, _ in times)
     return [(name, time / whole, calls) for name, time, calls in sorted(times, key=lambda one: -one[1])[:TOP]]
 

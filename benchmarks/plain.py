@@ -2,7 +2,9 @@
 
 What ours is measured against (`rollout.py`, `update.py`, `evaluate.py`): same model, same LoRA layers, same attention
 kernel, same threads. Nothing is slowed down on purpose: these are LLaDA's and d-OPSD's loops as they are written down,
-without a progress bar. Evaluation has the published batch of 8.
+without a progress bar, in the model's own dtype. Two things differ from the published code, for the sake of the same
+result: ids that may not be sampled are banned, and equal confidence goes to the lower position. Evaluation has the
+published batch of 8.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def generate(policy: LlmPolicy, prompts: Tensor, decoding: Decoding, mask: Tenso
         for k in decoding.schedule:
             states.append(ids.clone())
             masked = ids == policy.mask_id
-            logits = logits_of(policy, ids, mask).float()
+            logits = logits_of(policy, ids, mask)
             logits[..., policy.banned_ids] = -torch.inf
             tokens = noisy(logits, decoding.temperature).argmax(-1)
             confidence = logits.softmax(-1).gather(-1, tokens[..., None])[..., 0]
@@ -80,20 +82,17 @@ def chunk_loss(policy: LlmPolicy, states: States, config: DOpsd) -> Tensor:
     The published objective: fixed teacher, its k surest candidates by raw logit, its top_k entries renormalised, reverse
     KL with each entry clipped from above, summed over positions; a mean over the chunk's states.
     """
-    length = states.candidates.shape[1]
+    length, most = states.candidates.shape[1], int(states.k.max())
+    counted = torch.arange(most, device=states.k.device) < states.k[:, None]  # [n, K]
     with torch.no_grad(), policy.reference():
-        teacher = logits_of(policy, states.teacher_ids)[:, -length:].float()  # [n, G, V]
+        teacher = logits_of(policy, states.teacher_ids)[:, -length:]  # [n, G, V]
         teacher[..., policy.banned_ids] = -torch.inf
         sure = teacher.amax(-1).masked_fill(~states.candidates, -torch.inf)  # [n, G]
-        order = sure.sort(dim=1, descending=True, stable=True).indices
-    student = logits_of(policy, states.student_ids)[:, -length:].float()  # [n, G, V]
-    total = student.new_zeros(())
-    for i, k in enumerate(states.k.tolist()):
-        places = order[i, :k]
-        told = teacher[i, places]  # [k, V]
+        places = sure.sort(dim=1, descending=True, stable=True).indices[:, :most, None]  # [n, K, 1]
+        told = teacher.take_along_dim(places, 1)  # [n, K, V]
         best = told.topk(config.top_k, -1).indices
-        t = told.gather(-1, best).log_softmax(-1)
-        s = student[i, places].gather(-1, best).log_softmax(-1)
-        terms = (s.exp() * (s - t)).clamp(max=config.clip)
-        total = total + terms.sum()
-    return total / len(states)
+    student = logits_of(policy, states.student_ids)[:, -length:].take_along_dim(places, 1)  # [n, K, V]
+    t = told.gather(-1, best).float().log_softmax(-1)
+    s = student.gather(-1, best).float().log_softmax(-1)
+    terms = (s.exp() * (s - t)).clamp(max=config.clip)  # [n, K, top_k]
+    return (terms.sum(-1) * counted).sum() / len(states)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from dopsd.scoring import decoding
 # LLaDA's vocabulary on 50 million parameters: 40 of them are embedding and head
 WIDE = {"d_model": 160, "n_heads": 5, "n_kv_heads": 5, "n_layers": 32, "mlp_hidden_size": 432}
 CHUNK = 14  # states of one update: 112 recorded ones in the published 8 chunks
-TOLERANCE = 1e-5  # relative, in float32
+TOLERANCE, HALF = 1e-5, 0.1  # relative, in float32 and in bfloat16
 EMPTY = {"evaluate": {"protocols": {"greedy": {}}}}  # settings that are all defaults
 PROMPT = 200  # tokens
 
@@ -58,9 +58,21 @@ class Shape:
     micro_batch: int
     flops: Flops
     ceiling: float  # measured matmul rate in the shape's dtype, FLOP/s
-    tolerance: float  # relative, of loss and gradients; 0: only where they can be computed exactly
+    tolerance: float  # relative, of loss and gradients
     steps: int | None = None  # of a rollout, timed; None: all
     states: int | None = None  # of one update; None: all of a trajectory's
+
+    @property
+    def is_exact(self) -> bool:
+        return self.tolerance == TOLERANCE
+
+    @property
+    def short(self) -> Shape:
+        """Two rollouts of one block in four steps, and two states, where whole ones take minutes."""
+        if self.steps is None:
+            return self
+        one = replace(self.sampling, gen_length=self.sampling.block_length, steps=4)
+        return replace(self, prompts=self.prompts[:2], sampling=one, steps=None)
 
 
 def random_policy(config: LladaConfig, lora: Lora, device: torch.device, dtype: torch.dtype) -> LlmPolicy:
@@ -106,17 +118,18 @@ def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
 
 def vocabulary(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
     """LLaDA's vocabulary on 50 million parameters, float32."""
-    return _random("vocabulary", LladaConfig(**WIDE), Lora(dropout=0.0), rows, device, torch.float32)
+    return _random("vocabulary", LladaConfig(**WIDE), rows, device)
 
 
 def eight_billion(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
     """LLaDA-8B in bfloat16 with random weights; `is_toy`: two narrow layers."""
     config = LladaConfig(**TOY) if is_toy else LladaConfig()
-    return _random("8b", config, Lora(dropout=0.0), 2 if is_toy else rows, device, torch.bfloat16)
+    return _random("8b", config, 2 if is_toy else rows, device)
 
 
-def _random(name: str, config: LladaConfig, lora: Lora, rows: int, device: torch.device, dtype: torch.dtype) -> Shape:
-    is_large = name == "8b"
+def _random(name: str, config: LladaConfig, rows: int, device: torch.device) -> Shape:
+    is_large, lora = name == "8b", Lora(dropout=0.0)
+    dtype = torch.bfloat16 if is_large else torch.float32
     policy = random_policy(config, lora, device, dtype)
     if is_large:
         policy.use_gradient_checkpointing()
@@ -126,7 +139,19 @@ def _random(name: str, config: LladaConfig, lora: Lora, rows: int, device: torch
     rate = matmul_rate(device, dtype, 8192 if device.type == "cuda" else 2048)
     micro, steps = (8, None) if is_large and device.type == "cuda" else (2, 16)
     flops = Flops(config, adapters)
-    return Shape(name, policy, prompts, sampling, published(), micro, flops, rate, 0.0, steps=steps, states=CHUNK)
+    return Shape(
+        name,
+        policy,
+        prompts,
+        sampling,
+        published(),
+        micro,
+        flops,
+        rate,
+        HALF if is_large else TOLERANCE,
+        steps=steps,
+        states=CHUNK,
+    )
 
 
 SHAPES: dict[str, Callable[..., Shape]] = {"embedded": embedded, "vocabulary": vocabulary, "8b": eight_billion}

@@ -3,7 +3,8 @@
 `python benchmarks/stragglers.py`: 8, 64 and 512 processes, so many problems each. Three schedules: `own` (each process
 its own problems, as published), `shared` (every wave split evenly, and the states to train on too), `ahead` (shared, and
 where fewer problems wait than there are processes several attempts at each at once: what dopsd does). Efficiency is
-work that the stopping law asks for over processes x time until the slowest is done.
+work that the stopping law asks for over processes x time. In `own`, the first gradient is summed when the slowest has
+sampled, and the next collect starts when the slowest has trained. Time is taken to grow with the rollouts at hand.
 
 A problem's chance of a right answer is drawn from a Beta distribution with the measured accuracy as its mean, and spread
 so that the mean number of attempts is the measured one (dopsd/profiles/llada-8b.yaml, facts).

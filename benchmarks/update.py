@@ -1,13 +1,13 @@
 """A d-OPSD update: ours (micro-batches, head at the needed positions) against plain (a chunk at once, the whole logits).
 
-`python benchmarks/update.py`: first the same loss and LoRA gradients on the embedded base, within 1e-5; then the embedded
-shape, and LLaDA's vocabulary on 50 million parameters with one chunk of 14 states.
+`python benchmarks/update.py`: first the same loss and LoRA gradients within 1e-5 (8b in bfloat16: within 10%); then the
+time at the embedded shape, and LLaDA's vocabulary on 50 million parameters with one chunk of 14 states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import plain
@@ -100,7 +100,7 @@ def main() -> None:
     a = arguments(__doc__)
     found: dict[str, dict[str, Any]] = {}
     for shape in each_shape(a, 1):
-        check = {"relative_difference": same(shape)} if shape.tolerance else {}
+        check = {"relative_difference": same(replace(shape, states=2 if shape.states else None))}
         found[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
     report(found, a.out)
 

@@ -9,6 +9,7 @@ import argparse
 import json
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -128,7 +129,7 @@ def arguments(text: str) -> argparse.Namespace:
 
 
 def each_shape(a: argparse.Namespace, rows: int) -> Iterator[Shape]:
-    """One after the other: the next is made when the last is not used any more."""
+    """One after the other."""
     for name in a.shape:
         yield SHAPES[name](rows, own_device(), a.toy)
 
@@ -145,6 +146,6 @@ def report(found: dict[str, dict[str, Any]], out: Path | None) -> None:
         table.add_row(shape, *(f"{timed[column]:.3g}" for column in columns))
     Console(width=110).print(table)
     text = json.dumps({"machine": machine} | found, indent=1)
-    print(text)
+    sys.stdout.write(text + "\n")
     if out:
         out.write_text(text + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,21 +13,34 @@ from dopsd.batches import Batch
 from dopsd.config import AUTO
 from dopsd.errors import DopsdError
 from dopsd.progress import say
-from dopsd.types import Method, Peers, Policy, Sums
+from dopsd.types import Method, Policy, Sums
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROBES = (1, 3)  # sequences of the two passes that memory is measured with
+ROWS = 3  # of the second pass that memory is measured with; the first has one
 FILLED = 0.8  # share of the free memory to plan for: the optimizer's moments come later, and allocators waste some
 MOST = 64  # sequences: more at once are no faster
 
 
-def fitting(peaks: tuple[int, int], held: int, free: int) -> int:
-    """Sequences whose pass fits, from the bytes at the peak of PROBES many; a straight line through both, MOST at most."""
-    each = max((peaks[1] - peaks[0]) / (PROBES[1] - PROBES[0]), 1.0)
-    room = held + FILLED * free - peaks[0]
-    return max(1, min(MOST, PROBES[0] + int(room / each)))
+@dataclass(frozen=True)
+class Probe:
+    """Bytes at the peak of a pass over so many sequences; others that the process held before are among them."""
+
+    sequences: int
+    peak: int
+
+
+def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
+    """Sequences whose pass fits, from a straight line through two probes; MOST at most.
+
+    Where the line does not rise, all that the smaller pass took is counted as its sequences'.
+    """
+    each = (large.peak - small.peak) / (large.sequences - small.sequences)
+    if each <= 0:
+        each = max((small.peak - held) / small.sequences, 1.0)
+    room = held + FILLED * free - small.peak
+    return max(1, min(MOST, small.sequences + int(room / each)))
 
 
 class MicroBatches:
@@ -46,7 +60,7 @@ class MicroBatches:
         if batches and not self.size:
             self.size = self._measured(method, policy, max(batches, key=len))
         while (found := self._tried(method, policy, batches, weight)) is None:
-            self._halve(policy.peers.is_locked)
+            self._halve(policy.is_locked)
         return found
 
     def _halve(self, is_locked: bool) -> None:
@@ -64,7 +78,7 @@ class MicroBatches:
         """None, and no gradient, where memory ran out."""
         metrics = Sums()
         try:
-            for part, share in self._passes(policy.peers, batches):
+            for part, share in self._passes(policy, batches):
                 found = method.loss(policy, part)
                 (share * found.total / weight).backward()
                 if share:
@@ -75,26 +89,28 @@ class MicroBatches:
             return None
         return metrics
 
-    def _passes(self, peers: Peers, batches: list[Batch]) -> list[tuple[Batch, float]]:
+    def _passes(self, policy: Policy, batches: list[Batch]) -> list[tuple[Batch, float]]:
         """The micro-batches, each with its share in the loss: 0 for passes made only because other processes make one."""
         own = [(part, 1.0) for batch in batches for part in batch.split(self.size)]
-        if not peers.is_locked:
+        if not policy.is_locked:
             return own
-        most = max(peers.everyone([len(own)]))
-        rows = peers.everyone([next(own[0][0].split(1)).to("cpu")] if own else [])
+        most = max(policy.peers.everyone([len(own)]))
+        rows = policy.peers.everyone([next(own[0][0].split(1)).to("cpu")] if own else [])
         return own + [(rows[0].to(self.device), 0.0) for _ in range(most - len(own))]
 
     def _measured(self, method: Method, policy: Policy, batch: Batch) -> int:
-        """A pass over one sequence and one over a few, without a trace but the time; random numbers are put back."""
+        """A pass over one row and one over a few, without a trace but the time; random numbers are put back."""
         devices = [self.device] if self.device.type == "cuda" else []
 
-        def one(size: int) -> int:
-            return memory.peak(self.device, lambda: method.loss(policy, next(batch.split(size))).total.backward())
+        def probe(rows: int) -> Probe:
+            again = batch.rows([0] * rows)
+            work = lambda: method.loss(policy, again).total.backward()  # noqa: E731
+            return Probe(rows * batch.forwards, memory.peak(self.device, work))
 
         try:
             with torch.random.fork_rng(devices):
-                one(PROBES[0])  # what is made once, at the first pass, is no part of a sequence's size
-                found = fitting((one(PROBES[0]), one(PROBES[1])), memory.held(self.device), memory.free(self.device))
+                probe(1)  # what is made once, at the first pass, is no part of a sequence's size
+                found = fitting(probe(1), probe(ROWS), memory.held(self.device), memory.free(self.device))
         except torch.OutOfMemoryError:
             found = 1
         _forget(policy.trainable().values())

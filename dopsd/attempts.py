@@ -58,7 +58,7 @@ def _width(peers: Peers, pass_k: PassK, first: int, waiting: int) -> int:
     """How many attempts, from `first` on, to make together at each problem that waits; 0: no more.
 
     Where fewer problems wait, in all processes, than there are processes, several attempts at each are made ahead: those
-    after a right one are dropped, and would have been idle time.
+    after a right one are dropped and not counted, and would have been idle time.
     """
     width = pass_k.attempts - first
     if width and pass_k.stop_at_first_correct:
@@ -97,25 +97,33 @@ def denoise_shared(
 def denoise_all(
     policy: Policy, draws: Sequence[Draw], decoding: Decoding, progressed: Progressed | None = None
 ) -> list[Rollout]:
-    """Any number of draws, in batches of similar prompt length; rollouts come back in the order of the draws."""
+    """Any number of draws, in batches of similar prompt length; rollouts come back in the order of the draws.
+
+    Where memory runs out batches are halved, once: with masked padding no row depends on the others.
+    """
+    one = denoise if decoding.threshold is None and decoding.cache == "none" else denoise_approximately
     order = sorted(range(len(draws)), key=lambda i: len(draws[i].prompt_ids))
     done: dict[int, Rollout] = {}
-    for start in range(0, len(order), decoding.batch_size):
-        part = order[start : start + decoding.batch_size]
-        done.update(zip(part, _denoise_fitting(policy, [draws[i] for i in part], decoding), strict=True))
+    size, can_halve = decoding.batch_size, decoding.mask_padding and not policy.is_locked
+    while left := order[len(done) :]:
+        part = left[:size]
+        batch = [draws[i] for i in part]
+        found = _if_it_fits(one, policy, batch, decoding) if can_halve and len(part) > 1 else one(policy, batch, decoding)
+        if found is None:
+            size, can_halve = -(-len(part) // 2), False
+            say(f"{len(part)} rollouts at once did not fit into memory: from here on {size}; set a smaller batch_size")
+            continue
+        done.update(zip(part, found, strict=True))
         if progressed:
             progressed(len(part))
     return [done[i] for i in range(len(draws))]
 
 
-def _denoise_fitting(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[Rollout]:
-    """One batch, or where memory runs out the same in two halves: with masked padding no row depends on the others."""
-    one = denoise if decoding.threshold is None and decoding.cache == "none" else denoise_approximately
+def _if_it_fits(
+    one: Callable[..., list[Rollout]], policy: Policy, batch: list[Draw], decoding: Decoding
+) -> list[Rollout] | None:
+    """None where memory ran out; the failed batch keeps its memory until its error is forgotten, here."""
     try:
-        return one(policy, draws, decoding)
+        return one(policy, batch, decoding)
     except torch.OutOfMemoryError:
-        if len(draws) == 1 or not decoding.mask_padding:
-            raise
-    half = -(-len(draws) // 2)  # out of the except block: until then the failed batch keeps its memory
-    say(f"{len(draws)} rollouts at once did not fit into memory: trying {half}; set a smaller batch_size")
-    return [rollout for part in (draws[:half], draws[half:]) for rollout in one(policy, part, decoding)]
+        return None

@@ -32,6 +32,9 @@ class Batch:
         for start in range(0, len(self), rows):
             yield type(self)(**{name: value[start : start + rows] for name, value in self.tensors().items()})
 
+    def rows(self, indices: list[int]) -> Self:
+        return type(self)(**{name: value[indices] for name, value in self.tensors().items()})
+
     def to(self, device: Any) -> Self:
         return type(self)(**{name: value.to(device) for name, value in self.tensors().items()})
 

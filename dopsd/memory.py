@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+CGROUP = Path("/sys/fs/cgroup")
 PEAK_AGAIN = "5"  # written to clear_refs: the highest resident size counts from now
 
 
@@ -17,9 +21,16 @@ def is_measurable(device: torch.device) -> bool:
     return device.type == "cuda" or Path("/proc/self/clear_refs").exists()
 
 
+def _trim() -> None:
+    """Give back to Linux what was freed: what the allocator kept would hide how much the next piece of work takes."""
+    gc.collect()
+    with suppress(AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def peak(device: torch.device, work: Callable[[], Any]) -> int:
     """Bytes that this process holds at most while `work` runs, those that it held before included."""
-    gc.collect()
+    _trim()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         work()
@@ -32,6 +43,7 @@ def peak(device: torch.device, work: Callable[[], Any]) -> int:
 
 def held(device: torch.device) -> int:
     """Bytes that this process holds now."""
+    _trim()
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     return _kilobytes("/proc/self/status", "VmRSS") * 1024
@@ -42,7 +54,17 @@ def free(device: torch.device) -> int:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
-    return _kilobytes("/proc/meminfo", "MemAvailable") * 1024 // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    left = min(_kilobytes("/proc/meminfo", "MemAvailable") * 1024, _container())
+    return int(left) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _container() -> float:
+    """Bytes that a container's limit leaves (cgroup v2)."""
+    try:
+        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return math.inf
+    return math.inf if limit == "max" else max(int(limit) - int(used), 0)
 
 
 def _kilobytes(path: str, name: str) -> int:

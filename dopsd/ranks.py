@@ -48,7 +48,7 @@ class Together:
 
     def __init__(self, accelerator: Accelerator, steps: Steps) -> None:
         self.rank, self.size = accelerator.process_index, accelerator.num_processes
-        self.steps, self.is_locked = steps, steps.is_locked
+        self.steps = steps
 
     def everyone(self, items: list[Any]) -> list[Any]:
         if self.size == 1:

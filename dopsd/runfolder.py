@@ -117,7 +117,8 @@ class RunFolder:
     def _write(self, loop: Any, half: Path) -> None:
         rank = self.accelerator.process_index
         own = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
-        own["micro_batch"] = torch.tensor(loop.micro_batches.size)  # measured again it might differ, and round otherwise
+        micro = loop.micro_batches
+        own["micro_batch"] = torch.tensor([micro.size, micro.is_halved])  # measured again it might differ, and round otherwise
         if torch.cuda.is_available():
             own["cuda_rng"] = torch.cuda.get_rng_state()
         checkpoint.save_tensors(own, half / f"batches.{rank}.safetensors")
@@ -159,7 +160,8 @@ class RunFolder:
         loop.policy.ema = {k.removeprefix("ema/"): v for k, v in tensors.items() if k.startswith("ema/")}
         own = checkpoint.load_tensors(folder / f"batches.{self.accelerator.process_index}.safetensors")
         torch.set_rng_state(own.pop("rng"))
-        loop.micro_batches.size = int(own.pop("micro_batch"))
+        size, is_halved = own.pop("micro_batch").tolist()
+        loop.micro_batches.size, loop.micro_batches.is_halved = size, bool(is_halved)
         if "cuda_rng" in own:
             torch.cuda.set_rng_state(own.pop("cuda_rng"))
         waiting = checkpoint.unpack_updates(own, state["waiting"])

@@ -134,7 +134,6 @@ class Peers(Protocol):
 
     rank: int
     size: int
-    is_locked: bool  # whether all of them must make every forward together, each with an input of its own
 
     def everyone(self, items: list[Any]) -> list[Any]: ...  # the lists of all, in order of rank; all of them must call
 
@@ -142,7 +141,7 @@ class Peers(Protocol):
 class Alone:
     """A process without peers."""
 
-    rank, size, is_locked = 0, 1, False
+    rank, size = 0, 1
 
     def everyone(self, items: list[Any]) -> list[Any]:
         return items
@@ -153,6 +152,7 @@ class Policy(Protocol):
 
     peers: Peers
     device: Any  # where its weights are, and prompts go
+    is_locked: bool  # whether all processes must make every forward together, each with an input of its own
     mask_id: int
     eos_id: int
     banned_ids: Sequence[int]

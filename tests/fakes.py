@@ -21,7 +21,7 @@ class FakePolicy:
         self.length, self.vocabulary, self.max_length = length, vocabulary, 1000
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []
-        self.peers, self.device = Alone(), torch.device("cpu")
+        self.peers, self.device, self.is_locked = Alone(), torch.device("cpu"), False
         self.head_rows = 0
 
     def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -34,7 +34,7 @@ def main(out: Path) -> None:
     if accelerator.is_main_process:
         save_tensors(gradients, out)
         out.with_suffix(".json").write_text(
-            json.dumps({"states": sizes, "kept": kept, "counters": loop.counters, "sharded": loop.policy.peers.is_locked})
+            json.dumps({"states": sizes, "kept": kept, "counters": loop.counters, "sharded": loop.policy.is_locked})
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dopsd import memory
-from dopsd.accumulating import MOST, MicroBatches, fitting
+from dopsd.accumulating import MOST, MicroBatches, Probe, fitting
 from dopsd.batches import Batch
 from dopsd.config import AUTO
 from dopsd.errors import DopsdError
@@ -31,7 +31,7 @@ class Linear:
 
     def __init__(self, room: int = 1000) -> None:
         self.w, self.room, self.sizes = torch.ones(3, requires_grad=True), room, []
-        self.peers = Alone()
+        self.peers, self.is_locked = Alone(), False
 
     def trainable(self) -> dict[str, Tensor]:
         return {"w": self.w}
@@ -48,9 +48,12 @@ def rows(n: int) -> Rows:
 
 
 def test_a_line_through_two_peaks_says_how_many_fit():
-    assert fitting((10 * GB, 12 * GB), held=8 * GB, free=20 * GB) == 1 + 14  # 8 + 0.8 x 20 - 10 = 14 GB, at 1 GB each
-    assert fitting((10 * GB, 12 * GB), held=8 * GB, free=2 * GB) == 1  # what fits not even once is still tried
-    assert fitting((10 * GB, 10 * GB), held=8 * GB, free=20 * GB) == MOST
+    one, three = Probe(1, 10 * GB), Probe(3, 12 * GB)
+    assert fitting(one, three, held=8 * GB, free=20 * GB) == 1 + 14  # 8 + 0.8 x 20 - 10 = 14 GB, at 1 GB each
+    assert fitting(one, three, held=8 * GB, free=2 * GB) == 1  # what fits not even once is still tried
+    assert fitting(Probe(2, 10 * GB), Probe(6, 12 * GB), held=8 * GB, free=20 * GB) == 2 + 28  # two sequences a row
+    assert fitting(one, three, held=8 * GB, free=2000 * GB) == MOST
+    assert fitting(one, Probe(3, 10 * GB), held=8 * GB, free=20 * GB) == 1 + 7  # a flat line: the first pass took 2 GB
 
 
 def test_what_does_not_fit_is_halved_once_and_the_gradient_is_whole(capsys):
@@ -74,14 +77,12 @@ def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
 
 def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_nothing_from_them():
     class Locked(Alone):
-        is_locked = True
-
         def everyone(self, items: list[object]) -> list[object]:
             return [*items, *([5] if items and isinstance(items[0], int) else [rows(1)])]  # the other has five passes
 
     for own in ([], [rows(4)]):
         model = Linear()
-        model.peers = Locked()
+        model.peers, model.is_locked = Locked(), True
         found = MicroBatches(2, CPU).gradients(model, model, own, 1.0)
         assert model.sizes == ([2, 2, 1, 1, 1] if own else [1] * 5)
         assert model.w.grad.tolist() == (rows(4).x.sum(0).tolist() if own else [0.0] * 3)
@@ -92,7 +93,8 @@ def test_auto_measures_without_a_trace(capsys):
     model, micro = Linear(), MicroBatches(AUTO, CPU)
     before = torch.get_rng_state()
     micro.gradients(model, model, [rows(5), rows(9)], 1.0)
-    assert model.sizes[:3] == [1, 1, 3] and 1 <= micro.size <= MOST
+    assert model.sizes[:3] == [1, 1, 3]
+    assert sum(model.sizes[3:]) == 14 and max(model.sizes[3:]) <= micro.size
     assert model.w.grad.tolist() == (rows(5).x.sum(0) + rows(9).x.sum(0)).tolist()
     assert torch.equal(torch.get_rng_state(), before)
     assert f"{micro.size} states at once, as measured memory allows" in capsys.readouterr().err
@@ -103,6 +105,15 @@ def test_a_peak_counts_what_was_freed_since():
     before = memory.held(CPU)
     assert memory.peak(CPU, lambda: torch.ones(size // 4).sum()) > before + 0.9 * size
     assert memory.free(CPU) > size
+
+
+def test_a_container_has_less_than_its_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("400\n")
+    assert memory.free(CPU) == 600
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.free(CPU) > GB // 100
 
 
 def test_auto_is_refused_where_memory_cannot_be_measured(monkeypatch):

@@ -61,6 +61,21 @@ def test_with_a_step_a_block_a_cache_is_exact(prepared, cache: str):
         assert one.completion_ids.tolist() == other.completion_ids.tolist()
 
 
+@pytest.mark.parametrize(("cache", "columns"), [("prefix", [19, 8, 19, 4]), ("dual", [19, 4, 19, 4])])
+def test_a_cache_computes_less_and_what_it_gives_does_not_depend_on_the_batch(prepared, cache: str, columns: list[int]):
+    from dopsd.config import Model
+    from dopsd.models import load_policy
+
+    policy, seen = load_policy(Model(path=str(prepared / "base")), None, 0), []
+    policy.core.model.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
+    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), i) for i in range(8)]  # 4 to 11 tokens
+    together = denoise_approximately(policy, draws, Decoding(8, 4, 4, cache=cache))
+    assert seen == columns
+    for draw, expected in zip(draws, together, strict=True):
+        alone = denoise_approximately(policy, [draw], Decoding(8, 4, 4, cache=cache))[0]
+        assert alone.completion_ids.tolist() == expected.completion_ids.tolist()
+
+
 def test_a_window_among_kept_keys_is_exact_while_the_rest_stands_still():
     model = toy(kv_heads=2)
     ids = torch.randint(2, 100, (2, 12), generator=torch.Generator().manual_seed(0))

@@ -10,12 +10,15 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from conftest import ROOT, write_params
 
 from dopsd.checkpoint import load_tensors
 from dopsd.cli import main
+from dopsd.errors import DopsdError
 from dopsd.layout import read_table
+from dopsd.params import load_params
 from dopsd.stages.train import Loop
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
@@ -97,6 +100,10 @@ def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
     write_params(launch__shard=True, matrix__methods=["vrpo"])
     assert main(["check"]) == 2
     assert "launch.shard: vrpo makes more forwards for some batches than for others" in capsys.readouterr().err
+    write_params(launch__shard=True)
+    accelerator = SimpleNamespace(num_processes=2, process_index=0, is_main_process=True)
+    with pytest.raises(DopsdError, match="vrpo makes more forwards"):  # named on the command line, not in the matrix
+        Loop(load_params().of("vrpo"), "sudoku", "vrpo", 0, accelerator)
 
 
 def test_more_ranks_than_prompts_is_refused(project):

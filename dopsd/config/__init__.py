@@ -198,9 +198,8 @@ class Params(Section):
         if self.select.protocol not in self.evaluate.protocols:
             known = ", ".join(self.evaluate.protocols)
             raise ValueError(f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})")
-        chosen = self.evaluate.protocols[self.select.protocol]
-        if chosen.approximations:
-            raise ValueError(f"select.protocol {self.select.protocol!r} is approximate ({', '.join(chosen.approximations)})")
+        if words := self.evaluate.protocols[self.select.protocol].approximations:
+            raise ValueError(f"select.protocol {self.select.protocol!r} is approximate ({', '.join(words)})")
         cached = [name for name, protocol in self.evaluate.protocols.items() if protocol.cache != "none"]
         if cached and self.model.attention != "sdpa":
             raise ValueError(f"evaluate.protocols.{cached[0]}.cache needs model.attention sdpa")
@@ -227,10 +226,16 @@ class Params(Section):
         if merged:
             raise ValueError(f"launch.shard: evaluate.protocols.{merged[0]}.merged cannot be computed from parts")
         for method in self.matrix.methods:
-            if self.of(method).train.micro_batch_states == AUTO:
-                raise ValueError(f"launch.shard: train.micro_batch_states of {method} must be a number")
-            if vars(self.method)[method].has_uneven_forwards:
-                raise ValueError(f"launch.shard: {method} makes more forwards for some batches than for others: leave it out")
+            if fault := self.of(method).unshardable(method):
+                raise ValueError(fault)
+
+    def unshardable(self, method: str) -> str | None:
+        """Why this method, or variant, cannot be trained with a base in parts, or None; of `of(method)`."""
+        if self.train.micro_batch_states == AUTO:
+            return f"launch.shard: train.micro_batch_states of {method} must be a number"
+        if vars(self.method)[kind_of(method)].has_uneven_forwards:
+            return f"launch.shard: {method} makes more forwards for some batches than for others: leave it out"
+        return None
 
     def _check_states(self, key: str, config: MethodSection) -> None:
         """Whether a trajectory has states to train on, for methods that distil at every step."""

@@ -50,6 +50,10 @@ class LlmPolicy:
     def device(self) -> torch.device:
         return self.core.device
 
+    @property
+    def is_locked(self) -> bool:
+        return self.steps.is_locked
+
     def hidden(
         self, ids: Tensor, attention_mask: Tensor | None, kept: KeyValues | None = None, window: slice | None = None
     ) -> Tensor:
@@ -88,6 +92,8 @@ class LlmPolicy:
     @contextmanager
     def merged(self) -> Iterator[None]:
         """The student with its adapters in the weights: faster, and in bfloat16 rounded, so that its figures say so."""
+        if self.is_locked:
+            raise DopsdError("merged: adapters cannot be added into a base in parts; set launch.shard to false")
         with merged_weights(self.adapted) if self.adapted else nullcontext():
             self.is_merged = self.adapted is not None
             try:

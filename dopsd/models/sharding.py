@@ -55,6 +55,7 @@ def spread(model: PreTrainedModel, device: torch.device) -> Lockstep:
     """Leave a part of each block's frozen weights in this process; all that is not sharded goes to the device."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
 
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -67,7 +68,7 @@ def spread(model: PreTrainedModel, device: torch.device) -> Lockstep:
         for p in own:
             p.data = p.data.to(device)
         fully_shard(block, mesh=mesh, ignored_params=own)
-    whole = {p for p in model.parameters() if not hasattr(p, "full_tensor")}
+    whole = {p for p in model.parameters() if not isinstance(p, DTensor)}
     for p in whole:
         p.data = p.data.to(device)
     fully_shard(trunk, mesh=mesh, ignored_params=whole)

@@ -78,6 +78,8 @@ class Loop:
         if params.train.prompts_per_collect > len(self.problems):
             raise DopsdError(f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {task}")
         shard = params.launch.shard and accelerator.num_processes > 1
+        if shard and (fault := params.unshardable(method)):
+            raise DopsdError(fault)
         self.policy = load_policy(params.model, params.train.lora, seed, shard=shard)
         self.policy.peers = Together(accelerator, self.policy.steps)
         if self.settings.gradient_checkpointing:
