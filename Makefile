@@ -29,9 +29,9 @@ test: install
 
 bench: install
 	@mkdir -p reports/bench
-	python benchmarks/rollout.py --out reports/bench/rollout.json
-	python benchmarks/update.py --out reports/bench/update.json
-	python benchmarks/evaluate.py --out reports/bench/evaluate.json
+	python benchmarks/rollout.py --repeats 3 --out reports/bench/rollout.json
+	python benchmarks/update.py --repeats 3 --out reports/bench/update.json
+	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
 
 integration: install
 	python -m pytest -m integration

@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--toy", action="store_true")
     a = parser.parse_args()
     for name in a.shape:
-        shape = SHAPES[name](a.rows if name != "vocabulary" else 4, own_device(), a.toy)
+        shape = SHAPES[name](4 if name == "vocabulary" else a.rows, own_device(), a.toy)
         for part, work in parts(shape).items():
             table = Table(f"{name}, {part}", "% of operators' time", "calls", box=SIMPLE)
             for operator, share, calls in largest(work, own_device().type == "cuda"):

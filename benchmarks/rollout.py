@@ -19,6 +19,7 @@ from versus import Side, arguments, duel, each_shape, first_steps, report
 from dopsd.models import LlmPolicy
 from dopsd.sampling import Draw, _step, denoise
 
+ROWS, FEW = 16, 4  # of the batch; of LLaDA's vocabulary on a CPU
 LOGITS = 0.25  # largest difference of logits in bfloat16
 
 
@@ -103,7 +104,9 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
 def main() -> None:
     a = arguments(__doc__)
     found: dict[str, dict[str, Any]] = {}
-    for shape in each_shape(a, 16):
+    for shape in each_shape(a, ROWS):
+        if shape.name == "vocabulary":
+            shape = replace(shape, prompts=shape.prompts[:FEW])
         check: dict[str, Any] = {"same_rollouts": same(shape.short)} if shape.is_exact else same_in_half_precision(shape)
         found[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
     report(found, a.out)
