@@ -24,7 +24,7 @@ from dopsd.scoring import Asked
 from dopsd.tasks import load_task
 
 BATCH = 8  # as published
-ROWS = 64
+ROWS, ROOM = 64, 64  # puzzles, and tokens for each: an answer takes 36
 FEW = 4  # steps timed at LLaDA's vocabulary: the first of a block, in which most positions need the head
 
 
@@ -82,11 +82,12 @@ def _rows(shape: Shape, side: Side) -> int:
 
 
 def asked(shape: Shape, rows: int) -> Shape:
-    """The embedded shape with puzzles of the validation split for its prompts."""
+    """The embedded shape with puzzles of the validation split for its prompts, and room for answers longer than they are."""
     params = load_params(Path("params.yaml"))
     task = load_task("sudoku", params.data)
     found = Asked(task, task.build()["validation"][:rows], "validation", params.model.prompt_style)
-    return replace(shape, prompts=found.prompts(shape.policy, params.sampling))
+    sampling = replace(shape.sampling, gen_length=ROOM, steps=ROOM // 2)
+    return replace(shape, prompts=found.prompts(shape.policy, params.sampling), sampling=sampling)
 
 
 def cut(shape: Shape) -> Shape:

@@ -1,0 +1,141 @@
+"""What each saving is worth alone: the same rollouts, or update, with it and without it.
+
+`python benchmarks/parts.py [--shape embedded vocabulary]`: the head where it is needed against everywhere, a batch against one
+by one, noise in parts that a cache holds against all of it, micro-batches of several sizes, and with --compile
+torch.compile (after it has compiled). Fastest of a few calls, in turns; peak memory beyond what was held before.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from shapes import SHAPES, Shape
+from torch import Tensor
+from update import in_parts, states_of
+from versus import Counted, Enough, Timed, measured
+
+from dopsd import sampling
+from dopsd.models.loading import own_device
+from dopsd.sampling import Draw, denoise
+
+ROWS = {"embedded": 16, "vocabulary": 4, "8b": 16}
+ALL = 2**62
+
+
+class FullHead:
+    """A policy that computes the head at every position, as well as where it is asked to."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def hidden(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        found = self.policy.hidden(ids, mask)
+        self.policy.head(found)
+        return found
+
+
+def sampler(shape: Shape, rows: int, policy: Any = None) -> Callable[[], None]:
+    """Rollouts of the shape's prompts, so many at once, of as many steps as the shape times."""
+    draws = [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
+
+    def work() -> None:
+        for start in range(0, len(draws), rows):
+            most = shape.steps or shape.sampling.steps
+            with suppress(Enough):
+                denoise(Counted(policy or shape.policy, most), draws[start : start + rows], shape.sampling)
+
+    return work
+
+
+def updater(shape: Shape, micro_batch: int, policy: Any = None) -> Callable[[], None]:
+    method, states = states_of(shape)
+    changed = replace(shape, micro_batch=micro_batch, policy=policy or shape.policy)
+
+    def work() -> None:
+        in_parts(changed, method, states)
+        for p in shape.policy.trainable().values():
+            p.grad = None
+
+    return work
+
+
+def all_noise(work: Callable[[], None]) -> Callable[[], None]:
+    def whole() -> None:
+        with mock.patch.multiple(sampling, CPU_NOISE=ALL, GPU_NOISE=ALL):
+            work()
+
+    return whole
+
+
+def savings(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """Without, with."""
+    rows, micro = len(shape.prompts), shape.micro_batch
+    ours, update = sampler(shape, rows), updater(shape, micro)
+    found = {
+        "rollouts: head at masked positions": (sampler(shape, rows, FullHead(shape.policy)), ours),
+        f"rollouts: {rows} at once": (sampler(shape, 1), ours),
+        "rollouts: noise in parts": (all_noise(ours), ours),
+        "update: head at needed positions": (updater(shape, micro, FullHead(shape.policy)), update),
+    }
+    for size in sorted({1, 4, 14} - {micro}):
+        found[f"update: {micro} states at once, not {size}"] = (updater(shape, size), update)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--compile", action="store_true", help="torch.compile too; needs a C++ compiler or a GPU")
+    a = parser.parse_args()
+    for name in a.shape:
+        shape = SHAPES[name](ROWS[name], own_device())
+        shape = replace(shape, prompts=shape.prompts[: ROWS[name]], steps=4 if name == "vocabulary" else shape.steps)
+        table = Table(name, "without, s", "with, s", "times faster", "without, MB", "with, MB", box=SIMPLE)
+        pairs = savings(shape)
+        if a.compile:
+            pairs |= compiled(shape)
+        for saving, sides in pairs.items():
+            calls = [[measured(own_device(), side) for side in sides] for _ in range(a.repeats)]
+            without, own = (min(side, key=lambda one: one.seconds) for side in zip(*calls, strict=True))
+            table.add_row(saving, *_figures(without, own))
+        Console(width=120).print(table)
+
+
+def compiled(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
+    """The trunk through torch.compile; one call before anything is timed compiles it."""
+    policy, plain = shape.policy, shape.policy.core.model.forward
+    fast = torch.compile(plain, dynamic=True)
+
+    def through(forward: Callable[..., Tensor], work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            policy.core.model.forward = forward
+            work()
+            policy.core.model.forward = plain
+
+        return run
+
+    ours = sampler(shape, len(shape.prompts))
+    through(fast, ours)()
+    return {"rollouts: torch.compile": (ours, through(fast, ours))}
+
+
+def _figures(without: Timed, own: Timed) -> list[str]:
+    ratio = without.seconds / own.seconds
+    return [f"{without.seconds:.2f}", f"{own.seconds:.2f}", f"{ratio:.2f}", *(f"{t.peak / 2**20:.0f}" for t in (without, own))]
+
+
+if __name__ == "__main__":
+    main()
