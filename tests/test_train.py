@@ -115,16 +115,16 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
 
     def poisoned(self, policy, batch):
         found = loss(self, policy, batch)
-        return type(found)(found.total * float("nan"), found.metrics) if policy.steps == 2 else found
+        return type(found)(found.total * float("nan"), found.metrics) if policy.updates_made == 2 else found
 
     from dopsd.distilling import Distil
     from dopsd.models import LlmPolicy
 
     loss, after = Distil.loss, LlmPolicy.after_update
-    monkeypatch.setattr(LlmPolicy, "steps", 0, raising=False)
+    monkeypatch.setattr(LlmPolicy, "updates_made", 0, raising=False)
 
     def counted(self):
-        self.steps += 1
+        self.updates_made += 1
         after(self)
 
     monkeypatch.setattr(LlmPolicy, "after_update", counted)
