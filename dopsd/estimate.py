@@ -19,8 +19,8 @@ GPUS = {  # name: (dense bf16 peak in TFLOP/s, memory in GB), from the makers' d
 }
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
 PETA, GIGA = 1e15, 1e9
-EAGER_BYTES = 74  # saved for the backward pass, a token, a layer and a unit of width, in bfloat16 (9.7 MB a token at 8B)
-ADAPTER_BYTES = 20  # besides: the float32 copies of inputs that adapters with dropout keep
+EAGER_BYTES = 38  # saved for the backward pass, a token, a layer and a unit of width, in bfloat16 (5.0 MB a token at 8B)
+ADAPTER_BYTES = 12  # besides: the inputs that adapters with dropout keep, and what was dropped
 KEPT_BYTES = 2  # the same with gradient checkpointing: one hidden state a layer
 
 

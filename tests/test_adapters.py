@@ -10,6 +10,8 @@ import pytest
 import torch
 import yaml
 from conftest import small_params
+from peft import LoraConfig
+from peft.tuners.lora import Linear as PeftLinear
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from toys import save_toy, toy
@@ -22,6 +24,7 @@ from dopsd.errors import DopsdError
 from dopsd.export import export
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.lora import adapter_tensors, block_modules, load_adapter, lora_of, save_config
+from dopsd.models.lowrank import LowRankLinear
 
 LORA = Lora(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
 IDS = torch.randint(2, 20, (2, 9), generator=torch.Generator().manual_seed(1))
@@ -66,6 +69,52 @@ def test_adapters_start_as_the_base_and_differ_by_seed_only_in_a(base: Path):
     first, second = (adapter_tensors(load_policy(Model(path=str(base)), LORA, seed).adapted) for seed in (0, 1))
     assert all(not t.any() for name, t in first.items() if "lora_B" in name)
     assert all(not torch.equal(t, second[name]) for name, t in first.items() if "lora_A" in name)
+
+
+def adapted(own: bool, dtype: torch.dtype, dropout: float = 0.0) -> torch.nn.Module:
+    """One layer 48 -> 32 with its adapter (r 4, alpha 8): ours, or peft's."""
+    torch.manual_seed(0)
+    config = LoraConfig(r=4, lora_alpha=8, lora_dropout=dropout)
+    kind, base = LowRankLinear if own else PeftLinear, torch.nn.Linear(48, 32, bias=False)
+    layer = kind(base.requires_grad_(False).to(dtype), "default", config=config, r=4, lora_alpha=8)
+    for part in (layer.lora_A, layer.lora_B):
+        part.float()
+    torch.nn.init.normal_(layer.lora_B["default"].weight, std=0.1)
+    return layer
+
+
+def test_an_adapted_layer_is_pefts_with_its_gradients():
+    x, weight = torch.randn(3, 7, 48), torch.randn(3, 7, 32)
+    found = []
+    for own in (True, False):
+        layer, given = adapted(own, torch.float32, dropout=0.5), x.clone().requires_grad_()
+        torch.manual_seed(5)  # of the dropout
+        out = layer(given)
+        (out * weight).sum().backward()
+        grads = [p.grad for p in layer.parameters() if p.requires_grad]
+        assert len(grads) == 2
+        with torch.no_grad():
+            found.append([out, given.grad, *grads, layer.eval()(x)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", [2**-3, 2**-7, 2**-11])
+def test_in_bfloat16_it_rounds_away_no_more_of_a_change_than_peft(size: float):
+    x = torch.randn(2048, 48, generator=torch.Generator().manual_seed(2)).bfloat16()
+
+    def error_and_share(own: bool) -> tuple[float, float]:
+        """Distance from the exact sum, and how much of the adapter's change is in the outputs: 1 all, 0 nothing."""
+        layer = adapted(own, torch.bfloat16)
+        up, down, base = layer.lora_B["default"].weight, layer.lora_A["default"].weight, layer.base_layer.weight
+        up *= size * base.abs().max() / (2 * up @ down).abs().max()
+        out, change = layer(x).float(), x.float() @ (2 * up @ down).T
+        told = ((out - (x @ base.T).float()) * change).sum() / change.square().sum()
+        return float((out - x.float() @ base.float().T - change).norm()), float(told)
+
+    (error, share), (theirs, their_share) = error_and_share(True), error_and_share(False)
+    assert error < 1.01 * theirs and abs(share - their_share) < 0.01
 
 
 def test_lora_settings_are_read_back_from_a_checkpoint(base: Path, tmp_path: Path):

@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
+from toys import IDS
 
 from dopsd import profiles
-from dopsd.estimate import Cost, Facts, Shape, estimate, lines, lora_parameters
-from dopsd.models.llada import LladaConfig
+from dopsd.config import Lora
+from dopsd.estimate import ADAPTER_BYTES, EAGER_BYTES, Cost, Facts, Shape, estimate, lines, lora_parameters
+from dopsd.models.llada import LladaConfig, LladaForMaskedLM
+from dopsd.models.lora import attach
 from dopsd.params import checked
+
+TOKENS = 400
 
 
 def params(preset: str = "reference", hardware: str = "1x80gb", *changes: str):
@@ -47,9 +54,30 @@ def test_more_micro_batch_states_need_more_memory_and_nf4_less():
     assert plain["weights"] == pytest.approx(16.03, abs=0.01)
     assert plain["adapter and optimizer"] == pytest.approx(16 * 0.1678, abs=0.01)
     eager = estimate(params("reference", "1x80gb", "train.gradient_checkpointing=false"), LladaConfig(), facts).memory
-    assert eager["work"] == pytest.approx(8 * 456 * (9.7e-3 + 2.6e-3), rel=0.05)  # activations and adapter copies
+    assert eager["work"] == pytest.approx(8 * 456 * (5.0e-3 + 1.6e-3), rel=0.05)  # activations and adapters' inputs
     small = estimate(params("reference", "1x80gb", "model.quantization=nf4"), LladaConfig(), facts).memory
     assert small["weights"] < 0.4 * plain["weights"]
+
+
+@pytest.mark.parametrize(("dropout", "size"), [(0.0, EAGER_BYTES), (0.05, EAGER_BYTES + ADAPTER_BYTES)])
+def test_bytes_of_a_layer_are_those_that_autograd_keeps(dropout: float, size: int):
+    def kept(layers: int) -> int:
+        shape = {"d_model": 512, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 1536}
+        model = LladaForMaskedLM(LladaConfig(**IDS, embedding_size=32, n_layers=layers, **shape)).bfloat16()
+        attach(model, Lora(r=4, dropout=dropout), 0)
+        own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        found: dict[int, Tensor] = {}
+
+        def keep(tensor: Tensor) -> Tensor:
+            found[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            out = model.train().model(torch.zeros(1, TOKENS, dtype=torch.long))
+        assert out.requires_grad
+        return sum(t.untyped_storage().nbytes() for place, t in found.items() if place not in own)
+
+    assert (kept(3) - kept(1)) / 2 / TOKENS / 512 == pytest.approx(size, abs=0.5)
 
 
 def test_what_does_not_fit_is_said():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 import pytest
 import torch
@@ -238,6 +239,35 @@ def test_flash_attention_agrees_with_sdpa(tmp_path: Path):
         ids = torch.arange(5, 15, device=policy.device).view(2, 5)
         found.append(policy.head(policy.hidden(ids, keep.to(policy.device)))[keep].float())
     assert (found[0] - found[1]).norm() < 2e-2 * found[0].norm()
+
+
+@pytest.mark.skipif(which("g++") is None, reason="torch.compile needs g++ on a CPU")
+def test_compiled_blocks_give_the_same_answers_and_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    slow = torch.nn.Module.compile  # without its C++: half a minute
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda block, **kinds: slow(block, backend="aot_eager", **kinds))
+    save_toy(tmp_path)
+    found = []
+    for is_compiled in (False, True):
+        model = Model(path=str(tmp_path), compile=is_compiled)
+        policy = load_policy(model, Lora(r=2, alpha=4, dropout=0.0), 0, torch.device("cpu"))
+        calls = [block._compiled_call_impl for block in policy.core.model.transformer["blocks"]]
+        assert all(call is not None for call in calls) is is_compiled
+        for i, p in enumerate(policy.trainable().values()):
+            torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(i))
+        out = policy.head(policy.hidden(torch.arange(5, 25).view(2, 10), None))
+        out.square().mean().backward()
+        found.append([out.detach(), *(p.grad for p in policy.trainable().values())])
+    for plain, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(plain, compiled, rtol=1e-4, atol=1e-5)
+
+
+def test_compiling_is_refused_where_it_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = Model(path=str(tmp_path), compile=True)
+    with pytest.raises(DopsdError, match=r"set model\.compile to false"):
+        load_policy(model, None, 0, shard=True)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DopsdError, match=r"model\.compile needs a C\+\+ compiler"):
+        check_kernels(model, torch.device("cpu"))
 
 
 def test_attention_left_to_the_machine_is_sdpa_without_a_gpu():

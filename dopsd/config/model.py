@@ -16,6 +16,7 @@ class Model(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     quantization: Literal["none", "nf4"] = "none"
     attention: Literal["auto", "sdpa", "flash_attention_2"] = "sdpa"
+    compile: bool = False  # torch.compile of the blocks
     prompt_style: Literal["compact", "instructions"] = "instructions"
 
     @model_validator(mode="after")

@@ -147,6 +147,8 @@ def load_policy(
 
     shard: in parts over the processes that were started together (sharding.py).
     """
+    if shard and model.compile:
+        raise DopsdError("launch.shard: a base in parts cannot be compiled; set model.compile to false")
     place = device or own_device()
     policy = LlmPolicy(load_base(model, place, on_host=shard), load_tokenizer(Path(model.path)), lora, seed)
     if shard:

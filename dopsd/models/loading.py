@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 from dopsd.errors import DopsdError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from dopsd.config import Model
 
 NEEDS = {"nf4": ("quantization", "bitsandbytes", "nf4"), "flash_attention_2": ("attention", "flash_attn", "gpu")}
+RECOMPILE_LIMIT = 32  # with and without gradients, adapters, padding, kept keys: more kinds of calls than torch's default 8
 
 
 def own_device() -> torch.device:
@@ -34,6 +36,8 @@ def check_kernels(model: Model, device: torch.device) -> None:
                 raise DopsdError(f"model.{key}: {value} needs {library}, which is not installed: pip install 'dopsd[{extra}]'")
             if device.type != "cuda":
                 raise DopsdError(f"model.{key}: {value} needs an NVIDIA GPU and there is none here; leave the key out")
+    if model.compile and device.type == "cpu" and not any(map(which, (os.environ.get("CXX", "g++"), "clang++"))):
+        raise DopsdError("model.compile needs a C++ compiler (g++) on a CPU and there is none here; leave the key out")
 
 
 def attention_of(model: Model, device: torch.device) -> str:
@@ -49,6 +53,15 @@ def resolved(model: Model) -> Model:
     if model.attention != "auto":
         return model
     return model.model_copy(update={"attention": attention_of(model, own_device())})
+
+
+def compile_blocks(model: PreTrainedModel) -> None:
+    """torch.compile for lengths and batch sizes of any kind; all blocks run what was compiled for the first."""
+    import torch
+
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+    for block in model.model.transformer["blocks"]:
+        block.compile(dynamic=True)
 
 
 def nf4() -> BitsAndBytesConfig:
@@ -70,8 +83,6 @@ def load_base(model: Model, device: torch.device, on_host: bool = False) -> PreT
 
     on_host: in main memory, to be computed with on the device later.
     """
-    import torch
-
     folder = Path(model.path)
     if not (folder / "config.json").is_file():
         raise DopsdError(
@@ -79,13 +90,13 @@ def load_base(model: Model, device: torch.device, on_host: bool = False) -> PreT
             "`dopsd pretrain` for the embedded base"
         )
     check_kernels(model, device)
-    if device.type == "cuda" and model.dtype == "bfloat16":
-        torch.set_float32_matmul_precision("high")  # adapters are float32: in plain float32 they would take a third of the time
     weights = read_weights(model, device, on_host)
     if model.quantization == "none":
         check_finite(weights.named_parameters(), folder)
     else:  # 4-bit codes are always finite
         check_finite(file_tensors(folder), folder)
+    if model.compile:
+        compile_blocks(weights)
     return weights.eval().requires_grad_(False)
 
 

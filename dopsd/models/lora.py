@@ -36,6 +36,9 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
 
     import torch
     from peft import LoraConfig, get_peft_model
+    from torch import nn
+
+    from dopsd.models.lowrank import LowRankLinear
 
     names = block_modules(model)
     unknown = sorted(set(lora.targets) - set(names))
@@ -48,6 +51,7 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
         target_modules=TARGETS.format("|".join(sorted(lora.targets))),
         base_model_name_or_path="base",
     )
+    config._register_custom_module({nn.Linear: LowRankLinear})  # peft's way in for other layers; saved files do not tell
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers has renamed
         torch.manual_seed(seed)
