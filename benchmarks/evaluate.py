@@ -1,7 +1,7 @@
 """Greedy evaluation: ours (length-sorted batches, head at the masked positions, stop at the end) against plain (batch 8).
 
 `python benchmarks/evaluate.py`: the embedded base on its validation puzzles, first the same answers, then the time; and
-LLaDA's vocabulary on 50 million parameters, a batch of 8, where 4 of the 128 steps are timed. On a GPU: `--shape 8b`.
+LLaDA's vocabulary on 50 million parameters, a batch of 8, where 2 of the 128 steps are timed. On a GPU: `--shape 8b`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dopsd.scoring import Asked
 from dopsd.tasks import load_task
 
 BATCH = 8  # as published
-ROWS, ROOM = 64, 64  # puzzles, and tokens for each: an answer takes 36
-FEW = 4  # steps timed at LLaDA's vocabulary: the first of a block, in which most positions need the head
+ROWS, ROOM = 32, 64  # puzzles, and tokens for each: an answer takes 36
+FEW = 2  # steps timed at LLaDA's vocabulary: the first of a block, in which most positions need the head
 
 
 def by_eights(policy: LlmPolicy, prompts: list[Tensor], decoding: Decoding) -> list[Tensor]:

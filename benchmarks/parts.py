@@ -1,8 +1,9 @@
 """What each saving is worth alone: the same rollouts, or update, with it and without it.
 
 `python benchmarks/parts.py [--shape embedded vocabulary]`: the head where it is needed against everywhere, a batch against one
-by one, noise in parts that a cache holds against all of it, micro-batches of several sizes, and with --compile
-torch.compile (after it has compiled). Fastest of a few calls, in turns; peak memory beyond what was held before.
+by one, noise in parts that a cache holds against all of it, adapters' products with the sum in them against peft's,
+micro-batches of several sizes, and with --compile model.compile (after it has compiled). Fastest of a few calls, in turns;
+peak memory beyond what was held before.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import torch
+from peft.tuners.lora import Linear
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -24,7 +25,8 @@ from update import in_parts, states_of
 from versus import Counted, Enough, Timed, measured
 
 from dopsd import sampling
-from dopsd.models.loading import own_device
+from dopsd.models.loading import compile_blocks, own_device
+from dopsd.models.lowrank import LowRankLinear
 from dopsd.sampling import Draw, denoise
 
 ROWS = {"embedded": 16, "vocabulary": 4, "8b": 16}
@@ -87,6 +89,8 @@ def savings(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], No
         "rollouts: head at masked positions": (sampler(shape, rows, FullHead(shape.policy)), ours),
         f"rollouts: {rows} at once": (sampler(shape, 1), ours),
         "rollouts: noise in parts": (all_noise(ours), ours),
+        "rollouts: adapters added in their product": (with_pefts_layers(ours), ours),
+        "update: adapters added in their product": (with_pefts_layers(update), update),
         "update: head at needed positions": (updater(shape, micro, FullHead(shape.policy)), update),
     }
     for size in sorted({1, 4, 14} - {micro}):
@@ -98,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"])
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--compile", action="store_true", help="torch.compile too; needs a C++ compiler or a GPU")
+    parser.add_argument("--compile", action="store_true", help="model.compile too; needs a C++ compiler or a GPU")
     a = parser.parse_args()
     for name in a.shape:
         shape = SHAPES[name](ROWS[name], own_device())
@@ -115,21 +119,38 @@ def main() -> None:
 
 
 def compiled(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
-    """The trunk through torch.compile; one call before anything is timed compiles it."""
-    policy, plain = shape.policy, shape.policy.core.model.forward
-    fast = torch.compile(plain, dynamic=True)
+    """model.compile; one call of each before anything is timed compiles."""
+    blocks = shape.policy.core.model.transformer["blocks"]
+    compile_blocks(shape.policy.core)
+    fast = [block._compiled_call_impl for block in blocks]
 
-    def through(forward: Callable[..., Tensor], work: Callable[[], None]) -> Callable[[], None]:
+    def switched(is_on: bool) -> None:
+        for block, call in zip(blocks, fast, strict=True):
+            block._compiled_call_impl = call if is_on else None
+
+    def through(work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            policy.core.model.forward = forward
+            switched(True)
             work()
-            policy.core.model.forward = plain
+            switched(False)
 
         return run
 
-    ours = sampler(shape, len(shape.prompts))
-    through(fast, ours)()
-    return {"rollouts: torch.compile": (ours, through(fast, ours))}
+    switched(False)
+    found = {"rollouts": sampler(shape, len(shape.prompts)), "update": updater(shape, shape.micro_batch)}
+    for work in found.values():
+        through(work)()
+    return {f"{name}: compiled": (work, through(work)) for name, work in found.items()}
+
+
+def with_pefts_layers(work: Callable[[], None]) -> Callable[[], None]:
+    """The adapters' sum as peft computes it: three passes over the outputs more."""
+
+    def run() -> None:
+        with mock.patch.object(LowRankLinear, "forward", Linear.forward):
+            work()
+
+    return run
 
 
 def _figures(without: Timed, own: Timed) -> list[str]:

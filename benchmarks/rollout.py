@@ -20,6 +20,7 @@ from dopsd.models import LlmPolicy
 from dopsd.sampling import Draw, _step, denoise
 
 ROWS, FEW = 16, 4  # of the batch; of LLaDA's vocabulary on a CPU
+WARM_UP = 2  # steps, where a whole rollout takes minutes
 LOGITS = 0.25  # largest difference of logits in bfloat16
 
 
@@ -87,13 +88,17 @@ def allowed_logits(policy: LlmPolicy, rows: Tensor, slots: Tensor) -> Tensor:
 def timed(shape: Shape, repeats: int) -> dict[str, Any]:
     draws = [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
 
-    def one(prompt: Tensor) -> None:
-        first_steps(shape, lambda policy: plain.generate(policy, prompt[None], shape.sampling))
+    def one(prompt: Tensor, timed: Shape = shape) -> None:
+        first_steps(timed, lambda policy: plain.generate(policy, prompt[None], shape.sampling))
 
+    def all_at_once(timed: Shape = shape) -> None:
+        first_steps(timed, lambda policy: denoise(policy, draws, shape.sampling))
+
+    few = replace(shape, steps=WARM_UP) if shape.steps else shape
     alone = 1 if shape.steps else len(draws)  # of a slow shape, one prompt stands for all: plain takes them one by one
     steps = shape.steps or shape.sampling.steps
-    theirs = Side(lambda: [one(prompt) for prompt in shape.prompts[:alone]], alone / len(draws))
-    ours = Side(lambda: first_steps(shape, lambda policy: denoise(policy, draws, shape.sampling)))
+    theirs = Side(lambda: [one(p) for p in shape.prompts[:alone]], alone / len(draws), lambda: one(shape.prompts[0], few))
+    ours = Side(all_at_once, warm_up=lambda: all_at_once(few))
     flops = len(draws) * steps * shape.flops.forward(len(shape.prompts[0]) + shape.sampling.gen_length)
     found = duel(shape, theirs, ours, flops, repeats)
     tokens = len(draws) * steps * shape.sampling.gen_length / shape.sampling.steps
