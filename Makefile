@@ -31,6 +31,7 @@ bench: install
 	@mkdir -p reports/bench
 	python benchmarks/rollout.py --repeats 3 --out reports/bench/rollout.json
 	python benchmarks/update.py --repeats 3 --out reports/bench/update.json
+	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
 
 integration: install

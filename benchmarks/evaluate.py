@@ -12,6 +12,7 @@ from typing import Any
 
 import plain
 import torch
+from rollout import same_in_half_precision
 from shapes import Shape
 from torch import Tensor
 from versus import Side, arguments, duel, each_shape, first_steps, report
@@ -67,7 +68,8 @@ def timed(shape: Shape, repeats: int, stops: bool) -> dict[str, Any]:
     theirs = Side(lambda: first_steps(shape, lambda policy: by_eights(policy, shape.prompts, greedy)))
     mine = Side(lambda: first_steps(shape, lambda policy: ours(policy, shape.prompts, decoded)))
     flops = _rows(shape, mine) * shape.flops.forward(len(shape.prompts[0]) + greedy.gen_length)
-    found = duel(shape, theirs, mine, flops, repeats)
+    tokens = len(shape.prompts) * steps * greedy.gen_length / greedy.steps
+    found = duel(shape, theirs, mine, flops, tokens, repeats)
     return {"answers": len(shape.prompts), "stop_after_eos": stops, "steps_timed": steps} | asdict(found)
 
 
@@ -100,7 +102,8 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     for shape in each_shape(a, BATCH):
         if shape.name != "embedded":
-            check = {"same_answers": same(cut(shape.short))} if shape.is_exact else {}
+            exact = shape.is_exact
+            check: dict[str, Any] = {"same_answers": same(cut(shape.short))} if exact else same_in_half_precision(shape)
             few = replace(shape, steps=FEW if shape.steps else None)
             found[shape.name] = {"checked": check, "timed": timed(few, min(a.repeats, 3), False)}
             continue

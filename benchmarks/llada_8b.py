@@ -1,13 +1,15 @@
 """LLaDA-8B's shape with random bfloat16 weights: one batch of rollouts and one d-OPSD trajectory in both presets.
 
 `python benchmarks/llada_8b.py` on a GPU prints seconds, peak memory and model-FLOP utilisation against the matmul rate
-measured in the same run, as a table and as JSON (--out). `--toy` runs the same on a CPU in seconds, to check the script.
+measured in the same run, as JSON. `--toy` runs the same on a CPU in seconds, to check the script. Micro-batches are `auto` and
+fill the card; `--set train.micro_batch_states=8` says what an update needs at least.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -137,7 +139,7 @@ def main() -> None:
         found[preset] = {"made": {"seconds": seconds, "peak_gb": peak}, "rollouts": rolled}
         found[preset]["trajectory"] = trajectory(bench, sampled[0])
         del policy, bench
-    print(json.dumps(found, indent=1))
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
     if a.out:
         a.out.write_text(json.dumps(found, indent=1) + "\n")
 

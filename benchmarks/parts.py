@@ -34,7 +34,7 @@ ALL = 2**62
 
 
 class FullHead:
-    """A policy that computes the head at every position, as well as where it is asked to."""
+    """A policy that computes the head at every position, as well as where it is asked to; nothing is kept of it."""
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
@@ -144,7 +144,7 @@ def compiled(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], N
 
 
 def with_pefts_layers(work: Callable[[], None]) -> Callable[[], None]:
-    """The adapters' sum as peft computes it: three passes over the outputs more."""
+    """The adapters' sum as peft computes it: three passes over the outputs more, and of a bfloat16 model in float32."""
 
     def run() -> None:
         with mock.patch.object(LowRankLinear, "forward", Linear.forward):

@@ -91,8 +91,8 @@ def random_policy(config: LladaConfig, lora: Lora, device: torch.device, dtype: 
     return moved(policy)
 
 
-def moved(policy: LlmPolicy, std: float = 0.01) -> LlmPolicy:
-    """As after some training: the adapter's B away from zero, so that student and teacher differ."""
+def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
+    """As after much training: the adapter's B so far from zero that a loss is more than its rounding."""
     generator = torch.Generator().manual_seed(1)
     for name, p in policy.trainable().items():
         if "lora_B" in name:
@@ -109,7 +109,7 @@ def random_prompts(policy: LlmPolicy, rows: int, length: int, least: int, most: 
 def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
     """The trained small base in float32, with the settings of params.yaml."""
     params: Params = load_params(Path("params.yaml"))
-    policy = moved(load_policy(params.model, params.train.lora, 0, device), 0.05)
+    policy = moved(load_policy(params.model, params.train.lora, 0, device))
     prompts = random_prompts(policy, rows, 17, 6, 90)
     rate = matmul_rate(device, torch.float32, 1024)
     flops = Flops(policy.core.config, lora_parameters(policy.core.config, params))

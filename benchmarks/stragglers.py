@@ -22,11 +22,21 @@ from rich.table import Table
 from torch import Tensor
 
 from dopsd import profiles
+from dopsd.attempts import PassK, wave_width
+from dopsd.types import Alone
 
 ATTEMPTS = 8
 ACCURACY = {"gsm8k": 0.773, "math500": 0.324, "countdown": 0.195}  # of LLaDA-8B-Instruct at length 256, published generations
 ROLLOUT, TRAJECTORY = 0.83, 0.0266 * 112  # PFLOP: 128 forwards; 112 states with layer checkpointing
 COLLECTS = 200
+PASS_K = PassK(ATTEMPTS, 0.9, 0.9, stop_at_first_correct=True)
+
+
+class Everyone(Alone):
+    """Processes that are counted together."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
 
 
 @dataclass(frozen=True)
@@ -75,9 +85,9 @@ def efficiency(first: Tensor, schedule: str) -> float:
         return useful / (ranks * busy.sum().item())
     elapsed = 0.0
     for one in first.view(collects, -1):
-        done = 0
-        while done < ATTEMPTS and (waiting := int((one > done).sum())):
-            width = min(ATTEMPTS - done, max(1, ranks // waiting)) if schedule == "ahead" else 1
+        done, everyone = 0, Everyone(ranks)
+        while (waiting := int((one > done).sum())) and (width := wave_width(everyone, PASS_K, done, waiting)):
+            width = width if schedule == "ahead" else 1
             elapsed += ROLLOUT * -(-waiting * width // ranks)
             done += width
         elapsed += TRAJECTORY * int((one <= ATTEMPTS).sum()) / ranks  # states are shared to within one

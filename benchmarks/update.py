@@ -87,10 +87,11 @@ def _norm(tensors: list[Tensor]) -> float:
 def timed(shape: Shape, repeats: int) -> dict[str, Any]:
     method, states = states_of(shape)
     few = next(states.split(2))
-    flops = len(states) * shape.flops.state(len(shape.prompts[0]) + shape.sampling.gen_length, is_checkpointed=False)
+    length = len(shape.prompts[0]) + shape.sampling.gen_length
+    flops = len(states) * shape.flops.state(length, is_checkpointed=False)
     theirs = Side(lambda: at_once(shape, states), warm_up=lambda: at_once(shape, few))
     ours = Side(lambda: in_parts(shape, method, states), warm_up=lambda: in_parts(shape, method, few))
-    found = duel(shape, theirs, ours, flops, repeats)
+    found = duel(shape, theirs, ours, flops, len(states) * length, repeats)
     for p in shape.policy.trainable().values():
         p.grad = None
     return {"states": len(states), "micro_batch": shape.micro_batch} | asdict(found)

@@ -11,7 +11,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,8 @@ class Duel:
     plain_peak_mb: float
     ours_peak_mb: float
     repeats: int
+    plain_tokens_per_second: float  # committed by rollouts, read by updates
+    ours_tokens_per_second: float
     plain_tflops: float  # useful work: the model's forwards and backwards, without a head's logits that nobody reads
     ours_tflops: float
     ours_utilisation: float  # of the matmul rate measured in the same process
@@ -104,8 +106,8 @@ class Side:
     warm_up: Callable[[], Any] | None = None  # less of the same, where a whole call would take minutes
 
 
-def duel(shape: Shape, plain: Side, ours: Side, flops: float, repeats: int) -> Duel:
-    """A warm-up each, then plain and ours in turns, so that a machine that slows down slows both. flops: of ours."""
+def duel(shape: Shape, plain: Side, ours: Side, flops: float, tokens: float, repeats: int) -> Duel:
+    """A warm-up each, then plain and ours in turns, so that a machine that slows down slows both. flops, tokens: of ours."""
     device = shape.policy.device
     for side in (plain, ours):
         (side.warm_up or side.work)()
@@ -116,13 +118,14 @@ def duel(shape: Shape, plain: Side, ours: Side, flops: float, repeats: int) -> D
     peaks = [max(side.peak for side in sides) / 2**20 for sides in zip(*rounds, strict=True)]
     rates = [flops / seconds / 1e12 for seconds in (theirs, mine)]
     utilisation = rates[1] * 1e12 / shape.ceiling
-    return Duel(theirs, mine, statistics.median(ratios), ratios[0], ratios[-1], *peaks, repeats, *rates, utilisation)
+    speeds = [tokens / seconds for seconds in (theirs, mine)]
+    return Duel(theirs, mine, statistics.median(ratios), ratios[0], ratios[-1], *peaks, repeats, *speeds, *rates, utilisation)
 
 
-def arguments(text: str) -> argparse.Namespace:
+def arguments(text: str, shapes: Sequence[str] = ("embedded", "vocabulary")) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"])
+    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=list(shapes))
     parser.add_argument("--toy", action="store_true", help="a small model instead of shape 8b: to try the script on a CPU")
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     return parser.parse_args()
@@ -139,12 +142,13 @@ def report(found: dict[str, dict[str, Any]], out: Path | None) -> None:
     device = own_device()
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     machine = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
-    columns = ("ratio", "plain_seconds", "ours_seconds", "plain_peak_mb", "ours_peak_mb", "ours_utilisation")
+    columns = ("ratio", "plain_seconds", "ours_seconds", "plain_peak_mb", "ours_peak_mb", "ours_tokens_per_second")
+    columns += ("ours_tflops", "ours_utilisation")
     table = Table(*("shape", *(column.replace("_", " ") for column in columns)), box=SIMPLE)
     for shape, figures in found.items():
         timed = figures["timed"]
         table.add_row(shape, *(f"{timed[column]:.3g}" for column in columns))
-    Console(width=110).print(table)
+    Console(width=130).print(table)
     text = json.dumps({"machine": machine} | found, indent=1)
     sys.stdout.write(text + "\n")
     if out:

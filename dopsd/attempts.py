@@ -42,7 +42,7 @@ def attempts(
     """
     found: dict[str, list[Rollout]] = {problem.id: [] for problem, _ in prompts}
     waiting, first = list(prompts), 0
-    while width := _width(policy.peers, pass_k, first, len(waiting)):
+    while width := wave_width(policy.peers, pass_k, first, len(waiting)):
         wave = range(first, first + width)
         first += width
         at = replace(decoding, temperature=pass_k.retry_temperature if wave[0] else pass_k.first_temperature)
@@ -54,7 +54,7 @@ def attempts(
     return found
 
 
-def _width(peers: Peers, pass_k: PassK, first: int, waiting: int) -> int:
+def wave_width(peers: Peers, pass_k: PassK, first: int, waiting: int) -> int:
     """How many attempts, from `first` on, to make together at each problem that waits; 0: no more.
 
     Where fewer problems wait, in all processes, than there are processes, several attempts at each are made ahead: those
@@ -99,18 +99,21 @@ def denoise_all(
 ) -> list[Rollout]:
     """Any number of draws, in batches of similar prompt length; rollouts come back in the order of the draws.
 
-    Where memory runs out batches are halved, once: with masked padding no row depends on the others.
+    Where a GPU's memory runs out batches are halved, once: with masked padding no row depends on the others.
     """
     one = denoise if decoding.threshold is None and decoding.cache == "none" else denoise_approximately
     order = sorted(range(len(draws)), key=lambda i: len(draws[i].prompt_ids))
     done: dict[int, Rollout] = {}
-    size, can_halve = decoding.batch_size, decoding.mask_padding and not policy.is_locked
+    known = policy.rows_that_fit.get(decoding.gen_length)
+    size = min(decoding.batch_size, known or decoding.batch_size)
+    can_halve = decoding.mask_padding and not policy.is_locked and known is None
     while left := order[len(done) :]:
         part = left[:size]
         batch = [draws[i] for i in part]
         found = _if_it_fits(one, policy, batch, decoding) if can_halve and len(part) > 1 else one(policy, batch, decoding)
         if found is None:
             size, can_halve = -(-len(part) // 2), False
+            policy.rows_that_fit[decoding.gen_length] = size
             say(f"{len(part)} rollouts at once did not fit into memory: from here on {size}; set a smaller batch_size")
             continue
         done.update(zip(part, found, strict=True))

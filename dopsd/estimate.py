@@ -128,7 +128,7 @@ def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     linear /= params.launch.processes if params.launch.shard else 1
     weights = linear * shape.block_parameters + 2 * (shape.parameters - shape.block_parameters)
     tokens = t.states_at_once * length
-    layer = EAGER_BYTES + ADAPTER_BYTES
+    layer = EAGER_BYTES + (ADAPTER_BYTES if t.lora.dropout else 0)
     kept = KEPT_BYTES * c.n_layers + layer if t.gradient_checkpointing else layer * c.n_layers
     training = tokens * c.d_model * kept + t.states_at_once * params.sampling.block_length * c.embedding_size * 10
     sampling = min(HEAD_ENTRIES, params.sampling.batch_size * params.sampling.block_length * c.embedding_size) * 30

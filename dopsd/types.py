@@ -152,6 +152,7 @@ class Policy(Protocol):
 
     peers: Peers
     device: Any  # where its weights are, and prompts go
+    rows_that_fit: dict[int, int]  # sequences at once that were found to fit into memory, by the tokens of an answer
     is_locked: bool  # whether all processes must make every forward together, each with an input of its own
     mask_id: int
     eos_id: int

@@ -22,6 +22,7 @@ class FakePolicy:
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []
         self.peers, self.device, self.is_locked = Alone(), torch.device("cpu"), False
+        self.rows_that_fit: dict[int, int] = {}
         self.head_rows = 0
 
     def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor:

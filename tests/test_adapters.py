@@ -117,6 +117,18 @@ def test_in_bfloat16_it_rounds_away_no_more_of_a_change_than_peft(size: float):
     assert error < 1.01 * theirs and abs(share - their_share) < 0.01
 
 
+def test_in_bfloat16_gradients_of_an_adapter_are_those_of_float32_but_for_rounding():
+    x, weight = torch.randn(64, 48).bfloat16(), torch.randn(64, 32).bfloat16()
+    found = []
+    for dtype in (torch.bfloat16, torch.float32):
+        layer, given = adapted(True, dtype), x.to(dtype).requires_grad_()
+        (layer(given) * weight.to(dtype)).sum().backward()
+        found.append([p.grad for p in layer.parameters() if p.requires_grad])
+        assert all(grad.dtype == torch.float32 for grad in found[-1])
+    for half, exact in zip(*found, strict=True):
+        assert 0 < (half - exact).norm() < 1e-2 * exact.norm()
+
+
 def test_lora_settings_are_read_back_from_a_checkpoint(base: Path, tmp_path: Path):
     settings = Lora(r=3, alpha=7, dropout=0.25, targets=["ff_out", "k_proj", "q_proj"])
     folder = saved(trained(base, lora=settings), tmp_path / "adapter")

@@ -115,6 +115,8 @@ def test_what_is_approximate_is_named_and_selects_nothing(project):
         Params.model_validate(raw)
     raw["evaluate"]["protocols"]["greedy"] |= {"threshold": None, "cache": "dual"}
     raw["evaluate"]["protocols"] = {"exact": {}, "fast": raw["evaluate"]["protocols"]["greedy"]}
-    raw["select"]["protocol"], raw["model"]["attention"] = "exact", "auto"
-    with pytest.raises(ValueError, match=r"evaluate\.protocols\.fast\.cache needs model\.attention sdpa"):
-        Params.model_validate(raw)
+    raw["select"]["protocol"] = "exact"
+    for key, value in (("attention", "auto"), ("compile", True)):
+        raw["model"] |= {"attention": "sdpa", "compile": False, key: value}
+        with pytest.raises(ValueError, match=r"protocols\.fast\.cache needs model\.attention sdpa, and model\.compile false"):
+            Params.model_validate(raw)

@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import evaluate
 import rollout
+import trajectory
 import update
 from shapes import CHUNK, Shape, embedded, vocabulary
 
@@ -34,6 +35,11 @@ def test_loss_and_gradients_of_an_update_are_plains_within_1e5(shape: Shape):
 
 def test_greedy_answers_are_plains_stopped_at_their_end_or_not(shape: Shape):
     assert evaluate.same(evaluate.cut(evaluate.asked(shape, 5))) == 5
+
+
+def test_attempts_in_waves_are_those_that_plain_makes_one_after_the_other(shape: Shape):
+    many = embedded(12, torch.device("cpu"))
+    assert trajectory.same(many) > len(many.prompts)
 
 
 def test_the_check_sees_a_gradient_that_is_off(shape: Shape, monkeypatch: pytest.MonkeyPatch):

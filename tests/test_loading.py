@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import pytest
 import torch
@@ -243,31 +246,42 @@ def test_flash_attention_agrees_with_sdpa(tmp_path: Path):
 
 @pytest.mark.skipif(which("g++") is None, reason="torch.compile needs g++ on a CPU")
 def test_compiled_blocks_give_the_same_answers_and_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    slow = torch.nn.Module.compile  # without its C++: half a minute
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda block, **kinds: slow(block, backend="aot_eager", **kinds))
+    graphs: list[int] = []
+
+    def traced(graph: torch.fx.GraphModule, given: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(len(given))
+        return graph.forward  # without its C++, which would take half a minute
+
+    slow = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda block, **kinds: slow(block, backend=traced, **kinds))
     save_toy(tmp_path)
-    found = []
+    found, ids = [], torch.arange(5, 25).view(2, 10)
+    keep = torch.tensor([[False] * 3 + [True] * 7, [True] * 10])
     for is_compiled in (False, True):
         model = Model(path=str(tmp_path), compile=is_compiled)
         policy = load_policy(model, Lora(r=2, alpha=4, dropout=0.0), 0, torch.device("cpu"))
-        calls = [block._compiled_call_impl for block in policy.core.model.transformer["blocks"]]
-        assert all(call is not None for call in calls) is is_compiled
         for i, p in enumerate(policy.trainable().values()):
             torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(i))
-        out = policy.head(policy.hidden(torch.arange(5, 25).view(2, 10), None))
+        with torch.no_grad(), policy.reference():
+            plain = policy.hidden(ids, keep)
+        with torch.no_grad():
+            sampled = policy.hidden(ids, keep)[keep]
+        policy.use_gradient_checkpointing()
+        out = policy.hidden(ids, None)
         out.square().mean().backward()
-        found.append([out.detach(), *(p.grad for p in policy.trainable().values())])
-    for plain, compiled in zip(*found, strict=True):
-        torch.testing.assert_close(plain, compiled, rtol=1e-4, atol=1e-5)
+        found.append([plain[keep], sampled, out.detach(), *(p.grad for p in policy.trainable().values())])
+        assert bool(graphs) is is_compiled
+    assert len(graphs) < 2 * 4  # two blocks, four kinds of calls: some were shared
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(eager, compiled, rtol=1e-4, atol=1e-5)
 
 
 def test_compiling_is_refused_where_it_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = Model(path=str(tmp_path), compile=True)
-    with pytest.raises(DopsdError, match=r"set model\.compile to false"):
-        load_policy(model, None, 0, shard=True)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(DopsdError, match=r"model\.compile needs a C\+\+ compiler"):
-        check_kernels(model, torch.device("cpu"))
+    for device, compiler in (("cpu", "g++"), ("cuda", "gcc")):
+        with pytest.raises(DopsdError, match=rf"needs a compiler, and {re.escape(compiler)} is not here"):
+            check_kernels(model, torch.device(device))
 
 
 def test_attention_left_to_the_machine_is_sdpa_without_a_gpu():

@@ -70,11 +70,11 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
 
 
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
-    """Uneven work again, of forwards too: whoever has none takes part in the other's."""
+    """Uneven work again, of forwards too: whoever has none takes part in the other's. Its activations are computed again."""
     settings = {"train__prompts_per_collect": 2, "method__d_opsd__keep_threshold": 0.5, "method__d_opsd__attempts": 2}
     write_params(**settings, train__micro_batch_states=1)
     whole, found = gradients_of(2, "whole.safetensors")
-    write_params(**settings, train__micro_batch_states=1, launch__shard=True)
+    write_params(**settings, train__micro_batch_states=1, launch__shard=True, train__gradient_checkpointing=True)
     parts, same = gradients_of(2, "parts.safetensors")
     assert any(len(set(sizes)) > 1 for sizes in same["states"])  # one rank makes a pass more
     assert found == same | {"sharded": False} and same["sharded"]
@@ -100,6 +100,9 @@ def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
     write_params(launch__shard=True, matrix__methods=["vrpo"])
     assert main(["check"]) == 2
     assert "launch.shard: vrpo makes more forwards for some batches than for others" in capsys.readouterr().err
+    write_params(launch__shard=True, model__compile=True)
+    assert main(["check"]) == 2
+    assert "launch.shard: needs model.quantization none, compile false" in capsys.readouterr().err
     write_params(launch__shard=True)
     accelerator = SimpleNamespace(num_processes=2, process_index=0, is_main_process=True)
     with pytest.raises(DopsdError, match="vrpo makes more forwards"):  # named on the command line, not in the matrix

@@ -201,8 +201,8 @@ class Params(Section):
         if words := self.evaluate.protocols[self.select.protocol].approximations:
             raise ValueError(f"select.protocol {self.select.protocol!r} is approximate ({', '.join(words)})")
         cached = [name for name, protocol in self.evaluate.protocols.items() if protocol.cache != "none"]
-        if cached and self.model.attention != "sdpa":
-            raise ValueError(f"evaluate.protocols.{cached[0]}.cache needs model.attention sdpa")
+        if cached and (self.model.attention != "sdpa" or self.model.compile):
+            raise ValueError(f"evaluate.protocols.{cached[0]}.cache needs model.attention sdpa, and model.compile false")
         for name, config in vars(self.method).items():
             self._check_states(f"method.{name}", config)
         asked = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
@@ -220,8 +220,8 @@ class Params(Section):
 
     def _check_shard(self) -> None:
         """In parts over processes, all of them must make the same forwards, of weights as they are in the file."""
-        if self.model.quantization != "none" or self.model.attention == "auto":
-            raise ValueError("launch.shard: needs model.quantization none, and model.attention sdpa or flash_attention_2")
+        if self.model.quantization != "none" or self.model.attention == "auto" or self.model.compile:
+            raise ValueError("launch.shard: needs model.quantization none, compile false, attention sdpa or flash_attention_2")
         merged = [name for name, protocol in self.evaluate.protocols.items() if protocol.merged]
         if merged:
             raise ValueError(f"launch.shard: evaluate.protocols.{merged[0]}.merged cannot be computed from parts")

@@ -43,6 +43,7 @@ class LlmPolicy:
         self.banned_ids = banned_ids(tokenizer, model.config)
         self.is_merged = False
         self.peers: Peers = Alone()
+        self.rows_that_fit: dict[int, int] = {}
         self.steps = Steps()
         self.core.eval()  # the adapter's layers come in training mode: their dropout would make every answer a draw
 
@@ -147,8 +148,6 @@ def load_policy(
 
     shard: in parts over the processes that were started together (sharding.py).
     """
-    if shard and model.compile:
-        raise DopsdError("launch.shard: a base in parts cannot be compiled; set model.compile to false")
     place = device or own_device()
     policy = LlmPolicy(load_base(model, place, on_host=shard), load_tokenizer(Path(model.path)), lora, seed)
     if shard:

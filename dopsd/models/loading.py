@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dopsd.config import Model
 
 NEEDS = {"nf4": ("quantization", "bitsandbytes", "nf4"), "flash_attention_2": ("attention", "flash_attn", "gpu")}
-RECOMPILE_LIMIT = 32  # with and without gradients, adapters, padding, kept keys: more kinds of calls than torch's default 8
+RECOMPILE_LIMIT = 32  # torch's 8 are too few for gradients, adapters, padding, one row or many, with and without
 
 
 def own_device() -> torch.device:
@@ -36,8 +36,9 @@ def check_kernels(model: Model, device: torch.device) -> None:
                 raise DopsdError(f"model.{key}: {value} needs {library}, which is not installed: pip install 'dopsd[{extra}]'")
             if device.type != "cuda":
                 raise DopsdError(f"model.{key}: {value} needs an NVIDIA GPU and there is none here; leave the key out")
-    if model.compile and device.type == "cpu" and not any(map(which, (os.environ.get("CXX", "g++"), "clang++"))):
-        raise DopsdError("model.compile needs a C++ compiler (g++) on a CPU and there is none here; leave the key out")
+    compiler = os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
+    if model.compile and which(compiler) is None:
+        raise DopsdError(f"model.compile needs a compiler, and {compiler} is not here; install it or leave the key out")
 
 
 def attention_of(model: Model, device: torch.device) -> str:
