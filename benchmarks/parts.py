@@ -102,10 +102,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"])
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--toy", action="store_true", help="a small model instead of shape 8b: to try the script on a CPU")
     parser.add_argument("--compile", action="store_true", help="model.compile too; needs a C++ compiler or a GPU")
     a = parser.parse_args()
     for name in a.shape:
-        shape = SHAPES[name](ROWS[name], own_device())
+        shape = SHAPES[name](ROWS[name], own_device(), a.toy)
         shape = replace(shape, prompts=shape.prompts[: ROWS[name]], steps=4 if name == "vocabulary" else shape.steps)
         table = Table(name, "without, s", "with, s", "times faster", "without, MB", "with, MB", box=SIMPLE)
         pairs = savings(shape)
