@@ -1,7 +1,7 @@
 """LLaDA-8B's shape with random bfloat16 weights: one batch of rollouts and one d-OPSD trajectory in both presets.
 
 `python benchmarks/llada_8b.py` on a GPU prints seconds, peak memory and model-FLOP utilisation against the matmul rate
-measured in the same run, as JSON. `--toy` runs the same on a CPU in seconds, to check the script. Micro-batches are `auto` and
+measured in the same run, as JSON. `--toy` runs the same on a CPU in minutes, to check the script. Micro-batches are `auto` and
 fill the card; `--set train.micro_batch_states=8` says what an update needs at least.
 """
 
@@ -26,6 +26,7 @@ from dopsd.estimate import Shape, lora_parameters
 from dopsd.methods import load_method
 from dopsd.models import LlmPolicy
 from dopsd.models.llada import LladaConfig
+from dopsd.models.loading import compile_blocks
 from dopsd.params import checked
 from dopsd.rehearse import SHAPE as TOY
 from dopsd.sampling import Draw, denoise
@@ -134,6 +135,8 @@ def main() -> None:
         (policy, seconds, peak) = timed(
             device, lambda p=params, c=config: random_policy(c, p.train.lora, device, torch.bfloat16)
         )
+        if params.model.compile:
+            compile_blocks(policy.core)
         bench = Bench(params, policy, Shape(config, lora_parameters(config, params)), ceiling)
         sampled, rolled = rollouts(bench, 2 if a.toy else a.rows)
         found[preset] = {"made": {"seconds": seconds, "peak_gb": peak}, "rollouts": rolled}
