@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 ADAPTER = "adapter_model.safetensors"
+REPLACED = ".old"  # suffix of a checkpoint while a newer one of the same update takes its place
 KEPT_RESUMABLE = 2  # folders that keep the optimizer: at 8B it is 2 GB a folder
 
 
@@ -67,6 +68,9 @@ def fsync_rename(source: Path, target: Path) -> None:
         os.fsync(handle)
         os.close(handle)
     source.rename(target)
+    handle = os.open(target.parent, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
 
 
 def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
@@ -93,9 +97,22 @@ def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
 def seal(half: Path, final: Path) -> None:
     """Finish a checkpoint written in `half`: digests of its files, onto the disk, then its name."""
     write_json(half / "digests.json", {p.name: sha256(p) for p in sorted(half.iterdir()) if p.name != "digests.json"})
+    replaced = final.with_suffix(REPLACED)
     if final.exists():
-        shutil.rmtree(final)
+        final.rename(replaced)
     fsync_rename(half, final)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def finish_replacements(scratch: Path) -> None:
+    """Put back a checkpoint whose replacement a kill cut short; remove what is half-written or replaced."""
+    for replaced in scratch.glob(f"step-??????{REPLACED}"):
+        if replaced.with_suffix("").exists():
+            shutil.rmtree(replaced)
+        else:
+            replaced.rename(replaced.with_suffix(""))
+    for half in scratch.glob("step-??????.tmp"):
+        shutil.rmtree(half)
 
 
 def prune(scratch: Path) -> None:

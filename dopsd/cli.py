@@ -13,9 +13,9 @@ from pathlib import Path
 from dopsd.arguments import MEASURED, ONLINE, PARALLEL, STAGES, build_parser
 from dopsd.config import BETWEEN, Params
 from dopsd.errors import TEMPORARY, DopsdError
-from dopsd.launch import end_with_launcher, is_started, launch
+from dopsd.launch import accept_signals, end_with_parent, is_started, launch
 from dopsd.params import load_params, missing_files
-from dopsd.progress import say
+from dopsd.progress import outlive_readers, say
 
 MISTAKES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 SMALLER = (
@@ -158,10 +158,14 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    end_with_launcher()
+    if argv is None:
+        outlive_readers()
+        accept_signals()
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = build_parser().parse_args(words)
     arguments.command = arguments.command.replace("-", "_")
+    if arguments.command in STAGES:
+        end_with_parent()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.command not in ONLINE:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")

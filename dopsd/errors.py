@@ -3,6 +3,17 @@
 TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: a network or a disk failed, and the same command may do better later
 
 
+class StopRequested(Exception):
+    """Training must stop before its next forward, and save.
+
+    `is_agreed`: every process of the run raises it at the same point; otherwise the others still have to be told.
+    """
+
+    def __init__(self, is_agreed: bool) -> None:
+        super().__init__("stop requested")
+        self.is_agreed = is_agreed
+
+
 class DopsdError(Exception):
     """Something the user can mend: names the key, file or row, what was expected and what to do.
 

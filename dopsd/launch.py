@@ -8,11 +8,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 
 from dopsd.errors import DopsdError
 
 LAUNCHER = "DOPSD_LAUNCHER"  # in the environment of the processes that were launched here
+DVC_STAGE = "DVC_STAGE"  # in the environment of what DVC runs
 SAVING = 1800  # seconds
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
@@ -24,10 +27,16 @@ def check_gpus(processes: int) -> None:
         raise DopsdError(f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set it to as many")
 
 
-def end_with_launcher() -> None:
-    """Where the launcher is killed, its processes get SIGTERM: they save, and do not hold their GPUs."""
-    if LAUNCHER in os.environ and sys.platform == "linux":
+def end_with_parent() -> None:
+    """Where a launcher or DVC is killed, the processes that it started get SIGTERM: they save, and do not hold their GPUs."""
+    if (LAUNCHER in os.environ or DVC_STAGE in os.environ) and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def accept_signals() -> None:
+    """Let SIGTERM end this process, though whoever started DVC made DVC, and so this process, ignore it."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def is_started() -> bool:
@@ -38,7 +47,7 @@ def is_started() -> bool:
 def launch(processes: int, words: Sequence[str]) -> int:
     """Run `dopsd <words>` in so many processes; the exit status of the first that failed, else 0.
 
-    A signal to this process goes to all of them; they have SAVING seconds to finish an update and save. They end with it.
+    The first signal to this process goes to all of them; they have SAVING seconds to save. They end with it.
     """
     check_gpus(processes)
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -49,7 +58,8 @@ def launch(processes: int, words: Sequence[str]) -> int:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the process that failed has said why
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     os.environ[LAUNCHER] = str(os.getpid())
-    newer = {"shutdown_timeout": SAVING} if "shutdown_timeout" in LaunchConfig.__dataclass_fields__ else {}
+    wished = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
+    newer = {name: value for name, value in wished.items() if name in LaunchConfig.__dataclass_fields__}
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -61,10 +71,23 @@ def launch(processes: int, words: Sequence[str]) -> int:
         monitor_interval=0.5,
         **newer,
     )
+    is_stopping = False
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal is_stopping
+        if not is_stopping:  # a second one would end the wait for those that save
+            is_stopping = True
+            raise SignalException(f"signal {number}", signal.Signals(number))
+
+    replaced = {number: signal.signal(number, stop) for number in FORWARDED}
     try:
         elastic_launch(config, sys.executable)("-m", "dopsd", *words)
     except ChildFailedError as error:
-        return error.get_first_failure()[1].exitcode
+        status = error.get_first_failure()[1].exitcode
+        return status if status >= 0 else 128 - status
     except SignalException as error:
         return 128 + int(error.sigval)
+    finally:
+        for number, handler in replaced.items():
+            signal.signal(number, handler)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -20,6 +21,24 @@ PLAIN_EVERY = 10.0  # seconds between plain lines
 
 def is_main_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
+
+
+class LastingFile(io.FileIO):
+    """A file whose reader may go away and whose disk may be full: what cannot be written is dropped."""
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(data) or 0
+        return len(data)
+
+
+def outlive_readers() -> None:
+    """Let no error of standard output or standard error end the work of this process."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        with contextlib.suppress(OSError):  # closed from the start
+            binary = io.BufferedWriter(LastingFile(number, "w", closefd=False))
+            stream = io.TextIOWrapper(binary, errors="backslashreplace", line_buffering=True)
+            setattr(sys, name, stream)
 
 
 def say(text: str) -> None:

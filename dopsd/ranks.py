@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dopsd.errors import DopsdError
+from dopsd.errors import DopsdError, StopRequested
 from dopsd.keyed import text_key
 from dopsd.types import Problem, Sums
 
@@ -51,12 +51,24 @@ class Together:
         self.steps = steps
 
     def everyone(self, items: list[Any]) -> list[Any]:
+        """The lists of all processes as one. Raises StopRequested, in all of them, if one of them must stop."""
+        if self.size > 1:
+            self.steps.join()
+        parts = self._exchange(self.steps.should_stop(), items)
+        if any(is_stopping for is_stopping, _ in parts):
+            raise StopRequested(is_agreed=True)
+        return [item for _, part in parts for item in part]
+
+    def announce_stop(self) -> None:
+        """Answer the others' next `everyone` with a stop: this process has left its collect or its gradients."""
+        self._exchange(True, [])
+
+    def _exchange(self, is_stopping: bool, items: list[Any]) -> list[tuple[bool, list[Any]]]:
         if self.size == 1:
-            return items
-        self.steps.join()
+            return [(is_stopping, items)]
         from accelerate.utils import gather_object
 
-        return gather_object(items)
+        return gather_object([(is_stopping, items)])
 
 
 class Order:

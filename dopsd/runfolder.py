@@ -1,4 +1,4 @@
-"""The folder of one training run: its log, its checkpoints, its resume, and how it ends when it is interrupted."""
+"""The folder of one training run: its log, its checkpoints and its resume."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import errno
 import fcntl
 import json
 import shutil
-import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -30,34 +29,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-class Interrupts:
-    """SIGINT and SIGTERM let the update finish; the loop saves, then leaves with 130 or 143."""
-
-    def __enter__(self) -> Self:
-        self.caught = 0
-        self.old = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.old.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        if self.caught:
-            raise KeyboardInterrupt
-        self.caught = number
-
-    def agree(self, accelerator: Accelerator) -> int:
-        """The signal that any rank caught: all of them must save at the same update."""
-        if accelerator.num_processes > 1:
-            caught = torch.tensor([self.caught], device=accelerator.device)
-            self.caught = int(accelerator.gather(caught).max())
-        return self.caught
-
-    def stop_if_caught(self, scratch: Path, update: int) -> None:
-        if self.caught:
-            told = f"saved in {scratch}, the same command continues" if update else "nothing was learnt yet"
-            raise DopsdError(f"train: {signal.Signals(self.caught).name}; {told}", 128 + self.caught)
+SAVING = 60.0  # seconds that a stopped trainer may take to save before the next one gives up
 
 
 class RunFolder:
@@ -72,13 +44,25 @@ class RunFolder:
         """Hold the folder: two trainers in one, after a kill that left one of them alive, would mix their files."""
         self.lock = (self.scratch / "lock").open("w")
         if self.is_main:
-            try:
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise DopsdError(
-                    f"train: another process is training in {self.scratch}; wait for it or stop it", TEMPORARY
-                ) from error
+            self._wait_for_lock()
+            checkpoint.finish_replacements(self.scratch)
         return self
+
+    def _wait_for_lock(self) -> None:
+        """Wait a while for the lock: a trainer that was asked to stop is still saving."""
+        until, is_announced = time.monotonic() + SAVING, False
+        while True:
+            try:
+                return fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    raise DopsdError(
+                        f"train: another process is training in {self.scratch}; wait for it or stop it", TEMPORARY
+                    ) from error
+            if not is_announced:
+                say(f"train: another process is training in {self.scratch}; waiting up to {SAVING:.0f} s for it to end")
+            is_announced = True
+            time.sleep(0.2)
 
     def __exit__(self, *_: object) -> None:
         self.lock.close()

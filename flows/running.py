@@ -1,20 +1,21 @@
-"""Commands run by tasks: their lines go to the Prefect log, and they end when the flow does."""
+"""Commands run by tasks: their lines go to the Prefect log, and they are asked to save and end when the flow does."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
 import os
-import queue
 import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 from flows import server
 from flows.guard import LOCK
@@ -24,7 +25,10 @@ GUARD = Path(__file__).with_name("guard.py")
 DVC = (sys.executable, "-m", "dvc")
 DOPSD = (sys.executable, "-m", "dopsd")
 USAGE = 2  # exit status of a mistake that its user must mend
-SAY_EVERY = 60.0  # seconds
+LOGS = Path("work/logs")
+KEPT_LOGS = 100  # files
+LOOK_EVERY = 0.5  # seconds
+SAY_EVERY = 60.0
 PATIENCE = 20.0  # seconds for a stopped command to end before the flow does: the worker kills a flow after 30
 QUIET = {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONUNBUFFERED": "1"}
 CHATTER = (
@@ -35,7 +39,7 @@ CHATTER = (
     "Use `dvc push`",
     "Updating lock file",
 )
-_running: set[subprocess.Popen[str]] = set()
+_running: set[subprocess.Popen[bytes]] = set()
 _is_stopping = threading.Event()
 
 
@@ -81,7 +85,7 @@ def _reason(said: list[str]) -> str:
 
 
 class Watch:
-    """Who looks on while a command runs: about once a second, and at every line."""
+    """Who looks on while a command runs: about twice a second, and at every line."""
 
     def look(self) -> None: ...
 
@@ -91,33 +95,42 @@ class Watch:
 def run(
     name: str, words: tuple[str, ...], log: Log, env: Mapping[str, str] | None = None, watch: Watch | None = None
 ) -> list[str]:
-    """The lines that the command wrote."""
+    """Run a command until it ends or the flow is stopped; its lines go to the log.
+
+    The command writes to a file in work/logs/, which this process follows: it outlives this process, and a pipe would not.
+
+    Returns:
+        The lines that the command wrote.
+
+    Raises:
+        CommandFailed: if its exit status is not 0.
+    """
     watch = watch or Watch()
-    process = subprocess.Popen(
-        [sys.executable, str(GUARD), *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        env=os.environ | QUIET | dict(env or {}),
-    )
+    path = _log_file(name)
+    with path.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(GUARD), *words],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env=os.environ | QUIET | dict(env or {}),
+        )
     _running.add(process)
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    reader = threading.Thread(target=_read, args=(process, lines), daemon=True)
-    reader.start()
     said: list[str] = []
-    try:
-        while process.poll() is None and not _is_stopping.is_set():
-            for line in _waiting(lines, 1.0):
-                _tell(line, said, log, watch)
-            watch.look()
-        reader.join(timeout=1.0)
-        for line in _waiting(lines, 0.0):
-            _tell(line, said, log, watch)
-    finally:
-        stop(process)
+    with path.open(errors="replace") as written:
+        try:
+            while process.poll() is None and not _is_stopping.is_set():
+                _tell(written, said, log, watch)
+                watch.look()
+                _wait(process, LOOK_EVERY)
+        finally:
+            _running.discard(process)
+            process.stdin.close()
+            _wait(process, PATIENCE)
+            _tell(written, said, log, watch, is_last=True)
+            if process.poll() is None:
+                log.warning("%s: still saving; its last lines will be in %s", name, path)
     if not _is_stopping.is_set():
         server.wait(log)
     if process.returncode != 0:
@@ -125,50 +138,40 @@ def run(
     return said
 
 
-def _read(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
-    """Its lines, then None when it has closed its output, as it does when it ends."""
-    for line in process.stdout:
-        lines.put(line.rstrip())
+def _log_file(name: str) -> Path:
+    """A new file for one command's output; only the newest are kept."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    for old in sorted(LOGS.glob("*.log"))[:-KEPT_LOGS]:
+        old.unlink(missing_ok=True)
+    started = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+    return LOGS / f"{started}-{name}.log"
+
+
+def _tell(written: TextIO, said: list[str], log: Log, watch: Watch, is_last: bool = False) -> None:
+    """Log the whole lines that were written since the last call; a line without its end only if none can come."""
+    while True:
+        place, line = written.tell(), written.readline()
+        if not line or not (line.endswith("\n") or is_last):
+            written.seek(place)
+            return
+        line = line.rstrip()
+        if line and not line.startswith(CHATTER):
+            said.append(line)
+            log.info(line)
+            watch.hear(line)
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
     with suppress(subprocess.TimeoutExpired):
-        process.wait(1.0)
-    lines.put(None)
-
-
-def _waiting(lines: queue.SimpleQueue[str | None], seconds: float) -> Iterator[str]:
-    """The lines that are there; where there are none, the first that comes in so many seconds."""
-    try:
-        line = lines.get(timeout=seconds) if seconds else lines.get_nowait()
-        while line is not None:
-            yield line
-            line = lines.get_nowait()
-    except queue.Empty:
-        return
-
-
-def _tell(line: str, said: list[str], log: Log, watch: Watch) -> None:
-    if line and not line.startswith(CHATTER):
-        said.append(line)
-        log.info(line)
-        watch.hear(line)
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    """Let the command's group save and end; the guard goes on waiting for it where this process cannot."""
-    _running.discard(process)
-    process.stdin.close()
-    try:
-        process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        return
+        process.wait(seconds)
 
 
 def stop_all() -> None:
-    """End what tasks in other threads are running, all at once."""
+    """Ask what tasks in other threads are running to save and end, all at once, and wait for it a while."""
     _is_stopping.set()
     stopped = list(_running)
     for process in stopped:
         process.stdin.close()
     until = time.monotonic() + PATIENCE
     for process in stopped:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, until - time.monotonic()))
+        _wait(process, max(0.0, until - time.monotonic()))

@@ -108,8 +108,8 @@ def evaluate(cell: Cell, updates: list[int], devices: Devices, after: Any) -> li
 
 
 def updates_in(folder: Path) -> list[int]:
-    """Updates of the whole checkpoints in a folder: those that are being written end with .tmp."""
-    return sorted(int(path.name[5:]) for path in folder.glob("step-*") if path.suffix != ".tmp")
+    """Updates of the whole checkpoints in a folder; one that is being written has a longer name."""
+    return sorted(int(path.name[5:]) for path in folder.glob("step-??????"))
 
 
 def train_and_evaluate(cell: Cell, env: dict[str, str], devices: Devices, every: int, after: Any) -> list[PrefectFuture[Any]]:

@@ -26,7 +26,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     {"tracking", "views", "registry", "tasks", "models", "sampling", "teacher", "losses", "checkpoint"},
     {"layout", "masking", "solutions", "approximate", "sharing"},
     {"attempts"},
-    {"runfolder", "card", "collapse", "ranks", "stepping", "accumulating"},
+    {"interrupts", "runfolder", "card", "collapse", "ranks", "stepping", "accumulating"},
     {"scoring"},
     {"answering", "distilling", "recording"},
     {"evaluations"},

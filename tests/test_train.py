@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
@@ -136,29 +134,6 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
     assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_leaves_with_its_code(project, monkeypatch, capsys, number, code):
-    assert train() == 0
-    whole = adapter_digests()
-    for path in Path("work").glob("train-*"):
-        path.rename(path.with_name("other"))
-    step = Loop._step
-
-    def interrupted(self, batches):
-        if self.update == 0:
-            os.kill(os.getpid(), number)
-        return step(self, batches)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_step", interrupted)
-        assert train() == code
-    assert "the same command continues" in capsys.readouterr().err
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
-    assert [c.update for c in checkpoint.checkpoints(scratch)] == [1]
-    assert train() == 0
-    assert adapter_digests() == whole  # the extra resume point is not among the results
-
-
 def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, monkeypatch, capsys):
     import safetensors.torch
 
@@ -191,12 +166,14 @@ def test_a_damaged_older_checkpoint_is_made_again_rather_than_missing(project, c
     assert adapter_digests() == whole and len(whole) == 4
 
 
-def test_a_second_trainer_in_the_same_folder_is_refused(project, capsys):
+def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(project, monkeypatch, capsys):
     from accelerate import Accelerator
 
+    from dopsd import runfolder
     from dopsd.runfolder import RunFolder
 
     scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    monkeypatch.setattr(runfolder, "SAVING", 0.5)
     with RunFolder(scratch, Accelerator(cpu=True)):
         assert train() == 75
     assert "another process is training in" in capsys.readouterr().err

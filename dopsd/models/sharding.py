@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from dopsd.errors import StopRequested
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
     from transformers import PreTrainedModel
 
@@ -20,9 +24,12 @@ class Steps:
     """Forwards that no other process has to make as well."""
 
     is_locked = False
+    should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked before every forward
 
     def announce(self) -> None:
-        """Before a forward."""
+        """Before a forward. Raises StopRequested instead of letting it begin where this process must stop."""
+        if self.should_stop():
+            raise StopRequested(is_agreed=False)
 
     def join(self) -> None:
         """Before anything else that all processes do together: take part in the others' forwards until none is left."""
@@ -45,10 +52,13 @@ class Lockstep(Steps):
                 self.trunk(torch.zeros((1, 1), dtype=torch.long, device=self.device))
 
     def _working(self, own: int) -> int:
-        """How many processes are about to make a forward of their own."""
-        count = torch.tensor(own, device=self.device)
-        dist.all_reduce(count)
-        return int(count)
+        """How many processes are about to make a forward of their own; all of them stop if one must."""
+        counts = torch.tensor([own, self.should_stop()], device=self.device)
+        dist.all_reduce(counts)
+        working, stopping = counts.tolist()
+        if stopping:
+            raise StopRequested(is_agreed=True)
+        return working
 
 
 def spread(model: PreTrainedModel, device: torch.device) -> Lockstep:

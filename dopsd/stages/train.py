@@ -1,15 +1,16 @@
 """`dopsd train --task sudoku --method d_opsd --seed 0`: the training loop, the same for every method.
 
 It knows ranks with nothing to train on, checkpoints and resume; micro-batches are in accumulating.py, clipping and the
-optimizer's step in stepping.py, the ranks' shares in ranks.py. Work goes to work/<fingerprint>/; the finished run is copied to
-runs/<task>/<method>/<seed>/train/.
+optimizer's step in stepping.py, the ranks' shares in ranks.py, signals in interrupts.py. Work goes to work/<fingerprint>/; the
+finished run is copied to runs/<task>/<method>/<seed>/train/.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,14 +18,15 @@ from dopsd.accumulating import MicroBatches
 from dopsd.batches import Batch
 from dopsd.collapse import Watch
 from dopsd.config import Params
-from dopsd.errors import DopsdError
+from dopsd.errors import DopsdError, StopRequested
+from dopsd.interrupts import Interrupts
 from dopsd.keyed import text_key
 from dopsd.layout import cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
 from dopsd.progress import Progress, say
 from dopsd.ranks import Order, Together, all_processes, over_ranks
-from dopsd.runfolder import Interrupts, RunFolder, followed, publish_run
+from dopsd.runfolder import RunFolder, followed, publish_run
 from dopsd.scoring import Asked
 from dopsd.stepping import adamw, take_step
 from dopsd.tasks import load_task
@@ -49,21 +51,31 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
 
 
 def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
+    """Train until the run is over. Raises DopsdError after a signal, when the last finished update is saved."""
     settings = loop.settings
     with Interrupts() as interrupts, Progress("train", settings.updates, "update", str(folder.scratch)) as progress:
+        loop.policy.steps.should_stop = interrupts.is_caught
         progress.resume_at(loop.update)
-        while not loop.is_over:
-            before = loop.update
-            note = loop.advance(folder)
-            progress.step(loop.update - before, note)
-            is_due = loop.is_over or (loop.update > before and loop.update % settings.checkpoint_every == 0)
-            if (interrupts.agree(loop.accelerator) and loop.update) or is_due:
+        try:
+            while not loop.is_over:
+                before = loop.update
+                note = loop.advance(folder)
+                if loop.is_over or (loop.update > before and loop.update % settings.checkpoint_every == 0):
+                    folder.save(loop)
+                progress.step(loop.update - before, note)
+        except StopRequested as stop:
+            if not stop.is_agreed:
+                loop.policy.peers.announce_stop()
+            loop.roll_back()
+            if loop.update:
                 folder.save(loop)
-            interrupts.stop_if_caught(folder.scratch, loop.update)
+            raise interrupts.error(folder.scratch, loop.update) from None
 
 
 class Loop:
     """State of a run between two updates: everything that a checkpoint must bring back."""
+
+    CHANGED_BY_A_COLLECT = ("counters", "waiting", "gathered", "empty_in_a_row", "spent")
 
     def __init__(self, params: Params, task: str, method: str, seed: int, accelerator: Accelerator) -> None:
         if accelerator.num_processes > params.train.prompts_per_collect:
@@ -111,12 +123,16 @@ class Loop:
 
     def advance(self, folder: RunFolder) -> str:
         """A collect if no batches wait, and one optimizer update if there is one to take; what the progress line says."""
-        started = time.monotonic()
+        self._mark()
+        self.policy.peers.everyone([])  # every process goes on, or none does
         if not self.waiting:
+            started = time.monotonic()
             self._collect()
-        if not self.waiting:
             self.spent += time.monotonic() - started
+            self._mark()  # a whole collect is kept
+        if not self.waiting:
             return "nothing to learn from"
+        started = time.monotonic()
         metrics = self._step(self.waiting.pop(0))
         metrics.merge(self.gathered)
         self.gathered = Sums()
@@ -130,18 +146,33 @@ class Loop:
         kept = f"  best of attempts {means['best_score']:.2f}" if "best_score" in means else ""
         return f"loss {means['loss']:.4f}{kept}"
 
+    def _mark(self) -> None:
+        """Remember the state to which a stop goes back; weights and moments change at the end of an update alone."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in self.CHANGED_BY_A_COLLECT}
+        state |= {"waiting": list(self.waiting), "counters": dict(self.counters), "gathered": deepcopy(self.gathered)}
+        watched = list(self.watch.scores), list(self.watch.squares)
+        cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+        self.marked = state, watched, torch.get_rng_state(), cuda
+
+    def roll_back(self) -> None:
+        """Drop the unfinished collect or update."""
+        state, (self.watch.scores, self.watch.squares), rng, cuda_rng = self.marked
+        for name, value in state.items():
+            setattr(self, name, value)
+        torch.set_rng_state(rng)
+        if cuda_rng is not None:
+            torch.cuda.set_rng_state(cuda_rng)
+
     @torch.no_grad()
     def _collect(self) -> None:
         started = time.monotonic()
         self.policy.core.eval()
         problems = self.order.of(self.counters["collects"])
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
-        self.policy.steps.join()
         counts = [len(updates), sum(map(len, updates)), *self.method.collected.counters.values()]
-        counted = torch.tensor(counts, device=self.policy.device)
-        most = int(self.accelerator.gather(counted[:1]).max())
-        self.waiting = updates + [[] for _ in range(most - len(updates))]
-        _, batches, *summed = self.accelerator.reduce(counted, "sum").tolist()
+        of_all = self.policy.peers.everyone([counts])
+        self.waiting = updates + [[] for _ in range(max(row[0] for row in of_all) - len(updates))]
+        _, batches, *summed = (sum(column) for column in zip(*of_all, strict=True))
         for name, total in zip(self.method.collected.counters, summed, strict=True):
             self.counters[name] += total
         self.counters["collects"] += 1
@@ -183,6 +214,7 @@ class Loop:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
         self.policy.core.train(self.settings.lora.dropout > 0)
         metrics = self.micro_batches.gradients(self.method, self.policy, batches, self._weight(batches))
+        self.policy.peers.everyone([])  # from here on the update is finished, by every process
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
         metrics.add("grad_norm", take_step(self.optimizer, self.accelerator, self.settings, self.update), 1)
         self.policy.after_update()
