@@ -21,7 +21,7 @@ demo: install
 	dopsd summary
 
 demo-full: install
-	python -m dvc --wait-for-lock repro --force pretrain
+	DOPSD_ALLOW_RETRAIN=force python -m dvc --wait-for-lock repro --force pretrain
 	$(MAKE) demo
 
 test: install

@@ -7,7 +7,10 @@ from pathlib import Path
 
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
-    "pretrain": ("train the embedded base model by masked diffusion into base/", ("task",)),
+    "pretrain": (
+        "train the embedded base model into base/; another one in its place only with DOPSD_ALLOW_RETRAIN=1",
+        ("task",),
+    ),
     "evaluate_base": ("score the base on the selection split", ("task",)),
     "train": ("post-train an adapter; continues where an interrupted run stopped", ("task", "method", "seed")),
     "evaluate": (

@@ -73,9 +73,12 @@ FREE: dict[str, Callable[[argparse.Namespace], None]] = {  # commands that do no
 
 
 def _check(path: Path, params: Params) -> None:
-    missing = missing_files(params)
-    if missing:
-        raise DopsdError("\n".join(f"{path}: {line}: no such file" for line in missing))
+    from dopsd.origin import mismatch
+
+    faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
+    faults += [why for task in params.pretrain.tasks if (why := mismatch(params, task))]
+    if faults:
+        raise DopsdError("\n".join(faults))
     print(f"{path}: sound")
 
 

@@ -16,6 +16,7 @@ from dopsd.tasks.storage import DATA, PROMPT
 RUNS = Path("runs")
 REPORTS = Path("reports")
 LOG = "log.jsonl"
+ORIGIN = "pretrain.json"  # in a base of `dopsd pretrain`: what it was made from
 PUBLISHED = WORK / "publish.json"  # links that the last `dopsd publish` made
 EVALUATED = "evaluate: done with checkpoint "  # `dopsd evaluate --update` says it, then the update, for who waits for one
 NAMES = ("protocol",)  # columns that stay texts: a protocol may be named 256
@@ -67,7 +68,7 @@ def data_files(task: str, *splits: str) -> list[Path]:
 
 def base_files(params: Params) -> list[Path]:
     """Weights, config, tokenizer and template: a change in any of them makes another model."""
-    return sorted(path for path in Path(params.model.path).glob("*") if path.is_file())
+    return sorted(path for path in Path(params.model.path).glob("*") if path.is_file() and path.name != ORIGIN)
 
 
 def sources_of(params: Params, method: str) -> dict[str, str]:

@@ -29,6 +29,7 @@ def compare(
     hardware: Hardware = "1x80gb",
     max_updates: Annotated[int, Field(ge=1)] | None = None,
     overrides: dict[str, Any] | None = None,
+    allow_retrain: bool = False,
 ) -> list[str]:
     """Train methods on tasks with seeds, all in one MLflow experiment, and lay them side by side.
 
@@ -40,8 +41,10 @@ def compare(
         hardware: of llada-8b profiles: the GPUs of this worker
         max_updates: number of updates of every method (train.updates); empty: the profile's
         overrides: other keys of params.yaml by full name, and their values; for all profiles
+        allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
     """
     shared = {"preset": preset, "hardware": hardware, "max_updates": max_updates, "overrides": overrides}
+    shared["allow_retrain"] = allow_retrain
     shared |= {"methods": methods or ["d_opsd", "diffu_grpo"], "seeds": seeds or [0, 1, 2]}
     finished = [cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)]
     lay_side_by_side(finished)

@@ -70,9 +70,9 @@ def prepare(name: str, after: Any) -> dict[str, Any]:
 
 
 @task(name="pretrain", task_run_name="pretrain {name}", **RETRIED)
-def pretrain(name: str, after: Any) -> dict[str, Any]:
+def pretrain(name: str, env: Mapping[str, str], after: Any) -> dict[str, Any]:
     """The embedded base (DVC stage `pretrain`)."""
-    return _repro(f"pretrain@{name}", name)
+    return _repro(f"pretrain@{name}", name, env)
 
 
 @task(name="base", task_run_name="base {name}", **RETRIED)

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from dopsd.errors import DopsdError
 from dopsd.layout import Cell
+from dopsd.origin import ALLOWANCE
 from dopsd.params import load_params
 from flows import server, stages
 from flows.running import begin, stop_all
@@ -38,6 +39,7 @@ def train(
     max_updates: Annotated[int, Field(ge=1)] | None = None,
     overrides: dict[str, Any] | None = None,
     evaluate_while_training: bool | None = None,
+    allow_retrain: bool = False,
 ) -> list[str]:
     """Post-train a diffusion language model by on-policy self-distillation and say how much better it is.
 
@@ -54,17 +56,18 @@ def train(
         max_updates: number of updates of every method (train.updates); empty: the profile's
         overrides: other keys of params.yaml by full name, and their values, such as {"train.learning_rate": 0.0005}
         evaluate_while_training: score checkpoints as they come; empty: where a GPU is left that training does not use
+        allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
     """
     asked = Asked(profile, preset, hardware, task, methods, seeds, max_updates, overrides or {})
     begin(get_run_logger())
     try:
-        return run_stages(asked, evaluate_while_training)
+        return run_stages(asked, evaluate_while_training, allow_retrain)
     except BaseException:
         stop_all()
         raise
 
 
-def run_stages(asked: Asked, evaluate_while_training: bool | None) -> list[str]:
+def run_stages(asked: Asked, evaluate_while_training: bool | None, allow_retrain: bool = False) -> list[str]:
     """All stages of all cells; their names."""
     done = stages.write_settings(asked)
     params = load_params()
@@ -80,7 +83,7 @@ def run_stages(asked: Asked, evaluate_while_training: bool | None) -> list[str]:
     for name in params.matrix.tasks:
         done = stages.prepare(name, done)
         if name in params.pretrain.tasks:
-            done = stages.pretrain(name, done)
+            done = stages.pretrain(name, {ALLOWANCE: "1"} if allow_retrain else {}, done)
         bases[name] = stages.evaluate_base(name, done)
     ends = []
     env = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}

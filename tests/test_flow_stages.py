@@ -93,6 +93,15 @@ def test_stages_run_in_order_and_each_checkpoint_has_a_task(staged):
     assert [call for call in staged[0] if not call.startswith("pre")] == ALL
 
 
+def test_the_base_is_made_again_only_with_leave(staged, monkeypatch):
+    given = []
+    monkeypatch.setattr(stages, "pretrain", lambda name, env, after: given.append(env))
+    write_params(train__checkpoint_every=2)
+    for allow_retrain in (False, True):
+        training.run_stages(Asked(settings.AS_IT_STANDS), None, allow_retrain)
+    assert given == [{}, {"DOPSD_ALLOW_RETRAIN": "1"}]
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_server(staged, monkeypatch, is_there):
     calls, done = staged

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from workspace import Workspace
+from workspace import REPRO, Workspace, ran
 
 from dopsd.provenance import sha256
 
@@ -14,7 +16,10 @@ ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 EVERY = {"prepare", "pretrain", "evaluate_base", "train", "evaluate", "select", "test", "report"}
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+needs_checkout = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+
+
+@needs_checkout
 def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     w = Workspace(tmp_path)
     assert w.repro() == EVERY
@@ -40,7 +45,12 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     assert sha256(tmp_path / ADAPTER) == adapter
 
     w.write(data__sudoku__seed=1)
-    assert w.repro("evaluate_base") == {"prepare", "pretrain", "evaluate_base"}
+    words = (sys.executable, "-m", "dvc", *REPRO, "evaluate_base")
+    refused = subprocess.run(words, cwd=tmp_path, env=w.env, capture_output=True, text=True)
+    assert refused.returncode != 0 and "dopsd: pretrain: base was made from another data/sudoku/train.jsonl" in refused.stderr
+    assert "evaluate_base" not in ran(refused.stdout) and w.run("git", "diff", "--stat", "base") == ""
+    w.env["DOPSD_ALLOW_RETRAIN"] = "1"
+    assert w.repro("evaluate_base") == {"pretrain", "evaluate_base"}
     w.commit()
     assert sha256(tmp_path / "data/sudoku/train.jsonl") != data
     w.run("git", "checkout", "-q", "HEAD~1")
@@ -48,3 +58,16 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     assert sha256(tmp_path / "data/sudoku/train.jsonl") == data
     assert (tmp_path / "runs/sudoku/base.json").read_bytes() == metrics
     assert "up to date" in w.dvc("status")
+
+
+@needs_checkout
+def test_a_fresh_clone_has_a_true_lock_and_a_changed_docstring_keeps_it_true(tmp_path: Path):
+    """Data is not in git: where DVC's cache lacks it, it is made, with the digests of the lock, and the base fits it."""
+    w = Workspace(tmp_path, is_shipped=True)
+    assert w.repro("--allow-missing", "pretrain") == set()
+    assert w.repro("pretrain") == {"prepare"}
+    assert w.run("git", "status", "--porcelain") == ""
+    for name in ("dopsd/config/__init__.py", "dopsd/tasks/sudoku.py", "dopsd/models/llada.py"):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace('"""', '"""Said otherwise. ', 1))
+    assert "up to date" in w.dvc("status", "prepare", "pretrain")

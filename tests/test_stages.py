@@ -157,8 +157,7 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
     from dopsd.stages import pretrain
 
     before = sha256(Path("base/model.safetensors"))
-    for path in Path("work").glob("pretrain-*"):
-        path.rename(path.with_name("other"))
+    monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
     step = pretrain.Trainer.step
 
@@ -174,7 +173,8 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
     assert sha256(Path("base/model.safetensors")) == before
 
 
-def test_an_answer_that_does_not_fit_is_said(project, capsys):
+def test_an_answer_that_does_not_fit_is_said(project, capsys, monkeypatch):
+    monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "1")
     write_params(sampling__gen_length=32, sampling__steps=16, method__d_opsd__updates_per_trajectory=1)
     assert main(["pretrain"]) == 2
     assert "sampling.gen_length: 32 tokens do not hold a solution of 36" in capsys.readouterr().err

@@ -53,6 +53,11 @@ def test_the_same_seed_writes_the_same_splits_and_another_does_not():
     assert Sudoku(SMALL).build() != Sudoku(SudokuData(**SMALL.model_dump() | {"seed": 1})).build()
 
 
+@pytest.mark.parametrize("counts", [{"validation": 7}, {"test": 12}, {"test": 300, "validation": 1}])
+def test_the_number_of_validation_and_test_puzzles_does_not_change_training(counts: dict[str, int]):
+    assert Sudoku(SMALL.model_copy(update=counts)).build()["train"] == Sudoku(SMALL).build()["train"]
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [

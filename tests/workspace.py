@@ -12,25 +12,29 @@ from pathlib import Path
 import yaml
 from conftest import ROOT, small_params
 
+REPRO = ("--wait-for-lock", "repro")
+
 
 class Workspace:
-    """A git and DVC checkout of the working tree, with settings that take seconds."""
+    """A git and DVC checkout of the working tree: with settings that take seconds, or as it is shipped, base and lock too."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_shipped: bool = False) -> None:
         self.folder = folder
+        left_out = ("tests/",) if is_shipped else ("base/", "dvc.lock", "tests/")
         folder.mkdir(parents=True, exist_ok=True)
         names = subprocess.run(
             ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
         ).stdout
         for name in names.splitlines():
-            if (ROOT / name).is_file() and not name.startswith(("base/", "dvc.lock", "tests/")):
+            if (ROOT / name).is_file() and not name.startswith(left_out):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, folder / name)
         bin_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.env = os.environ | {"PATH": bin_path, "PYTHONPATH": str(folder), "DVC_NO_ANALYTICS": "1"}
         self.env |= {f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         self.run("git", "init", "-q")
-        self.write()
+        if not is_shipped:
+            self.write()
         self.commit()
 
     def run(self, *command: str) -> str:
@@ -50,4 +54,9 @@ class Workspace:
 
     def repro(self, *words: str) -> set[str]:
         """Names of the stages that ran."""
-        return set(re.findall(r"Running stage '(\w+)", self.dvc("--wait-for-lock", "repro", *words)))
+        return ran(self.dvc(*REPRO, *words))
+
+
+def ran(said: str) -> set[str]:
+    """Names of the stages that DVC says it runs."""
+    return set(re.findall(r"Running stage '(\w+)", said))

@@ -19,8 +19,12 @@ class Source(Section):
 
 
 class TaskData(Section):
-    """What every task has: the rule that scores, a prompt of one's own, and a cut for trials."""
+    """What every task has: the rule that scores, a prompt of one's own, and a cut for trials.
 
+    `recipe` stands for the code that makes the problems: raise it when the same settings give others on purpose.
+    """
+
+    recipe: Count = 1
     scoring: Literal["published", "strict"] = "published"
     prompt_file: str | None = None
     limit: Count | None = None  # the first so many problems of each split

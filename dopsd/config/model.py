@@ -30,10 +30,12 @@ class Model(Section):
 class Pretrain(Section):
     """The embedded model's shape and its masked-diffusion pretraining on worked solutions of a task.
 
-    `tasks` is empty where the base is a downloaded checkpoint: then there is nothing to pretrain.
+    `tasks` is empty where the base is a downloaded checkpoint: then there is nothing to pretrain. `recipe` stands for
+    the code: raise it when pretraining's numbers change on purpose (tests/test_recipes.py holds them).
     """
 
     tasks: list[Literal["sudoku"]] = Field([], max_length=1)
+    recipe: Count = 1
     d_model: Count = 128
     n_layers: Count = 4
     n_heads: Count = 4

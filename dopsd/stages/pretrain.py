@@ -7,11 +7,13 @@ rollouts (gen_length tokens, padded with end of text), as LLaDA's fine-tuning do
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from dopsd import origin
 from dopsd.batches import MaskedTexts
 from dopsd.checkpoint import fingerprint, fsync_rename, load_tensors, save_tensors
 from dopsd.config import Params
@@ -21,22 +23,28 @@ from dopsd.losses import masked_diffusion_loss
 from dopsd.models import LlmPolicy
 from dopsd.models.llada import LladaForMaskedLM
 from dopsd.models.tiny import build_config, build_tokenizer
-from dopsd.progress import WORK, Progress, fresh_folder
+from dopsd.origin import BASE
+from dopsd.progress import WORK, Progress, say
 from dopsd.sampling import left_pad
 from dopsd.tasks import load_task
-from dopsd.tasks.storage import DATA
 from dopsd.types import Problem, TaughtTask
 
 SAVE_EVERY = 50  # updates between resume points
+NEW, OLD = WORK / "base.new", WORK / "base.old"  # a whole new base, and the one that it takes the place of
 
 
 def run(params: Params, task_name: str) -> None:
-    shape, base = params.pretrain, Path("base")
-    files = [DATA / task_name / "train.jsonl"]
-    layout = {"gen_length": params.sampling.gen_length, "prompt_style": params.model.prompt_style}
-    sections = {"pretrain": shape.model_dump(), "layout": layout}
-    scratch = WORK / f"pretrain-{fingerprint(sections, files, 'dopsd.stages.pretrain')}"
-    policy = _fresh(params)
+    """Make base/ if there is none; one that does not match its settings and data only with leave, else say why."""
+    shape = params.pretrain
+    scratch = WORK / f"pretrain-{fingerprint(origin.settings(params), [origin.problems_of(task_name)])}"
+    recover()
+    allowed, why = origin.allowance(), origin.mismatch(params, task_name)
+    if why and not allowed:
+        raise DopsdError(why)
+    if any(BASE.glob("*.safetensors")) and not why and allowed != origin.FORCE:
+        say(f"pretrain: {BASE} is up to date")
+        return
+    policy = fresh(params)
     trainer = Trainer(params, load_task(task_name, params.data), policy)
     with Progress("pretrain", shape.updates, "update", str(scratch)) as progress:
         first = trainer.resume(scratch)
@@ -46,10 +54,12 @@ def run(params: Params, task_name: str) -> None:
             progress.step(note=f"loss {loss:.3f}")
             if (update + 1) % SAVE_EVERY == 0:
                 trainer.save(scratch, update + 1)
-    _write(policy, base)
+    _write(policy, params, task_name, scratch / "base")
+    shutil.rmtree(scratch)  # a forced run begins at the first update
 
 
-def _fresh(params: Params) -> LlmPolicy:
+def fresh(params: Params) -> LlmPolicy:
+    """The model before its first update."""
     tokenizer = build_tokenizer()
     with torch.random.fork_rng():
         torch.manual_seed(params.pretrain.seed)
@@ -67,10 +77,26 @@ def initialise(model: nn.Module) -> None:
             nn.init.normal_(module.weight)
 
 
-def _write(policy: LlmPolicy, base: Path) -> None:
-    with fresh_folder(base) as half:
-        policy.core.save_pretrained(half)
-        policy.tokenizer.save_pretrained(half)
+def _write(policy: LlmPolicy, params: Params, task_name: str, half: Path) -> None:
+    for folder in (half, NEW):
+        shutil.rmtree(folder, ignore_errors=True)
+    half.mkdir(parents=True)
+    policy.core.save_pretrained(half)
+    policy.tokenizer.save_pretrained(half)
+    origin.note(params, task_name, half)
+    fsync_rename(half, NEW)
+    if BASE.exists():
+        BASE.rename(OLD)
+    NEW.rename(BASE)
+    shutil.rmtree(OLD, ignore_errors=True)
+
+
+def recover() -> None:
+    """Put the old base back if a kill came when it had left its place and the new one had not taken it."""
+    if OLD.exists() and BASE.exists():
+        shutil.rmtree(OLD)
+    elif OLD.exists():
+        OLD.rename(BASE)
 
 
 class Trainer:

@@ -71,13 +71,21 @@ def make_puzzle(grid: str, blanks: int, draw: random.Random) -> str:
 
 def make_split(grids: list[str], count: int, blanks: int, draw: random.Random) -> list[Problem]:
     """Distinct puzzles, spread evenly over the grids."""
+    found = draw_puzzles(grids, count, blanks, draw)
+    if len(found) < count:
+        raise DopsdError(f"data.sudoku: only {len(found)} distinct puzzles from {len(grids)} grids, {count} were asked for")
+    return found
+
+
+def draw_puzzles(grids: list[str], count: int, blanks: int, draw: random.Random) -> list[Problem]:
+    """As many of `count` distinct puzzles as are soon found."""
     found: dict[str, Problem] = {}
     for grid in itertools.islice(itertools.cycle(grids), 50 * count):
         puzzle = make_puzzle(grid, blanks, draw)
         found.setdefault(puzzle, Problem(f"sudoku-{puzzle}", puzzle, grid))
         if len(found) == count:
-            return list(found.values())
-    raise DopsdError(f"data.sudoku: only {len(found)} distinct puzzles from {len(grids)} grids, {count} were asked for")
+            break
+    return list(found.values())
 
 
 def keeps_givens(puzzle: str, grid: str) -> bool:

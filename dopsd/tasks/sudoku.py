@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from dopsd.config import SudokuData
 from dopsd.errors import DopsdError
 from dopsd.tasks.answers import closed, verdict
 from dopsd.tasks.asking import AskingTask, no_longer_than
-from dopsd.tasks.grids import CELLS, DIGITS, SIZE, all_grids, is_valid, keeps_givens, make_split, solutions
+from dopsd.tasks.grids import CELLS, DIGITS, SIZE, all_grids, draw_puzzles, is_valid, keeps_givens, make_split, solutions
 from dopsd.tasks.sources import Row, read_file, text_of
 from dopsd.types import Problem, Verdict
 
@@ -25,6 +26,7 @@ Every row, every column and every 2x2 box must hold each of 1, 2, 3 and 4 once.
 Think inside <reasoning></reasoning>, then give all 16 digits of the finished grid, without spaces, inside <answer></answer>.
 
 Puzzle: {puzzle}"""
+STEADY = 256  # the default count of validation and test puzzles
 PUZZLE = re.compile(r"[0-4]{16}")
 FENCED = re.compile(r"```([\d\s]+)```")
 STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>")
@@ -129,11 +131,17 @@ class Sudoku(AskingTask):
             test = read_published(Path(c.test_file), c.test)
             grids = [grid for grid in grids if grid not in {p.answer for p in test}]
         else:
-            test = make_split(grids[: c.test_grids], c.test, c.blanks, draw)
+            test = self.held_out(grids[: c.test_grids], c.test, draw)
             grids = grids[c.test_grids :]
-        validation = make_split(grids[: c.validation_grids], c.validation, c.blanks, draw)
+        validation = self.held_out(grids[: c.validation_grids], c.validation, draw)
         train = make_split(grids[c.validation_grids :], c.train, c.blanks, draw)
         return no_longer_than(c.limit, {"train": train, "validation": validation, "test": test})
+
+    def held_out(self, grids: list[str], count: int, draw: random.Random) -> list[Problem]:
+        """A split before train: `draw` goes on as after STEADY puzzles, so that `count` does not change the later splits."""
+        own = copy(draw)
+        draw_puzzles(grids, STEADY, self.config.blanks, draw)
+        return make_split(grids, count, self.config.blanks, own)
 
     def fault(self, problem: Problem) -> str | None:
         return fault(problem.prompt, problem.answer)
