@@ -40,6 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
         stage = _command(commands, name, help_text, *ALIASES.get(name, ()))
         for argument in arguments:
             _cell_argument(stage, argument)
+        if name == "train":
+            _train_arguments(stage)
         if name == "evaluate":
             told = "only these checkpoints, into the cache; training may still go on"
             stage.add_argument("--update", type=_count, nargs="+", help=told)
@@ -71,6 +73,18 @@ def build_parser() -> argparse.ArgumentParser:
     sample.add_argument("--seed", type=int, default=0)
     _profile_commands(commands)
     return parser
+
+
+def _train_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to do where other code, or an older release, began the run: without an answer training stops and says so."""
+    one = parser.add_argument_group("a run that other code began", "or DOPSD_OTHER_CODE=continue or anew in the environment")
+    answers = one.add_mutually_exclusive_group()
+    answers.add_argument(
+        "--continue", action="store_const", const="continue", dest="other_code", help="go on from its last checkpoint"
+    )
+    told = "start at zero; what was learnt goes to work/aside until `dopsd clean`"
+    answers.add_argument("--anew", action="store_const", const="anew", dest="other_code", help=told)
+    answers.add_argument("--adopt", type=Path, metavar="FOLDER", help="continue work/train-... of a release without run.json")
 
 
 def _measure_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from dopsd.progress import outlive_readers, say
 MISTAKES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set train.gradient_checkpointing; "
-    "the same command continues from the last checkpoint where the settings stay"
+    "the same command then continues from the last checkpoint"
 )
 
 
@@ -125,6 +125,12 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         from dopsd.stages.evaluate import some
 
         some(params, arguments.task, arguments.method, arguments.seed, arguments.update)
+    elif arguments.command == "train":
+        from dopsd.run_identity import answer_of
+        from dopsd.stages.train import run
+
+        answer = answer_of(arguments.other_code)
+        run(params, arguments.task, arguments.method, arguments.seed, answer, arguments.adopt)
     elif arguments.command in STAGES:
         stage: Callable[..., object] = import_module(f"dopsd.stages.{arguments.command}").run
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))

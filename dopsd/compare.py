@@ -10,11 +10,12 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
+from dopsd import run_identity
 from dopsd.config import BETWEEN, Params
 from dopsd.drawing import axes_of, save_figure
 from dopsd.errors import DopsdError
 from dopsd.finished import COSTS, COUNTED, Finished, paired_over_seeds
-from dopsd.layout import REPORTS, RUNS, scratch_folder
+from dopsd.layout import REPORTS, RUNS
 from dopsd.profiles import published
 from dopsd.progress import fresh_folder, read_json, say, write_json
 from dopsd.tables import (
@@ -84,8 +85,7 @@ def _of_matrix(params: Params) -> list[Finished]:
 
 def is_current(params: Params, run: Finished) -> bool:
     """Whether these results are of params.yaml's settings; a run that is named is taken as it is."""
-    made_by = read_json(run.folder / "train.json", "dopsd train")["fingerprint"]
-    if made_by == scratch_folder(params, run.task, run.method, run.seed).name:
+    if run_identity.is_current(params, run, read_json(run.folder / "train.json", "dopsd train")):
         return True
     say(f"compare: {run} was made with other settings, data or code; left out until `dvc repro` has run, or name it")
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,10 @@ LOG = "log.jsonl"
 ORIGIN = "pretrain.json"  # in a base of `dopsd pretrain`: what it was made from
 PUBLISHED = WORK / "publish.json"  # links that the last `dopsd publish` made
 EVALUATED = "evaluate: done with checkpoint "  # `dopsd evaluate --update` says it, then the update, for who waits for one
+ENDS = ("updates", "checkpoint_every", "max_empty_collects", "stop_on_collapse")  # of section train: no update depends on them
+ENDS += ("collapse_window", "collapse_drop", "collapse_errors")
+MEMORY = ("micro_batch_states", "gradient_checkpointing")  # of section train, as sampling.batch_size
+PLANNED = ("d3llm",)  # methods whose batches depend on how many updates there will be
 NAMES = ("protocol",)  # columns that stay texts: a protocol may be named 256
 
 
@@ -36,6 +41,10 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.task}/{self.method}/{self.seed}"
+
+    @property
+    def parts(self) -> tuple[str, str, int]:
+        return self.task, self.method, self.seed
 
     @property
     def folder(self) -> Path:
@@ -77,21 +86,40 @@ def sources_of(params: Params, method: str) -> dict[str, str]:
     return {f"method.{method}.{key}.path": value.path for key, value in section.items() if isinstance(value, Source)}
 
 
-def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
-    """work/train-<hash of settings, data, base and code>: another setting never finds this run's checkpoints."""
-    dump, kind = params.of(method).model_dump(), kind_of(method)
-    sections = {name: dump[name] for name in ("model", "sampling", "train")}
-    sections |= {"task": task, "seed": seed, "method": kind, kind: dump["method"][kind]}  # variants that agree share it
+def settings_of(params: Params, task: str, method: str, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What decides every update of a run, and what decides only where it ends and what it keeps.
+
+    What changes the use of memory alone is in neither, and where files lie: their contents count.
+    """
+    params, kind = params.of(method), kind_of(method)
+    dump = params.model_dump()
+    train = {name: value for name, value in dump["train"].items() if name not in (*ENDS, *MEMORY)}
+    if params.train.schedule == "cosine" or kind in PLANNED:
+        train["updates"] = params.train.updates
     if params.model.attention == "auto":
         from dopsd.models.loading import resolved  # heavy, and seldom needed
 
-        sections["model"] = resolved(params.model).model_dump()
-    sections |= {"scoring": dump["data"][task]["scoring"]}
-    prompt = dump["data"][task]["prompt_file"]
+        dump["model"] = resolved(params.model).model_dump()
+    sections = {
+        name: {k: v for k, v in dump[name].items() if k not in ("path", "batch_size")} for name in ("model", "sampling")
+    }
+    own = {name: value for name, value in dump["method"][kind].items() if name != "train"}  # which `of` has merged
+    sections |= {"train": train, "task": task, "seed": seed, "method": kind, kind: own}  # variants that agree share it
+    return sections | {"scoring": dump["data"][task]["scoring"]}, {name: dump["train"][name] for name in ENDS}
+
+
+def input_files(params: Params, task: str, method: str) -> list[Path]:
+    """Files whose contents decide a run: problems, instructions, base, and what the method reads."""
+    prompt = vars(params.data)[task].prompt_file
     files = [*data_files(task, "train"), *base_files(params), *([Path(prompt)] if prompt else [])]
-    files += [path for source in sources_of(params, method).values() if (path := Path(source)).is_file()]
-    code = ("dopsd.stages.train", f"dopsd.tasks.{task}", f"dopsd.methods.{kind}")
-    return WORK / f"train-{checkpoint.fingerprint(sections, files, *code)}"
+    return files + [path for source in sources_of(params, method).values() if (path := Path(source)).is_file()]
+
+
+def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
+    """work/train-<hash of what decides the updates, data and base>-<hash of where it ends>; the code is in its run.json."""
+    decisive, ends = settings_of(params, task, method, seed)
+    end = hashlib.sha256(json.dumps(ends, sort_keys=True).encode()).hexdigest()[:8]
+    return WORK / f"train-{checkpoint.fingerprint(decisive, input_files(params, task, method))}-{end}"
 
 
 def read_log(path: Path) -> list[dict[str, float]]:

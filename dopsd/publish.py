@@ -26,6 +26,7 @@ from dopsd.layout import LOG, PUBLISHED, Cell, cell_folder, read_log, read_table
 from dopsd.progress import say, write_json
 from dopsd.provenance import sha256
 from dopsd.registry import ACCURACY, DIGEST_TAG, JUDGED_BY, Chosen, crown, log_model, register
+from dopsd.run_identity import first_code, is_current
 from dopsd.tracking import Identity, connect, shown, sync, tracking_uri
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: in
         say(f"publish: {folder} has no test results yet; left out")
         return None
     scratch = scratch_folder(params, task, method, seed)
-    made_by = json.loads((folder / "train.json").read_text())["fingerprint"]
-    if made_by != scratch.name:
+    if not is_current(params, Cell(task, method, seed), json.loads((folder / "train.json").read_text())):
         say(f"publish: {folder} was made with other settings, data or code; left out until `dvc repro` has run")
         return None
     log = read_log(scratch / LOG) if (scratch / LOG).is_file() else read_table(folder / "train.csv")
@@ -234,7 +234,7 @@ def identity(params: Params, task: str, method: str, seed: int) -> Identity:
         tracking_uri(params.tracking.uri),
         params.tracking.experiment,
         f"{task}-{method}-{seed}",
-        scratch_folder(params, task, method, seed).name,
+        f"{scratch_folder(params, task, method, seed).name}-{first_code(params, Cell(task, method, seed))}",
         tags,
         {"task": task, "method.name": method, "seed": str(seed)} | {k: str(v) for k, v in values.items()},
     )

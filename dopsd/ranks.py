@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +30,22 @@ def all_processes() -> Accelerator:
             f"train: {asked} processes were started, but they see {accelerator.num_processes}; start with torchrun"
         )
     return accelerator
+
+
+def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:
+    """Let the first process do it; all wait for that, and end with its error, which the first one says."""
+    errors: list[DopsdError | None] = [None]
+    if accelerator.is_main_process:
+        try:
+            work()
+        except DopsdError as error:
+            errors = [error]
+    if accelerator.num_processes > 1:
+        from accelerate.utils import broadcast_object_list
+
+        broadcast_object_list(errors)
+    if errors[0]:
+        raise errors[0] if accelerator.is_main_process else SystemExit(errors[0].exit_code)
 
 
 def over_ranks(accelerator: Accelerator, metrics: Sums) -> Sums:

@@ -20,9 +20,12 @@ import torch
 from dopsd import checkpoint
 from dopsd.config import Params
 from dopsd.errors import TEMPORARY, DopsdError
-from dopsd.layout import LOG, read_log, scratch_folder, write_table
+from dopsd.layout import LOG, MEMORY, Cell, read_log, scratch_folder, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
+from dopsd.older import older_folders
 from dopsd.progress import WORK, fresh_folder, say, write_json
+from dopsd.resuming import record_of
+from dopsd.run_identity import ASIDE, codes
 from dopsd.types import Sums
 
 if TYPE_CHECKING:
@@ -115,6 +118,7 @@ class RunFolder:
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
         checkpoint.save_tensors(state, half / "trainer.safetensors")
         counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
+        counts |= {"memory": {name: vars(loop.settings)[name] for name in MEMORY}}
         counts |= {"empty_in_a_row": loop.empty_in_a_row, "spent": loop.spent}
         counts |= {"scores": loop.watch.scores, "squares": loop.watch.squares}
         write_json(half / "state.json", counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes})
@@ -145,7 +149,9 @@ class RunFolder:
         own = checkpoint.load_tensors(folder / f"batches.{self.accelerator.process_index}.safetensors")
         torch.set_rng_state(own.pop("rng"))
         size, is_halved = own.pop("micro_batch").tolist()
-        loop.micro_batches.size, loop.micro_batches.is_halved = size, bool(is_halved)
+        asked = {name: vars(loop.settings)[name] for name in MEMORY}
+        if state.get("memory", asked) == asked:
+            loop.micro_batches.size, loop.micro_batches.is_halved = size, bool(is_halved)
         if "cuda_rng" in own:
             torch.cuda.set_rng_state(own.pop("cuda_rng"))
         waiting = checkpoint.unpack_updates(own, state["waiting"])
@@ -186,7 +192,9 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
     rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(scratch / LOG)]
     write_table(out.with_suffix(".csv"), rows)
     counts = json.loads((whole[-1].path / "state.json").read_text())["counters"]  # with collects after the last update
-    write_json(out.with_suffix(".json"), {"fingerprint": scratch.name, "updates": whole[-1].update, **counts})
+    if whole[-1].update == record_of(scratch)["ends"]["updates"]:  # which a run has that was interrupted there, or longer
+        counts = {name.removeprefix("count/"): value for name, value in rows[-1].items() if name.startswith("count/")}
+    write_json(out.with_suffix(".json"), {"fingerprint": scratch.name, "updates": whole[-1].update, **codes(scratch), **counts})
 
 
 @contextmanager
@@ -206,12 +214,18 @@ def followed(task: str, method: str, seed: int, scratch: Path) -> Iterator[None]
 
 
 def clean(params: Params) -> None:
-    """Remove training folders that no cell of params.yaml's matrix and no variant would continue."""
+    """Remove training folders that no cell of params.yaml's matrix and no variant would continue, and what was set aside.
+
+    Folders of other lengths of a run stay, and those of an older release that may be a cell's which has not begun.
+    """
     m, a = params.matrix, params.ablate
-    current = {scratch_folder(params, t, n, s) for t in m.tasks for n in m.methods for s in m.seeds}
+    cells = [Cell(t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
     if a.task in m.tasks:
-        current |= {scratch_folder(params, a.task, n, s) for n in params.variants for s in a.seeds}
-    gone = [folder for folder in sorted(WORK.glob("train-*")) if folder not in current]
+        cells += [Cell(a.task, n, s) for n in params.variants for s in a.seeds]
+    current = {cell: scratch_folder(params, *cell.parts) for cell in cells}
+    kept = {folder for own in current.values() for folder in WORK.glob(f"{own.name.rpartition('-')[0]}-*")}
+    kept |= {folder for cell, own in current.items() if not record_of(own) for folder in older_folders(params, cell)}
+    gone = [folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept]
     for folder in gone:
         shutil.rmtree(folder)
-    say(f"clean: removed {len(gone)} folders of other settings from {WORK}/, kept {len(current)} of params.yaml's")
+    say(f"clean: removed {len(gone)} folders of other settings from {WORK}/, kept {len(kept)} of params.yaml's")

@@ -14,7 +14,7 @@ from prefect.cache_policies import NO_CACHE
 from pydantic import Field
 
 from flows.running import DOPSD, run
-from flows.settings import Hardware, Method, Preset, Profile
+from flows.settings import Hardware, Method, OtherCode, Preset, Profile
 from flows.train import train
 
 TABLE = Path("reports/compare/comparison.md")
@@ -30,6 +30,7 @@ def compare(
     max_updates: Annotated[int, Field(ge=1)] | None = None,
     overrides: dict[str, Any] | None = None,
     allow_retrain: bool = False,
+    other_code: OtherCode = "stop",
 ) -> list[str]:
     """Train methods on tasks with seeds, all in one MLflow experiment, and lay them side by side.
 
@@ -42,9 +43,10 @@ def compare(
         max_updates: number of updates of every method (train.updates); empty: the profile's
         overrides: other keys of params.yaml by full name, and their values; for all profiles
         allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
+        other_code: what to do with runs that other code began: stop and say so, continue them, or train them anew
     """
     shared = {"preset": preset, "hardware": hardware, "max_updates": max_updates, "overrides": overrides}
-    shared["allow_retrain"] = allow_retrain
+    shared |= {"allow_retrain": allow_retrain, "other_code": other_code}
     shared |= {"methods": methods or ["d_opsd", "diffu_grpo"], "seeds": seeds or [0, 1, 2]}
     finished = [cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)]
     lay_side_by_side(finished)

@@ -20,6 +20,7 @@ Task = Literal["sudoku", "gsm8k", "math500", "countdown"]
 Method = Literal["d_opsd", "rft", "diffu_grpo", "sft", "ar_opsd", "vrpo", "d3llm"]
 Preset = Literal["reference", "paper"]
 Hardware = Literal["1x80gb", "4x80gb", "1xh200"]
+OtherCode = Literal["stop", "continue", "anew"]
 AS_IT_STANDS: Profile = "params.yaml as it stands"
 PARAMS = Path("params.yaml")
 

@@ -19,9 +19,10 @@ from dopsd.errors import DopsdError
 from dopsd.layout import Cell
 from dopsd.origin import ALLOWANCE
 from dopsd.params import load_params
+from dopsd.run_identity import OTHER_CODE
 from flows import server, stages
 from flows.running import begin, stop_all
-from flows.settings import Asked, Hardware, Method, Preset, Profile, Task, cells
+from flows.settings import Asked, Hardware, Method, OtherCode, Preset, Profile, Task, cells
 from flows.stages import Devices, Shift
 
 LOOK_EVERY = 1.0  # seconds
@@ -40,6 +41,7 @@ def train(
     overrides: dict[str, Any] | None = None,
     evaluate_while_training: bool | None = None,
     allow_retrain: bool = False,
+    other_code: OtherCode = "stop",
 ) -> list[str]:
     """Post-train a diffusion language model by on-policy self-distillation and say how much better it is.
 
@@ -57,17 +59,20 @@ def train(
         overrides: other keys of params.yaml by full name, and their values, such as {"train.learning_rate": 0.0005}
         evaluate_while_training: score checkpoints as they come; empty: where a GPU is left that training does not use
         allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
+        other_code: what to do with a run that other code began: stop and say so, continue it, or train it anew
     """
     asked = Asked(profile, preset, hardware, task, methods, seeds, max_updates, overrides or {})
     begin(get_run_logger())
     try:
-        return run_stages(asked, evaluate_while_training, allow_retrain)
+        return run_stages(asked, evaluate_while_training, allow_retrain, other_code)
     except BaseException:
         stop_all()
         raise
 
 
-def run_stages(asked: Asked, evaluate_while_training: bool | None, allow_retrain: bool = False) -> list[str]:
+def run_stages(
+    asked: Asked, evaluate_while_training: bool | None, allow_retrain: bool = False, other_code: OtherCode = "stop"
+) -> list[str]:
     """All stages of all cells; their names."""
     done = stages.write_settings(asked)
     params = load_params()
@@ -87,6 +92,7 @@ def run_stages(asked: Asked, evaluate_while_training: bool | None, allow_retrain
         bases[name] = stages.evaluate_base(name, done)
     ends = []
     env = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
+    env |= {OTHER_CODE: other_code} if other_code != "stop" else {}
     for cell in wanted:
         if is_beside:
             evaluated = train_and_evaluate(cell, env, Devices(spare), params.train.checkpoint_every, bases[cell.task])

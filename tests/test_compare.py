@@ -22,7 +22,8 @@ from dopsd.progress import write_json
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Params:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare, "scratch_folder", lambda _params, task, method, seed: Path("work") / f"train-{method}{seed}")
+    is_current = lambda _params, run, made: made["fingerprint"] == f"train-{run.method}{run.seed}"  # noqa: E731
+    monkeypatch.setattr(compare.run_identity, "is_current", is_current)
     return Params.model_validate(small_params(matrix__methods=["d_opsd", "rft"], matrix__seeds=[0, 1, 2]))
 
 

@@ -124,6 +124,15 @@ def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_serve
     assert [call for call in calls if not call.startswith("pre")] == ALL
 
 
+def test_what_to_do_with_other_code_reaches_the_training_stage_and_only_if_it_was_said(staged, monkeypatch):
+    write_params(train__checkpoint_every=2)
+    found = []
+    monkeypatch.setattr(stages, "train", lambda _cell, env, _after: found.append(dict(env)))
+    for answer in ("continue", "stop"):  # without a word the worker's own environment decides
+        training.run_stages(Asked(settings.AS_IT_STANDS), None, answer)
+    assert found == [{"DOPSD_OTHER_CODE": "continue"}, {}]
+
+
 def test_training_on_every_gpu_leaves_none_to_evaluate_beside_it(staged, monkeypatch):
     write_params()
     monkeypatch.setattr(stages, "gpus", lambda: ["0"])
@@ -136,8 +145,12 @@ def test_each_profile_of_a_comparison_is_trained_and_all_are_compared(monkeypatc
     asked, compared = [], []
     monkeypatch.setattr(comparing, "train", lambda profile, **shared: asked.append((profile, shared)) or [f"{profile}/0"])
     monkeypatch.setattr(comparing, "lay_side_by_side", compared.append)
-    assert comparing.compare.fn(["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2) == ["embedded/0", "llada-8b-gsm8k/0"]
+    assert comparing.compare.fn(["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2, other_code="anew") == [
+        "embedded/0",
+        "llada-8b-gsm8k/0",
+    ]
     assert compared == [["embedded/0", "llada-8b-gsm8k/0"]]
+    assert asked[1][1]["other_code"] == "anew"
     assert (
         asked[1][1]["seeds"] == [3] and asked[1][1]["methods"] == ["d_opsd", "diffu_grpo"] and asked[1][1]["max_updates"] == 2
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from copy import deepcopy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,11 +22,13 @@ from dopsd.config import Params
 from dopsd.errors import DopsdError, StopRequested
 from dopsd.interrupts import Interrupts
 from dopsd.keyed import text_key
-from dopsd.layout import cell_folder, scratch_folder
+from dopsd.layout import Cell, cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
 from dopsd.progress import Progress, say
-from dopsd.ranks import Order, Together, all_processes, over_ranks
+from dopsd.ranks import Order, Together, all_processes, by_first, over_ranks
+from dopsd.resuming import is_finished
+from dopsd.run_identity import make_ready
 from dopsd.runfolder import RunFolder, followed, publish_run
 from dopsd.scoring import Asked
 from dopsd.stepping import adamw, take_step
@@ -36,16 +39,21 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    accelerator, params = all_processes(), params.of(method_name)
-    scratch = scratch_folder(params, task_name, method_name, seed)
-    loop = Loop(params, task_name, method_name, seed, accelerator)
+def run(
+    params: Params, task_name: str, method_name: str, seed: int, other_code: str = "stop", adopted: Path | None = None
+) -> None:
+    """other_code: what to do where the run was begun by other code: stop, continue or anew."""
+    accelerator, params, cell = all_processes(), params.of(method_name), Cell(task_name, method_name, seed)
+    scratch = scratch_folder(params, *cell.parts)
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(scratch, accelerator))
-        folder.resume(loop)
-        if params.tracking.enabled and accelerator.is_main_process:
-            stack.enter_context(followed(task_name, method_name, seed, scratch))
-        advance_to_the_end(loop, folder)
+        by_first(accelerator, lambda: make_ready(params, cell, other_code, adopted))
+        if not is_finished(scratch, params.train.updates):
+            loop = Loop(params, task_name, method_name, seed, accelerator)
+            folder.resume(loop)
+            if params.tracking.enabled and accelerator.is_main_process:
+                stack.enter_context(followed(task_name, method_name, seed, scratch))
+            advance_to_the_end(loop, folder)
     if accelerator.is_main_process:
         publish_run(scratch, cell_folder(task_name, method_name, seed) / "train", params.train.checkpoint_every)
 
