@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
+
+from dopsd.config.base import LARGEST
 
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
@@ -70,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     _cell_argument(sample, "task")
     sample.add_argument("--adapter", type=Path, help="a checkpoint folder (default: the base model)")
     sample.add_argument("--temperature", type=_temperature, default=0.0)
-    sample.add_argument("--seed", type=int, default=0)
+    sample.add_argument("--seed", type=_seed, default=0)
     _profile_commands(commands)
     return parser
 
@@ -108,6 +111,12 @@ def _count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError("expected at least 1")
+    return value
+
+
+def _seed(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,19}", text) or (value := int(text)) > LARGEST:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {LARGEST}")
     return value
 
 
@@ -156,5 +165,5 @@ def _score_command(commands: argparse._SubParsersAction) -> None:
 
 
 def _cell_argument(parser: argparse.ArgumentParser, name: str) -> None:
-    kind = int if name == "seed" else str
+    kind = _seed if name == "seed" else str
     parser.add_argument(f"--{name}", type=kind, help=f"{name} of the run (default: the first of params.yaml's matrix)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import yaml
 
 from dopsd.config import Params, kind_of
 from dopsd.layout import base_files, cell_folder
+from dopsd.progress import read_json
 from dopsd.provenance import sha256
 
 WEIGHTS = ".safetensors"
@@ -28,7 +28,7 @@ class Origin:
 def card(params: Params, task: str, method: str, seed: int, origin: Origin) -> str:
     """Markdown with the head that model hubs read; every figure is read from the run's results."""
     folder = cell_folder(task, method, seed)
-    tested = json.loads((folder / "test" / "paired.json").read_text())
+    tested = read_json(folder / "test" / "paired.json", "dopsd test")
     chosen = tested["selected"]
     head = {
         "base_model": params.model.path,

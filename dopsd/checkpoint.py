@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.batches import BATCH_TYPES, Batch
 from dopsd.errors import DopsdError
-from dopsd.progress import say, write_json
+from dopsd.progress import parse_object, say, write_json
 from dopsd.provenance import sha256, sources
 from dopsd.types import Checkpoint
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ADAPTER = "adapter_model.safetensors"
 REPLACED = ".old"  # suffix of a checkpoint while a newer one of the same update takes its place
+NEEDED = (ADAPTER, "adapter_config.json", "state.json")
 KEPT_RESUMABLE = 2  # folders that keep the optimizer: at 8B it is 2 GB a folder
 
 
@@ -84,6 +85,7 @@ def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
 
 
 def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
+    """Raises ValueError, KeyError, TypeError or IndexError where these are not what pack_updates made."""
     found: dict[tuple[int, int, str], dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         update, batch, kind, name = key.split(".")
@@ -117,17 +119,26 @@ def finish_replacements(scratch: Path) -> None:
 
 def prune(scratch: Path) -> None:
     """Drop what only resuming needs from all but the newest folders."""
-    for folder in sorted(scratch.glob("step-??????"))[:-KEPT_RESUMABLE]:
+    for folder in folders(scratch)[:-KEPT_RESUMABLE]:
         for path in [*folder.glob("trainer*"), *folder.glob("batches*")]:
             path.unlink()
+
+
+def folders(scratch: Path) -> list[Path]:
+    """Checkpoints by update, damaged ones too."""
+    return sorted(scratch.glob("step-[0-9][0-9][0-9][0-9][0-9][0-9]"))
 
 
 def fault(folder: Path) -> str | None:
     """Why this checkpoint cannot be used, or None."""
     try:
-        digests = json.loads((folder / "digests.json").read_text())
-    except (OSError, ValueError):
+        digests = parse_object((folder / "digests.json").read_bytes(), "digests.json")
+    except (OSError, DopsdError):
         return "digests.json is missing or damaged"
+    odd = [name for name in digests if "/" in name or "\0" in name]
+    unnamed = [name for name in NEEDED if name not in digests]
+    if odd or unnamed:
+        return f"digests.json names {odd[0]!r}" if odd else f"digests.json does not name {unnamed[0]}"
     for name, digest in digests.items():
         path = folder / name
         if not path.is_file():
@@ -142,7 +153,7 @@ def fault(folder: Path) -> str | None:
 def checkpoints(scratch: Path) -> list[Checkpoint]:
     """Whole checkpoints, oldest first; a damaged one is said and passed over."""
     found = []
-    for folder in sorted(scratch.glob("step-??????")):
+    for folder in folders(scratch):
         why = fault(folder)
         if why:
             say(f"checkpoint {folder}: {why}; it is not used")
@@ -153,9 +164,8 @@ def checkpoints(scratch: Path) -> list[Checkpoint]:
 
 def newest_resumable(scratch: Path) -> Checkpoint | None:
     """The newest checkpoint that can be continued and has no damaged one before it, which would be missing at the end."""
-    folders = sorted(scratch.glob("step-??????"))
     whole = checkpoints(scratch)
-    damaged = [int(folder.name[5:]) for folder in folders if folder not in {c.path for c in whole}]
+    damaged = [int(folder.name[5:]) for folder in folders(scratch) if folder not in {c.path for c in whole}]
     sound = [c for c in whole if not damaged or c.update < damaged[0]]
     resumable = [c for c in sound if (c.path / "trainer.safetensors").is_file()]
     return resumable[-1] if resumable else None

@@ -196,4 +196,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         advice = "free some space" if error.errno == errno.ENOSPC else "mend that"
         print(f"dopsd: {error.strerror or error}: {error.filename}; {advice} and run the same command", file=sys.stderr)
-        return 2 if isinstance(error, MISTAKES) else TEMPORARY
+        return 2 if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else TEMPORARY

@@ -5,6 +5,7 @@ An update costs differently by method, so curves are drawn against updates, roll
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
 from pathlib import Path
@@ -37,6 +38,7 @@ from dopsd.tables import (
 )
 
 OUT = REPORTS / "compare"
+FILES = {"comparison.md", "comparison.json", "accuracy.png"}
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
@@ -44,6 +46,7 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     if params.compare.baseline not in params.methods:
         known = ", ".join(type(params.method).model_fields)
         raise DopsdError(f"compare.baseline: {params.compare.baseline}: unknown; there is {known}")
+    check_replaceable(out)
     runs = [_named(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     check(runs)
     text = table(params, runs)
@@ -55,9 +58,16 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     return text
 
 
+def check_replaceable(out: Path) -> None:
+    """Refuse a folder that holds anything else than an earlier comparison: it would be removed."""
+    here = out.resolve()
+    if here == here.parent or here.exists() and not (here.is_dir() and {p.name for p in here.iterdir()} <= FILES):
+        raise DopsdError(f"--out {out}: is there already and not of an earlier comparison; name a new folder")
+
+
 def _named(params: Params, name: str) -> Finished:
     parts = name.split("/")
-    if len(parts) != 3 or not parts[2].isdigit():
+    if len(parts) != 3 or not re.fullmatch("[0-9]{1,19}", parts[2]):
         raise DopsdError(f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0")
     for part, known in zip(parts, (sorted(type(params.data).model_fields), params.methods), strict=False):
         if part not in known:

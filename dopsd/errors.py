@@ -1,6 +1,7 @@
 """The one error that ends a command with a single line for its user."""
 
 TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: a network or a disk failed, and the same command may do better later
+WIDEST = 800  # characters of a line: what was found instead may be a whole file
 
 
 class StopRequested(Exception):
@@ -21,5 +22,11 @@ class DopsdError(Exception):
     """
 
     def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__(message)
+        super().__init__("\n".join(readable(line) for line in message.split("\n")))
         self.exit_code = exit_code
+
+
+def readable(line: str) -> str:
+    """The line as a terminal can show it: control characters escaped, without its middle where it is very long."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return line if len(line) <= WIDEST else f"{line[: WIDEST // 2]} ... {line[-WIDEST // 2 :]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from dopsd.layout import base_files, data_files
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.loading import resolved
 from dopsd.models.lora import check_config, load_adapter
-from dopsd.progress import WORK, Progress, is_main_rank, say, write_json
+from dopsd.progress import WORK, Progress, is_main_rank, read_json, say, write_json
 from dopsd.provenance import sha256
 from dopsd.scoring import Asked, report
 from dopsd.tasks import load_task
@@ -62,7 +61,7 @@ class Evaluator:
         with Progress(stage, len(wanted) * len(self.problems), "problem") as progress:
             for adapter, protocol in wanted:
                 self._evaluate(adapter, protocol, progress)
-        return [[json.loads(self.cached(a, p).read_text()) for a in adapters] for p in protocols]
+        return [[read_json(self.cached(a, p), "dopsd evaluate") for a in adapters] for p in protocols]
 
     def _evaluate(self, adapter: Path | None, protocol: Protocol, progress: Progress) -> None:
         policy = self.with_adapter(adapter)

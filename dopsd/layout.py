@@ -11,7 +11,8 @@ from typing import Any
 
 from dopsd import checkpoint
 from dopsd.config import Params, Source, kind_of
-from dopsd.progress import WORK
+from dopsd.errors import DopsdError
+from dopsd.progress import WORK, parse_object
 from dopsd.tasks.storage import DATA, PROMPT
 
 RUNS = Path("runs")
@@ -123,7 +124,8 @@ def scratch_folder(params: Params, task: str, method: str, seed: int) -> Path:
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """Rows of a training log; a line that is none is named."""
+    return [parse_object(line, f"{path}:{number}") for number, line in enumerate(path.read_bytes().splitlines(), 1)]
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -139,8 +141,14 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def read_table(path: Path) -> list[dict[str, Any]]:
     """Rows of a csv written by write_table: numbers as numbers, names as texts, empty cells left out."""
-    with path.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
+    try:
+        with path.open(newline="") as lines:
+            rows = list(csv.DictReader(lines))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DopsdError(f"{path}: not a table ({error}); restore it, or make it again") from error
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise DopsdError(f"{path}:{number}: not as many cells as columns; restore the table, or make it again")
     return [{k: text if k in NAMES else _number(text) for k, text in row.items() if text != ""} for row in rows]
 
 

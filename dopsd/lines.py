@@ -13,8 +13,8 @@ from typing import Any
 def read_lines(path: Path) -> list[Any]:
     """Every whole line's value, in order; none where there is no file."""
     found = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
-        with suppress(ValueError):
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        with suppress(ValueError, RecursionError):
             found.append(json.loads(line))
     return found
 

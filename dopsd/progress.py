@@ -60,7 +60,18 @@ def read_json(path: Path, made_by: str) -> Any:
     """A result of an earlier stage; where it is missing, the command that makes it is named."""
     if not path.is_file():
         raise DopsdError(f"{path}: no such file; run `{made_by}` for this task, method and seed first")
-    return json.loads(path.read_text())
+    return parse_object(path.read_bytes(), path)
+
+
+def parse_object(content: bytes | str, place: object) -> dict[str, Any]:
+    """A JSON object; what is none is refused with its place: a file, or a file and a row."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DopsdError(f"{place}: not valid JSON ({error}); restore it, or remove it and run what makes it") from error
+    if not isinstance(found, dict):
+        raise DopsdError(f"{place}: expected a JSON object, found {content[:40]!r}; restore it, or make it again")
+    return found
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params, kind_of
 from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import LOG, PUBLISHED, Cell, cell_folder, read_log, read_table, report_folder, scratch_folder
-from dopsd.progress import say, write_json
+from dopsd.progress import read_json, say, write_json
 from dopsd.provenance import sha256
 from dopsd.registry import ACCURACY, DIGEST_TAG, JUDGED_BY, Chosen, crown, log_model, register
 from dopsd.run_identity import first_code, is_current
@@ -116,7 +116,7 @@ def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: in
         say(f"publish: {folder} has no test results yet; left out")
         return None
     scratch = scratch_folder(params, task, method, seed)
-    if not is_current(params, Cell(task, method, seed), json.loads((folder / "train.json").read_text())):
+    if not is_current(params, Cell(task, method, seed), read_json(folder / "train.json", "dopsd train")):
         say(f"publish: {folder} was made with other settings, data or code; left out until `dvc repro` has run")
         return None
     log = read_log(scratch / LOG) if (scratch / LOG).is_file() else read_table(folder / "train.csv")
@@ -126,8 +126,8 @@ def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: in
 
 def _publish_cell(params: Params, client: MlflowClient, cell: Tracked) -> tuple[int, float]:
     """Curve, checkpoints, figures and registration of one run; the registered version and its selection accuracy."""
-    chosen = json.loads((cell.folder / "best" / "select.json").read_text())
-    protocols = json.loads((cell.folder / "test" / "paired.json").read_text())["protocols"]
+    chosen = read_json(cell.folder / "best" / "select.json", "dopsd select")
+    protocols = read_json(cell.folder / "test" / "paired.json", "dopsd test")["protocols"]
     if client.get_run(cell.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, cell)
     models = _log_checkpoints(params, client, cell)

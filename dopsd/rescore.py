@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dopsd.config import Data, Evaluate
 from dopsd.errors import DopsdError
@@ -39,6 +40,8 @@ def run(task_name: str, files: Sequence[Path], scoring: str, as_json: bool, verd
     known = sorted(Data.model_fields)
     if task_name not in known:
         raise DopsdError(f"--task {task_name}: unknown; there is {', '.join(known)}")
+    if verdicts_path:
+        check_new(verdicts_path, files)
     task = load_task(task_name, Data.model_validate({task_name: {"scoring": scoring}}))
     generations = [read_generations(path, task) for path in files]
     verdicts = [[task.verify(g.problem, g.text) for g in found] for found in generations]
@@ -76,9 +79,23 @@ def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
     for line in lines:
         low, high = line.interval
         figures = [f"{100 * line.figures[name]:.1f}" for name in others]
-        table.add_row(line.file, str(line.n), f"{100 * line.accuracy:.3f}", f"{100 * low:.1f} to {100 * high:.1f}", *figures)
+        table.add_row(
+            Text(line.file.encode(errors="replace").decode()),
+            str(line.n),
+            f"{100 * line.accuracy:.3f}",
+            f"{100 * low:.1f} to {100 * high:.1f}",
+            *figures,
+        )
     console.print(f"{task_name}, scored by the {scoring} rule", markup=False, highlight=False)
     console.print(table)
+
+
+def check_new(path: Path, files: Sequence[Path]) -> None:
+    """Refuse an output that is a folder, or one of the files that are read."""
+    if path.is_dir() or not path.name:
+        raise DopsdError(f"--verdicts {path}: expected the name of a file, and it is a folder")
+    if path.exists() and any(file.exists() and path.samefile(file) for file in files):
+        raise DopsdError(f"--verdicts {path}: is one of the files that are scored; name another")
 
 
 def write_verdicts(path: Path, generations: Sequence[Sequence[Generation]], verdicts: Sequence[Sequence[Verdict]]) -> None:

@@ -23,7 +23,7 @@ from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import LOG, MEMORY, Cell, read_log, scratch_folder, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.older import older_folders
-from dopsd.progress import WORK, fresh_folder, say, write_json
+from dopsd.progress import WORK, fresh_folder, parse_object, say, write_json
 from dopsd.resuming import record_of
 from dopsd.run_identity import ASIDE, codes
 from dopsd.types import Sums
@@ -127,13 +127,28 @@ class RunFolder:
         """Bring the loop to the newest whole checkpoint, and the log with it."""
         found = checkpoint.newest_resumable(self.scratch)
         if found:
-            state = json.loads((found.path / "state.json").read_text())
-            if state["ranks"] != self.accelerator.num_processes:
+            state = parse_object((found.path / "state.json").read_bytes(), found.path / "state.json")
+            if state.get("ranks") != self.accelerator.num_processes:
                 raise DopsdError(
-                    f"train: {found.path} was made by {state['ranks']} ranks, this run has {self.accelerator.num_processes}; "
+                    f"train: {found.path} was made by {state.get('ranks')} ranks, this run has {self.accelerator.num_processes}; "
                     "use as many, or remove the folder to start anew"
                 )
-            self._restore(loop, found.path, state)
+            try:
+                self._restore(loop, found.path, state)
+            except torch.OutOfMemoryError:
+                raise
+            except (
+                KeyError,
+                ValueError,
+                TypeError,
+                IndexError,
+                AttributeError,
+                RuntimeError,
+            ) as error:  # written by other code
+                why = f"{type(error).__name__}: {error}"
+                raise DopsdError(
+                    f"train: {found.path}: cannot be continued ({why}); remove the folder to use an older one"
+                ) from error
             say(f"train: continuing after update {loop.update} from {found.path}")
         if self.is_main:
             self._cut_log(loop.update)
@@ -146,6 +161,8 @@ class RunFolder:
             kinds = ("step", "exp_avg", "exp_avg_sq")
             loop.optimizer.state[p] = {kind: tensors[f"{kind}/{name}"] for kind in kinds}
         loop.policy.ema = {k.removeprefix("ema/"): v for k, v in tensors.items() if k.startswith("ema/")}
+        if state["update"] != int(folder.name[5:]):
+            raise ValueError(f"state.json is of update {state['update']!r}")
         own = checkpoint.load_tensors(folder / f"batches.{self.accelerator.process_index}.safetensors")
         torch.set_rng_state(own.pop("rng"))
         size, is_halved = own.pop("micro_batch").tolist()
@@ -166,16 +183,16 @@ class RunFolder:
         path = self.scratch / LOG
         if not path.exists():
             return
-        kept = [line for line in path.read_text().splitlines() if _update_of(line) <= update]
+        kept = [line for line in path.read_bytes().splitlines() if _update_of(line) <= update]
         half = path.with_suffix(".tmp")
-        half.write_text("".join(line + "\n" for line in kept))
+        half.write_bytes(b"".join(line + b"\n" for line in kept))
         half.rename(path)
 
 
-def _update_of(line: str) -> float:
+def _update_of(line: bytes) -> float:
     try:
-        return json.loads(line)["update"]
-    except (ValueError, KeyError):
+        return float(json.loads(line)["update"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def summary(params: Params) -> None:
         folder = cell_folder(task, method, seed)
         if not (folder / "test" / "paired.json").is_file():
             continue
-        tested = json.loads((folder / "test" / "paired.json").read_text())
+        tested = read_json(folder / "test" / "paired.json", "dopsd test")
         found = tested["protocols"][tested["selected"]["protocol"]]
         sides = [_with_interval(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")]
         gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
@@ -48,13 +47,13 @@ def summary(params: Params) -> None:
     console.print("Base against trained on test: accuracy in % [95% interval], paired difference", markup=False)
     console.print(table)
     for line in costs:
-        console.print(line, highlight=False)
-    console.print(_where(params), highlight=False, soft_wrap=True)  # a link that breaks cannot be followed
+        console.print(line, markup=False, highlight=False)
+    console.print(_where(params), markup=False, highlight=False, soft_wrap=True)  # a link that breaks cannot be followed
 
 
 def _cost(params: Params, task: str, method: str, seed: int, tested: dict[str, Any]) -> str:
     folder, n = cell_folder(task, method, seed), next(iter(tested["protocols"].values()))["base"]["n"]
-    c = json.loads((folder / "train.json").read_text())
+    c = read_json(folder / "train.json", "dopsd train")
     log = scratch_folder(params, task, method, seed) / LOG
     seconds = "restored from the cache"
     if log.is_file():
@@ -89,12 +88,12 @@ def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | N
     draw = Draw(problem.id, 0, prompt, text_key("sample", seed, problem.id))
     rollout = denoise(policy, [draw], decoding(params.sampling, temperature))[0]
     console = Console()
-    console.print(f"problem {problem.prompt}")
+    console.print(f"problem {problem.prompt}", markup=False)
     tokens = policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist())
     for step in range(params.sampling.steps):
         console.print(Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)), soft_wrap=True)
     verdict = evaluator.task.verify(problem, policy.decode(rollout.completion_ids))
-    console.print(f"answer {verdict.answer}   score {verdict.score:.2f}   solution {problem.answer}")
+    console.print(f"answer {verdict.answer}   score {verdict.score:.2f}   solution {problem.answer}", markup=False)
 
 
 def _state(tokens: list[str], revealed: list[int], step: int) -> Text:

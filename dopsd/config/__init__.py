@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
+from dopsd.config.base import LARGEST, Betas, Count, Name, Natural, Positive, Section, Share
 from dopsd.config.data import CountdownData, Data, Gsm8kData, Math500Data, RowData, Source, SudokuData, TaskData
 from dopsd.config.experiments import Ablate, Compare, VerifyTeacher
 from dopsd.config.methods import ArOpsd, Attempts, D3llm, DiffuGrpo, DOpsd, Methods, MethodSection, Own, Rft, Sft, Vrpo
@@ -108,8 +108,8 @@ class Train(Section):
 class Evaluate(Section):
     """How checkpoints are compared: `protocols` are decoding settings by name; selection uses select.protocol."""
 
-    protocols: dict[str, Protocol] = Field(min_length=1)
-    bootstrap: Annotated[int, Field(ge=100)] = 2000
+    protocols: dict[Name, Protocol] = Field(min_length=1)
+    bootstrap: Annotated[int, Field(ge=100, le=LARGEST)] = 2000
 
 
 class Select(Section):
@@ -131,8 +131,8 @@ class Tracking(Section):
 
     enabled: bool = True
     uri: str | None = None
-    experiment: str = "dopsd"
-    registered_model: str = "dopsd"
+    experiment: Annotated[str, Field(min_length=1, max_length=500)] = "dopsd"
+    registered_model: Name = "dopsd"
 
 
 def kind_of(method: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.config.base import Count, Natural, Section
+from dopsd.config.base import Count, Natural, Section, Whole
 
 
 class Source(Section):
@@ -44,7 +44,7 @@ class SudokuData(TaskData):
     validation_grids: Annotated[int, Field(ge=1, le=143)] = 56
     test_grids: Annotated[int, Field(ge=1, le=143)] = 56
     blanks: Annotated[int, Field(ge=1, le=12)] = 8
-    seed: int = 0
+    seed: Whole = 0
     test_file: str | None = None
 
     @model_validator(mode="after")
@@ -60,7 +60,7 @@ class RowData(TaskData):
     train: Source
     test: Source
     validation: Count = 256
-    seed: int = 0
+    seed: Whole = 0
 
 
 class Gsm8kData(RowData):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.config.base import Count, Natural, Section, Share
+from dopsd.config.base import Count, Name, Natural, Section, Share
 from dopsd.config.data import Data
 from dopsd.config.methods import Methods
 
@@ -26,13 +26,13 @@ class Ablate(Section):
     seeds: list[Natural] = Field([0], min_length=1)
     run: list[str] = Field([])
     variants: dict[str, dict[str, Any]] = Field({"default": {}}, min_length=1)
-    tables: dict[str, list[str]] = Field({})
+    tables: dict[Name, list[str]] = Field({})
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:
         if self.variants.get("default") != {}:
             raise ValueError("variants.default: expected {}: the settings as they stand in the method's section")
-        odd = [name for name in self.variants if not re.fullmatch("[a-z0-9_]+", name)]
+        odd = [name for name in self.variants if not re.fullmatch("[a-z0-9_]{1,100}", name)]
         if odd:
             raise ValueError(f"variants: {odd[0]!r}: expected lowercase letters, digits and _ : it names folders and stages")
         for key, value, section in (("task", self.task, Data), ("method", self.method, Methods)):

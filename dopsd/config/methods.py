@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
+from dopsd.config.base import LARGEST, Betas, Count, Natural, Positive, Section, Share
 from dopsd.config.data import Source
 from dopsd.config.model import Lora
 
@@ -118,7 +118,7 @@ class ArOpsd(DOpsd):
 class DiffuGrpo(MethodSection):
     """Policy gradient with group-relative advantages for masked diffusion (d1, arXiv 2504.12216, section 3.2)."""
 
-    group_size: Annotated[int, Field(ge=2)] = 6
+    group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6
     temperature: Weight = 0.9
     iterations: Count = 12  # updates a collect feeds, each with its own masks of the prompt; 8 for planning tasks
     clip_range: Positive = 0.5
@@ -156,7 +156,7 @@ class Vrpo(MethodSection):
     worst, that the fine-tuning term is the bound a token, and that what follows the first end of text is masked.
     """
 
-    attempts: Annotated[int, Field(ge=2)] = 8
+    attempts: Annotated[int, Field(ge=2, le=LARGEST)] = 8
     temperature: Weight = 0.9
     pairs: Literal["initial", "current"] = "initial"  # the policy that samples them
     beta: Positive = 0.2

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share
+from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share, Whole
 
 
 class Model(Section):
@@ -49,7 +49,7 @@ class Pretrain(Section):
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     grad_clip: Positive = 1.0
     careful_share: Share = 0.5
-    seed: int = 0
+    seed: Whole = 0
 
     @model_validator(mode="after")
     def heads_divide_width(self) -> Self:

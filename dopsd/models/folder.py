@@ -23,7 +23,7 @@ def check_folder(folder: Path, config: PretrainedConfig) -> None:
     """Compare the headers of the weight files with the tensors that the config calls for; nothing is loaded."""
     expected, found = expected_shapes(config), {}
     for path, listed in weight_files(folder).items():
-        shapes = _header(path)
+        shapes = header(path)
         if listed is not None:
             _refuse(path, f"not there, though {INDEX} says so", listed - set(shapes))
             _refuse(path, f"there, though {INDEX} does not say so", set(shapes) - listed)
@@ -58,7 +58,7 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
     try:
         for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items():
             listed.setdefault(folder / Path(file).name, set()).add(name)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DopsdError(f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}") from error
     for path, names in listed.items():
         if not path.is_file():
@@ -66,7 +66,8 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
     return listed
 
 
-def _header(path: Path) -> Shapes:
+def header(path: Path) -> Shapes:
+    """Names and shapes of the tensors in a file; nothing is loaded."""
     from safetensors import SafetensorError, safe_open
 
     try:

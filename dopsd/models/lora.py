@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.errors import DopsdError
+from dopsd.models.folder import header
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from dopsd.config import Lora
 
-CONFIG = "adapter_config.json"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = r".*\.blocks\.\d+\.({})"  # filled with the names, so that a head of the same name is never adapted
 PLAIN = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias")
 
@@ -74,11 +75,11 @@ def save_config(peft_model: nn.Module, folder: Path) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
+    if not path.is_file():  # a pipe or a device would never end
+        raise DopsdError(f"{folder}: no {CONFIG}; name the folder of a checkpoint")
     try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise DopsdError(f"{folder}: no {CONFIG}; name the folder of a checkpoint") from error
-    except ValueError as error:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
         raise DopsdError(f"{path}: not valid JSON ({error}); restore it from where the adapter came") from error
     if not isinstance(found, dict):
         raise DopsdError(f"{path}: expected settings by name, found a {type(found).__name__}; restore it")
@@ -96,7 +97,7 @@ def lora_of(folder: Path) -> Lora:
     if odd or saved.get("peft_type", "LORA") != "LORA":
         raise DopsdError(f"{folder / CONFIG}: {', '.join(odd) or saved['peft_type']} is set; only plain LoRA can be read")
     try:
-        return Lora(
+        found = Lora(
             r=saved["r"],
             alpha=saved["lora_alpha"],
             dropout=saved.get("lora_dropout", 0.0),
@@ -105,6 +106,18 @@ def lora_of(folder: Path) -> Lora:
     except (KeyError, ValidationError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
         raise DopsdError(f"{folder / CONFIG} {what}; name a checkpoint that this program or peft wrote") from error
+    _check_rank(found.r, folder)
+    return found
+
+
+def _check_rank(rank: int, folder: Path) -> None:
+    """Refuse a rank that the weights do not have, before memory is taken for it."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise DopsdError(f"{folder}: no {WEIGHTS}; name the folder of a checkpoint")
+    odd = [name for name, shape in header(path).items() if ".lora_A." in name and shape[:1] != (rank,)]
+    if odd:
+        raise DopsdError(f"{folder}: {CONFIG} has r {rank}, and {odd[0]!r} in {WEIGHTS} another; restore both files")
 
 
 def _targets(saved: str | list[str]) -> list[str]:
@@ -137,10 +150,13 @@ def load_adapter(peft_model: nn.Module, tensors: dict[str, Tensor], source: obje
     there = {name: list(tensor.shape) for name, tensor in tensors.items()}
     odd = sorted(name for name in wanted | there if wanted.get(name) != there.get(name))
     if odd:
-        first = f"{odd[0]} is {there.get(odd[0], 'missing')}, expected {wanted.get(odd[0], 'none')}"
+        first = f"{odd[0]!r} is {there.get(odd[0], 'missing')}, expected {wanted.get(odd[0], 'none')}"
         raise DopsdError(
             f"{source}: {len(odd)} tensors do not fit this base and LoRA config ({first}); was it trained on another?"
         )
+    unfit = [name for name, tensor in tensors.items() if not (tensor.is_floating_point() and tensor.float().isfinite().all())]
+    if unfit:
+        raise DopsdError(f"{source}: {len(unfit)} tensors are no finite numbers ({unfit[0]!r}); restore the file")
     set_peft_model_state_dict(peft_model, tensors)
 
 

@@ -9,12 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.params import checked, missing_files, read_yaml
+from dopsd.params import checked, missing_files, parse_yaml, read_yaml
 
 EMBEDDED = "embedded"
 PRESET, HARDWARE = "reference", "1x80gb"
@@ -91,10 +91,7 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
         key, sign, text = change.partition("=")
         if not sign or not key:
             raise DopsdError(f"--set {change}: expected key=value, such as train.updates=50")
-        try:
-            value = YAML(typ="safe", pure=True).load(text)
-        except YAMLError as error:
-            raise DopsdError(f"--set {change}: {text!r} is not a YAML value") from error
+        value = parse_yaml(text, f"--set {change:.200}: {text[:80]!r} is not a YAML value")
         *path, last = key.split(".")
         section = raw
         for part in path:
@@ -115,7 +112,9 @@ def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _entries(raw: dict[str, Any]) -> dict[str, Any]:
     """Settings by dotted key, a protocol being one."""
-    protocols = {f"evaluate.protocols.{name}": p for name, p in raw.get("evaluate", {}).get("protocols", {}).items()}
+    section = raw.get("evaluate")
+    named = section.get("protocols") if isinstance(section, dict) else None
+    protocols = {f"evaluate.protocols.{name}": p for name, p in named.items()} if isinstance(named, dict) else {}
     return {key: value for key, value in flat(raw).items() if not key.startswith("evaluate.protocols.")} | protocols
 
 
@@ -138,7 +137,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 def _shown(settings: dict[str, Any], key: str, otherwise: str) -> str:
     """A value as YAML has it: true and null, not True and None."""
-    return json.dumps(settings[key]) if key in settings else otherwise
+    return json.dumps(settings[key], default=str) if key in settings else otherwise
 
 
 def render(raw: dict[str, Any]) -> str:

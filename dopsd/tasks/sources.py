@@ -17,6 +17,7 @@ from typing import Any
 from dopsd.config import Source
 from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.progress import say
+from dopsd.tasks.storage import is_unicode
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ def text_of(row: Row, *columns: str) -> str:
         there = ", ".join(sorted(map(str, row.values))) or "none"
         came = f"found {found!r:.40}" if column is not None else f"columns found: {there}"
         raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {came}")
+    if not is_unicode(found):
+        raise DopsdError(f"{row.place}: half a character (a lone surrogate) in column {column}; no tokenizer takes it")
     return found
 
 

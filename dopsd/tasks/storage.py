@@ -14,6 +14,15 @@ DATA = Path("data")
 PROMPT = "prompt.txt"  # beside a task's problems: the instructions that they are asked with
 
 
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold it: JSON and the command line can bring halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def write_problems(path: Path, problems: list[Problem]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_suffix(".tmp")
@@ -52,4 +61,9 @@ def _read(path: Path, number: int, line: str) -> Problem:
         raise DopsdError(f"{path}:{number}: id, prompt and answer must be non-empty strings")
     if not isinstance(problem.extra, dict):
         raise DopsdError(f"{path}:{number}: extra must be an object")
+    if not (problem.reference is None or isinstance(problem.reference, str)):
+        raise DopsdError(f"{path}:{number}: reference must be a text or null")
+    texts = (problem.id, problem.prompt, problem.answer, problem.reference or "")
+    if not all(map(is_unicode, texts)):
+        raise DopsdError(f"{path}:{number}: half a character (a lone surrogate) in a text; no tokenizer takes it")
     return problem

@@ -156,10 +156,11 @@ class Sudoku(AskingTask):
     def of_generation(self, question: str, ground_truth: Any) -> Problem:
         """The question has the puzzle in it, ground truth is its solution."""
         puzzle = PUZZLE.search(question)
-        why = fault(puzzle[0] if puzzle else question, str(ground_truth))
+        is_plain = isinstance(ground_truth, str | int)
+        why = fault(puzzle[0] if puzzle else question, str(ground_truth) if is_plain else "another kind of value")
         if why:
             raise DopsdError(f"expected {why}")
-        return Problem(f"sudoku-{puzzle[0]}", puzzle[0], ground_truth)
+        return Problem(f"sudoku-{puzzle[0]}", puzzle[0], str(ground_truth))
 
     def question(self, problem: Problem) -> str:
         """As the published prompts are followed by it."""
