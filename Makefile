@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test bench lint mlflow install up down integration
+.PHONY: demo demo-full test bench garbage lint mlflow install up down integration
 
 install: .venv/.installed
 
@@ -33,6 +33,9 @@ bench: install
 	python benchmarks/update.py --repeats 3 --out reports/bench/update.json
 	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
+
+garbage: install
+	nice python tests/garbage.py --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
 
 integration: install
 	python -m pytest -m integration

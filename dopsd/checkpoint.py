@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,7 +136,7 @@ def fault(folder: Path) -> str | None:
         digests = parse_object((folder / "digests.json").read_bytes(), "digests.json")
     except (OSError, DopsdError):
         return "digests.json is missing or damaged"
-    odd = [name for name in digests if "/" in name or "\0" in name]
+    odd = [name for name in digests if not re.fullmatch(r"[A-Za-z0-9_.]{1,100}", name)]
     unnamed = [name for name in NEEDED if name not in digests]
     if odd or unnamed:
         return f"digests.json names {odd[0]!r}" if odd else f"digests.json does not name {unnamed[0]}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dopsd.arguments import MEASURED, ONLINE, PARALLEL, STAGES, build_parser
 from dopsd.config import BETWEEN, Params
-from dopsd.errors import TEMPORARY, DopsdError
+from dopsd.errors import TEMPORARY, DopsdError, readable
 from dopsd.launch import accept_signals, end_with_parent, is_started, launch
 from dopsd.params import load_params, missing_files
 from dopsd.progress import outlive_readers, say
@@ -78,7 +78,7 @@ def _check(path: Path, params: Params) -> None:
     faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
     faults += [why for task in params.pretrain.tasks if (why := mismatch(params, task))]
     if faults:
-        raise DopsdError("\n".join(faults))
+        raise DopsdError(faults)
     print(f"{path}: sound")
 
 
@@ -171,7 +171,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         outlive_readers()
         accept_signals()
     words = list(sys.argv[1:] if argv is None else argv)
-    arguments = build_parser().parse_args(words)
+    parser = build_parser()
+    if empty := [word for word in words if word.startswith("--") and word.endswith("=--")]:  # argparse makes a list of it
+        parser.error(f"argument {readable(empty[0][:-3])}: expected a value")
+    arguments = parser.parse_args(words)
     arguments.command = arguments.command.replace("-", "_")
     if arguments.command in STAGES:
         end_with_parent()
@@ -195,5 +198,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         advice = "free some space" if error.errno == errno.ENOSPC else "mend that"
-        print(f"dopsd: {error.strerror or error}: {error.filename}; {advice} and run the same command", file=sys.stderr)
+        print(
+            f"dopsd: {readable(f'{error.strerror or error}: {error.filename}')}; {advice} and run the same command",
+            file=sys.stderr,
+        )
         return 2 if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else TEMPORARY

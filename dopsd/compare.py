@@ -61,7 +61,7 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
 def check_replaceable(out: Path) -> None:
     """Refuse a folder that holds anything else than an earlier comparison: it would be removed."""
     here = out.resolve()
-    if here == here.parent or here.exists() and not (here.is_dir() and {p.name for p in here.iterdir()} <= FILES):
+    if here == here.parent or (here.exists() and not (here.is_dir() and {p.name for p in here.iterdir()} <= FILES)):
         raise DopsdError(f"--out {out}: is there already and not of an earlier comparison; name a new folder")
 
 

@@ -16,17 +16,17 @@ class StopRequested(Exception):
 
 
 class DopsdError(Exception):
-    """Something the user can mend: names the key, file or row, what was expected and what to do.
+    """Something the user can mend: names the key, file or row, what was expected and what to do; a line, or several.
 
     `exit_code` is the status of the command that meets it: 2, unless a signal or a fault has its own.
     """
 
-    def __init__(self, message: str, exit_code: int = 2) -> None:
-        super().__init__("\n".join(readable(line) for line in message.split("\n")))
+    def __init__(self, message: str | list[str], exit_code: int = 2) -> None:
+        super().__init__("\n".join(map(readable, [message] if isinstance(message, str) else message)))
         self.exit_code = exit_code
 
 
 def readable(line: str) -> str:
-    """The line as a terminal can show it: control characters escaped, without its middle where it is very long."""
+    """The line as a terminal can show it: control characters and line breaks escaped, its middle cut where it is long."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= WIDEST else f"{line[: WIDEST // 2]} ... {line[-WIDEST // 2 :]}"

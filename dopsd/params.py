@@ -135,4 +135,4 @@ def checked(raw: Any, path: Path | str) -> Params:
     except ValidationError as error:
         faults = error.errors()
         more = [f"{path}: and {len(faults) - SHOWN} other faults"] if len(faults) > SHOWN else []
-        raise DopsdError("\n".join([_line(fault, path) for fault in faults[:SHOWN]] + more)) from error
+        raise DopsdError([_line(fault, path) for fault in faults[:SHOWN]] + more) from error

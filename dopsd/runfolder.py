@@ -128,9 +128,10 @@ class RunFolder:
         found = checkpoint.newest_resumable(self.scratch)
         if found:
             state = parse_object((found.path / "state.json").read_bytes(), found.path / "state.json")
-            if state.get("ranks") != self.accelerator.num_processes:
+            ranks = state.get("ranks")
+            if ranks != self.accelerator.num_processes:
                 raise DopsdError(
-                    f"train: {found.path} was made by {state.get('ranks')} ranks, this run has {self.accelerator.num_processes}; "
+                    f"train: {found.path} was made by {ranks} ranks, this run has {self.accelerator.num_processes}; "
                     "use as many, or remove the folder to start anew"
                 )
             try:

@@ -25,10 +25,10 @@ from random import Random
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from parsers import PARSERS
+from parsers import PARSERS  # noqa: E402
 
-from dopsd.cli import MISTAKES
-from dopsd.errors import DopsdError
+from dopsd.cli import MISTAKES  # noqa: E402
+from dopsd.errors import DopsdError, readable  # noqa: E402
 
 SECONDS, HANGS = 1.0, 60  # of CPU time an input; of wall clock until it is held to wait for ever
 WARM = 30
@@ -89,7 +89,7 @@ def fed(parser: str, seed: str, root: Path, found: Found, is_shown: bool = False
         except DopsdError as error:
             outcome, said = "refused", str(error)
         except MISTAKES as error:
-            outcome, said = "refused", f"{error.strerror}: {error.filename}"
+            outcome, said = "refused", readable(f"{error.strerror}: {error.filename}")
         except SystemExit as error:
             outcome, said = "refused" if error.code == 2 else "tracebacks", err.getvalue().strip().splitlines()[-1]
         except BaseException as error:

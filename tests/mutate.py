@@ -93,6 +93,51 @@ JSON = [  # as they stand in a file
     ),
     *("01", "+1", "1_000", "0x10", "'a'", "undefined", "--1"),
 ]
+YAML = [
+    *(
+        "a: &a [*a]",
+        "train: &a {updates: *a}",
+        "? [a]\n: b",
+        "? {a: b}\n: c",
+        "train: {updates: 1, updates: 2}",
+        "a: 1\n\tb: 2",
+        "- a",
+        "5",
+        "",
+    ),
+    *(
+        "train: !!timestamp x",
+        "train: !!binary x",
+        "train: !!set {a}",
+        "train: !!omap [a: 1]",
+        "%YAML 99.9\n---\n{}",
+        "%YAML 1.1\n---\na: 1:2",
+    ),
+    *(
+        "evaluate: {protocols: {../x: {}}}",
+        "evaluate: {protocols: {'a/b': {}}}",
+        "evaluate: {protocols: {'a\n': {}}}",
+        "1: 2",
+        "null: null",
+        "~",
+        "=: =",
+    ),
+    *(
+        "ablate: {tables: {../x: []}}",
+        "ablate: {variants: {default: {}, ../x: {}}}",
+        "tracking: {registered_model: ../x}",
+        "a0: &a {x: *a}",
+    ),
+    "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
+    "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)),
+    *(
+        "\n".join(f"k{n}: 1" for n in range(4000)),
+        "a: [" + "1," * 30_000 + "]",
+        "a: {" + "b," * 9000 + "}",
+        "- " * 40_000,
+        "- - \n" * 4900,
+    ),
+]
 NAMES = [
     *(
         "../outside",

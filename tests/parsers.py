@@ -102,7 +102,7 @@ def generations(task: str) -> list[dict[str, Any]]:
 
 
 def _generation_file(draw: Random, task: str) -> Path:
-    rows = [draw.choice(generations(task)) for _ in range(draw.choice((1, 1, 2)))]
+    rows = [dict(draw.choice(generations(task))) for _ in range(draw.choice((1, 1, 2)))]
     is_lines = draw.random() < 0.7
     listed: Any = rows if is_lines else {"generations": [r | {"generations": [r["generation"]]} for r in rows], "n": 1}
     if draw.random() < 0.3:
@@ -149,6 +149,8 @@ def params(draw: Random, root: str) -> Call:
         from ruamel.yaml import YAML
 
         sound = mutate.swapped(draw, YAML(typ="safe", pure=True).load(SETTINGS))  # JSON is YAML
+    if draw.random() < 0.1:
+        sound = draw.choice((SETTINGS, "")).encode() + draw.choice(mutate.YAML).encode()
     path = put("params.yaml", sound if draw.random() < 0.2 else mutate.changed(draw, sound))
     return lambda: missing_files(load_params(path))
 

@@ -146,6 +146,15 @@ def test_sample_prints_every_step_and_the_verdict(project, capsys):
     assert "nowhere: no adapter_config.json" in capsys.readouterr().err
 
 
+def test_an_answer_in_brackets_is_printed_as_it_is(project, capsys, monkeypatch):
+    from dopsd.tasks.sudoku import Sudoku
+    from dopsd.types import Verdict
+
+    monkeypatch.setattr(Sudoku, "verify", lambda *_: Verdict("[/b] [red]", 0.0, False))
+    assert main(["sample"]) == 0
+    assert "answer [/b] [red]   score" in capsys.readouterr().out
+
+
 def test_a_model_folder_without_weights_is_said(project, capsys):
     write_params(model__path="nowhere")
     assert main(["train"]) == 2

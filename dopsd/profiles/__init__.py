@@ -182,6 +182,8 @@ def params(
 
     With `needs_files`, settings that name files which are not here are refused as well.
     """
+    if path.is_dir():
+        raise DopsdError(f"--params {path}: is a folder; name a file")
     old = read_yaml(path) if path.is_file() else {}
     if profile is None and (preset, hardware) != (PRESET, HARDWARE):
         raise DopsdError("--preset and --hardware choose among a profile's settings: name one with --profile")
@@ -190,7 +192,7 @@ def params(
     raw = with_changes(deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes)
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):
-        raise DopsdError("\n".join(f"{line}: no such file in {Path.cwd()}" for line in missing))
+        raise DopsdError([f"{line}: no such file in {Path.cwd()}" for line in missing])
     found = differences(old, raw)
     if path.is_file() and found:
         BEFORE.parent.mkdir(exist_ok=True)

@@ -1,0 +1,269 @@
+"""Garbage: some inputs to every parser (`make garbage` gives ten thousand), and what was found so, one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from garbage import Found, fed, workspace
+from parsers import GRID, PARSERS, ROWS, SETTINGS, adapter, policy
+from safetensors.torch import load, save_file
+
+from dopsd import checkpoint
+from dopsd.checkpoint import ADAPTER, read_adapter
+from dopsd.cli import main
+from dopsd.config import Source
+from dopsd.errors import WIDEST, DopsdError
+from dopsd.layout import read_log, read_table
+from dopsd.lines import read_lines
+from dopsd.models.lora import load_adapter, lora_of
+from dopsd.params import load_params
+from dopsd.profiles import params
+from dopsd.progress import read_json
+from dopsd.tasks.sources import read_rows, text_of
+from dopsd.tasks.storage import read_problems
+
+INPUTS = 100
+HUGE = "9" * 5000
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(call, *words: str) -> None:
+    """The call ends with lines that a terminal can show, and that have these words."""
+    with pytest.raises(DopsdError) as caught:
+        call()
+    text = str(caught.value)
+    assert caught.value.exit_code == 2 and all(word in text for word in words), text
+    assert all(line.isprintable() and len(line) <= WIDEST + 5 for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewhere(parser: str):
+    found = Found(parser)
+    with workspace() as root:
+        for number in range(10):
+            fed(parser, f"warm.{number}", root, Found(parser))
+        for number in range(INPUTS):
+            fed(parser, f"1.{number}", root, found)
+    assert found.misses == [] and found.inputs == INPUTS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 5000, "more than 32 brackets are open"),
+        ("- " * 5000, "too deep"),
+        (LAUGHS, "values with those that aliases repeat"),
+        (MERGES, "merge keys (<<) are not read"),
+        ("train: &a {updates: *a}", "values with those that aliases repeat"),
+        ("train: {updates: " + HUGE + "}", "not valid YAML"),
+        ("train: 2001-99-99", "not valid YAML"),
+        ("train: [" + "1," * 20_000 + "]", "longer than 65536 characters, or than 10000 values"),
+        ("train: {lora: {alpha: " + "9" * 400 + "}}", "train.lora.alpha: Input should be less than or equal to"),
+        ("matrix: {seeds: [100000000000000000000]}", "matrix.seeds.0: Input should be less than or equal to"),
+        ("evaluate: {protocols: {../../x: {}}}", "evaluate.protocols.../../x.[key]: expected letters"),
+        ("evaluate: {protocols: {'a/b': {}}}", "evaluate.protocols.a/b.[key]: expected letters"),
+        ("ablate: {tables: {../x: []}}", "ablate.tables.../x.[key]: expected letters"),
+        ("tracking: {registered_model: ../x}", "tracking.registered_model: expected letters"),
+        ('data: {sudoku: {test_file: "a\\0b.csv"}}', "data.sudoku.test_file: a text must not contain the character NUL"),
+        ("\n".join(f"k{n}: 1" for n in range(500)), "and 481 other faults"),
+        ("train: " + "x" * 50_000, "train: Input should be a valid dictionary"),
+    ],
+)
+def test_settings_without_a_bound_are_refused(here: Path, text: str, said: str):
+    Path("params.yaml").write_text(text)
+    refused(lambda: load_params(Path("params.yaml")), said)
+
+
+def test_broken_settings_can_be_replaced_and_a_folder_cannot(here: Path):
+    for text in ("evaluate: 5", "evaluate: {protocols: [1]}", "train: 2001-01-01"):
+        Path("params.yaml").write_text(text)
+        assert params("embedded", "reference", "1x80gb", [], Path("params.yaml"))
+        load_params(Path("params.yaml"))
+    Path("folder").mkdir()
+    refused(lambda: params("embedded", "reference", "1x80gb", [], Path("folder")), "--params folder: is a folder")
+    assert {path.name for path in here.iterdir()} == {"params.yaml", "folder", "work"}
+
+
+@pytest.mark.parametrize("value", [HUGE, "2001-99-99", "[" * 5000, "!!int x"])
+def test_a_change_that_no_yaml_reader_takes_is_one_line(here: Path, value: str):
+    Path("params.yaml").write_text(SETTINGS)
+    change = [f"train.updates={value}"]
+    refused(
+        lambda: params(None, "reference", "1x80gb", change, Path("params.yaml")), "--set train.updates", "is not a YAML value"
+    )
+    assert Path("params.yaml").read_text() == SETTINGS
+
+
+def test_a_solution_written_as_a_number_is_scored(here: Path, capsys: pytest.CaptureFixture):
+    Path("s.jsonl").write_text(json.dumps(ROWS["sudoku"] | {"ground_truth": int(GRID)}))
+    assert main(["score", "--task", "sudoku", "--json", "s.jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["accuracy"] == 1.0
+
+
+def test_verdicts_never_replace_a_folder_or_what_is_scored(here: Path, capsys: pytest.CaptureFixture):
+    Path("g.jsonl").write_text(json.dumps(ROWS["gsm8k"]))
+    Path("folder").mkdir()
+    for out in ("g.jsonl", "./g.jsonl", "folder", ".", "/"):
+        assert main(["score", "--task", "gsm8k", "--verdicts", out, "g.jsonl"]) == 2
+        assert f"--verdicts {Path(out)}: " in capsys.readouterr().err
+    assert Path("g.jsonl").read_text() == json.dumps(ROWS["gsm8k"]) and len(list(here.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["a[/b].jsonl", "a\udcff.jsonl"])
+def test_a_file_of_any_name_is_scored(here: Path, capsys: pytest.CaptureFixture, name: str):
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text(json.dumps(ROWS["gsm8k"]))
+    assert main(["score", "--task", "gsm8k", name]) == 0
+    assert name.replace("\udcff", "?") in capsys.readouterr().out
+
+
+def test_a_comparison_never_removes_a_folder_with_anything_else_in_it(here: Path, capsys: pytest.CaptureFixture):
+    Path("params.yaml").write_text(SETTINGS)
+    Path("kept").mkdir()
+    (Path("kept") / "thesis.tex").write_text("years")
+    for out in ("kept", ".", "kept/..", "/", "kept/thesis.tex"):
+        assert main(["compare", "--out", out]) == 2
+        assert "is there already and not of an earlier comparison" in capsys.readouterr().err
+    for name in ("sudoku/d_opsd/\u00b2", f"sudoku/d_opsd/{HUGE}"):
+        assert main(["compare", name]) == 2
+        assert "expected task/method/seed" in capsys.readouterr().err
+
+
+def test_results_that_are_no_results_are_named_by_file_and_row(here: Path):
+    for number, line in enumerate((b'{"update": 1', b"\xff", b"[1]", b"[" * 5000), 1):
+        Path("log.jsonl").write_bytes(b'{"update": 1}\n' * number + line + b"\n")
+        refused(lambda row=number + 1: read_log(Path("log.jsonl")), f"log.jsonl:{number + 1}: ")
+        assert read_lines(Path("log.jsonl"))[:number] == [{"update": 1}] * number
+    for cells in (b"1", b"1,2,3", b"\xff,1", b"1," + b"x" * 200_000):
+        Path("curve.csv").write_bytes(b"update,accuracy\n" + cells + b"\n")
+        refused(lambda: read_table(Path("curve.csv")), "curve.csv:")
+    for text in ("{", "[]", "[" * 5000):
+        Path("select.json").write_text(text)
+        refused(lambda: read_json(Path("select.json"), "dopsd select"), "select.json: ")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("adapters"))
+    try:
+        return adapter()
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def folder(here: Path, sound: dict[str, bytes]) -> Path:
+    """An adapter that fits `policy()`."""
+    Path("a").mkdir()
+    for name, content in sound.items():
+        (Path("a") / name).write_bytes(content)
+    return Path("a")
+
+
+@pytest.mark.parametrize("name", [ADAPTER, "adapter_config.json"])
+@pytest.mark.parametrize("kind", ["device", "pipe", "loop", "folder"])
+def test_an_adapter_file_that_is_no_file_is_refused_at_once(folder: Path, name: str, kind: str):
+    path = folder / name
+    path.unlink()
+    {
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "pipe": lambda: os.mkfifo(path),
+        "loop": lambda: path.symlink_to(path.absolute()),
+        "folder": path.mkdir,
+    }[kind]()
+    refused(lambda: lora_of(folder), f"a: no {name}")
+
+
+def test_an_adapter_is_refused_before_memory_is_taken_for_it(folder: Path):
+    config = folder / "adapter_config.json"
+    for rank in (3, 10**12):
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"r": rank}))
+        refused(lambda rank=rank: lora_of(folder), f"adapter_config.json has r {rank}, and ")
+    config.write_text("[" * 5000)
+    refused(lambda: lora_of(folder), "adapter_config.json: not valid JSON")
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, None], ids=["nan", "inf", "whole numbers"])
+def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float | None):
+    tensors = load((folder / ADAPTER).read_bytes())
+    name = sorted(tensors)[0]
+    if odd is None:
+        tensors[name] = tensors[name].view(torch.int32)  # as one changed letter of the header has it
+    else:
+        tensors[name][0, 0] = odd
+    save_file(tensors, folder / ADAPTER)
+    refused(lambda: load_adapter(policy().adapted, read_adapter(folder), folder), "no finite numbers", name)
+
+
+@pytest.mark.parametrize(
+    ("digests", "said"),
+    [
+        ("[]", "digests.json is missing or damaged"),
+        ("[" * 5000, "digests.json is missing or damaged"),
+        ("{}", "digests.json does not name adapter_model.safetensors"),
+        (json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "/etc/passwd": ""}), "names '/etc/passwd'"),
+        (json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "a\0": ""}), "names 'a"),
+    ],
+)
+def test_a_checkpoint_with_odd_digests_is_not_used(here: Path, capsys: pytest.CaptureFixture, digests: str, said: str):
+    for name in ("step-000002", "step-abcdef"):
+        Path(name).mkdir()
+        (Path(name) / "digests.json").write_text(digests)
+    assert checkpoint.checkpoints(Path()) == [] and checkpoint.newest_resumable(Path()) is None
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"reference": 5}, "reference must be a text or null"),
+        ({"prompt": "half \ud800"}, "a lone surrogate"),
+        ({"reference": "half \ud800"}, "a lone surrogate"),
+    ],
+)
+def test_a_problem_that_no_tokenizer_takes_is_named_by_row(here: Path, change: dict, said: str):
+    Path("data.jsonl").write_text(json.dumps({"id": "a", "prompt": "b", "answer": "c"} | change))
+    refused(lambda: read_problems(Path("data.jsonl"), lambda problem: None), "data.jsonl:1: ", said)
+    Path("rows.jsonl").write_text('{"question": "half \\ud800"}')
+    (row,) = read_rows(Source(path="rows.jsonl"), "key")
+    refused(lambda: text_of(row, "question"), "rows.jsonl:1: ", "a lone surrogate")
+
+
+@pytest.mark.parametrize("seed", ["-1", "\u0663", "99999999999999999999", HUGE])
+def test_a_seed_is_a_whole_number_that_generators_take(here: Path, capsys: pytest.CaptureFixture, seed: str):
+    with pytest.raises(SystemExit, match="2"):
+        main(["test", f"--seed={seed}"])
+    assert "argument --seed: expected a whole number from 0 to" in capsys.readouterr().err
+
+
+def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(here: Path, capsys: pytest.CaptureFixture):
+    Path("params.yaml").write_text(SETTINGS)
+    Path("loop").symlink_to("loop")
+    for words in (["score", "--task=gsm8k", "x" * 5000], ["check", f"--params={'x' * 5000}"]):
+        assert main(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_refusal_has_a_line_for_each_fault_and_no_more():
+    assert str(DopsdError("a\nb\x1b[2Jc\ud800")) == r"a\nb\x1b[2Jc\ud800"
+    assert str(DopsdError(["a", "b"])) == "a\nb"
+    assert len(str(DopsdError("x" * 10**6))) < WIDEST + 10
+
+
+def test_a_word_that_argparse_makes_a_list_of_is_refused(here: Path, capsys: pytest.CaptureFixture):
+    for words in (["train", "--task=--"], ["evaluate", "--adapter=--"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+        assert "expected a value" in capsys.readouterr().err
