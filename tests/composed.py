@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from conftest import ROOT
 
 COMPOSE = ROOT / "infra" / "compose"
 PORTS = {"postgres": 5432, "minio": 9000, "prefect": 4200, "mlflow": 5000}  # inside the network of compose.yaml
+ENDS_WITHIN = 120.0  # seconds after SIGTERM: an upper bound on a loaded machine, where seconds are usual
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
@@ -53,7 +55,7 @@ class Stack:
     """Services of compose.yaml; `bin` stands for the image's /usr/local/bin, filled as the Dockerfile says."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self.folder, self.running = folder, []
+        self.folder, self.running = folder, {}
         self.services = interpolated(yaml.safe_load((COMPOSE / "compose.yaml").read_text()), env)["services"]
         self.ports = {name: free_port() for name in PORTS}
         self.bin = folder / "bin"
@@ -87,10 +89,9 @@ class Stack:
 
     def start(self, name: str, **changes: str) -> None:
         log = (self.folder / f"{name}.log").open("w")
-        process = subprocess.Popen(
+        self.running[name] = subprocess.Popen(
             self.command(name), cwd=self.folder, env=self.env(name) | changes, stdout=log, stderr=log, start_new_session=True
         )
-        self.running.append(process)
 
     def run(self, *words: str, like: str, cwd: Path | None = None, **changes: str) -> str:
         """A command with the environment of a service."""
@@ -112,7 +113,7 @@ class Stack:
         ]
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            assert self.running[-1].poll() is None, (self.folder / f"{name}.log").read_text()[-3000:]
+            assert self.running[name].poll() is None, (self.folder / f"{name}.log").read_text()[-3000:]
             with suppress(AssertionError):
                 self.run(*check, like=name)
                 return
@@ -120,12 +121,23 @@ class Stack:
         raise AssertionError((self.folder / f"{name}.log").read_text()[-3000:])
 
     def stop(self) -> None:
-        for process in reversed(self.running):
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
+        """Stop the services as Compose does, the last one first; one that has to be killed is a failure."""
+        killed = [name for name, process in reversed(self.running.items()) if not self.end(process)]
+        self.running.clear()
+        logs = "".join(f"\n{name}:\n{(self.folder / f'{name}.log').read_text()[-3000:]}" for name in killed)
+        assert not killed, f"did not end within {ENDS_WITHIN:.0f} s of SIGTERM: {', '.join(killed)}{logs}"
+
+    @staticmethod
+    def end(process: subprocess.Popen[bytes]) -> bool:
+        """Whether the process ended by itself after SIGTERM; what is left of its group is killed."""
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(ENDS_WITHIN)
+        has_ended = process.poll() is not None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return has_ended
 
 
 def postgres_programs() -> Path | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +51,30 @@ def test_every_command_of_ours_is_in_the_image():
 def test_every_way_to_deploy_limits_the_pool_to_one_run(file):
     words = re.findall(r"[\w-]+", (COMPOSE.parent / file).read_text().split("set-concurrency-limit")[1])
     assert words[0] in ("POOL", "dopsd") and words[1] == "1"
+
+
+def test_the_worker_ends_with_its_container_though_a_shell_started_it(tmp_path: Path):
+    """A shell's background commands ignore SIGINT, and Prefect's worker answers SIGTERM by sending itself SIGINT."""
+    worker = (
+        "import os, signal, sys, time\nif sys.argv[1] == 'worker':\n    signal.signal(15, lambda *_: os.kill(os.getpid(), 2))\n"
+    )
+    worker += "    open('ready', 'w').close()\n    time.sleep(600)\n"
+    commands = {"prefect": f"#!{sys.executable}\n{worker}", "dopsd-workspace": "#!/bin/sh\n", "python": "#!/bin/sh\n"}
+    for name, text in commands.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOPSD_WORKSPACE": str(tmp_path / "workspace")}
+    container = subprocess.Popen(["sh", COMPOSE / "worker.sh"], env=env, start_new_session=True)
+    ends = time.monotonic() + 60
+    while not (tmp_path / "workspace/ready").exists():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    container.terminate()
+    try:
+        assert container.wait(60) == 143
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(container.pid, signal.SIGKILL)
 
 
 def test_only_the_uis_are_published_and_only_on_loopback():

@@ -13,7 +13,8 @@ prefect --no-prompt deploy --all
 python infra/local/services.py resume # what stopped the last worker paused the pool
 python infra/local/services.py report-lost-runs # of a container that was killed
 
-prefect worker start --pool dopsd --type process 9>&- &
+# A shell starts background commands with SIGINT ignored, and Prefect's worker answers SIGTERM by sending itself SIGINT.
+env --default-signal=INT prefect worker start --pool dopsd --type process 9>&- &
 worker=$!
 end() {
     trap '' TERM INT
