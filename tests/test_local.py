@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import psutil
@@ -23,11 +24,20 @@ import services
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
+def until(holds: Callable[[], object]) -> None:
+    """Wait until it holds, however busy the machine is."""
+    ends = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "STATE", tmp_path)
     monkeypatch.setattr(processes, "PIDS", tmp_path / "services.json")
     monkeypatch.setattr(services, "PIDS", tmp_path / "services.json")
+    monkeypatch.setattr(services, "STATE", tmp_path)
     monkeypatch.setattr(runs, "TELL", 0.0)
     monkeypatch.setattr(processes, "ROOT", tmp_path)  # else a run of this checkout would be stopped
     return tmp_path
@@ -51,15 +61,36 @@ def test_a_service_is_started_once_and_ends_with_what_it_started(workspace, monk
     processes.start(service, dict(os.environ), processes.read_state())
     assert [*json.loads((workspace / "services.json").read_text())] == ["worker"]
     pid, started = int(state["worker"]["pid"]), state["worker"]["started"]
-    until = time.monotonic() + 10
-    while not (children := psutil.Process(pid).children()) and time.monotonic() < until:
-        time.sleep(0.05)
-    time.sleep(0.2)
+    until(lambda: psutil.Process(pid).children())
+    children = psutil.Process(pid).children()
     monkeypatch.setattr(processes, "END", 0.5)
-    processes.end(pid, started)
-    psutil.wait_procs(children, timeout=5)
+    assert not processes.end(pid, started)
+    psutil.wait_procs(children, timeout=60)
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
     assert processes.read_state() == {}
+
+
+def test_a_service_ends_when_asked_though_a_shell_started_make_up_in_the_background(workspace):
+    """Such a command ignores SIGINT, and so would its children; Prefect's worker answers SIGTERM by sending itself SIGINT."""
+    code = (
+        "import os, pathlib, signal, time; signal.signal(15, lambda *_: os.kill(os.getpid(), 2)); "
+        "pathlib.Path('ready').touch(); time.sleep(600)"
+    )
+    state: dict = {}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        processes.start(processes.Service("worker", (sys.executable, "-c", code)), dict(os.environ), state)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    until((workspace / "ready").exists)
+    assert processes.end(int(state["worker"]["pid"]), state["worker"]["started"])
+
+
+def test_the_servers_addresses_are_written_for_a_shell_to_source(workspace):
+    services.write_env(services.environment(4300, 5100))
+    shell = f". {workspace / 'env'}; echo $PREFECT_API_URL $MLFLOW_TRACKING_URI"
+    said = subprocess.run(["sh", "-c", shell], capture_output=True, text=True).stdout
+    assert said == "http://127.0.0.1:4300/api http://127.0.0.1:5100\n"
 
 
 def test_a_number_that_another_process_has_now_is_not_ours(workspace):
@@ -74,7 +105,7 @@ def test_a_number_that_another_process_has_now_is_not_ours(workspace):
 def test_a_run_is_ended_though_its_server_is_gone(workspace):
     flow = subprocess.Popen([*SLEEP, "prefect.engine"], cwd=workspace)
     services.down()
-    assert flow.wait(10) == -signal.SIGTERM
+    assert flow.wait(60) == -signal.SIGTERM
 
 
 def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):

@@ -94,6 +94,11 @@ def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> 
             raise Trouble(f"port {service.port} is taken by another program: stop it, or `make up {words}`")
 
 
+def hear_interrupts() -> None:
+    """Take SIGINT as usual: what a script starts with `&` ignores it, and Prefect's worker ends by sending it to itself."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(service: Service, env: dict[str, str], state: dict[str, dict[str, float]]) -> None:
     """Start it where it is not running; its process id is on disk before it can be waited for."""
     if service.name in state:
@@ -101,7 +106,14 @@ def start(service: Service, env: dict[str, str], state: dict[str, dict[str, floa
     STATE.mkdir(parents=True, exist_ok=True)
     with (STATE / f"{service.name}.log").open("a") as log:
         process = subprocess.Popen(
-            service.words, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            service.words,
+            cwd=ROOT,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=hear_interrupts,
         )
     state[service.name] = {"pid": process.pid, "started": time.time(), "port": service.port or 0}
     write_state(state)
@@ -139,12 +151,14 @@ def here(word: str) -> list[int]:
     return found
 
 
-def end(pid: int, started: float) -> None:
-    """SIGTERM to the service, SIGKILL to its group after END seconds."""
+def end(pid: int, started: float) -> bool:
+    """Whether the service ended after SIGTERM; its group gets SIGKILL, the service itself only after END seconds."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + END
     while is_alive(pid, started) and time.monotonic() < until:
         time.sleep(LOOK_EVERY)
+    has_ended = not is_alive(pid, started)
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
+    return has_ended

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from processes import (
+    END,
     HOST,
     PIDS,
     ROOT,
@@ -32,6 +33,7 @@ from processes import (
 from runs import FLOW, POOL, call, end_flows, pause, report_lost_runs, stop_runs
 
 EXPERIMENT = "dopsd"
+ENV = "env"  # in STATE
 
 
 def command(name: str, *words: str) -> tuple[str, ...]:
@@ -123,20 +125,21 @@ def up(prefect: int | None, mlflow: int | None) -> None:
     start(worker, env, state)
     wait_until_healthy(tracking, state)
     page = experiment_page(tracking.url)
+    write_env(env)
     sys.stdout.write(
         f"up in {time.monotonic() - began:.0f} s\n"
         f"  Prefect      {server.url}/dashboard\n"
         f"  deployments  {server.url}/deployments\n"
         f"  MLflow       {page}\n"
-        f"start a run:   {address(prefect)}prefect deployment run dopsd/train --watch\n"
+        f"start a run:   source {STATE.relative_to(ROOT) / ENV}; prefect deployment run dopsd/train --watch\n"
         "then:          dopsd summary\n"
         f"logs are in    {STATE.relative_to(ROOT)}/, `make down` stops all of it\n"
     )
 
 
-def address(port: int) -> str:
-    """What goes before prefect's commands where the port is not the one that pyproject.toml has."""
-    return "" if port == 4200 else f"export PREFECT_API_URL=http://{HOST}:{port}/api; "
+def write_env(env: dict[str, str]) -> None:
+    """Where the servers are, for a shell to source: without it `prefect` and `mlflow` look elsewhere or find nothing."""
+    (STATE / ENV).write_text("".join(f"export {name}={env[name]}\n" for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")))
 
 
 def down() -> None:
@@ -145,9 +148,11 @@ def down() -> None:
     end_flows(f"http://{HOST}:{state['prefect']['port']:.0f}/api" if "prefect" in state else None)
     for name in ("worker", "mlflow", "prefect"):
         if name in state:
-            end(int(state[name]["pid"]), state[name]["started"])
-            sys.stdout.write(f"stopped {name}\n")
+            has_ended = end(int(state[name]["pid"]), state[name]["started"])
+            killed = f"killed {name}, which did not end within {END:.0f} s; its log is {STATE / f'{name}.log'}\n"
+            sys.stdout.write(f"stopped {name}\n" if has_ended else killed)
     PIDS.unlink(missing_ok=True)
+    (STATE / ENV).unlink(missing_ok=True)
     if not state:
         sys.stdout.write("nothing was running\n")
 
