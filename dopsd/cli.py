@@ -166,6 +166,14 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     return 0
 
 
+def _explained(error: OSError) -> str:
+    """What the system said, and of which files; an error of the network or of the working directory names none."""
+    files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    if not files and isinstance(error, FileNotFoundError):
+        files = ["the working directory, or a program"]
+    return ": ".join([error.strerror or str(error) or type(error).__name__, *files])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         outlive_readers()
@@ -198,8 +206,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         advice = "free some space" if error.errno == errno.ENOSPC else "mend that"
-        print(
-            f"dopsd: {readable(f'{error.strerror or error}: {error.filename}')}; {advice} and run the same command",
-            file=sys.stderr,
-        )
+        print(f"dopsd: {readable(_explained(error))}; {advice} and run the same command", file=sys.stderr)
         return 2 if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else TEMPORARY

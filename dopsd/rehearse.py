@@ -6,25 +6,32 @@ is said; nothing else differs from the real run: the same commands, in a folder 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dopsd import profiles
 from dopsd.config import Params
 from dopsd.errors import DopsdError
+from dopsd.launch import LAUNCHER
 from dopsd.params import checked, read_yaml
 from dopsd.progress import say
 
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
 PROBLEMS = 4  # of each split
 BLOCKS = 3  # of a completion, at most
+INTERRUPTED = "rehearse: interrupted; the same command starts again from the first stage"
+GRACE = 60.0  # seconds for a stopped stage to end
 FEW = {"attempts": 2, "keep": "all", "group_size": 2, "iterations": 2, "draws": 2, "tries": 1, "updates_per_trajectory": 2}
 SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
 
@@ -34,24 +41,56 @@ def rehearse(profile: str | None, preset: str, hardware: str, changes: list[str]
     raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
     profiles.gpus(hardware)
     full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
-    folder = Path("work") / "rehearse" / (profile or path.stem)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     processes, is_embedded = min(2, full.launch.processes), bool(full.pretrain.tasks)
     said = str(path) if not profile else profile if is_embedded else f"{profile}, preset {preset}, {hardware}"
-    say(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
-    say(f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short answers,")
-    say("  and every answer is kept, since a random model has no right ones")
-    try:
+    with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
+        say(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
+        say(f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short")
+        say("  answers, and every answer is kept, since a random model has no right ones")
         build_toy(Path(full.model.path), folder / "toy")
         (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
         for stage in STAGES:
-            _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder)
-    except KeyboardInterrupt as error:
-        raise DopsdError("rehearse: interrupted; the same command starts again from the first stage", 130) from error
+            _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder, lock)
     say("rehearse: every stage ran")
     if not is_embedded:
         tell_cost(full, hardware)
+
+
+@contextmanager
+def unused_folder(name: str) -> Iterator[tuple[Path, IO[str]]]:
+    """Yield an empty folder that no other rehearsal uses, and its lock: work/rehearse/NAME, else NAME-2 and so on."""
+    root = Path("work") / "rehearse"
+    root.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        folder = root / (name if number == 1 else f"{name}-{number}")
+        with (root / f"{folder.name}.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir()
+            yield folder, lock
+            return
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """End with one line at the first SIGINT, SIGTERM or SIGHUP; those that are ignored stay so, as `nohup` wants it."""
+
+    def stop(number: int, _: object) -> None:
+        for each in old:
+            signal.signal(each, signal.SIG_IGN)
+        raise DopsdError(INTERRUPTED, 128 + number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    old = {number: signal.signal(number, stop) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def tell_cost(full: Params, hardware: str) -> None:
@@ -132,8 +171,11 @@ def _absolute(value: Any) -> Any:
     return str(Path(value).resolve()) if isinstance(value, str) and value and Path(value).is_file() else value
 
 
-def _run(stage: str, task: str, method: str, folder: Path) -> None:
-    """One stage as the pipeline runs it; its failure ends the rehearsal with its message and status."""
+def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:
+    """One stage as the pipeline runs it; its failure ends the rehearsal with its message and status.
+
+    The stage ends with the rehearsal, also where that is killed, and holds the folder's lock until then.
+    """
     words = [sys.executable, "-m", "dopsd", stage, "--task", task]
     if stage not in ("prepare", "evaluate_base"):
         words += ["--method", method, "--seed", "0"]
@@ -141,11 +183,26 @@ def _run(stage: str, task: str, method: str, folder: Path) -> None:
     env = os.environ | {
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        LAUNCHER: str(os.getpid()),
     }
     started = time.monotonic()
-    status = subprocess.run(words, cwd=folder, env=env, check=False).returncode
+    process = subprocess.Popen(words, cwd=folder, env=env, pass_fds=[lock.fileno()])
+    try:
+        status = process.wait()
+    except BaseException:
+        _end(process)
+        raise
     if status in (128 + signal.SIGINT, -signal.SIGINT):
-        raise KeyboardInterrupt
+        raise DopsdError(INTERRUPTED, 130)
     if status:
         raise DopsdError(f"rehearse: {stage} failed, as it would in the real run; mend what it says above", status)
     say(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

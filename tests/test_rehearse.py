@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+import pytest
 from conftest import ROOT
 
+from dopsd import cli, rehearse
 from dopsd.cli import main
-from dopsd.launch import launch
 
 FOLDER = Path("work/rehearse/llada-8b-gsm8k")
 
@@ -61,8 +67,64 @@ def test_several_processes_end_with_the_status_and_line_of_the_one_that_failed(t
     assert "data/sudoku/train.jsonl: no such file" in found.stderr and "Traceback" not in found.stderr
 
 
-def test_processes_that_end_well_have_status_zero(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def test_processes_that_end_well_have_status_zero(tmp_path):
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-    assert launch(2, ["check"]) == 0
+    code = "from dopsd.launch import launch; raise SystemExit(launch(2, ['check']))"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env).returncode == 0
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until it holds, however busy the machine is."""
+    ends = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
+    """A rehearsal of some stages."""
+    code = f"from dopsd import cli, rehearse; rehearse.STAGES = {stages}; "
+    code += "raise SystemExit(cli.main(['rehearse', '--profile', 'embedded']))"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_rehearsals_of_a_profile_run_at_once_in_folders_that_are_used_again(tmp_path):
+    folders = tmp_path / "work/rehearse"
+    first = begin(tmp_path, "prepare")
+    until((folders / "embedded/toy").is_dir)
+    first.send_signal(signal.SIGSTOP)
+    second = begin(tmp_path, "prepare")
+    assert "every stage ran" in second.communicate()[1]
+    first.send_signal(signal.SIGCONT)
+    assert "every stage ran" in first.communicate()[1]
+    assert {path.name for path in folders.iterdir() if path.is_dir()} == {"embedded", "embedded-2"}
+    with contextlib.chdir(tmp_path), rehearse.unused_folder("embedded") as (folder, _):
+        assert folder.name == "embedded" and not list(folder.iterdir())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_no_stage_outlives_its_rehearsal(tmp_path, number, code):
+    rehearsal = begin(tmp_path, "prepare", "evaluate_base")
+    stages: list[psutil.Process] = []
+
+    def a_stage_runs() -> bool:
+        stages[:] = psutil.Process(rehearsal.pid).children()
+        return any("torch" in mapped.path for stage in stages for mapped in stage.memory_maps())
+
+    until(a_stage_runs)
+    rehearsal.send_signal(number)
+    _, errors = rehearsal.communicate()  # ends when the stage, too, has closed its end of the pipe
+    assert rehearsal.returncode == code and "Traceback" not in errors
+    assert psutil.wait_procs(stages, timeout=300)[1] == []
+
+
+def test_no_error_names_none_as_a_file(monkeypatch, capsys):
+    gone, two_files = FileNotFoundError(2, "No such file or directory"), OSError(5, "Input error", "a", 0, "b")
+    raised = [gone, OSError("it is broken"), two_files]
+    for error in raised:
+        monkeypatch.setattr(cli, "dispatch", lambda *_, error=error: (_ for _ in ()).throw(error))
+        main(["check"])
+    said = capsys.readouterr().err.splitlines()
+    assert "None" not in "".join(said) and "it is broken; " in said[1] and "Input error: a: b; " in said[2]
