@@ -33,6 +33,7 @@ PLATFORM = ("datasets", "dvc", "mlflow", "prefect", "fastapi")
 PORTS = {"MLflow": 5000, "Prefect": 4200}
 HEALTH = {"MLflow": "/health", "Prefect": "/api/health"}
 POOL = "dopsd"  # as in prefect.yaml
+SOURCED = Path("work/services/env")  # written by `make up`
 HUB = "https://huggingface.co"
 PATIENCE = 3.0  # seconds for an answer from the network
 ROOM = {True: 2, False: 60}  # GB of free disk for a run: of the embedded base, of an 8B checkpoint
@@ -136,19 +137,28 @@ def tracking_server(params: Params) -> Iterator[Finding]:
         "tracking",
         is_up,
         f"{shown(uri)} {'answers' if is_up else 'is silent'}",
-        "" if is_up else "start it, or unset MLFLOW_TRACKING_URI",
+        "" if is_up else advice_for("MLFLOW_TRACKING_URI"),
     )
+
+
+def advice_for(name: str) -> str:
+    """Which line is missing where this variable names a server that is silent, or none."""
+    if SOURCED.is_file():
+        return f"`source {SOURCED}` sets {name} to the server of `make up`"
+    return f"`make up` starts one; or set {name} to another, or unset it"
 
 
 def prefect_server(_: Params) -> Iterator[Finding]:
     """The server that `prefect` commands in this folder talk to, and whether a worker waits for runs there."""
     api = f"http://127.0.0.1:{local_port('prefect', PORTS['Prefect'])}/api"
     api = os.environ.get("PREFECT_API_URL", api).rstrip("/")
-    advice = "only for `prefect deployment run`: `make up` starts it"
     if not answers(f"{api}/health"):
+        advice = f"only for `prefect deployment run`: {advice_for('PREFECT_API_URL')}"
         yield Finding("prefect server", None, f"{api} is silent", advice)
         return
-    yield Finding("prefect server", True, f"{api} answers")
+    is_named = "PREFECT_API_URL" in os.environ or f":{PORTS['Prefect']}/" in api
+    advice = "" if is_named else f"`prefect` asks port {PORTS['Prefect']}: {advice_for('PREFECT_API_URL')}"
+    yield Finding("prefect server", True if is_named else None, f"{api} answers", advice)
     online = [worker["name"] for worker in workers(api) if worker["status"] == "ONLINE"]
     advice = "" if online else f"runs would wait: `make up`, or `prefect worker start --pool {POOL}`"
     yield Finding("prefect worker", True if online else None, f"{len(online)} in the pool {POOL}", advice)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 PAGE = "DOPSD_MLFLOW_PAGE"
+START_OR_NAME = "`make up` starts servers here, then `source work/services/env` names them"
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ def one_line(uri: str) -> Iterator[None]:
     except (MlflowException, OSError) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = "no space is left for the artifacts of" if is_full else "no expected answer from"
-        said = " ".join(str(error).split())[:160]
+        said, advice = " ".join(str(error).split())[:160], "" if is_full else f"; {START_OR_NAME}"
         raise DopsdError(
-            f"publish: {what} {shown(uri)} ({said}); all results are on disk, publish again later", TEMPORARY
+            f"publish: {what} {shown(uri)} ({said}); all results are on disk, publish again later{advice}", TEMPORARY
         ) from error
 
 

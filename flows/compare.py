@@ -6,13 +6,16 @@ Each profile is a task; its runs go through the flow `dopsd`, so that what is fi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from pydantic import Field
 
+from flows.failures import failed
+from flows.overrides import Overrides
 from flows.running import DOPSD, run
 from flows.settings import Hardware, Method, OtherCode, Preset, Profile
 from flows.train import train
@@ -28,10 +31,10 @@ def compare(
     preset: Preset = "reference",
     hardware: Hardware = "1x80gb",
     max_updates: Annotated[int, Field(ge=1)] | None = None,
-    overrides: dict[str, Any] | None = None,
+    overrides: Overrides | None = None,
     allow_retrain: bool = False,
     other_code: OtherCode = "stop",
-) -> list[str]:
+) -> list[str] | State[None]:
     """Train methods on tasks with seeds, all in one MLflow experiment, and lay them side by side.
 
     Args:
@@ -48,8 +51,11 @@ def compare(
     shared = {"preset": preset, "hardware": hardware, "max_updates": max_updates, "overrides": overrides}
     shared |= {"allow_retrain": allow_retrain, "other_code": other_code}
     shared |= {"methods": methods or ["d_opsd", "diffu_grpo"], "seeds": seeds or [0, 1, 2]}
-    finished = [cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)]
-    lay_side_by_side(finished)
+    try:
+        finished = [cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)]
+        lay_side_by_side(finished)
+    except Exception as error:
+        return failed(error)
     return finished
 
 

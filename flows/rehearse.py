@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
 
-from flows.running import DOPSD, run
+from flows.failures import failed
+from flows.overrides import Overrides
+from flows.running import DOPSD, CommandFailed, run
 from flows.settings import AS_IT_STANDS, Hardware, Preset, Profile
 
 
@@ -17,8 +19,8 @@ def rehearse(
     profile: Profile = "embedded",
     preset: Preset = "reference",
     hardware: Hardware = "1x80gb",
-    overrides: dict[str, Any] | None = None,
-) -> None:
+    overrides: Overrides | None = None,
+) -> State[None] | None:
     """Run every stage with two updates on a tiny random model, in a folder of its own; params.yaml stays as it is.
 
     Args:
@@ -31,5 +33,8 @@ def rehearse(
     if profile != AS_IT_STANDS:
         words += ["--profile", profile]
         words += ["--preset", preset, "--hardware", hardware] if profile != "embedded" else []
-    said = run("rehearse", (*DOPSD, "rehearse", *words), get_run_logger())
+    try:
+        said = run("rehearse", (*DOPSD, "rehearse", *words), get_run_logger())
+    except CommandFailed as error:
+        return failed(error)
     create_markdown_artifact("```\n" + "\n".join(said) + "\n```\n", key="rehearsal", description=f"Rehearsal of {profile}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow, get_run_logger
+from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
@@ -21,6 +22,8 @@ from dopsd.origin import ALLOWANCE
 from dopsd.params import load_params
 from dopsd.run_identity import OTHER_CODE
 from flows import server, stages
+from flows.failures import failed
+from flows.overrides import Overrides
 from flows.running import begin, stop_all
 from flows.settings import Asked, Hardware, Method, OtherCode, Preset, Profile, Task, cells
 from flows.stages import Devices, Shift
@@ -38,11 +41,11 @@ def train(
     methods: list[Method] | None = None,
     seeds: list[Annotated[int, Field(ge=0)]] | None = None,
     max_updates: Annotated[int, Field(ge=1)] | None = None,
-    overrides: dict[str, Any] | None = None,
+    overrides: Overrides | None = None,
     evaluate_while_training: bool | None = None,
     allow_retrain: bool = False,
     other_code: OtherCode = "stop",
-) -> list[str]:
+) -> list[str] | State[None]:
     """Post-train a diffusion language model by on-policy self-distillation and say how much better it is.
 
     Writes params.yaml, runs the stages of dvc.yaml that changed, publishes to MLflow. Interrupted at any moment, a retry
@@ -65,9 +68,9 @@ def train(
     begin(get_run_logger())
     try:
         return run_stages(asked, evaluate_while_training, allow_retrain, other_code)
-    except BaseException:
+    except BaseException as error:
         stop_all()
-        raise
+        return failed(error)
 
 
 def run_stages(

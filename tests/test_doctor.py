@@ -97,7 +97,7 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
         assert next(doctor.ports(params())).is_fit
 
 
-def test_a_prefect_server_without_a_worker_is_seen(monkeypatch):
+def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monkeypatch, tmp_path):
     status = ["OFFLINE"]
 
     class Prefect(http.server.BaseHTTPRequestHandler):
@@ -115,11 +115,21 @@ def test_a_prefect_server_without_a_worker_is_seen(monkeypatch):
         def log_message(self, *_: object) -> None:
             pass
 
-    assert [f.is_fit for f in doctor.prefect_server(params())] == [None]
+    monkeypatch.chdir(tmp_path)
+    (silent,) = doctor.prefect_server(params())
+    assert silent.is_fit is None and "`make up` starts one" in silent.advice
+    doctor.SOURCED.parent.mkdir(parents=True)
+    doctor.SOURCED.touch()
+    (silent,) = doctor.prefect_server(params())
+    assert "`source work/services/env` sets PREFECT_API_URL to the server of `make up`" in silent.advice
     with http.server.HTTPServer(("127.0.0.1", 0), Prefect) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_address[1]}/api")
         assert [f.is_fit for f in doctor.prefect_server(params())] == [True, None]
         status[0] = "ONLINE"
         assert [f.is_fit for f in doctor.prefect_server(params())] == [True, True]
+        monkeypatch.delenv("PREFECT_API_URL")
+        (doctor.SOURCED.parent / "services.json").write_text(json.dumps({"prefect": {"port": server.server_address[1]}}))
+        named, _ = doctor.prefect_server(params())
+        assert named.is_fit is None and "`prefect` asks port 4200: `source work/services/env`" in named.advice
         server.shutdown()

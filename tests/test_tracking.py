@@ -135,7 +135,7 @@ def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeyp
     capsys.readouterr()
     assert main(["publish"]) == 75
     said = capsys.readouterr().err
-    assert "no expected answer from http://127.0.0.1:9" in said and "publish again later" in said
+    assert "no expected answer from http://127.0.0.1:9" in said and "publish again later; `make up` starts servers here" in said
     assert len(said.strip().splitlines()) == 1
 
 

@@ -1,0 +1,59 @@
+"""The keys of params.yaml that a run may override, as a JSON schema: Prefect's server refuses others on submission."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from dopsd.config import Params
+
+ANY_NAME = r"[^.]+"
+Schema = dict[str, Any]
+
+
+def overrides_schema() -> Schema:
+    """Return the schema of `{"train.updates": 5, ...}`: each key of Params by its full name, with the values it takes.
+
+    The keys stand in `then` after an `if` that always holds, because Prefect's form would show `properties` as 200 fields
+    instead of one; `unevaluatedProperties` refuses whatever `then` does not name.
+    """
+    schema = Params.model_json_schema()
+    keys = dict(_keys(schema, schema["$defs"], ""))
+    names = {key.replace("\\", ""): value for key, value in keys.items() if ANY_NAME not in key}
+    patterns = {f"^{key}$": value for key, value in keys.items() if ANY_NAME in key}
+    then = {"properties": names, "patternProperties": patterns}
+    return {"type": "object", "if": {}, "then": then, "unevaluatedProperties": False}
+
+
+def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
+    """Yield every key below a section as a regular expression, and the schema of its value; a section is any object."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    for option in schema.get("anyOf", ()):
+        yield from _keys(option, definitions, prefix)
+    children = {re.escape(name): child for name, child in schema.get("properties", {}).items()}
+    if isinstance(named := schema.get("additionalProperties"), dict):
+        children[ANY_NAME] = named
+    elif named:
+        yield f"{prefix}{ANY_NAME}(\\..+)?", {}
+    for name, child in children.items():
+        below = dict(_keys(child, definitions, f"{prefix}{name}\\."))
+        yield f"{prefix}{name}", _value(child, definitions, is_section=bool(below))
+        yield from below.items()
+
+
+def _value(schema: Any, definitions: Schema, is_section: bool) -> Any:
+    """The schema of a value with its references resolved; what is in a section is checked when the run writes its settings."""
+    if isinstance(schema, list):
+        return [_value(part, definitions, False) for part in schema]
+    if not isinstance(schema, dict) or is_section:
+        return {} if is_section else schema
+    if "$ref" in schema:
+        return _value(definitions[schema["$ref"].rpartition("/")[2]], definitions, False)
+    return {key: _value(part, definitions, False) for key, part in schema.items() if key not in ("title", "default")}
+
+
+Overrides = Annotated[dict[str, Any], WithJsonSchema(overrides_schema())]
