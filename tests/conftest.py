@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,24 @@ from fakes import FakePolicy
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a suite that a shell started with `&`, and its commands, would ignore it
 
 ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_a_test_reaches_the_next() -> Iterator[None]:
+    """No signal handler, and no launcher whose end would send this process a SIGTERM, is left behind."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    after = {number: signal.getsignal(number) for number in numbers}
+    launcher = os.environ.pop("DOPSD_LAUNCHER", None)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == before and launcher is None
 
 
 @pytest.fixture

@@ -108,13 +108,18 @@ def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_serve
     write_params(train__checkpoint_every=2)
     monkeypatch.setattr(training, "LOOK_EVERY", 0.02)
     monkeypatch.setattr(training, "scratch_since", lambda started: Path("scratch"))
-    monkeypatch.setattr(training.server, "is_there", lambda: is_there)
+    looked = threading.Event()
+    monkeypatch.setattr(training.server, "is_there", lambda: looked.set() or is_there)
     for name in ("step-000002", "step-000004.tmp", "step-000003"):  # one half written, one saved at a stop
         Path("scratch", name).mkdir(parents=True)
     seen = []
 
     def end() -> None:
-        time.sleep(0.5)
+        looks = 0  # two more after the first checkpoint was there, or after none
+        while looks < 3:
+            looked.wait(60)
+            looked.clear()
+            looks += 1 if "evaluate_checkpoint 2" in calls or not is_there else 0
         seen.extend(calls)
         done.set_result(None)
 

@@ -118,6 +118,7 @@ def test_no_stage_outlives_its_rehearsal(tmp_path, number, code):
     _, errors = rehearsal.communicate()  # ends when the stage, too, has closed its end of the pipe
     assert rehearsal.returncode == code and "Traceback" not in errors
     assert psutil.wait_procs(stages, timeout=300)[1] == []
+    assert not (tmp_path / "work/rehearse/embedded/runs/sudoku/base.json").exists()  # it was stopped, not finished
 
 
 def test_no_error_names_none_as_a_file(monkeypatch, capsys):

@@ -22,7 +22,7 @@ class Threads:
     """Peers that are threads: `everyone` waits for all of them."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.lists, self.barrier = size, [[]] * size, threading.Barrier(size, timeout=20)
+        self.size, self.lists, self.barrier = size, [[]] * size, threading.Barrier(size, timeout=300)
 
     def of(self, rank: int) -> Any:
         peers = type("Peers", (), {"rank": rank, "size": self.size})()
