@@ -106,7 +106,7 @@ class Stack:
         assert found.returncode == 0, found.stdout + found.stderr
         return found.stdout
 
-    def until_healthy(self, name: str, seconds: float = 120) -> None:
+    def until_healthy(self, name: str, seconds: float = 600) -> None:
         """By the service's own health check."""
         check = [
             re.sub(rf":{PORTS[name]}/", f":{self.ports[name]}/", w) for w in self.services[name]["healthcheck"]["test"][1:]
@@ -193,7 +193,7 @@ class Store:
         self.url = f"http://127.0.0.1:{port}"
         command = [str(Path(sys.executable).with_name("moto_server")), "--host", "127.0.0.1", "--port", str(port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while time.monotonic() < until:
             with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(self.url, timeout=2):
                 return
@@ -202,4 +202,4 @@ class Store:
 
     def stop(self) -> None:
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(120)

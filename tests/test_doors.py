@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -39,15 +40,18 @@ def test_both_doors_give_the_same_bytes(tmp_path: Path):
 
     ports = {name: free_port() for name in ("prefect", "mlflow")}
     services = (sys.executable, "infra/local/services.py")
-    by_flow.env |= {"PREFECT_API_URL": f"http://127.0.0.1:{ports['prefect']}/api"}
     try:
         told = by_flow.run(*services, "up", *(f"--{name}-port={port}" for name, port in ports.items()))
-        assert "prefect deployment run dopsd/train --watch" in told
+        assert "source work/services/env; prefect deployment run dopsd/train --watch" in told
+        run = ["sh", "-c", '. work/services/env; exec prefect deployment run dopsd/train --watch "$@"', "sh"]
+        wrong = [*run, "--param", 'overrides={"train.updats": 5}']
+        refused = subprocess.run(wrong, cwd=by_flow.folder, env=by_flow.env, capture_output=True, text=True)
+        assert refused.returncode == 1 and "('train.updats' was unexpected)" in " ".join(refused.stdout.split())
         asked = [f"overrides={json.dumps(overrides())}", "evaluate_while_training=true"]
-        run = [str(Path(sys.executable).with_name("prefect")), "deployment", "run", "dopsd/train", "--watch"]
         by_flow.run(*run, *(word for param in asked for word in ("--param", param)))
     finally:
-        by_flow.run(*services, "down")
+        stopped = by_flow.run(*services, "down")
+    assert stopped.count("stopped ") == 3 and "killed" not in stopped
 
     assert results(tmp_path / "flow") == results(tmp_path / "dvc")
     assert (tmp_path / "flow/params.yaml").read_text() == (tmp_path / "dvc/params.yaml").read_text()

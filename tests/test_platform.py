@@ -72,7 +72,7 @@ WAIT = """
 import time
 from prefect.client.orchestration import get_client
 client = get_client(sync_client=True)
-for _ in range(240):
+for _ in range(2400):
     if client.read_deployments():
         break
     time.sleep(0.5)

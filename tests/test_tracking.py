@@ -176,7 +176,7 @@ def test_the_follower_sends_everything_and_ends_with_training(project):
     assert main(["train"]) == 0
     client, who = connect(tracking_uri(None)), identity(load_params(), "sudoku", "d_opsd", 0)
     runs: list = []
-    for _ in range(300):  # looks without `find_run`, which would make a run beside the follower's
+    for _ in range(3000):  # looks without `find_run`, which would make a run beside the follower's
         experiment = client.get_experiment_by_name("dopsd")
         runs = client.search_runs([experiment.experiment_id]) if experiment else []
         if runs and sent_until(client, runs[0].info.run_id) == 4:

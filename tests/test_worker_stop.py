@@ -20,7 +20,7 @@ pytestmark = [
 SECRETS = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
 
 
-def until(holds: Callable[[], object], seconds: float = 300) -> None:
+def until(holds: Callable[[], object], seconds: float = 600) -> None:
     """Wait until it holds; the bound is for a machine that is busy with other things."""
     ends = time.monotonic() + seconds
     while not holds():
