@@ -1,0 +1,140 @@
+"""`python -m tests.chaos [--trials N] [--seed S] [--jobs 2] [--minutes 90] [--only N]`: faults, repairs and their outcomes.
+
+A trial runs a copy of this checkout with small settings, disturbs it, repairs it as a user would, and compares every byte
+with an undisturbed run. Results are appended to `--out`, a JSON line a trial; trials of this seed and commit that are in it
+are not run again. Exits 1 where a trial ended otherwise than RECOVERED, REFUSED or CANNOT_SAVE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import shutil
+import sys
+import time
+import traceback
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.attempt import Run
+from tests.chaos.disk import Disk, library
+from tests.chaos.folders import ROOT, commit, copy, digests, locked, make_template, state_of
+from tests.chaos.plan import DISK, Plan, draw
+from tests.chaos.trial import RIGHT, Trial, record_of
+
+PLACE = ROOT / "work" / "chaos"
+
+
+def prepare(place: Path, at: str) -> None:
+    """The template and what an undisturbed run leaves, made once for this commit."""
+    made = place / "commit"
+    if made.is_file() and made.read_text() == at:
+        return
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    say(f"making the workspace that is copied, at {at}")
+    template = make_template(place)
+    folder = copy(template, place / "reference")
+    disk = Disk(folder, state_of(folder), preloaded) if (preloaded := library(place)) else None
+    ended = Run(folder, "repro", 0, disk.env if disk else {}).wait()
+    if ended.status != 0 or ended.left:
+        raise SystemExit(f"chaos: the undisturbed run failed: {ended.said[-3000:]} {ended.left}")
+    counts = disk.counts if disk else [0] * len(DISK)
+    (place / "reference.json").write_text(json.dumps({"files": digests(folder), "lock": locked(folder), "writes": counts}))
+    made.write_text(at)
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+    sys.stdout.flush()
+
+
+def read_results(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.is_file() else []
+
+
+def append(out: Path, record: dict[str, Any]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("a") as lines:
+        fcntl.flock(lines, fcntl.LOCK_EX)
+        lines.write(json.dumps(record) + "\n")
+
+
+def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[str, Any]:
+    """One trial to its line in the results; its folder stays where something was lost."""
+    began = time.monotonic()
+    trial = Trial(plan, place)
+    try:
+        facts = trial.run()
+    except Exception:
+        facts = trial.facts
+        facts.lost.append(f"the harness failed: {traceback.format_exc()[-600:]}")
+    record = record_of(plan, facts, time.monotonic() - began, at)
+    append(out, record)
+    is_right = record["outcome"] in RIGHT
+    if is_right and not is_kept:
+        trial.remove()
+    say(f"trial {plan.number}: {plan.kind} ({plan.command}, {plan.target}) at {record['phase']}: {record['outcome']}")
+    if not is_right:
+        say(
+            f"  !!! {json.dumps(record['detail'])[:1500]}\n  kept in {trial.folder}; again: --seed {plan.seed} --only {plan.number}"
+        )
+    return record
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Outcomes by kind and by phase."""
+    outcomes = sorted({record["outcome"] for record in records}, key=lambda name: (name not in RIGHT, name))
+    lines = []
+    for column in ("kind", "phase"):
+        lines += [f"| {column} | trials | {' | '.join(outcomes)} |", "|---" * (2 + len(outcomes)) + "|"]
+        for name in sorted({record[column] for record in records}):
+            found = Counter(record["outcome"] for record in records if record[column] == name)
+            lines.append(f"| {name} | {sum(found.values())} | {' | '.join(str(found[one]) for one in outcomes)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def parse(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=90.0, help="stop after so long; the same command continues")
+    parser.add_argument("--only", type=int, nargs="+", help="run these trials, whether or not they were run before")
+    parser.add_argument("--kinds", nargs="+", help="of the trials, those of these kinds alone")
+    parser.add_argument("--out", type=Path, default=PLACE / "results.jsonl")
+    parser.add_argument("--place", type=Path, default=PLACE / "now", help="where workspaces are made")
+    parser.add_argument("--keep", action="store_true", help="keep the folders of all trials")
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> int:
+    asked, at = parse(words), commit()
+    began = time.monotonic()
+    place, out = asked.place.resolve(), asked.out.resolve()
+    say(f"seed {asked.seed}, commit {at}, results in {out}")
+    prepare(place, at)
+    done = {record["trial"] for record in read_results(out) if (record["seed"], record["commit"]) == (asked.seed, at)}
+    plans = [draw(asked.seed, n) for n in asked.only or range(asked.trials) if asked.only or n not in done]
+    plans = [plan for plan in plans if not asked.kinds or plan.kind in asked.kinds]
+
+    def one(plan: Plan) -> bool:
+        if time.monotonic() - began > asked.minutes * 60:
+            return False
+        run_one(plan, place, at, out, asked.keep)
+        return True
+
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        left = [*pool.map(one, plans)].count(False)
+    records = {r["trial"]: r for r in read_results(out) if (r["seed"], r["commit"]) == (asked.seed, at)}
+    say(f"{len(records)} trials of seed {asked.seed} at {at}\n\n{table([*records.values()])}")
+    if left:
+        say(f"{left} trials are left: the same command continues")
+    bad = [str(number) for number, record in sorted(records.items()) if record["outcome"] not in RIGHT]
+    if bad:
+        say(f"not right: {', '.join(bad)} (again: python -m tests.chaos --seed {asked.seed} --only N)")
+    return 1 if bad else 0

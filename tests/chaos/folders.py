@@ -1,0 +1,132 @@
+"""Copies of this checkout to disturb: a template whose base is made, what an undisturbed run of it leaves, a copy a trial."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.chaos.plan import UPDATES
+
+ROOT = Path(__file__).resolve().parents[2]
+HOOK = Path(__file__).with_name("hook")
+CELL = Path("runs/sudoku/d_opsd/0")
+REPRO = ("repro", "report")  # every stage before it too
+
+
+def commit() -> str:
+    """The commit that is tried; what is not committed of the product's files is told by a digest behind a plus."""
+    git = ("git", "-C", str(ROOT))
+    head = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    names = ["dopsd", "flows", "infra", "dvc.yaml", "params.yaml", "prefect.yaml", "pyproject.toml"]
+    changed = subprocess.run([*git, "diff", "HEAD", "--", *names], capture_output=True, check=True).stdout
+    return head + (f"+{hashlib.sha256(changed).hexdigest()[:8]}" if changed else "")
+
+
+def settings() -> dict[str, Any]:
+    """params.yaml shrunk until every stage takes little more than its imports."""
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+    raw["data"]["sudoku"] |= {"train": 64, "validation": 12, "test": 12}
+    raw["pretrain"] |= {"d_model": 32, "n_layers": 2, "n_heads": 2, "mlp_hidden_size": 64, "updates": 200, "batch_size": 16}
+    raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
+    for method in raw["method"].values():
+        method["train"] |= {key: None for key in ("updates", "prompts_per_collect", "lora") if key in method["train"]}
+    raw["train"] |= {"updates": UPDATES, "prompts_per_collect": 4, "checkpoint_every": 4, "micro_batch_states": 8}
+    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
+    raw["evaluate"]["bootstrap"] = 100
+    return raw
+
+
+def environment(folder: Path, state: Path) -> dict[str, str]:
+    """Of every process of a trial; $CHAOS_STATE also marks them as this trial's."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_", "DVC_", "DOPSD_"))}
+    return env | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": f"{HOOK}{os.pathsep}{folder}",
+        "CHAOS_STATE": str(state),
+        "DVC_SITE_CACHE_DIR": str(state / "dvc"),
+        "OMP_NUM_THREADS": "1",
+        "DVC_NO_ANALYTICS": "1",
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def dvc(folder: Path, *words: str) -> tuple[str, ...]:
+    """A command that runs stages of this workspace, by its own wrapper where the product has one."""
+    if words[0] == "repro" and '"repro"' in (folder / "dopsd" / "arguments.py").read_text():
+        return (sys.executable, "-m", "dopsd", *words)
+    return (sys.executable, "-m", "dvc", *(("--wait-for-lock",) if words[0] == "repro" else ()), *words)
+
+
+def run(folder: Path, state: Path, *words: str, **env: str) -> str:
+    """A command that must succeed; what it said."""
+    state.mkdir(parents=True, exist_ok=True)
+    found = subprocess.run(words, cwd=folder, env=environment(folder, state) | env, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise SystemExit(f"chaos: {' '.join(words)} failed in {folder}:\n{(found.stdout + found.stderr)[-3000:]}")
+    return found.stdout
+
+
+def make_template(place: Path) -> Path:
+    """A workspace of its own git repository in which data, base and the base's evaluation are made and committed."""
+    template, state = place / "template", place / "template-state"
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name in names:
+        if (ROOT / name).is_file() and not name.startswith(("base/", "tests/", "docs/", "benchmarks/")) and name != "dvc.lock":
+            (template / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, template / name)
+    (template / "params.yaml").write_text(yaml.safe_dump(settings()))
+    git = ("git", "-c", "user.name=chaos", "-c", "user.email=chaos@localhost")
+    run(template, state, *git, "init", "-q")
+    run(template, state, *dvc(template, "repro", "evaluate_base"), DOPSD_ALLOW_RETRAIN="1")
+    connect = f"from dopsd.tracking import connect; connect('sqlite:///{template}/mlflow.db')"  # its migration takes long
+    run(template, state, sys.executable, "-c", connect)
+    run(template, state, *git, "add", "-A")
+    run(template, state, *git, "commit", "-qm", "state")
+    run(template, state, *git, "gc", "-q")
+    return template
+
+
+def copy(template: Path, folder: Path) -> Path:
+    """A workspace for one trial, with an empty folder for its state beside it; the folder."""
+    for path in (folder, state_of(folder)):
+        shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(template, folder, symlinks=True)
+    (state_of(folder) / "phases").mkdir(parents=True)
+    return folder
+
+
+def state_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-state")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Every file of runs and reports, and what dvc.lock says of the outs of each stage."""
+    found = {}
+    for top in ("runs", "reports"):
+        for path in sorted((folder / top).rglob("*")):
+            if path.is_file():
+                found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def locked(folder: Path) -> dict[str, Any]:
+    """Of every stage in dvc.lock, digests of its deps and outs by path."""
+    stages = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
+    return {
+        name: {part: {item["path"]: item["md5"] for item in stage.get(part, [])} for part in ("deps", "outs")}
+        for name, stage in stages.items()
+    }
+
+
+def read_reference(place: Path) -> dict[str, Any]:
+    return json.loads((place / "reference.json").read_text())

@@ -1,0 +1,103 @@
+"""Whether a workspace is now what an undisturbed run would have left, and whether MLflow has every step once."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.folders import CELL, digests, dvc, environment, locked, state_of
+from tests.chaos.plan import UPDATES
+
+WORDS = ("--task", "sudoku", "--method", "d_opsd", "--seed", "0")
+
+
+def expected(reference: dict[str, Any], command: str) -> dict[str, str]:
+    """Files that this command leaves, and their digests."""
+    files: dict[str, str] = reference["files"]
+    if command != "train":
+        return files
+    return {name: digest for name, digest in files.items() if name.startswith((f"{CELL}/train", "runs/sudoku/base.json"))}
+
+
+def differences(folder: Path, reference: dict[str, Any], command: str) -> list[str]:
+    """How the results differ from the undisturbed run's; nothing where every byte is the same."""
+    wanted, found = expected(reference, command), digests(folder)
+    lines = [f"{name} is missing" for name in wanted if name not in found]
+    lines += [f"{name} has other bytes" for name in wanted if name in found and found[name] != wanted[name]]
+    if command != "train":
+        lines += [f"{name} is new" for name in found if name not in wanted]
+    try:
+        stages = locked(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return [*lines, f"dvc.lock cannot be read: {error}"]
+    last = "train@" if command == "train" else "report@"
+    if not any(name.startswith(last) for name in stages):
+        lines.append(f"dvc.lock lacks {last}")
+    return lines + [f"dvc.lock differs at {name}" for name, parts in stages.items() if reference["lock"].get(name) != parts]
+
+
+def half_published(folder: Path, reference: dict[str, Any]) -> list[str]:
+    """Results that lie under their final names with other bytes than they must have, before any repair."""
+    found, wanted = digests(folder), reference["files"]
+    return [f"{name} is half-written" for name, digest in found.items() if name in wanted and wanted[name] != digest]
+
+
+def unclean(folder: Path, command: str) -> list[str]:
+    """What `dvc status` finds changed."""
+    words = dvc(folder, "status", "--json", *(("train",) if command == "train" else ()))
+    found = subprocess.run(
+        words, cwd=folder, env=environment(folder, state_of(folder)), capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        return [f"dvc status ends with {found.returncode}: {(found.stderr or found.stdout).strip()[-200:]}"]
+    changed = json.loads(found.stdout or "{}")
+    return [f"dvc status is not clean: {json.dumps(changed)[:300]}"] if changed else []
+
+
+def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, int]:
+    """Steps that MLflow has of the experiment's training run, how many points it has more than once, and its runs."""
+    if not database.is_file():
+        return [], 0, 0
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as base:
+        runs = base.execute(
+            "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id where e.name = ?",
+            (experiment,),
+        ).fetchall()
+        marks = ",".join("?" * len(runs))
+        ids = [run for (run,) in runs]
+        points = base.execute(
+            f"select key, step, count(*) from metrics where key like 'train/%' and run_uuid in ({marks}) group by key, step",
+            ids,
+        ).fetchall()
+    steps = sorted({step for key, step, _ in points if key == "train/loss"})
+    return steps, sum(count - 1 for *_, count in points), len(runs)
+
+
+def untracked(folder: Path, command: str, experiment: str = "dopsd") -> list[str]:
+    """What MLflow lacks or has twice, once what was kept on disk has been sent as the documentation says."""
+    steps, twice, runs = tracked(folder / "mlflow.db", experiment)
+    if steps != [*range(1, UPDATES + 1)]:
+        words = ("publish",) if command != "train" else ("follow", *WORDS)
+        subprocess.run(
+            (sys.executable, "-m", "dopsd", *words),
+            cwd=folder,
+            env=environment(folder, state_of(folder)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        steps, twice, runs = tracked(folder / "mlflow.db", experiment)
+    lines = [f"MLflow has {twice} points more than once"] if twice else []
+    lines += [f"MLflow has {runs} runs of one training"] if runs > 1 else []
+    return lines + ([f"MLflow has the steps {steps} of {UPDATES}"] if steps != [*range(1, UPDATES + 1)] else [])
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Temporary files that stay among the results."""
+    found = [*(folder / "runs").rglob("*.tmp"), *(folder / "reports").rglob("*.tmp")]
+    return [f"{path.relative_to(folder)} was left" for path in found]

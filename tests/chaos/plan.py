@@ -1,0 +1,134 @@
+"""What happens in a trial: drawn from the campaign's seed and the trial's number alone, so that any trial can be replayed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+TRAINING = ("collecting", "updating", "saving", "publishing")
+STAGES = ("evaluating", "evaluate", "select", "test", "report", "between")
+UPDATES = 12  # of a trial's run
+KINDS = {  # how often each comes in a block of forty trials
+    "kill": 5,
+    "term": 3,
+    "int": 3,
+    "flow-kill": 2,
+    "flow-term": 2,
+    "flow-cancel": 1,
+    "slow": 2,
+    "flow-slow-cancel": 1,
+    "pipe": 2,
+    "enospc": 3,
+    "eio": 2,
+    "checkpoint": 2,
+    "rows": 1,
+    "adapter": 1,
+    "lock": 1,
+    "evaluation": 2,
+    "log": 1,
+    "base": 1,
+    "cache": 1,
+    "clock": 2,
+    "twice": 2,
+}
+DAMAGES = ("checkpoint", "rows", "adapter", "lock", "evaluation", "log", "base", "cache")
+WHERE = {  # when the run is stopped before its files are damaged: earlier there would be nothing to damage
+    "checkpoint": ("updating", "collecting", "saving"),
+    "log": ("updating", "collecting"),
+    "rows": ("updating", "evaluate", "end"),
+    "adapter": ("evaluating", "test", "end"),
+    "lock": ("updating", "evaluate", "test", "end"),
+    "evaluation": ("evaluating", "test"),
+    "base": ("updating", "evaluating", "end"),
+    "cache": ("test", "end"),
+}
+DISK = ("work/train-", "work/eval", "runs/", ".dvc/", "reports/", "dvc.lock", "mlflow", "work/")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One trial. `phase` and `update` say when the fault comes, `delay` how long after; a fault has its own `details`."""
+
+    number: int
+    seed: int
+    kind: str
+    command: str  # repro: train to report; train: training alone; flow: a run of Prefect's deployment
+    phase: str
+    update: int
+    delay: float
+    target: str
+    is_tracked: bool  # with MLflow, whose follower takes as long as a training does here
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_flow(self) -> bool:
+        return self.command == "flow"
+
+    @property
+    def is_damage(self) -> bool:
+        return self.kind in DAMAGES
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether training must save before it ends."""
+        return self.kind in ("term", "int", "slow", "flow-term", "flow-cancel", "flow-slow-cancel")
+
+
+def kind_of(seed: int, number: int) -> str:
+    """Every block of forty has each kind as often as KINDS says, in an order of its own."""
+    block = [kind for kind, count in KINDS.items() for _ in range(count)]
+    random.Random(f"{seed} block {number // len(block)}").shuffle(block)
+    return block[number % len(block)]
+
+
+def draw(seed: int, number: int) -> Plan:
+    """The trial of this number."""
+    kind, dice = kind_of(seed, number), random.Random(f"{seed} {number}")
+    command = "flow" if kind.startswith("flow") else dice.choice(("repro", "repro", "train"))
+    phases = WHERE.get(kind) or ((*TRAINING, *STAGES) if dice.random() < 0.4 else TRAINING)
+    if "slow" in kind:
+        phases = ("updating", "collecting")
+    if command == "train":
+        phases = tuple(phase for phase in phases if phase in TRAINING) or ("end",)
+    if kind == "evaluation":
+        command = "repro"
+        phases = WHERE[kind]
+    phase, update = dice.choice(phases), dice.randrange(UPDATES)
+    delay = dice.choice((0.0, dice.uniform(0.0, 0.05), dice.uniform(0.0, 0.6)))
+    details = vars_of(kind, dice)
+    if kind == "twice":
+        delay = dice.uniform(0.0, 6.0)
+    target = target_of(kind, dice)
+    is_tracked = command == "flow" or target == "follow" or dice.random() < 0.4
+    return Plan(number, seed, kind, command, phase, update, delay, target, is_tracked, details)
+
+
+def target_of(kind: str, dice: random.Random) -> str:
+    """Whom the signal is for."""
+    if kind in ("kill", "term", "int"):
+        return dice.choice(("stage", "dvc", "group", "group") if kind != "kill" else ("stage", "dvc", "group", "follow"))
+    if kind in ("flow-kill", "flow-term"):
+        return dice.choice(("stage", "dvc", "flow", "guard", "worker", "prefect", "mlflow", "group"))
+    return {"slow": "group", "pipe": "reader"}.get(kind, "run")
+
+
+def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
+    """What only this kind of fault needs."""
+    if "slow" in kind:  # a collect is about 60 forward passes: longer than a flow waits, and than Slurm's KillWait
+        return {"signal": dice.choice(("SIGINT", "SIGTERM")), "forward_seconds": dice.choice((0.4, 0.8))}
+    if kind in ("enospc", "eio"):
+        return {"class": dice.randrange(len(DISK)), "at": dice.random()}
+    if kind == "pipe":
+        return {"streams": dice.choice(("stdout", "stderr", "both"))}
+    if kind == "clock":
+        return {
+            "before": dice.choice((-400, -1, 0, 1, 400)),
+            "after": dice.choice((-400, -1, 1, 400)),
+            "within": dice.random() < 0.5,
+        }
+    if kind == "twice":
+        return {"first_ends": dice.random() < 0.3}
+    if kind in DAMAGES:
+        return {"how": dice.choice(("flip", "flip", "truncate", "empty")), "which": dice.random(), "at": dice.random()}
+    return {}

@@ -1,0 +1,100 @@
+"""Processes of one trial: found by a mark in their environment, named by their part in the run, ended for good."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.chaos.plan import TRAINING
+
+PARTS = {  # words of a command, in the order in which they are looked for
+    "follow": ("dopsd", "follow"),
+    "dvc": ("dopsd", "repro"),
+    "stage": ("-m", "dopsd"),
+    "guard": ("flows/guard.py",),
+    "flow": ("prefect.engine",),
+    "worker": ("worker", "start"),
+    "prefect": ("server", "start"),
+    "mlflow": ("server", "--backend-store-uri"),
+}
+
+
+def found(state: Path) -> dict[int, list[str]]:
+    """Commands of the processes that carry this trial's mark, by id; those that have ended are left out."""
+    mark, all_of = f"CHAOS_STATE={state}\0".encode(), {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if mark in Path(entry.path, "environ").read_bytes() + b"\0":
+                    words = Path(entry.path, "cmdline").read_bytes().decode(errors="replace").split("\0")
+                    if any(words):
+                        all_of[int(entry.name)] = words
+    return all_of
+
+
+def part(words: list[str]) -> str:
+    """What a process is in a run, by its command."""
+    if words[1:3] == ["-m", "dvc"]:
+        return "dvc"
+    for name, wanted in PARTS.items():
+        if all(any(word == one or word.endswith(f"/{one}") for word in words) for one in wanted):
+            return name
+    return "other"
+
+
+def of_part(state: Path, name: str) -> list[int]:
+    return [pid for pid, words in found(state).items() if part(words) == name]
+
+
+def session(pid: int) -> int:
+    with suppress(ProcessLookupError):
+        return os.getsid(pid)
+    return 0
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def phase(state: Path) -> tuple[str, int]:
+    """What the run does now, and its update: a phase of training, the stage that runs, or `between` stages."""
+    stages = {}
+    for entry in os.scandir(state / "phases"):
+        with suppress(OSError, ValueError):
+            stage, doing, update = Path(entry.path).read_text().split()
+            if stage != "follow" and stage != "repro" and is_alive(int(entry.name)):
+                stages[stage] = (doing, int(update))
+    for stage, (doing, update) in stages.items():
+        if stage == "train":
+            return (doing if doing in TRAINING else "preparing"), update
+        return ("evaluating" if doing == "evaluating" and stage == "evaluate" else stage), update
+    return "between", 0
+
+
+def send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def wait_until_gone(state: Path, seconds: float, staying: tuple[str, ...] = ()) -> dict[int, str]:
+    """Processes of the trial that are still there after so many seconds, by id; servers that stay are not meant."""
+    until = time.monotonic() + seconds
+    while left := {pid: " ".join(words)[:150] for pid, words in found(state).items() if part(words) not in staying}:
+        if time.monotonic() > until:
+            return left
+        time.sleep(0.1)
+    return {}
+
+
+def end_all(state: Path) -> None:
+    """SIGKILL whatever is left of a trial."""
+    while left := found(state):
+        send([*left], signal.SIGKILL)
+        time.sleep(0.05)

@@ -1,0 +1,72 @@
+"""What a user does about a message: the repair that it names, from a table of the messages that are known."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.attempt import Ended
+from tests.chaos.folders import environment, state_of
+
+MISTAKE, TEMPORARY = 2, 75
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A repair and whether it answers a refusal; a lock that is held or a full disk refuses nothing."""
+
+    name: str
+    is_refusal: bool
+    act: Callable[[Path], None]
+
+
+def wait(_: Path) -> None:
+    time.sleep(3.0)
+
+
+def command(text: str) -> Callable[[Path], None]:
+    """A command that the message names, with what it names it for."""
+    words = shlex.split(text)
+
+    def act(folder: Path) -> None:
+        subprocess.run(words, cwd=folder, env=environment(folder, state_of(folder)), capture_output=True, check=False)
+
+    return act
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    def act(folder: Path) -> None:
+        path = (folder / name).resolve()
+        if path.is_relative_to(folder.resolve()) and path != folder.resolve():
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+    return act
+
+
+KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Callable[[Path], None]]], ...] = (
+    (r"another process is training|Unable to acquire lock|is busy, it is being blocked|holds (?:the|this) workspace", False, lambda _: wait),
+    (r"[Nn]o space left|free some space|Free some space|Input/output error", False, lambda _: wait),
+    (r"`((?:git|dvc) (?:checkout|restore)[^`]*)`", True, lambda found: command(found[1])),
+    (r"[Rr]un (git (?:checkout|restore) [\w./-]+)", True, lambda found: command(found[1])),
+    (r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)", True, lambda found: remove(found[1].rstrip("."))),
+    # DVC's own, which name the file and leave its repair to git
+    (r"Lockfile '(dvc\.lock)' is corrupted|unable to read: '(dvc\.lock)'|'(dvc\.lock)' (?:validation failed|is invalid)", True,
+     lambda _: command("git checkout dvc.lock")),
+)  # fmt: skip
+
+
+def find(ended: Ended) -> Repair | None:
+    """The repair that the end of an attempt asks for; None where its message is not known."""
+    for pattern, is_refusal, act in KNOWN:
+        match = re.search(pattern, ended.line) or re.search(pattern, ended.said[-3000:])
+        if match:
+            return Repair(match[0][:80], is_refusal, act(match))
+    if ended.stage_status == TEMPORARY:
+        return Repair("the same command later", False, wait)
+    return None

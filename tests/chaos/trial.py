@@ -1,0 +1,277 @@
+"""One trial: a copy of the template is disturbed as planned, repaired as a user would, and judged by its bytes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import damage, judge, processes, repairs
+from tests.chaos.attempt import (
+    SIGNALS,
+    Ended,
+    Run,
+    ask_to_stop,
+    saved_update,
+    targets,
+    wait_for_fault,
+)
+from tests.chaos.disk import CLOCK, Disk, library
+from tests.chaos.folders import copy, read_reference, state_of
+from tests.chaos.plan import DISK, Plan
+
+RECOVERED, REFUSED, CANNOT_SAVE, SKIPPED = "RECOVERED", "REFUSED", "CANNOT_SAVE", "SKIPPED"
+LOST, WRONG, SILENT, WRONG_REFUSAL = "LOST", "WRONG", "SILENT", "WRONG_REFUSAL"
+RIGHT = (RECOVERED, REFUSED, CANNOT_SAVE, SKIPPED)
+MOST_RERUNS = 6
+HOOK = "hook.json"
+
+
+@dataclass
+class Facts:
+    """What was seen in a trial; `lost` and `wrong` say what must not be."""
+
+    phase: str = "not hit"
+    did: str = ""
+    refusals: list[str] = field(default_factory=list)
+    cannot_save: str = ""
+    lost: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    reruns: int = 0
+    skipped: str = ""
+
+
+def outcome(plan: Plan, facts: Facts) -> str:
+    """One word for a trial. Results that differ though nothing was said are the worst."""
+    if facts.skipped:
+        return SKIPPED
+    if facts.differences and plan.is_damage and not facts.refusals:
+        return SILENT
+    if facts.lost:
+        return LOST
+    if facts.differences or facts.wrong:
+        return WRONG
+    if facts.refusals:
+        return REFUSED if plan.is_damage else WRONG_REFUSAL
+    return CANNOT_SAVE if facts.cannot_save else RECOVERED
+
+
+class Trial:
+    """A trial of `dvc repro`; a flow's is in platform.py."""
+
+    def __init__(self, plan: Plan, place: Path) -> None:
+        self.plan, self.place, self.facts = plan, place, Facts()
+        self.reference = read_reference(place)
+        self.folder = copy(place / "template", place / "trials" / str(plan.number))
+        self.state = state_of(self.folder)
+        self.env: dict[str, str] = {}
+        self.disk: Disk | None = None
+
+    def run(self) -> Facts:
+        try:
+            self._disturb()
+            if not self.facts.skipped:
+                self._repair()
+                self._judge()
+        finally:
+            processes.end_all(self.state)
+        return self.facts
+
+    def start(self, number: int) -> Run:
+        return Run(self.folder, self.plan.command, number, self.env, self.plan.details.get("streams", "") if not number else "")
+
+    def _disturb(self) -> None:
+        """The first attempt, with its fault; what it left is looked at before anything is repaired."""
+        plan = self.plan
+        self._prepare()
+        if self.facts.skipped:
+            return
+        run = self.start(0)
+        ended = self._with_fault(run)
+        self._look_at(ended)
+        saved = saved_update(self.folder)
+        self.facts.wrong += judge.half_published(self.folder, self.reference) if not plan.is_damage else []
+        (self.state / HOOK).unlink(missing_ok=True)
+        self._between(ended)
+        self.saved = 0 if plan.kind in ("checkpoint", "log", "base", "rows") else saved
+
+    def _prepare(self) -> None:
+        plan = self.plan
+        if not plan.is_tracked:
+            file = self.folder / "params.yaml"
+            file.write_text(file.read_text().replace("tracking:\n  enabled: true", "tracking:\n  enabled: false"))
+        if "forward_seconds" in plan.details:
+            settings = {"forward_seconds": plan.details["forward_seconds"], "after_update": max(plan.update, 1)}
+            (self.state / HOOK).write_text(str(settings).replace("'", '"'))
+        elif plan.target == "dvc":  # whether its orphan goes on training shows only where that takes a while
+            (self.state / HOOK).write_text('{"forward_seconds": 0.3, "after_update": 0}')
+        if plan.kind in ("enospc", "eio"):
+            preloaded = library(self.place)
+            if preloaded is None:
+                self.facts.skipped = "no C compiler"
+                return
+            self.disk = Disk(self.folder, self.state, preloaded)
+            at = 1 + int(plan.details["at"] * max(self.reference["writes"][plan.details["class"]] - 1, 0))
+            self.disk.fail(plan.details["class"], at, plan.kind)
+            self.env = self.disk.env
+        if plan.kind == "clock":
+            if not CLOCK.is_file():
+                self.facts.skipped = "no libfaketime"
+                return
+            self._set_clock(plan.details["before"])
+            self.env = {"LD_PRELOAD": str(CLOCK), "FAKETIME_TIMESTAMP_FILE": str(self.state / "clock")}
+            self.env |= {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+
+    def _set_clock(self, days: int) -> None:
+        (self.state / "clock").write_text(f"{days * 86400:+d}\n")
+
+    def _with_fault(self, run: Run) -> Ended:
+        plan, facts = self.plan, self.facts
+        if plan.kind == "twice":
+            return self._twice(run)
+        if self.disk:
+            ended = run.wait()
+            facts.phase = DISK[plan.details["class"]]
+            facts.did = f"{self.disk.hit} failed" if self.disk.hit else ""
+            facts.phase = facts.phase if facts.did else "not hit"
+            if facts.did and ended.status:
+                facts.cannot_save = ended.line
+            return ended
+        hit = wait_for_fault(run, plan) if plan.phase != "end" else None
+        if plan.phase == "end" or (hit is None and plan.is_damage):
+            facts.phase = "end"
+            return run.wait()
+        if hit is None:
+            return run.wait()
+        facts.phase, update = hit
+        facts.did = f"at update {update}" if facts.phase in ("collecting", "updating", "saving") else ""
+        self._deliver(run)
+        return run.wait()
+
+    def _deliver(self, run: Run) -> None:
+        plan = self.plan
+        if plan.kind == "pipe":
+            run.close_pipes()
+        elif plan.kind == "clock" and plan.details["within"]:
+            self._set_clock(plan.details["after"])
+        elif plan.is_damage or plan.kind == "clock":  # the run is stopped first
+            processes.send([*processes.found(self.state)], signal.SIGKILL)
+        else:
+            self._signal(run)
+
+    def _signal(self, run: Run) -> None:
+        plan = self.plan
+        number = signal.Signals[plan.details["signal"]] if plan.kind == "slow" else SIGNALS[plan.kind]
+        is_training = bool(processes.of_part(self.state, "stage")) and self.facts.phase in ("collecting", "updating", "saving")
+
+        def deliver() -> None:
+            processes.send(targets(run, plan.target), number)
+
+        if plan.is_stop and is_training:
+            fault = ask_to_stop(run, deliver)
+            self.facts.lost += [f"{number.name} to {plan.target}: {fault}"] if fault else []
+        else:
+            deliver()
+
+    def _twice(self, run: Run) -> Ended:
+        """A second run of the same workspace, started while the first is there."""
+        time.sleep(self.plan.delay)
+        self.facts.phase = processes.phase(self.state)[0]
+        second = Run(self.folder, self.plan.command, 1)
+        if self.plan.details["first_ends"]:
+            time.sleep(1.0)
+            processes.send(run.group(), signal.SIGINT)
+        run.process.wait()
+        self.facts.reruns = 1
+        self.facts.did = f"the first ended with {run.process.returncode}"
+        ended = second.wait()
+        self.facts.did += f", the second with {ended.status}: {ended.line}" if ended.status else ", the second with 0"
+        return ended
+
+    def _between(self, ended: Ended) -> None:
+        """What the fault leaves: damaged files, a clock that has jumped, space that is free again."""
+        plan, facts = self.plan, self.facts
+        if plan.is_damage:
+            done = damage.apply(self.folder, plan)
+            facts.did = done or "no such file yet"
+        if self.disk:
+            self.disk.free()
+        if plan.kind == "clock":
+            self._set_clock(plan.details["after"])
+
+    def _look_at(self, ended: Ended) -> None:
+        facts, again = self.facts, self.facts.reruns
+        if ended.status is None:
+            facts.lost.append("never ended")
+        if ended.orphaned > 1:  # the update in progress may end
+            facts.lost.append(f"training went on for {ended.orphaned} updates without the command that had started it")
+        if ended.left:
+            facts.lost.append(f"outlived the run: {'; '.join(ended.left.values())}")
+        if "Traceback (most recent call last)" in ended.said:
+            trace = re.findall(r"^\w*(?:Error|Exception|Interrupt)\b.*$", ended.said, re.MULTILINE)
+            told = f"traceback of attempt {again}: {(trace or ['?'])[-1][:200]}"
+            (facts.notes if self.plan.kind in ("int", "term", "slow") and not again else facts.wrong).append(told)
+
+    def _repair(self) -> None:
+        """The same command again, after the repair that a message names, until it ends well."""
+        facts = self.facts
+        for number in range(facts.reruns + 1, facts.reruns + 1 + MOST_RERUNS):
+            facts.reruns = number
+            ended = self.start(number).wait()
+            self._look_at(ended)
+            self._look_at_resume(ended)
+            if ended.status == 0:
+                return
+            repair = repairs.find(ended)
+            if repair is None:
+                facts.wrong.append(f"attempt {number} ended with {ended.status} ({ended.stage_status}): {ended.line}")
+                facts.lost += ["cannot be continued"]
+                return
+            if repair.is_refusal:
+                facts.refusals.append(ended.line)
+            repair.act(self.folder)
+        facts.lost.append(f"not done after {facts.reruns} attempts: {ended.line}")
+
+    def _look_at_resume(self, ended: Ended) -> None:
+        """A rerun continues from the newest checkpoint that was whole."""
+        saved, self.saved = self.saved, 0
+        if not saved or "Running stage 'train" not in ended.said or "done" in self.facts.phase:
+            return
+        found = re.search(r"continuing after update (\d+)", ended.said)
+        if int(found[1] if found else 0) < saved:
+            self.facts.lost.append(f"saved at update {saved}, continued after {found[1] if found else 'nothing'}")
+
+    def _judge(self) -> None:
+        facts, command = self.facts, self.plan.command
+        facts.differences += judge.differences(self.folder, self.reference, command)
+        facts.wrong += judge.unclean(self.folder, command) + judge.leftovers(self.folder)
+        if self.plan.is_tracked:
+            facts.lost += judge.untracked(self.folder, command)
+
+    def remove(self) -> None:
+        for path in (self.folder, self.state):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def record_of(plan: Plan, facts: Facts, seconds: float, commit: str) -> dict[str, Any]:
+    """A line of the results file."""
+    detail = {name: value for name, value in vars(facts).items() if value and name not in ("phase", "reruns")}
+    return {
+        "trial": plan.number,
+        "seed": plan.seed,
+        "commit": commit,
+        "kind": plan.kind,
+        "command": plan.command,
+        "target": plan.target,
+        "phase": facts.phase,
+        "outcome": outcome(plan, facts),
+        "reruns": facts.reruns,
+        "seconds": round(seconds, 1),
+        "detail": detail,
+    }
