@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test bench garbage lint mlflow install up down integration
+.PHONY: demo demo-full test bench garbage lint mlflow install up down integration chaos
 
 install: .venv/.installed
 
@@ -39,6 +39,9 @@ garbage: install
 
 integration: install
 	python -m pytest -m integration
+
+chaos: install
+	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),12) --seed $(or $(SEED),0)
 
 lint: install
 	ruff check .

@@ -1,7 +1,7 @@
-"""`python -m tests.chaos`."""
+"""`PYTHONPATH=tests python -m chaos`."""
 
 import sys
 
-from tests.chaos.campaign import main
+from chaos.campaign import main
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [--trials N] [--seed S] [--jobs 2] [--minutes 90] [--only N]`: faults, repairs and their outcomes.
+"""`PYTHONPATH=tests python -m chaos [--trials N] [--seed S] [--jobs 2] [--minutes 90] [--only N]`, or `make chaos`.
 
 A trial runs a copy of this checkout with small settings, disturbs it, repairs it as a user would, and compares every byte
 with an undisturbed run. Results are appended to `--out`, a JSON line a trial; trials of this seed and commit that are in it
@@ -19,11 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.attempt import Run
-from tests.chaos.disk import Disk, library
-from tests.chaos.folders import ROOT, commit, copy, digests, locked, make_template, state_of
-from tests.chaos.plan import DISK, Plan, draw
-from tests.chaos.trial import RIGHT, Trial, record_of
+from chaos.attempt import Run
+from chaos.disk import Disk, library
+from chaos.flow_trial import FlowTrial, end_platforms
+from chaos.folders import ROOT, commit, copy, digests, locked, make_template, state_of
+from chaos.plan import DISK, Plan, draw
+from chaos.trial import RIGHT, Trial, record_of
 
 PLACE = ROOT / "work" / "chaos"
 
@@ -66,7 +67,7 @@ def append(out: Path, record: dict[str, Any]) -> None:
 def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[str, Any]:
     """One trial to its line in the results; its folder stays where something was lost."""
     began = time.monotonic()
-    trial = Trial(plan, place)
+    trial = (FlowTrial if plan.is_flow else Trial)(plan, place)
     try:
         facts = trial.run()
     except Exception:
@@ -79,9 +80,8 @@ def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[
         trial.remove()
     say(f"trial {plan.number}: {plan.kind} ({plan.command}, {plan.target}) at {record['phase']}: {record['outcome']}")
     if not is_right:
-        say(
-            f"  !!! {json.dumps(record['detail'])[:1500]}\n  kept in {trial.folder}; again: --seed {plan.seed} --only {plan.number}"
-        )
+        say(f"  !!! {json.dumps(record['detail'])[:1500]}")
+        say(f"  kept in {trial.folder}; again: --seed {plan.seed} --only {plan.number}")
     return record
 
 
@@ -99,7 +99,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 
 def parse(words: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(prog="PYTHONPATH=tests python -m chaos", description=__doc__)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -128,13 +128,16 @@ def main(words: list[str] | None = None) -> int:
         run_one(plan, place, at, out, asked.keep)
         return True
 
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        left = [*pool.map(one, plans)].count(False)
+    try:
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            left = [*pool.map(one, plans)].count(False)
+    finally:
+        end_platforms()
     records = {r["trial"]: r for r in read_results(out) if (r["seed"], r["commit"]) == (asked.seed, at)}
     say(f"{len(records)} trials of seed {asked.seed} at {at}\n\n{table([*records.values()])}")
     if left:
         say(f"{left} trials are left: the same command continues")
     bad = [str(number) for number, record in sorted(records.items()) if record["outcome"] not in RIGHT]
     if bad:
-        say(f"not right: {', '.join(bad)} (again: python -m tests.chaos --seed {asked.seed} --only N)")
+        say(f"not right: {', '.join(bad)} (again: PYTHONPATH=tests python -m chaos --seed {asked.seed} --only N)")
     return 1 if bad else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.chaos.folders import CELL
-from tests.chaos.plan import Plan
+from chaos.folders import CELL
+from chaos.plan import Plan
 
 FILES = {
     "checkpoint": ("work/train-*/step-??????/*",),

@@ -8,7 +8,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from tests.chaos.plan import DISK
+from chaos.plan import DISK
 
 CLASSES = 16
 LAYOUT = struct.Struct(f"={CLASSES}q5q256s")  # counts; class, number, errno, is_failing, is_hit; path

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.chaos.plan import UPDATES
+from chaos.plan import UPDATES
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK = Path(__file__).with_name("hook")
@@ -22,12 +22,12 @@ REPRO = ("repro", "report")  # every stage before it too
 
 
 def commit() -> str:
-    """The commit that is tried; what is not committed of the product's files is told by a digest behind a plus."""
+    """The last commit that changed what is tried; what is not committed of it is told by a digest behind a plus."""
     git = ("git", "-C", str(ROOT))
-    head = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     names = ["dopsd", "flows", "infra", "dvc.yaml", "params.yaml", "prefect.yaml", "pyproject.toml"]
+    last = subprocess.run([*git, "log", "-1", "--format=%h", "--", *names], capture_output=True, text=True, check=True)
     changed = subprocess.run([*git, "diff", "HEAD", "--", *names], capture_output=True, check=True).stdout
-    return head + (f"+{hashlib.sha256(changed).hexdigest()[:8]}" if changed else "")
+    return last.stdout.strip() + (f"+{hashlib.sha256(changed).hexdigest()[:8]}" if changed else "")
 
 
 def settings() -> dict[str, Any]:

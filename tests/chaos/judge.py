@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.folders import CELL, digests, dvc, environment, locked, state_of
-from tests.chaos.plan import UPDATES
+from chaos.folders import CELL, digests, dvc, environment, locked, state_of
+from chaos.plan import UPDATES
 
 WORDS = ("--task", "sudoku", "--method", "d_opsd", "--seed", "0")
 

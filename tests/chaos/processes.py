@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.chaos.plan import TRAINING
+from chaos.plan import TRAINING
 
 PARTS = {  # words of a command, in the order in which they are looked for
     "follow": ("dopsd", "follow"),

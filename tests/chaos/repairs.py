@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.attempt import Ended
-from tests.chaos.folders import environment, state_of
+from chaos.attempt import Ended
+from chaos.folders import environment, state_of
 
 MISTAKE, TEMPORARY = 2, 75
 
@@ -49,16 +49,18 @@ def remove(name: str) -> Callable[[Path], None]:
     return act
 
 
-KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Callable[[Path], None]]], ...] = (
-    (r"another process is training|Unable to acquire lock|is busy, it is being blocked|holds (?:the|this) workspace", False, lambda _: wait),
-    (r"[Nn]o space left|free some space|Free some space|Input/output error", False, lambda _: wait),
+BUSY = r"another process is training|Unable to acquire lock|is busy, it is being blocked|holds (?:the|this) workspace"
+DISK = r"[Nn]o space left|[Ff]ree some space|Input/output error"
+UNREADABLE = r"Lockfile 'dvc\.lock' is corrupted|unable to read: 'dvc\.lock'|'dvc\.lock' (?:validation failed|is invalid)"
+Act = Callable[[Path], None]
+KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Act]], ...] = (
+    (BUSY, False, lambda _: wait),
+    (DISK, False, lambda _: wait),
     (r"`((?:git|dvc) (?:checkout|restore)[^`]*)`", True, lambda found: command(found[1])),
     (r"[Rr]un (git (?:checkout|restore) [\w./-]+)", True, lambda found: command(found[1])),
     (r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)", True, lambda found: remove(found[1].rstrip("."))),
-    # DVC's own, which name the file and leave its repair to git
-    (r"Lockfile '(dvc\.lock)' is corrupted|unable to read: '(dvc\.lock)'|'(dvc\.lock)' (?:validation failed|is invalid)", True,
-     lambda _: command("git checkout dvc.lock")),
-)  # fmt: skip
+    (UNREADABLE, True, lambda _: command("git checkout dvc.lock")),  # DVC's own, which leaves its repair to git
+)
 
 
 def find(ended: Ended) -> Repair | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import damage, judge, processes, repairs
-from tests.chaos.attempt import (
+from chaos import damage, judge, processes, repairs
+from chaos.attempt import (
     SIGNALS,
     Ended,
     Run,
@@ -20,9 +20,9 @@ from tests.chaos.attempt import (
     targets,
     wait_for_fault,
 )
-from tests.chaos.disk import CLOCK, Disk, library
-from tests.chaos.folders import copy, read_reference, state_of
-from tests.chaos.plan import DISK, Plan
+from chaos.disk import CLOCK, Disk, library
+from chaos.folders import copy, read_reference, state_of
+from chaos.plan import DISK, Plan
 
 RECOVERED, REFUSED, CANNOT_SAVE, SKIPPED = "RECOVERED", "REFUSED", "CANNOT_SAVE", "SKIPPED"
 LOST, WRONG, SILENT, WRONG_REFUSAL = "LOST", "WRONG", "SILENT", "WRONG_REFUSAL"
@@ -53,9 +53,9 @@ def outcome(plan: Plan, facts: Facts) -> str:
         return SKIPPED
     if facts.differences and plan.is_damage and not facts.refusals:
         return SILENT
-    if facts.lost:
+    if facts.lost or facts.differences:
         return LOST
-    if facts.differences or facts.wrong:
+    if facts.wrong:
         return WRONG
     if facts.refusals:
         return REFUSED if plan.is_damage else WRONG_REFUSAL
@@ -63,7 +63,7 @@ def outcome(plan: Plan, facts: Facts) -> str:
 
 
 class Trial:
-    """A trial of `dvc repro`; a flow's is in platform.py."""
+    """A trial of `dvc repro`; a flow's is in servers.py."""
 
     def __init__(self, plan: Plan, place: Path) -> None:
         self.plan, self.place, self.facts = plan, place, Facts()

@@ -10,7 +10,8 @@ import time
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-STATE = Path(os.environ["CHAOS_STATE"])
+STATE = Path(os.environ.get("CHAOS_STATE", "/nowhere"))
+IS_TRIAL = "CHAOS_STATE" in os.environ
 PHASES = {  # module: {class or function: {method: phase}}
     "dopsd.stages.train": {"Loop": {"_collect": "collecting", "_step": "updating"}},
     "dopsd.runfolder": {"RunFolder": {"save": "saving"}, "publish_run": "publishing"},
@@ -33,7 +34,7 @@ class Phase:
         self.handle: int | None = None
         self.stack: list[str] = []
         self.update = 0
-        self.stage = sys.orig_argv[3] if sys.orig_argv[1:3] == ["-m", "dopsd"] and len(sys.orig_argv) > 3 else ""
+        self.stage = sys.orig_argv[3] if IS_TRIAL and sys.orig_argv[1:3] == ["-m", "dopsd"] else ""
         if self.stage:
             self.note()
 
@@ -103,4 +104,5 @@ class Finder:
         return spec
 
 
-sys.meta_path.insert(0, Finder)
+if IS_TRIAL:
+    sys.meta_path.insert(0, Finder)

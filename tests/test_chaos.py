@@ -1,0 +1,109 @@
+"""The fault campaign itself: what it plants it must find, and what it hooks into must be there."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+from chaos import judge, repairs
+from chaos.attempt import Ended
+from chaos.damage import damage
+from chaos.folders import CELL, digests, locked
+from chaos.hook import sitecustomize as hook
+from chaos.plan import KINDS, UPDATES, draw
+from chaos.trial import CANNOT_SAVE, LOST, RECOVERED, REFUSED, SILENT, WRONG, WRONG_REFUSAL, Facts, outcome
+
+ADAPTER = CELL / "best" / "adapter_model.safetensors"
+
+
+def plan_of(kind: str):
+    return next(plan for plan in (draw(0, number) for number in range(sum(KINDS.values()))) if plan.kind == kind)
+
+
+def lock(folder: Path, md5: str) -> None:
+    stages = {"report@sudoku-d_opsd-0": {"cmd": "x", "outs": [{"path": "reports", "md5": md5}]}}
+    (folder / "dvc.lock").write_text(yaml.safe_dump({"stages": stages}))
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A workspace with one result, and what the campaign knows of the undisturbed run."""
+    (tmp_path / ADAPTER).parent.mkdir(parents=True)
+    (tmp_path / ADAPTER).write_bytes(bytes(range(200)))
+    lock(tmp_path, "aa")
+    return tmp_path, {"files": digests(tmp_path), "lock": locked(tmp_path)}
+
+
+@pytest.mark.parametrize(("kind", "word"), [("kill", LOST), ("adapter", SILENT)])
+def test_one_planted_bit_is_a_loss_and_after_damage_that_nobody_refused_silent_corruption(finished, kind, word):
+    folder, reference = finished
+    assert judge.differences(folder, reference, "repro") == []
+    damage(folder / ADAPTER, "flip", 0.5)
+    found = judge.differences(folder, reference, "repro")
+    assert found == [f"{ADAPTER} has other bytes"]
+    assert outcome(plan_of(kind), Facts(differences=found)) == word
+
+
+def test_missing_new_and_otherwise_locked_results_are_differences(finished):
+    folder, reference = finished
+    (folder / ADAPTER).rename((folder / ADAPTER).with_name("other"))
+    lock(folder, "bb")
+    assert judge.differences(folder, reference, "repro") == [
+        f"{ADAPTER} is missing",
+        f"{ADAPTER.with_name('other')} is new",
+        "dvc.lock differs at report@sudoku-d_opsd-0",
+    ]
+
+
+def test_a_refusal_is_right_after_damage_alone():
+    assert outcome(plan_of("base"), Facts(refusals=["base: damaged"])) == REFUSED
+    assert outcome(plan_of("kill"), Facts(refusals=["base: damaged"])) == WRONG_REFUSAL
+    assert outcome(plan_of("enospc"), Facts(cannot_save="no space left")) == CANNOT_SAVE
+    assert outcome(plan_of("term"), Facts(lost=["not saved"])) == LOST
+    assert outcome(plan_of("term"), Facts(wrong=["traceback"])) == WRONG
+    assert outcome(plan_of("term"), Facts()) == RECOVERED
+
+
+def test_a_step_that_mlflow_has_twice_is_found(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as base, base:
+        base.executescript(
+            "create table experiments (experiment_id, name); create table runs (run_uuid, experiment_id);"
+            "create table metrics (key, step, run_uuid); insert into experiments values (1, 'dopsd');"
+            "insert into runs values ('r', 1)"
+        )
+        points = [("train/loss", step, "r") for step in range(1, UPDATES + 1)]
+        base.executemany("insert into metrics values (?, ?, ?)", [*points, ("train/loss", 3, "r")])
+    assert judge.untracked(tmp_path, "repro") == ["MLflow has 1 points more than once"]
+
+
+def test_a_trial_is_drawn_from_seed_and_number_and_a_block_has_every_kind():
+    size = sum(KINDS.values())
+    assert [draw(7, 3), draw(7, 43)] == [draw(7, 3), draw(7, 43)] and draw(7, 3) != draw(8, 3)
+    assert Counter(draw(1, number).kind for number in range(size, 2 * size)) == KINDS
+
+
+def test_the_repair_that_a_message_names_is_made(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "x.jsonl").touch()
+    said = "dopsd: work/x.jsonl: line 3 does not match its digest; remove work/x.jsonl to make it again"
+    repair = repairs.find(Ended(2, said, {}))
+    repair.act(tmp_path)
+    assert repair.is_refusal and not (tmp_path / "work" / "x.jsonl").exists()
+    assert not repairs.find(Ended(255, "ERROR: Unable to acquire lock.", {})).is_refusal
+    assert repairs.find(Ended(1, "dopsd: something else", {})) is None
+
+
+def test_what_the_hook_looks_at_is_there():
+    missing = []
+    for module, names in hook.PHASES.items():
+        for name, inner in names.items():
+            found = vars(import_module(module)).get(name)
+            missing += [name] if found is None else [m for m in inner if isinstance(inner, dict) and m not in vars(found)]
+    assert not missing
+    assert json.loads(json.dumps(hook.asked())) == {}
