@@ -1,7 +1,7 @@
 """Checkpoints: written under a temporary name, verified by digest, resumed from the newest that is whole.
 
 A folder step-N holds the adapter, and the two newest also what resuming needs: optimizer moments, random state and
-the batches of the current collect that no update has used yet (newer weights could not sample them again).
+the batches of the current collect that no update has used yet (newer weights could not sample them again), and the log so far.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ADAPTER = "adapter_model.safetensors"
 REPLACED = ".old"  # suffix of a checkpoint while a newer one of the same update takes its place
 NEEDED = (ADAPTER, "adapter_config.json", "state.json")
+DIGESTS = "digests.json"
+RESUMED = ("trainer", "batches", "log")  # how names of files start that only resuming needs
 KEPT_RESUMABLE = 2  # folders that keep the optimizer: at 8B it is 2 GB a folder
 
 
@@ -97,9 +99,13 @@ def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
     return updates
 
 
+def write_digests(folder: Path) -> None:
+    write_json(folder / DIGESTS, {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.name != DIGESTS})
+
+
 def seal(half: Path, final: Path) -> None:
     """Finish a checkpoint written in `half`: digests of its files, onto the disk, then its name."""
-    write_json(half / "digests.json", {p.name: sha256(p) for p in sorted(half.iterdir()) if p.name != "digests.json"})
+    write_digests(half)
     replaced = final.with_suffix(REPLACED)
     if final.exists():
         final.rename(replaced)
@@ -121,7 +127,7 @@ def finish_replacements(scratch: Path) -> None:
 def prune(scratch: Path) -> None:
     """Drop what only resuming needs from all but the newest folders."""
     for folder in folders(scratch)[:-KEPT_RESUMABLE]:
-        for path in [*folder.glob("trainer*"), *folder.glob("batches*")]:
+        for path in [path for name in RESUMED for path in folder.glob(f"{name}*")]:
             path.unlink()
 
 
@@ -130,20 +136,27 @@ def folders(scratch: Path) -> list[Path]:
     return sorted(scratch.glob("step-[0-9][0-9][0-9][0-9][0-9][0-9]"))
 
 
+def _digests(folder: Path) -> dict[str, str]:
+    """By name; none where the file is missing or damaged."""
+    try:
+        return parse_object((folder / DIGESTS).read_bytes(), DIGESTS)
+    except (OSError, DopsdError):
+        return {}
+
+
 def fault(folder: Path) -> str | None:
     """Why this checkpoint cannot be used, or None."""
-    try:
-        digests = parse_object((folder / "digests.json").read_bytes(), "digests.json")
-    except (OSError, DopsdError):
-        return "digests.json is missing or damaged"
+    digests = _digests(folder)
+    if not digests:
+        return f"{DIGESTS} is missing or damaged"
     odd = [name for name in digests if not re.fullmatch(r"[A-Za-z0-9_.]{1,100}", name)]
     unnamed = [name for name in NEEDED if name not in digests]
     if odd or unnamed:
-        return f"digests.json names {odd[0]!r}" if odd else f"digests.json does not name {unnamed[0]}"
+        return f"{DIGESTS} names {odd[0]!r}" if odd else f"{DIGESTS} does not name {unnamed[0]}"
     for name, digest in digests.items():
         path = folder / name
         if not path.is_file():
-            if name.startswith(("trainer", "batches")):
+            if name.startswith(RESUMED):
                 continue
             return f"{name} is missing"
         if sha256(path) != digest:
@@ -176,4 +189,6 @@ def read_adapter(folder: Path) -> dict[str, Tensor]:
     """Adapter weights of a published or scratch checkpoint."""
     if not (folder / ADAPTER).is_file():
         raise DopsdError(f"{folder}: no {ADAPTER}; name the folder of a checkpoint")
+    if (folder / DIGESTS).is_file() and sha256(folder / ADAPTER) != _digests(folder).get(ADAPTER):
+        raise DopsdError(f"{folder / ADAPTER}: does not match its digest; `dvc checkout {folder}` restores it")
     return load_tensors(folder / ADAPTER)

@@ -13,10 +13,11 @@ from dopsd.answering import LOOK_EVERY, Answer, Answering, Trials
 from dopsd.checkpoint import ADAPTER, fingerprint, read_adapter
 from dopsd.config import Lora, Params, Protocol
 from dopsd.layout import base_files, data_files
+from dopsd.lines import verified, with_digest
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.loading import resolved
 from dopsd.models.lora import check_config, load_adapter
-from dopsd.progress import WORK, Progress, is_main_rank, read_json, say, write_json
+from dopsd.progress import WORK, Progress, is_main_rank, say, write_json
 from dopsd.provenance import sha256
 from dopsd.scoring import Asked, report
 from dopsd.tasks import load_task
@@ -57,11 +58,11 @@ class Evaluator:
 
     def reports(self, stage: str, adapters: list[Path | None], *protocols: Protocol) -> list[list[dict[str, Any]]]:
         """For every protocol, one report an adapter (None: the base), in their order."""
-        wanted = [(a, p) for p in protocols for a in adapters if not self.cached(a, p).exists()]
+        wanted = [(a, p) for p in protocols for a in adapters if _whole(self.cached(a, p)) is None]
         with Progress(stage, len(wanted) * len(self.problems), "problem") as progress:
             for adapter, protocol in wanted:
                 self._evaluate(adapter, protocol, progress)
-        return [[read_json(self.cached(a, p), "dopsd evaluate") for a in adapters] for p in protocols]
+        return [[_whole(self.cached(a, p)) for a in adapters] for p in protocols]
 
     def _evaluate(self, adapter: Path | None, protocol: Protocol, progress: Progress) -> None:
         policy = self.with_adapter(adapter)
@@ -73,10 +74,9 @@ class Evaluator:
         verdicts = {name: [answer.verdict for answer in tries] for name, tries in found.items()}
         path = self.cached(adapter, protocol)
         if is_main_rank():
-            write_json(
-                path, asdict(report(self.asked, protocol, verdicts, self.trials.attempts, self.params.evaluate.bootstrap))
-            )
-        while not path.exists():  # the first rank writes it
+            made = report(self.asked, protocol, verdicts, self.trials.attempts, self.params.evaluate.bootstrap)
+            write_json(path, with_digest(asdict(made)))
+        while _whole(path) is None:  # the first rank writes it
             time.sleep(LOOK_EVERY)
 
     def take_part(self) -> None:
@@ -102,3 +102,14 @@ class Evaluator:
             check_config(self.policy.adapted, adapter)
             load_adapter(self.policy.adapted, weights, adapter)
         return self.policy
+
+
+def _whole(path: Path) -> dict[str, Any] | None:
+    """The report in this file of the cache; None where there is none, or it is damaged and must be made again."""
+    try:
+        return verified(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        say(f"{path}: {error}; evaluating again")
+        return None

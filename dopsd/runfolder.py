@@ -42,6 +42,7 @@ class RunFolder:
         self.scratch, self.accelerator = scratch, accelerator
         self.is_main = accelerator.is_main_process
         scratch.mkdir(parents=True, exist_ok=True)
+        self.lines: list[str] = []  # of the log, which every checkpoint has a copy of: the one on the disk may change
 
     def __enter__(self) -> Self:
         """Hold the folder: two trainers in one, after a kill that left one of them alive, would mix their files."""
@@ -75,8 +76,9 @@ class RunFolder:
         if not self.is_main:
             return
         line = json.dumps({"update": update, **figures, "time/update_seconds": round(seconds, 3)}, sort_keys=True)
+        self.lines.append(line + "\n")
         with (self.scratch / LOG).open("a") as log:
-            log.write(line + "\n")
+            log.write(self.lines[-1])
 
     def save(self, loop: Any) -> None:
         """Write step-N; a full disk leaves the checkpoints that were there."""
@@ -117,6 +119,7 @@ class RunFolder:
         for name, p in loop.parameters.items():
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
         checkpoint.save_tensors(state, half / "trainer.safetensors")
+        (half / LOG).write_text("".join(self.lines))
         counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
         counts |= {"memory": {name: vars(loop.settings)[name] for name in MEMORY}}
         counts |= {"empty_in_a_row": loop.empty_in_a_row, "spent": loop.spent}
@@ -152,7 +155,7 @@ class RunFolder:
                 ) from error
             say(f"train: continuing after update {loop.update} from {found.path}")
         if self.is_main:
-            self._cut_log(loop.update)
+            self._restore_log(loop.update, log_of(found.path, self.scratch) if found else None)
 
     def _restore(self, loop: Any, folder: Path, state: dict[str, Any]) -> None:
         load_adapter(loop.policy.adapted, checkpoint.read_adapter(folder), folder)
@@ -179,18 +182,22 @@ class RunFolder:
         loop.watch.scores, loop.watch.squares = state["scores"], state["squares"]
         loop.gathered = Sums({name: (total, count) for name, (total, count) in state["gathered"].items()})
 
-    def _cut_log(self, update: int) -> None:
-        """Drop log lines after the checkpoint, half-written ones included: they will be made again."""
+    def _restore_log(self, update: int, log: Path | None) -> None:
+        """The log as it was at the checkpoint: later lines, half-written ones included, will be made again."""
+        lines = log.read_text(errors="replace").splitlines() if log and log.exists() else []
+        self.lines = [line + "\n" for line in lines if _update_of(line) <= update]
         path = self.scratch / LOG
-        if not path.exists():
-            return
-        kept = [line for line in path.read_bytes().splitlines() if _update_of(line) <= update]
         half = path.with_suffix(".tmp")
-        half.write_bytes(b"".join(line + b"\n" for line in kept))
+        half.write_text("".join(self.lines))
         half.rename(path)
 
 
-def _update_of(line: bytes) -> float:
+def log_of(folder: Path, scratch: Path) -> Path:
+    """The log that a checkpoint brings; those of earlier versions have none."""
+    return folder / LOG if (folder / LOG).is_file() else scratch / LOG
+
+
+def _update_of(line: str) -> float:
     try:
         return float(json.loads(line)["update"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -207,7 +214,8 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
                 target.mkdir()
                 for name in (checkpoint.ADAPTER, "adapter_config.json"):
                     shutil.copyfile(found.path / name, target / name)
-    rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(scratch / LOG)]
+                checkpoint.write_digests(target)
+    rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(log_of(whole[-1].path, scratch))]
     write_table(out.with_suffix(".csv"), rows)
     counts = json.loads((whole[-1].path / "state.json").read_text())["counters"]  # with collects after the last update
     if whole[-1].update == record_of(scratch)["ends"]["updates"]:  # which a run has that was interrupted there, or longer
