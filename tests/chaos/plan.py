@@ -94,7 +94,7 @@ def draw(seed: int, number: int) -> Plan:
     if kind == "evaluation":
         command = "repro"
         phases = WHERE[kind]
-    phase, update = dice.choice(phases), dice.randrange(UPDATES)
+    phase, update = dice.choice(phases), dice.randrange(UPDATES - 3)  # the last collect begins after update 9
     delay = dice.choice((0.0, dice.uniform(0.0, 0.05), dice.uniform(0.0, 0.6)))
     details = vars_of(kind, dice)
     if kind == "twice":
@@ -115,8 +115,8 @@ def target_of(kind: str, dice: random.Random) -> str:
 
 def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
     """What only this kind of fault needs."""
-    if "slow" in kind:  # a collect is about 60 forward passes: longer than a flow waits, and than Slurm's KillWait
-        return {"signal": dice.choice(("SIGINT", "SIGTERM")), "forward_seconds": dice.choice((0.4, 0.8))}
+    if "slow" in kind:  # a collect is 20 forward passes and more: longer than a flow waits, and than Slurm's KillWait
+        return {"signal": dice.choice(("SIGINT", "SIGTERM")), "forward_seconds": dice.choice((1.0, 3.0))}
     if kind in ("enospc", "eio"):
         return {"class": dice.randrange(len(DISK)), "at": dice.random()}
     if kind == "pipe":

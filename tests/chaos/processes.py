@@ -10,6 +10,7 @@ from pathlib import Path
 
 from chaos.plan import TRAINING
 
+COPYING = 300.0  # seconds
 PARTS = {  # words of a command, in the order in which they are looked for
     "follow": ("dopsd", "follow"),
     "dvc": ("dopsd", "repro"),
@@ -84,11 +85,15 @@ def send(pids: list[int], number: int) -> None:
 
 
 def wait_until_gone(state: Path, seconds: float, staying: tuple[str, ...] = ()) -> dict[int, str]:
-    """Processes of the trial that are still there after so many seconds, by id; servers that stay are not meant."""
-    until = time.monotonic() + seconds
-    while left := {pid: " ".join(words)[:150] for pid, words in found(state).items() if part(words) not in staying}:
-        if time.monotonic() > until:
-            return left
+    """Processes of the trial that are still there after so many seconds, by id; servers that stay are not meant.
+
+    What copies a log to MLflow may take a while: it has to load MLflow, and ends when it has sent what is left.
+    """
+    began = time.monotonic()
+    while left := {pid: words for pid, words in found(state).items() if part(words) not in staying}:
+        is_copying = all(part(words) == "follow" for words in left.values())
+        if time.monotonic() - began > (COPYING if is_copying else seconds):
+            return {pid: " ".join(words)[:150] for pid, words in left.items()}
         time.sleep(0.1)
     return {}
 

@@ -34,7 +34,7 @@ class Phase:
         self.handle: int | None = None
         self.stack: list[str] = []
         self.update = 0
-        self.stage = sys.orig_argv[3] if IS_TRIAL and sys.orig_argv[1:3] == ["-m", "dopsd"] else ""
+        self.stage = sys.orig_argv[3] if IS_TRIAL and sys.orig_argv[1:3] == ["-m", "dopsd"] and sys.orig_argv[3:] else ""
         if self.stage:
             self.note()
 
