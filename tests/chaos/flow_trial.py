@@ -80,7 +80,9 @@ class FlowTrial(Trial):
             if kind.endswith("cancel"):
                 run.cancel()
             else:
-                processes.send(run.targets(plan.target), SIGNALS[kind])
+                reached = run.targets(plan.target)
+                self.facts.phase = self.facts.phase if reached else "not hit"
+                processes.send(reached, SIGNALS[kind])
 
         is_asked = plan.is_stop and plan.target not in ("worker", "prefect", "mlflow") and self.facts.phase in TRAINING
         fault = ask_to_stop(run, deliver) if is_asked and self.facts.phase != "publishing" else deliver()

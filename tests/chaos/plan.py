@@ -91,16 +91,18 @@ def draw(seed: int, number: int) -> Plan:
         phases = ("updating", "collecting")
     if command == "train":
         phases = tuple(phase for phase in phases if phase in TRAINING) or ("end",)
-    if kind == "evaluation":
-        command = "repro"
-        phases = WHERE[kind]
+    if kind in ("evaluation", "enospc", "eio"):  # their faults lie in later stages too
+        command, phases = "repro", WHERE.get(kind, phases)
     phase, update = dice.choice(phases), dice.randrange(UPDATES - 3)  # the last collect begins after update 9
     delay = dice.choice((0.0, dice.uniform(0.0, 0.05), dice.uniform(0.0, 0.6)))
     details = vars_of(kind, dice)
     if kind == "twice":
         delay = dice.uniform(0.0, 6.0)
     target = target_of(kind, dice)
-    is_tracked = command == "flow" or target == "follow" or dice.random() < 0.4
+    if target == "follow":  # it is there while training is
+        phase = dice.choice(TRAINING)
+    is_mlflow = command == "flow" or target == "follow" or details.get("class") == DISK.index("mlflow")
+    is_tracked = is_mlflow or dice.random() < 0.4
     return Plan(number, seed, kind, command, phase, update, delay, target, is_tracked, details)
 
 

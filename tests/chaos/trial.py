@@ -171,7 +171,9 @@ class Trial:
         is_training = bool(processes.of_part(self.state, "stage")) and self.facts.phase in ("collecting", "updating", "saving")
 
         def deliver() -> None:
-            processes.send(targets(run, plan.target), number)
+            reached = targets(run, plan.target)
+            self.facts.phase = self.facts.phase if reached else "not hit"
+            processes.send(reached, number)
 
         if plan.is_stop and is_training:
             fault = ask_to_stop(run, deliver)
