@@ -41,7 +41,7 @@ integration: install
 	python -m pytest -m integration
 
 chaos: install
-	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),12) --seed $(or $(SEED),0)
+	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)
 
 lint: install
 	ruff check .

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from contextlib import closing
 from importlib import import_module
@@ -14,9 +19,10 @@ import yaml
 from chaos import judge, repairs
 from chaos.attempt import Ended
 from chaos.damage import damage
+from chaos.disk import Disk, library
 from chaos.folders import CELL, digests, locked
 from chaos.hook import sitecustomize as hook
-from chaos.plan import KINDS, UPDATES, draw
+from chaos.plan import DISK, KINDS, UPDATES, draw
 from chaos.trial import CANNOT_SAVE, LOST, RECOVERED, REFUSED, SILENT, WRONG, WRONG_REFUSAL, Facts, outcome
 
 ADAPTER = CELL / "best" / "adapter_model.safetensors"
@@ -86,6 +92,7 @@ def test_a_trial_is_drawn_from_seed_and_number_and_a_block_has_every_kind():
     size = sum(KINDS.values())
     assert [draw(7, 3), draw(7, 43)] == [draw(7, 3), draw(7, 43)] and draw(7, 3) != draw(8, 3)
     assert Counter(draw(1, number).kind for number in range(size, 2 * size)) == KINDS
+    assert {draw(1, number).kind for number in range(len(KINDS))} == {*KINDS}
 
 
 def test_the_repair_that_a_message_names_is_made(tmp_path):
@@ -97,6 +104,45 @@ def test_the_repair_that_a_message_names_is_made(tmp_path):
     assert repair.is_refusal and not (tmp_path / "work" / "x.jsonl").exists()
     assert not repairs.find(Ended(255, "ERROR: Unable to acquire lock.", {})).is_refusal
     assert repairs.find(Ended(1, "dopsd: something else", {})) is None
+    assert (
+        repairs.find(Ended(2, "dopsd: base/x: damaged. Run git checkout -- base to restore it", {})).name
+        == "Run git checkout -- base"
+    )
+
+
+WRITE = """
+import pathlib, shutil
+def text():
+    pathlib.Path("runs/text").write_text("x" * 100)
+def copy():
+    shutil.copyfile("source", "runs/copy")
+for call in (text, copy):
+    try:
+        call()
+    except OSError as error:
+        print(call.__name__, error.errno)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs a C compiler")
+@pytest.mark.parametrize(
+    ("kind", "said", "left"),
+    [
+        ("enospc", [f"text {errno.ENOSPC}", f"copy {errno.ENOSPC}"], 32),
+        ("eio", [f"text {errno.EIO}"], 100),
+    ],  # closing the file tries again,
+)
+def test_a_full_disk_takes_part_of_a_write_and_no_more_and_a_broken_one_fails_once(tmp_path, kind, said, left):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "source").write_bytes(bytes(100))
+    disk = Disk(tmp_path, tmp_path, library(tmp_path))
+    disk.fail(DISK.index("runs/"), 2, kind)  # the first is the creation of the file
+    words = [sys.executable, "-S", "-c", WRITE]
+    found = subprocess.run(words, cwd=tmp_path, env=os.environ | disk.env, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == said and disk.hit == "runs/text"
+    assert (tmp_path / "runs/text").stat().st_size == left
+    disk.free()
+    assert not subprocess.run(words, cwd=tmp_path, env=os.environ | disk.env, capture_output=True, check=True).stdout
 
 
 def test_what_the_hook_looks_at_is_there():

@@ -23,7 +23,7 @@ from chaos.attempt import Run
 from chaos.disk import Disk, library
 from chaos.flow_trial import FlowTrial, end_platforms
 from chaos.folders import ROOT, commit, copy, digests, locked, make_template, state_of
-from chaos.plan import DISK, Plan, draw
+from chaos.plan import DISK, KINDS, Plan, draw
 from chaos.trial import RIGHT, Trial, record_of
 
 PLACE = ROOT / "work" / "chaos"
@@ -100,7 +100,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="PYTHONPATH=tests python -m chaos", description=__doc__)
-    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--trials", type=int, default=len(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=90.0, help="stop after so long; the same command continues")

@@ -1,7 +1,7 @@
 /* Preloaded into every process of a trial: fails one write under $CHAOS_DISK_ROOT, as a full or broken disk does.
 
    Writes are counted by class (which part of the workspace the file is in) in a file that all processes map; the n-th of
-   one class fails. With ENOSPC the first half of it is written and every later write fails too, until the file says that
+   one class fails. With ENOSPC a part of it is written and every later write fails too, until the file says that
    space was freed; with EIO this one operation fails alone. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -72,7 +72,7 @@ static const char *path_of(int handle, char *space) {
     return space;
 }
 
-/* 0: go on; 1: fail with errno set; 2: the write that fills the disk: half of it goes through */
+/* 0: go on; 1: fail with errno set; 2: the write that fills the disk: a part of it goes through */
 static int fails(const char *path, int takes_space) {
     if (!state) return 0;
     int found = class_of(path);
@@ -112,7 +112,7 @@ static int is_new(const char *path) {
         if (how == 1) return -1;                                                                                             \
         if (how == 2) {                                                                                                      \
             if (size < 2) return -1;                                                                                         \
-            size /= 2;                                                                                                       \
+            size = size > 64 ? 32 : size / 2;                                                                                                       \
         }                                                                                                                    \
         return REAL(name) arguments;                                                                                         \
     }

@@ -76,10 +76,13 @@ class Plan:
 
 
 def kind_of(seed: int, number: int) -> str:
-    """Every block of forty has each kind as often as KINDS says, in an order of its own."""
-    block = [kind for kind, count in KINDS.items() for _ in range(count)]
-    random.Random(f"{seed} block {number // len(block)}").shuffle(block)
-    return block[number % len(block)]
+    """Every block of forty has each kind as often as KINDS says, in an order of its own: first every kind once."""
+    total = sum(KINDS.values())
+    once, others = [*KINDS], [kind for kind, count in KINDS.items() for _ in range(count - 1)]
+    dice = random.Random(f"{seed} block {number // total}")
+    dice.shuffle(once)
+    dice.shuffle(others)
+    return (once + others)[number % total]
 
 
 def draw(seed: int, number: int) -> Plan:

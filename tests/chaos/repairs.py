@@ -57,7 +57,7 @@ KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Act]], ...] = (
     (BUSY, False, lambda _: wait),
     (DISK, False, lambda _: wait),
     (r"`((?:git|dvc) (?:checkout|restore)[^`]*)`", True, lambda found: command(found[1])),
-    (r"[Rr]un (git (?:checkout|restore) [\w./-]+)", True, lambda found: command(found[1])),
+    (r"[Rr]un (git (?:checkout|restore) (?:-- )?[\w/-]+(?: [\w/-]+\.yaml)?)", True, lambda found: command(found[1])),
     (r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)", True, lambda found: remove(found[1].rstrip("."))),
     (UNREADABLE, True, lambda _: command("git checkout dvc.lock")),  # DVC's own, which leaves its repair to git
 )
