@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test bench garbage lint mlflow install up down integration chaos
+.PHONY: demo demo-full test bench garbage lint mlflow install up down integration integration-slurm chaos
 
 install: .venv/.installed
 
@@ -16,12 +16,12 @@ install: .venv/.installed
 	@touch $@
 
 demo: install
-	python -m dvc --wait-for-lock repro
+	dopsd repro
 	-dopsd publish
 	dopsd summary
 
 demo-full: install
-	DOPSD_ALLOW_RETRAIN=force python -m dvc --wait-for-lock repro --force pretrain
+	DOPSD_ALLOW_RETRAIN=force dopsd repro --force pretrain
 	$(MAKE) demo
 
 test: install
@@ -42,6 +42,9 @@ integration: install
 
 chaos: install
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)
+
+integration-slurm: install # Debian: apt-get install slurm-wlm munge; root; 15 minutes
+	python -m pytest -m slurm tests/slurm -v
 
 lint: install
 	ruff check .

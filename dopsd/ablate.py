@@ -6,10 +6,8 @@ once it stands in `ablate.run`.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from dopsd.config import BETWEEN, Params
@@ -34,6 +32,7 @@ from dopsd.tables import (
     print_markdown,
     within,
 )
+from dopsd.writing import run as run_dvc
 
 DEFAULT = "default"
 OUT = REPORTS / "ablations"
@@ -59,16 +58,13 @@ def distinct(params: Params, variants: Sequence[str]) -> list[str]:
 
 
 def _reproduce(params: Params, variants: Sequence[str]) -> None:
-    if not find_spec("dvc"):
-        raise DopsdError("ablate: dvc is not installed, which runs the variants; pip install dvc")
     asked = [*params.ablate.run, *(name for name in variants if name not in params.ablate.run)]
     for changed in write_params(None, PRESET, HARDWARE, [f"ablate.run=[{', '.join(asked)}]"], Path("params.yaml")):
         say(f"ablate: params.yaml: {changed}")
     stages = [f"variant@{name}-{seed}" for name in variants for seed in params.ablate.seeds]
     say(f"ablate: {len(stages)} runs through DVC; what is finished is not run again")
-    code = subprocess.run([sys.executable, "-m", "dvc", "--wait-for-lock", "repro", *stages]).returncode
-    if code:
-        status = code if code > 0 else 128 - code  # of a signal, as shells have it
+    status = run_dvc(["repro", *stages])
+    if status:
         raise DopsdError(f"ablate: dvc ended with {status}, as said above; the same command continues", status)
 
 

@@ -29,8 +29,12 @@ STAGES = {  # stage: (help, arguments beyond --params)
 ALIASES = {"verify_teacher": ("verify-teacher",), "evaluate_base": ("evaluate-base",)}
 PARALLEL = ("train", "evaluate_base", "evaluate", "test")  # start launch.processes processes
 MEASURED = ("split", "model", "adapter", "protocol", "gen_length", "attempts", "temperature", "prompt_file", "merged")
+DVC = {  # commands that DVC runs, with DVC's own arguments
+    "repro": "run the stages that changed (DVC's `repro`), as the only writer of this workspace: others wait",
+    "commit": "record outputs that were made without DVC (DVC's `commit`), as the only writer",
+}
 ONLINE = ("prepare", "rehearse")  # may ask the Hugging Face hub for data
-EPILOG = """the pipeline: `dvc repro` runs the stages that changed; `make demo` runs it and publishes to MLflow.
+EPILOG = """the pipeline: `dopsd repro` runs the stages that changed; `make demo` runs it and publishes to MLflow.
 Settings are in params.yaml; `dopsd check` says whether they are sound."""
 
 
@@ -49,6 +53,9 @@ def build_parser() -> argparse.ArgumentParser:
             told = "only these checkpoints, into the cache; training may still go on"
             stage.add_argument("--update", type=_count, nargs="+", help=told)
             _measure_arguments(stage)
+    for name, help_text in DVC.items():
+        wrapped = commands.add_parser(name, help=help_text, add_help=False, prefix_chars="\0")
+        wrapped.add_argument("words", nargs="*")
     _command(commands, "check", "read params.yaml and report what is wrong in it")
     _command(commands, "doctor", "is this machine ready? packages, GPU, disk, ports, servers, hub, files, and what to do")
     _command(commands, "summary", "one screen: base against trained, cost, where things are")

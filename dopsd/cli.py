@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from dopsd.arguments import MEASURED, ONLINE, PARALLEL, STAGES, build_parser
+from dopsd.arguments import DVC, MEASURED, ONLINE, PARALLEL, STAGES, build_parser
 from dopsd.config import BETWEEN, Params
 from dopsd.errors import TEMPORARY, DopsdError, readable
 from dopsd.launch import accept_signals, end_with_parent, is_started, launch
@@ -106,6 +106,10 @@ def _measure(a: argparse.Namespace, params: Params) -> None:
 
 
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    if arguments.command in DVC:
+        from dopsd.writing import run
+
+        return run(words)
     if arguments.command in FREE:
         FREE[arguments.command](arguments)
         return 0

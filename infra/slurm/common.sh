@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What both batch scripts share: the environment, and how a job ends. They source it in the project's root.
+# What the batch scripts share: the environment, and how a job ends. They source it in the project's root.
 
 # shellcheck source=/dev/null
 source "${DOPSD_VENV:-.venv}/bin/activate"
@@ -8,8 +8,6 @@ export HF_HUB_OFFLINE="${HF_HUB_OFFLINE:-1}" # compute nodes rarely reach the hu
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun does not take it over from sbatch
 
 set -m # background commands get a process group of their own
-# A command with SIGINT as it is by default: who started this job may have it ignored, and that is inherited.
-interruptible='import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execvp(sys.argv[1], sys.argv[1:])'
 work="" asked="" stopped_by="" ask_to_save=""
 
 stop() {
@@ -19,17 +17,16 @@ stop() {
     ask
 }
 
-ask() { # once: a second signal would end training without a checkpoint
+ask() { # once for each command
     [[ -n $stopped_by && -n $work && $asked != "$work" ]] || return 0
     asked=$work
     "$ask_to_save" || true # it may just have ended by itself
 }
 
 trap 'stop USR1' USR1 # --signal: the time is almost up
-trap 'stop TERM' TERM # scancel or preemption
+trap 'stop TERM' TERM # scancel, requeue or preemption: Slurm sends it to every process of the job, not only to this one
 
-# Like Ctrl-C. DVC waits for its stage, which saves; SIGTERM would end DVC at once and the stage with the job.
-interrupt_group() { kill -INT -- "-$work"; }
+terminate() { kill -TERM "$work"; } # `dopsd repro` lets DVC's stage save, and ends after it
 
 # To the tasks, one torchrun a node, and not through srun: at a SIGTERM that kills its tasks at once.
 terminate_steps() { scancel --signal=TERM "$SLURM_JOB_ID"; }
@@ -39,7 +36,7 @@ attend() {
     ask_to_save=$1
     shift
     leave_if_stopped
-    python -c "$interruptible" "$@" </dev/null &
+    "$@" </dev/null &
     work=$!
     ask # for a signal that came before there was something to ask
     while kill -0 "$work" 2>/dev/null; do
@@ -54,10 +51,30 @@ attend() {
 
 leave_if_stopped() {
     case $stopped_by in
-        USR1)
-            scontrol requeue "$SLURM_JOB_ID"
-            exit 0
-            ;;
+        USR1) requeue ;;
         TERM) exit 143 ;; # no requeue: scancel is meant, and a preempted job is requeued by Slurm itself
     esac
+}
+
+# All that a run can leave for the next one: checkpoints, evaluated problems, finished stages.
+progress() {
+    {
+        find work -maxdepth 2 -path 'work/train-*/step-*' 2>/dev/null | sort
+        find work/eval -type f 2>/dev/null | wc -l
+        cat dvc.lock 2>/dev/null || true
+    } | cksum
+}
+
+requeue() { # a job whose time is too short for a single checkpoint would otherwise come back for ever
+    local file="work/requeued-$SLURM_JOB_ID" now
+    now=$(progress)
+    if [[ -f $file && $(<"$file") == "$now" ]]; then
+        rm "$file"
+        echo "dopsd: job $SLURM_JOB_ID: two runs in a row ended without a new checkpoint or a finished stage; not requeued." \
+            "Ask for more time (sbatch --time) or make updates smaller (train.prompts_per_collect)" >&2
+        exit 1
+    fi
+    echo "$now" >"$file"
+    scontrol requeue "$SLURM_JOB_ID"
+    exit 0
 }

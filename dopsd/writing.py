@@ -1,0 +1,91 @@
+"""`dopsd repro` and `dopsd commit`: DVC's commands of the same name, by the one writer of a workspace.
+
+The first signal to this process (SIGINT, SIGTERM, SIGHUP, SIGUSR1) stops DVC's stage: training saves, DVC waits for it, and
+this process ends after both. Only a second Ctrl-C at a terminal, some seconds later, ends them without saving. Output and
+exit status are DVC's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from dopsd.errors import DopsdError
+from dopsd.interrupts import MEANT, SIGNALS, is_at_terminal
+from dopsd.patient_dvc import PARENT
+from dopsd.writer_lock import WriterLock, forget
+
+ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
+
+
+class Writing:
+    """DVC in a process group of its own, and the signals on their way to it."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words, self.name = words, words[0]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stopped_at = 0.0
+
+    def run(self) -> int:
+        """Wait for the workspace, run DVC, wait for all that it started; DVC's exit status."""
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
+        with _handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
+            command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
+            self.process = subprocess.Popen(command, process_group=0, env=os.environ | {PARENT: str(os.getpid())})
+            lock.name_dvc(self.process.pid)
+            status = self.process.wait()
+            self._wait_for_orphans()
+            forget(self.process.pid)
+        return status if status >= 0 else 128 - status
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.process is None:
+            raise DopsdError(f"{self.name}: {signal.Signals(number).name} before DVC began; nothing was changed", 128 + number)
+        if not self.stopped_at:
+            self.stopped_at = time.monotonic()
+            self.stop()
+        elif number == signal.SIGINT and time.monotonic() - self.stopped_at >= MEANT and is_at_terminal():
+            self.stop(signal.SIGKILL)
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """As Ctrl-C would: DVC waits for its stage, and begins no other."""
+        if self.process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def _wait_for_orphans(self) -> None:
+        """Where DVC or a launcher was killed, what it had started may still be saving."""
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    mine = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]  # ignored: nohup
+    before = {number: signal.signal(number, handler) for number in mine}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run `dvc WORDS`, such as `repro --force train`, as the workspace's one writer; its exit status."""
+    if not find_spec("dvc"):
+        raise DopsdError(f"{words[0]}: dvc is not installed, which runs the stages; pip install dvc")
+    if not Path("dvc.yaml").is_file():
+        raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")
+    return Writing(words).run()

@@ -1,0 +1,188 @@
+"""`make integration-slurm`: the batch scripts on a real Slurm. Jobs are hit in training; what they had learnt must be there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, missing, until
+from conftest import ROOT
+from workspace import Workspace
+
+pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(missing()), reason=f"no Slurm here: {missing()}")]
+UPDATES, HIT_AFTER = 120, 8  # no periodic checkpoint lies between them: what is saved was saved for the signal
+CELL = "sudoku-d_opsd-0"
+ONE_NODE = ("infra/slurm/train.sbatch", f"train@{CELL}")
+TWO_NODES = ("infra/slurm/train-nodes.sbatch", "sudoku", "d_opsd", "0")
+SCRIPTS = {1: ONE_NODE, 2: TWO_NODES}
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    found = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture(scope="session")
+def prepared_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data and a base, and settings in which training takes some tens of seconds."""
+    workspace = Workspace(tmp_path_factory.mktemp("template") / "project")
+    workspace.write(train__updates=UPDATES, train__checkpoint_every=10 * UPDATES, matrix__seeds=[0, 1, 2])
+    workspace.repro("prepare", "pretrain")
+    workspace.commit()
+    return workspace.folder
+
+
+@pytest.fixture
+def folder(prepared_workspace: Path, tmp_path: Path) -> Path:
+    shutil.copytree(prepared_workspace, tmp_path / "project", symlinks=True)
+    return tmp_path / "project"
+
+
+@pytest.fixture(scope="session")
+def table() -> Iterator[list[str]]:
+    """Rows of what was seen, for benchmarks/RESULTS.md."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    rows = ["| scenario | nodes | hit at update | saved | outcome | seconds |", "|---|---|---|---|---|---|"]
+    yield rows
+    out = ROOT / "reports" / "slurm" / "results.md"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(f"Commit `{commit}`.\n\n" + "\n".join(rows) + "\n")
+
+
+def log_of(folder: Path, job: str) -> str:
+    found = list((folder / "infra" / "slurm" / "logs").glob(f"*-{job}.log"))
+    return found[0].read_text() if found else ""
+
+
+def updates(folder: Path) -> int:
+    """The last update of the run's log."""
+    rows = [line for path in folder.glob("work/train-*/log.jsonl") for line in path.read_text().splitlines(keepends=True)]
+    return json.loads(rows[-1])["update"] if rows and rows[-1].endswith("\n") else 0
+
+
+def checkpoints(folder: Path) -> list[int]:
+    return sorted(int(path.name[5:]) for path in folder.glob("work/train-*/step-??????"))
+
+
+def in_training(cluster: Cluster, folder: Path, job: str) -> int:
+    """Wait until updates advance; the last one."""
+
+    def is_advancing() -> bool:
+        assert cluster.about(job)["JobState"] in ("PENDING", "RUNNING"), log_of(folder, job)
+        return updates(folder) >= HIT_AFTER
+
+    until("training", is_advancing)
+    assert checkpoints(folder) == [] and updates(folder) < UPDATES
+    return updates(folder)
+
+
+def is_begun(folder: Path, job: str, times: int) -> bool:
+    """Whether DVC has begun the training that often, and the last one is in its first collect."""
+    begun = log_of(folder, job).count("> python -m dopsd train --task sudoku --method d_opsd --seed 0")
+    return begun == times and bool(list(folder.glob("work/train-*/lock")))
+
+
+def hit(cluster: Cluster, job: str, how: str, nodes: int) -> None:
+    if how == "USR1":
+        cluster.ask("scancel", "--signal=USR1", "--batch", job)
+    elif how == "time limit":
+        cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")  # minutes; --signal warns 300 s before
+    elif how == "scancel":
+        cluster.ask("scancel", job)
+    elif how == "requeue":
+        cluster.ask("scontrol", "requeue", job)
+    else:
+        where = f"--nodelist={cluster.about(job)['NodeList']}"
+        cluster.ask(
+            "sbatch", "--partition=high", f"--nodes={nodes}", where, "--exclusive", "--output=/dev/null", "--wrap=sleep 1"
+        )
+
+
+def assert_complete(cluster: Cluster, folder: Path, job: str) -> None:
+    assert cluster.wait(job, "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED") == "COMPLETED", log_of(folder, job)
+    assert updates(folder) == UPDATES and checkpoints(folder)[-1] == UPDATES
+    with_dvc = subprocess.run(
+        ["python", "-m", "dvc", "status", "--quiet", f"train@{CELL}"], cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}
+    )
+    assert with_dvc.returncode == 0
+
+
+HITS = [(how, nodes) for nodes in (1, 2) for how in ("USR1", "scancel", "requeue", "preemption")] + [("time limit", 1)]
+
+
+@pytest.mark.parametrize(("how", "nodes"), HITS)
+def test_a_job_that_is_hit_in_training_saves_and_continues_there(cluster, folder, table, how, nodes):
+    started = time.monotonic()
+    job = cluster.submit(folder, *SCRIPTS[nodes])
+    update = in_training(cluster, folder, job)
+    hit(cluster, job, how, nodes)
+    if how == "scancel":
+        cluster.wait(job, "CANCELLED")
+        until("the job's end", lambda: job not in cluster.ask("squeue", "-h", "-o", "%i").split())
+        saved = checkpoints(folder)
+        again = cluster.submit(folder, *SCRIPTS[nodes])
+    else:
+        cluster.wait(job, "PENDING")
+        saved = checkpoints(folder)
+        cluster.release(job)
+        again = job
+    assert len(saved) == 1 and update <= saved[0] < UPDATES, log_of(folder, job)
+    assert_complete(cluster, folder, again)
+    assert f"continuing after update {saved[0]}" in log_of(folder, again)
+    table.append(f"| {how} | {nodes} | {update} | {saved[0]} | continued, COMPLETED | {time.monotonic() - started:.0f} |")
+
+
+def test_every_stage_runs_in_one_job_and_the_rest_after_a_job_of_two_nodes(cluster, folder, table):
+    started = time.monotonic()
+    nodes = cluster.submit(folder, *TWO_NODES)
+    rest = cluster.submit(folder, f"--dependency=afterok:{nodes}", "infra/slurm/train.sbatch", f"report@{CELL}")
+    assert cluster.wait(rest, "COMPLETED", "FAILED", "CANCELLED") == "COMPLETED", log_of(folder, nodes) + log_of(folder, rest)
+    ran = set(re.findall(r"Running stage '(\w+)", log_of(folder, rest)))
+    assert ran == {"evaluate", "select", "test", "report"}
+    assert (folder / "reports" / "sudoku" / "d_opsd" / "0").is_dir()
+    table.append(f"| train-nodes.sbatch, then train.sbatch | 2, 1 | | | COMPLETED | {time.monotonic() - started:.0f} |")
+
+
+def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
+    started = time.monotonic()
+    first = cluster.submit(folder, *ONE_NODE)
+    in_training(cluster, folder, first)
+    second = cluster.submit(folder, *ONE_NODE)
+    until("the second waits", lambda: f"Slurm job {first} runs DVC in this workspace" in log_of(folder, second))
+    assert_complete(cluster, folder, first)
+    assert_complete(cluster, folder, second)
+    assert "Running stage" not in log_of(folder, second)
+    table.append(f"| two jobs in one folder | 1 | | | second waits, both COMPLETED | {time.monotonic() - started:.0f} |")
+
+
+def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster, folder, table):
+    started = time.monotonic()
+    params = folder / "params.yaml"
+    params.write_text(re.sub(r"prompts_per_collect: 2\b", "prompts_per_collect: 60", params.read_text(), count=1))
+    params.write_text(
+        params.read_text().replace("attempts: 3", "attempts: 4000").replace("keep_threshold: 0.0", "keep_threshold: 1.0")
+    )
+    job = cluster.submit(folder, *ONE_NODE)
+    for restart in (0, 1):
+        until("training begins", partial(is_begun, folder, job, restart + 1))
+        cluster.ask("scancel", "--signal=USR1", "--batch", job)
+        if restart == 0:
+            cluster.release(job)
+    assert cluster.wait(job, "FAILED", "PENDING", "COMPLETED") == "FAILED"
+    assert "two runs in a row ended without a new checkpoint" in log_of(folder, job)
+    table.append(
+        f"| no update within the time limit | 1 | 0 | | requeued once, then FAILED | {time.monotonic() - started:.0f} |"
+    )

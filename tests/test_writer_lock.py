@@ -1,0 +1,156 @@
+"""`dopsd repro` and work/writer.lock: one DVC writer a workspace, its signals, and what is left of one that was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dopsd.writer_lock import LOCK, RWLOCK, WriterLock, forget
+
+STAGE = """
+import pathlib, signal, sys, time
+def save(number, _):
+    with open("work/events", "a") as events: events.write(f"saved\\n")
+    time.sleep(0.5)
+    with open("work/events", "a") as events: events.write(f"ended\\n")
+    sys.exit(128 + number)
+for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, save)
+with open("work/events", "a") as events: events.write("began\\n")
+while pathlib.Path("work/go_on").exists() is False: time.sleep(0.02)
+pathlib.Path(sys.argv[1]).write_text("made")
+"""
+OTHER = {"token": "t", "host": "n7", "job": "12", "pid": 1, "machine": "another", "interval": 0.05, "dvc": 4711}
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace with two stages, which end when work/go_on appears."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOPSD_BEAT_SECONDS", "0.2")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], check=True)
+    Path("stage.py").write_text(textwrap.dedent(STAGE))
+    Path("work").mkdir()
+    stage = f"{{cmd: {sys.executable} stage.py %s, deps: [stage.py%s], outs: [%s]}}"
+    Path("dvc.yaml").write_text(f"stages:\n  one: {stage % ('one', '', 'one')}\n  two: {stage % ('two', ', one', 'two')}\n")
+    return tmp_path
+
+
+def repro(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dopsd", "repro", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+
+def events() -> list[str]:
+    return Path("work/events").read_text().split() if Path("work/events").exists() else []
+
+
+def wait_for(event, process: subprocess.Popen[str] | None = None) -> None:
+    until = time.monotonic() + 120
+    while not event():
+        assert time.monotonic() < until and (process is None or process.poll() is None)
+        time.sleep(0.02)
+
+
+def test_a_second_writer_says_whom_it_waits_for_and_finds_the_work_done(pipeline):
+    first = repro()
+    wait_for(events, first)
+    second = repro()
+    said = second.stdout.readline()
+    assert said == f"repro: work/writer.lock: process {first.pid} on {os.uname().nodename} runs DVC in this workspace; " + (
+        "waiting until that ends\n"
+    )
+    Path("work/go_on").touch()
+    assert (first.wait(), second.wait()) == (0, 0) and events() == ["began", "began"]  # each stage once
+    assert "up to date" in second.stdout.read() and not LOCK.exists()
+
+
+def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it(pipeline):
+    writer = repro()
+    wait_for(events, writer)
+    for process in [psutil.Process(writer.pid), *psutil.Process(writer.pid).children(recursive=True)]:
+        process.send_signal(signal.SIGTERM)
+    assert writer.wait() == 255
+    assert events() == ["began", "saved", "ended"] or events() == ["began", "saved", "saved", "ended", "ended"]
+    assert "exited with 1" in writer.stdout.read() and not LOCK.exists()
+
+
+def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
+    for words in (["--no-such-option"], ["no-such-stage"]):
+        by_dvc = subprocess.run([sys.executable, "-m", "dvc", "repro", *words], capture_output=True, text=True)
+        by_us = subprocess.run([sys.executable, "-m", "dopsd", "repro", *words], capture_output=True, text=True)
+        assert (by_us.returncode, by_us.stdout, by_us.stderr) == (by_dvc.returncode, by_dvc.stdout, by_dvc.stderr)
+
+
+def test_a_killed_writer_takes_dvc_along_and_the_next_one_continues(pipeline):
+    writer = repro()
+    wait_for(events, writer)
+    dvc = json.loads(LOCK.read_text())["dvc"]
+    stage = psutil.Process(dvc).children()[0]
+    writer.kill()
+    wait_for(lambda: not psutil.pid_exists(dvc) or psutil.Process(dvc).status() == psutil.STATUS_ZOMBIE)
+    Path("work/go_on").touch()
+    stage.wait(60)
+    assert str(dvc) in RWLOCK.read_text()
+    after = repro()
+    assert after.wait() == 0, after.stdout.read()
+    assert "has ended without removing it; taking over" in after.stdout.read()
+    assert str(dvc) not in RWLOCK.read_text()
+
+
+def test_a_writer_on_another_machine_is_respected_while_it_beats_and_taken_over_when_it_does_not(pipeline):
+    LOCK.write_text(json.dumps(OTHER))
+    RWLOCK.write_text(json.dumps({"write": {"/a": {"pid": 4711, "cmd": "dvc"}, "/b": {"pid": 5, "cmd": "dvc"}}, "read": {}}))
+    last = 0.0
+    ended = threading.Event()
+
+    def beat() -> None:
+        nonlocal last
+        while not ended.wait(0.02):
+            os.utime(LOCK)
+            last = time.monotonic()
+
+    beats = threading.Thread(target=beat)
+    beats.start()
+    threading.Timer(2.0, ended.set).start()
+    with WriterLock("repro"):
+        assert time.monotonic() - last >= 10 * OTHER["interval"] and ended.is_set()
+    assert json.loads(RWLOCK.read_text())["write"].keys() == {"/b"}  # a plain `dvc repro` beside it keeps its own
+
+
+def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(pipeline):
+    LOCK.write_text(json.dumps(OTHER))
+    code = (
+        "import time\nfrom dopsd.writer_lock import WriterLock\n"
+        "for _ in range(3):\n"
+        "    with WriterLock('repro'), open('work/order', 'a') as order:\n"
+        "        print('in', file=order, flush=True); time.sleep(0.05); print('out', file=order, flush=True)\n"
+    )
+    waiting = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) for _ in range(4)]
+    assert [process.wait(120) for process in waiting] == [0] * 4
+    assert Path("work/order").read_text().split() == ["in", "out"] * 12
+    assert sorted(Path("work").iterdir()) == [Path("work/order")]
+
+
+def test_a_writer_that_lost_its_workspace_is_told(pipeline):
+    lost = threading.Event()
+    with WriterLock("repro", lost.set):
+        LOCK.write_text(json.dumps(OTHER))
+        assert lost.wait(60)
+    assert json.loads(LOCK.read_text()) == OTHER
+
+
+def test_a_list_that_dvc_left_half_written_does_not_stop_the_next(pipeline):
+    RWLOCK.write_text('{"write": {')
+    forget(4711)
+    assert not RWLOCK.exists()
