@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,27 +13,25 @@ import pytest
 from conftest import ROOT
 
 CALLS = "calls"
-PYTHON = f"""#!/bin/bash
-[[ $1 != -c ]] || exec {sys.executable} "$@"
+PYTHON = """#!/bin/bash
 case "$*" in
     *"stage list"*) printf '%s\\n' prepare@t prepare@other train@t-m-0; exit ;;
     *"dvc status"*) exit 1 ;;
 esac
-echo "${{*:2}}" >> calls
-[[ "$*" != *"${{SLOW:-nothing}}"* ]] || exec work
-[[ "$*" != *"${{FAILS:-nothing}}"* ]] || exit 3
+echo "${*:2}" >> calls
+[[ "$*" != *"${SLOW:-nothing}"* ]] || exec work
+[[ "$*" != *"${FAILS:-nothing}"* ]] || exit 3
 """
 STAND_INS = {
     "python": PYTHON,
     "work": """#!/bin/bash
-trap 'sleep 0.2; echo "INT: saved" >> calls; exit 130' INT
 trap 'sleep 0.2; echo "TERM: saved" >> calls; exit 143' TERM
 echo "working $$" >> calls
 while :; do sleep 0.05; done
 """,
     "srun": """#!/bin/bash
 trap 'echo "srun kills its tasks" >> calls; exit 1' TERM INT
-while [[ $1 != torchrun ]]; do shift; done
+while [[ $1 != torchrun || $2 != --* ]]; do shift; done
 echo "srun $*" >> calls
 [[ -z ${SLOW:-} ]] || work &
 wait
@@ -84,23 +81,34 @@ def send_while_working(job: subprocess.Popen[bytes], project: Path, *signals: si
 
 
 def test_a_job_whose_time_is_up_saves_once_and_then_goes_back_into_the_queue(project: Path):
-    job = submit(project, "train.sbatch", SLOW="dvc --wait-for-lock repro")
+    job = submit(project, "train.sbatch", SLOW="dopsd repro")
     assert send_while_working(job, project, signal.SIGUSR1, signal.SIGTERM) == 0
-    assert calls(project)[2:] == ["INT: saved", "scontrol requeue 7"]
+    assert calls(project)[2:] == ["TERM: saved", "scontrol requeue 7"]
 
 
 def test_a_cancelled_job_saves_and_does_not_come_back(project: Path):
-    job = submit(project, "train.sbatch", SLOW="dvc --wait-for-lock repro")
+    job = submit(project, "train.sbatch", SLOW="dopsd repro")
     assert send_while_working(job, project, signal.SIGTERM) == 143
-    assert calls(project)[2:] == ["INT: saved"]
+    assert calls(project)[2:] == ["TERM: saved"]
+
+
+def test_a_job_that_gets_nowhere_is_requeued_once_and_one_that_does_is_requeued_again(project: Path):
+    step = project / "work" / "train-0" / "step-000003"
+    for is_new, status in ((False, 0), (True, 0), (False, 1)):
+        if is_new:
+            step.mkdir(parents=True)
+        (project / CALLS).unlink(missing_ok=True)
+        job = submit(project, "train.sbatch", SLOW="dopsd repro")
+        assert send_while_working(job, project, signal.SIGUSR1) == status
+        assert ("scontrol requeue 7" in calls(project)) == (status == 0)
 
 
 def test_a_finished_job_publishes_and_a_failed_one_passes_its_status_on(project: Path):
-    assert submit(project, "train.sbatch").wait(20) == 0
-    assert calls(project) == ["dvc --wait-for-lock repro", "dopsd publish"]
+    assert submit(project, "train.sbatch", "train@a").wait(20) == 0
+    assert calls(project) == ["dopsd repro train@a", "dopsd publish"]
     (project / CALLS).unlink()
     assert submit(project, "train.sbatch", FAILS="repro").wait(20) == 3
-    assert calls(project) == ["dvc --wait-for-lock repro"]
+    assert calls(project) == ["dopsd repro"]
 
 
 def test_training_on_several_nodes_is_told_through_its_steps_and_not_through_srun(project: Path):
@@ -112,10 +120,10 @@ def test_training_on_several_nodes_is_told_through_its_steps_and_not_through_sru
 def test_dvc_learns_of_training_on_several_nodes_when_it_has_finished(project: Path):
     assert submit(project, "train-nodes.sbatch", "t", "m", "0").wait(20) == 0
     prepared, trained, committed = calls(project)
-    assert prepared == "dvc --wait-for-lock repro prepare@t"
+    assert prepared == "dopsd repro prepare@t"
     assert trained.startswith("srun torchrun --nnodes=2 ") and "--rdzv-endpoint=first:20007 " in trained
     assert trained.endswith("-m dopsd train --task t --method m --seed 0")
-    assert committed == "dvc commit --force train@t-m-0"
+    assert committed == "dopsd commit --force train@t-m-0"
 
 
 def test_a_cell_that_params_yaml_does_not_have_is_refused_before_anything_runs(project: Path):

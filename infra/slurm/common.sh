@@ -74,7 +74,21 @@ requeue() { # a job whose time is too short for a single checkpoint would otherw
             "Ask for more time (sbatch --time) or make updates smaller (train.prompts_per_collect)" >&2
         exit 1
     fi
+    mkdir -p work
     echo "$now" >"$file"
     scontrol requeue "$SLURM_JOB_ID"
     exit 0
+}
+
+check_stage() { # NAME: refuse a stage that params.yaml's matrix does not have, before anything runs
+    known=$(python -m dvc stage list --name-only)
+    grep -qxF -e "$1" <<<"$known" && return
+    echo "$1: no such stage; params.yaml's matrix has $(grep '^train@' <<<"$known" | tr '\n' ' ')" >&2
+    exit 2
+}
+
+prepare() { # TASK: what training reads; there is a stage `pretrain` only for tasks with an embedded base
+    local before
+    mapfile -t before < <(grep -x -e "prepare@$1" -e "pretrain@$1" <<<"$known")
+    attend terminate python -m dopsd repro "${before[@]}"
 }

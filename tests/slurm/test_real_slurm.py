@@ -186,3 +186,24 @@ def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster
     table.append(
         f"| no update within the time limit | 1 | 0 | | requeued once, then FAILED | {time.monotonic() - started:.0f} |"
     )
+
+
+def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_back(cluster, folder, table):
+    started = time.monotonic()
+    before = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True).stdout
+    job = cluster.submit(folder, "--array=0-2", "infra/slurm/train-array.sbatch", "sudoku", "d_opsd")
+    elements = [f"{job}_{seed}" for seed in (0, 1, 2)]
+    for element in elements:
+        assert cluster.wait(element, "COMPLETED", "FAILED") == "COMPLETED", log_of(folder, element)
+    assert not (folder / "runs").exists() and len(list(folder.glob("work/array/*/work/finished"))) == 3
+    cluster.ask("python", "infra/slurm/collect.py", cwd=folder, env={"PYTHONPATH": str(folder)})
+    cells = [
+        f"{stage}@sudoku-d_opsd-{seed}" for seed in (0, 1, 2) for stage in ("train", "evaluate", "select", "test", "report")
+    ]
+    cluster.ask("python", "-m", "dvc", "status", "--quiet", *cells, cwd=folder, env={"PYTHONPATH": str(folder)})
+    counts = [json.loads((folder / "runs/sudoku/d_opsd" / str(seed) / "train.json").read_text()) for seed in (0, 1, 2)]
+    assert [count["updates"] for count in counts] == [UPDATES] * 3 and len({c["fingerprint"] for c in counts}) == 3
+    assert not list(folder.glob("work/array/*"))
+    after = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True).stdout
+    assert set(after.splitlines()) - set(before.splitlines()) <= {" M dvc.lock"}
+    table.append(f"| array over 3 seeds, collected | 3 x 1 | | | COMPLETED | {time.monotonic() - started:.0f} |")
