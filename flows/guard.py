@@ -2,7 +2,7 @@
 
 The starter holds this process' standard input open and writes nothing. When it closes, because the flow was cancelled or
 killed, the group gets SIGINT: DVC waits for its stage, training saves a checkpoint. What is still there after GRACE
-seconds is killed. SIGTERM would end DVC at once and leave its stage, and the lock of the workspace, to nobody.
+seconds is killed.
 """
 
 from __future__ import annotations

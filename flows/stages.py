@@ -56,9 +56,9 @@ def write_settings(asked: Asked) -> dict[str, Any]:
 
 
 def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """One DVC stage, alone: those before it have run."""
+    """One DVC stage, alone, by the workspace's one writer: those before it have run."""
     bar = ProgressBar(stage.partition("@")[0], key)
-    said = run(stage, (*DVC, "--wait-for-lock", "repro", "-s", stage), get_run_logger(), env, bar)
+    said = run(stage, (*DOPSD, "repro", "-s", stage), get_run_logger(), env, bar)
     bar.finish()
     return {"stage": stage, "is_new": any(line.startswith("Running stage") for line in said)}
 
