@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -113,6 +113,18 @@ def fed(parser: str, seed: str, root: Path, found: Found, is_shown: bool = False
             found.misses.append(f"{parser} --replay {seed}: {what}")
     for path in Path().rglob("*.tmp"):
         path.unlink()
+
+
+def refused(call: Callable[[], object], *words: str) -> None:
+    """For tests: the call ends with lines that a terminal can show, and that have these words."""
+    try:
+        call()
+    except DopsdError as error:
+        text = str(error)
+        assert error.exit_code == 2 and is_line(text) and all(word in text for word in words), text
+        assert all(line.isprintable() for line in text.split("\n")), text
+    else:
+        raise AssertionError("not refused")
 
 
 def is_line(said: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from examples import NAMES
 from texts import FRAGMENTS
 
 DEEP = 3000  # levels: beyond what readers that call themselves can follow
@@ -93,104 +95,6 @@ JSON = [  # as they stand in a file
     ),
     *("01", "+1", "1_000", "0x10", "'a'", "undefined", "--1"),
 ]
-YAML = [
-    *(
-        "a: &a [*a]",
-        "train: &a {updates: *a}",
-        "? [a]\n: b",
-        "? {a: b}\n: c",
-        "train: {updates: 1, updates: 2}",
-        "a: 1\n\tb: 2",
-        "- a",
-        "5",
-        "",
-    ),
-    *(
-        "train: !!timestamp x",
-        "train: !!binary x",
-        "train: !!set {a}",
-        "train: !!omap [a: 1]",
-        "%YAML 99.9\n---\n{}",
-        "%YAML 1.1\n---\na: 1:2",
-    ),
-    *(
-        "evaluate: {protocols: {../x: {}}}",
-        "evaluate: {protocols: {'a/b': {}}}",
-        "evaluate: {protocols: {'a\n': {}}}",
-        "1: 2",
-        "null: null",
-        "~",
-        "=: =",
-    ),
-    *(
-        "ablate: {tables: {../x: []}}",
-        "ablate: {variants: {default: {}, ../x: {}}}",
-        "tracking: {registered_model: ../x}",
-        "a0: &a {x: *a}",
-    ),
-    "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
-    "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)),
-    *(
-        "\n".join(f"k{n}: 1" for n in range(4000)),
-        "a: [" + "1," * 30_000 + "]",
-        "a: {" + "b," * 9000 + "}",
-        "- " * 40_000,
-        "- - \n" * 4900,
-    ),
-]
-NAMES = [
-    *(
-        "../outside",
-        "../../outside",
-        "/{root}/outside",
-        "a/../../outside",
-        "..",
-        ".",
-        "",
-        " ",
-        "~",
-        "~root",
-        "con\0",
-        "a\nb",
-        "\n",
-        "\t",
-        "a/b",
-    ),
-    *(
-        "-",
-        "--",
-        "-x",
-        "*",
-        "?",
-        "a" * 300,
-        "\u0663",
-        "\u00b2",
-        "\u00b2\u00b2\u00b2",
-        "9" * 5000,
-        "\udcff",
-        "\ud800",
-        "[/b]",
-        "%s",
-        "{0}",
-        "$(id)",
-        "sudoku/../x",
-    ),
-    *(
-        "sudoku",
-        "d_opsd",
-        "0",
-        "d_opsd-default",
-        "d_opsd-../x",
-        "greedy",
-        "./greedy",
-        "sudoku/d_opsd/0",
-        "NaN",
-        "nul",
-        "C:\\x",
-        "\\\\host\\x",
-        "file:///x",
-    ),
-]
 
 
 def text(draw: Random) -> str:
@@ -262,3 +166,16 @@ def _swap(draw: Random, value: Any, odd: list[str]) -> Any:
         return changed(draw, value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogateescape")
     odd.append(draw.choice(JSON) if draw.random() < 0.8 else json.dumps(text(draw)))
     return f"@{len(odd) - 1}@"
+
+
+def put(path: str | Path, content: bytes) -> Path:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(content)
+    return Path(path)
+
+
+def log_lines(draw: Random) -> bytes:
+    row = {"update": 2, "loss": 0.5, "time/update_seconds": 1.0}
+    lines = [swapped(draw, row) if draw.random() < 0.3 else json.dumps(row).encode() for _ in range(3)]
+    found = b"\n".join(lines) + b"\n"
+    return found if draw.random() < 0.5 else changed(draw, found)

@@ -7,82 +7,24 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import mutate
+from examples import COMMANDS, DOCUMENTS, GRID, KEYS, PUZZLE, ROWS, SETTINGS, SOURCES, STATE, VALUES
+from mutate import log_lines, put
 from texts import PUBLISHED, golden
+from weights import adapters, checkpoints
 
-from dopsd.config import Data, Lora, Model, Source
+from dopsd.config import Data, Source
 from dopsd.tasks import load_task
 from dopsd.types import Problem, Task
 
 Call = Callable[[], object]
 TASKS = ("sudoku", "gsm8k", "math500", "countdown")
-PUZZLE, GRID = "0234341221434320", "1234341221434321"
-ROWS = {  # a generation of each task, where the published ones are not at hand
-    "sudoku": {"question": f"Solve: {PUZZLE}", "ground_truth": GRID, "generation": f"<answer>{GRID}</answer>"},
-    "gsm8k": {"question": "2 + 2?", "ground_truth": 4.0, "generation": r"<answer>\boxed{4}</answer>"},
-    "math500": {"question": "Half?", "ground_truth": r"\frac12", "generation": r"<answer>\boxed{\frac{1}{2}}</answer>"},
-    "countdown": {"question": "", "ground_truth": [[49, 55, 53], 51], "generation": r"<answer>\boxed{49+55-53}</answer>"},
-}
-SOURCES = {  # rows as the datasets have them
-    "sudoku": {"Puzzle": PUZZLE, "Solution": GRID},
-    "gsm8k": {"question": "2 + 2?", "answer": "It is 4.\n#### 4"},
-    "math500": {"problem": "Half?", "solution": r"It is \boxed{\frac12}", "answer": r"\frac12"},
-    "countdown": {"nums": [49, 55, 53], "target": 51},
-    "traces": {"question": "2 + 2?", "response": "4"},
-}
-SETTINGS = """\
-matrix: {tasks: [sudoku], methods: [d_opsd, sft], seeds: [0, 1]}
-data:
-  sudoku: {train: 64, test_file: null, seed: 0}
-  gsm8k: {train: {path: train.jsonl, name: main, split: train, revision: null}, limit: 5}
-train: {updates: 10, learning_rate: 3.0e-3, betas: [0.9, 0.99], lora: {r: 8, targets: [q_proj]}}
-method:
-  d_opsd: {clip: 0.05, train: {updates: 5}}
-evaluate:
-  protocols:
-    greedy: {gen_length: 40, block_length: 4, steps: 40}
-  bootstrap: 100
-ablate:
-  variants: {default: {}, live_teacher: {teacher: live}}
-  tables: {teachers: [default, live_teacher]}
-tracking: {enabled: false, uri: null, experiment: dopsd, registered_model: dopsd}
-"""
-KEYS = ["train.updates", "matrix.seeds", "evaluate.protocols.greedy.steps", "ablate.variants.x.teacher", "tracking.experiment"]
-KEYS += [
-    "data.gsm8k.train.path",
-    "method.d_opsd.clip",
-    "train",
-    "x",
-    "",
-    ".",
-    "a..b",
-    "evaluate.protocols.../x",
-    "train.lora.r",
-]
-KEYS += [
-    "matrix.methods",
-    "ablate.tables.../x",
-    "train.betas",
-    "sampling.gen_length",
-    "data.sudoku.test_file",
-    "\ud800",
-    "a\nb",
-]
-
-
-def put(path: str | Path, content: bytes) -> Path:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(content)
-    return Path(path)
 
 
 @cache
@@ -150,7 +92,7 @@ def params(draw: Random, root: str) -> Call:
 
         sound = mutate.swapped(draw, YAML(typ="safe", pure=True).load(SETTINGS))  # JSON is YAML
     if draw.random() < 0.1:
-        sound = draw.choice((SETTINGS, "")).encode() + draw.choice(mutate.YAML).encode()
+        sound = draw.choice((SETTINGS, "")).encode() + draw.choice(DOCUMENTS).encode()
     path = put("params.yaml", sound if draw.random() < 0.2 else mutate.changed(draw, sound))
     return lambda: missing_files(load_params(path))
 
@@ -169,163 +111,9 @@ def overrides(draw: Random, root: str) -> Call:
     )
     changes = [f"{key}={value}"] if draw.random() < 0.9 else [value]
     if draw.random() < 0.3:
-        odd = draw.choice(
-            [
-                None,
-                -1,
-                0.5,
-                float("nan"),
-                10**400,
-                "x" * 1000,
-                "\ud800",
-                "../x",
-                [],
-                {},
-                [[]],
-                {"a": {"b": 1}},
-                "null",
-                "2001-01-01",
-            ]
-        )
+        odd = draw.choice(VALUES)
         return lambda: profiles.params(None, "reference", "1x80gb", Asked(overrides={key: odd}).changes, path)
     return lambda: profiles.params(None, "reference", "1x80gb", changes, path)
-
-
-@cache
-def policy() -> Any:
-    from toys import save_toy
-
-    from dopsd.models import load_policy
-
-    save_toy(Path("base"))
-    return load_policy(Model(path="base"), Lora(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"]), 0)
-
-
-@cache
-def adapter() -> dict[str, bytes]:
-    from safetensors.torch import save_file
-
-    from dopsd.checkpoint import ADAPTER
-    from dopsd.models.lora import adapter_tensors, save_config
-
-    Path("sound").mkdir(exist_ok=True)
-    save_config(policy().adapted, Path("sound"))
-    save_file(adapter_tensors(policy().adapted), Path("sound") / ADAPTER)
-    return {name: (Path("sound") / name).read_bytes() for name in (ADAPTER, "adapter_config.json")}
-
-
-def _header_changed(draw: Random, sound: bytes) -> bytes:
-    """A safetensors file whose header is another JSON, its length right or not."""
-    size = int.from_bytes(sound[:8], "little")
-    header = mutate.swapped(draw, json.loads(sound[8 : 8 + size]))
-    for old, new in ((b"F32", draw.choice((b"I32", b"F16", b"BF16", b"BOOL", b"U64", b"F4", b"C64", b"F32"))),):
-        header = header.replace(old, new, draw.choice((0, 1)))
-    length = len(header) if draw.random() < 0.9 else draw.choice((0, 1, 2**31, 2**63, 2**64 - 1))
-    return length.to_bytes(8, "little") + header + sound[8 + size :]
-
-
-def _adapter_files(draw: Random, folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    for name, content in adapter().items():
-        kind = draw.random()
-        if kind < 0.3:
-            content = mutate.changed(draw, content)
-        elif kind < 0.7:
-            content = mutate.swapped(draw, json.loads(content)) if name.endswith(".json") else _header_changed(draw, content)
-        put(folder / name, content)
-    if draw.random() < 0.1:
-        odd = folder / draw.choice(list(adapter()))
-        odd.unlink()
-        kind = draw.randrange(5)
-        if kind == 0:
-            odd.symlink_to(odd)
-        elif kind == 1:
-            odd.symlink_to("/dev/zero")
-        elif kind == 2:
-            os.mkfifo(odd)
-        elif kind == 3:
-            odd.mkdir()
-
-
-def adapters(draw: Random, root: str) -> Call:
-    from dopsd.checkpoint import read_adapter
-    from dopsd.models.lora import check_config, load_adapter, lora_of
-
-    folder = Path("adapter")
-    policy()
-    _adapter_files(draw, folder)
-
-    def call() -> None:
-        lora_of(folder)
-        weights = read_adapter(folder)
-        check_config(policy().adapted, folder)
-        load_adapter(policy().adapted, weights, folder)
-
-    return call
-
-
-STATE = {"update": 4, "counters": {"rollouts": 8}, "waiting": 0, "empty_in_a_row": 0, "spent": 1.5, "ranks": 1}
-STATE |= {"scores": [0.5], "squares": [0.1], "gathered": {"loss": [1.0, 2.0]}}
-
-
-def checkpoints(draw: Random, root: str) -> Call:
-    """A training folder with two checkpoints, damaged with their digests or against them, then resumed from."""
-    import torch
-    from safetensors.torch import save
-
-    from dopsd import checkpoint
-    from dopsd.provenance import sha256
-    from dopsd.runfolder import RunFolder
-
-    scratch, is_sealed = Path("work/train-0"), draw.random() < 0.6
-    policy()
-    shutil.rmtree(scratch, ignore_errors=True)
-    for number in ("000002", draw.choice(("000004", "000004", "abcdef", "\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2"))):
-        folder = scratch / f"step-{number}"
-        for name, content in adapter().items():
-            put(folder / name, content)
-        put(folder / "state.json", json.dumps(STATE).encode())
-        put(folder / "trainer.safetensors", save({"ema/x": torch.zeros(2)}))
-        put(folder / "batches.0.safetensors", save({"rng": torch.get_rng_state(), "micro_batch": torch.tensor([8, 0])}))
-        odd = folder / draw.choice(sorted(path.name for path in folder.iterdir()))
-        content = odd.read_bytes()
-        if is_sealed:
-            kind = odd.name.endswith(".json") and draw.random() < 0.8
-            put(
-                odd,
-                mutate.swapped(draw, json.loads(content))
-                if kind
-                else _header_changed(draw, content)
-                if odd.suffix != ".json"
-                else b"",
-            )
-        digests = json.dumps({path.name: sha256(path) for path in sorted(folder.iterdir())}).encode()
-        if not is_sealed:
-            put(odd, mutate.changed(draw, content))
-        if draw.random() < 0.5:
-            listed = json.loads(digests) | draw.choice(
-                ({}, {"../../../etc/passwd": "0"}, {"/etc/passwd": "0"}, {"a\0": "0"}, {"x" * 300: "0"})
-            )
-            digests = mutate.swapped(draw, listed) if draw.random() < 0.7 else mutate.changed(draw, digests)
-        put(folder / "digests.json", digests)
-    put(scratch / "log.jsonl", _log(draw))
-    accelerator = SimpleNamespace(is_main_process=True, num_processes=1, process_index=0)
-    learner = SimpleNamespace(adapted=policy().adapted, device=torch.device("cpu"))
-    loop = SimpleNamespace(policy=learner, parameters={}, optimizer=SimpleNamespace(state={}), update=0)
-    loop.watch, loop.micro_batches = SimpleNamespace(), SimpleNamespace()
-
-    def call() -> None:
-        checkpoint.checkpoints(scratch)
-        RunFolder(scratch, accelerator).resume(loop)
-
-    return call
-
-
-def _log(draw: Random) -> bytes:
-    row = {"update": 2, "loss": 0.5, "time/update_seconds": 1.0}
-    lines = [mutate.swapped(draw, row) if draw.random() < 0.3 else json.dumps(row).encode() for _ in range(3)]
-    found = b"\n".join(lines) + b"\n"
-    return found if draw.random() < 0.5 else mutate.changed(draw, found)
 
 
 def problems(draw: Random, root: str) -> Call:
@@ -378,10 +166,10 @@ def logs(draw: Random, root: str) -> Call:
 
     kind = draw.randrange(4)
     if kind == 0:
-        path = put("log.jsonl", _log(draw))
+        path = put("log.jsonl", log_lines(draw))
         return lambda: read_log(path)
     if kind == 1:
-        path = put("lines.jsonl", _log(draw))
+        path = put("lines.jsonl", log_lines(draw))
         return lambda: read_lines(path)
     if kind == 2:
         path = put("curve.csv", mutate.changed(draw, b"update,accuracy,protocol\n0,0.5,greedy\n25,,256\n50,0.7,greedy\n"))
@@ -400,39 +188,7 @@ def names(draw: Random, root: str) -> Call:
     put("params.yaml", SETTINGS.encode())
     put("data/sudoku/test.jsonl", json.dumps(vars(tasks()["sudoku published"].of_generation(PUZZLE, GRID))).encode() + b"\n")
     odd = mutate.name(draw, root).replace("\0", "").replace("\ud800", "\udcff")  # which no command line can bring
-    words = draw.choice(
-        (
-            *(
-                ["compare", odd],
-                ["compare", f"sudoku/d_opsd/{odd}"],
-                ["compare", f"sudoku/{odd}/0"],
-                ["compare", f"{odd}/d_opsd/0"],
-            ),
-            *([s, f"--task={odd}"] for s in ("prepare", "pretrain", "evaluate-base", "verify-teacher", "record", "sample")),
-            *([s, f"--method={odd}"] for s in ("train", "evaluate", "select", "test", "report")),
-            *([s, f"--seed={odd}"] for s in ("select", "test", "report")),
-            *(
-                ["evaluate", f"--{key}={odd}"]
-                for key in ("protocol", "adapter", "model", "prompt-file", "split", "update", "attempts")
-            ),
-            *(
-                ["ablate", "--", odd],
-                ["score", "--task", odd, "x.jsonl"],
-                ["score", "--task=gsm8k", odd],
-                ["sample", "--", odd],
-            ),
-            *(
-                ["export", "--merged", f"--adapter={odd}", "--out=exported"],
-                ["sample", f"--adapter={odd}"],
-                ["sample", f"--temperature={odd}"],
-            ),
-            *(
-                ["params", f"--profile={odd}"],
-                ["params", f"--preset={odd}", "--profile=llada-8b-gsm8k"],
-                ["check", f"--params={odd}"],
-            ),
-        )
-    )
+    words = [word.replace("@", odd) for word in draw.choice(COMMANDS).split(" ")]
     return lambda: main(words)
 
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
-import torch
-from garbage import Found, fed, workspace
-from parsers import GRID, PARSERS, ROWS, SETTINGS, adapter, policy
-from safetensors.torch import load, save_file
+from examples import GRID, ROWS, SETTINGS
+from garbage import Found, fed, refused, workspace
+from parsers import PARSERS
 
-from dopsd import checkpoint
-from dopsd.checkpoint import ADAPTER, read_adapter
 from dopsd.cli import main
 from dopsd.config import Source
 from dopsd.errors import WIDEST, DopsdError
 from dopsd.layout import read_log, read_table
 from dopsd.lines import read_lines
-from dopsd.models.lora import load_adapter, lora_of
 from dopsd.params import load_params
 from dopsd.profiles import params
 from dopsd.progress import read_json
@@ -36,15 +31,6 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1},
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def refused(call, *words: str) -> None:
-    """The call ends with lines that a terminal can show, and that have these words."""
-    with pytest.raises(DopsdError) as caught:
-        call()
-    text = str(caught.value)
-    assert caught.value.exit_code == 2 and all(word in text for word in words), text
-    assert all(line.isprintable() and len(line) <= WIDEST + 5 for line in text.split("\n"))
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -151,78 +137,6 @@ def test_results_that_are_no_results_are_named_by_file_and_row(here: Path):
     for text in ("{", "[]", "[" * 5000):
         Path("select.json").write_text(text)
         refused(lambda: read_json(Path("select.json"), "dopsd select"), "select.json: ")
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    before = Path.cwd()
-    os.chdir(tmp_path_factory.mktemp("adapters"))
-    try:
-        return adapter()
-    finally:
-        os.chdir(before)
-
-
-@pytest.fixture
-def folder(here: Path, sound: dict[str, bytes]) -> Path:
-    """An adapter that fits `policy()`."""
-    Path("a").mkdir()
-    for name, content in sound.items():
-        (Path("a") / name).write_bytes(content)
-    return Path("a")
-
-
-@pytest.mark.parametrize("name", [ADAPTER, "adapter_config.json"])
-@pytest.mark.parametrize("kind", ["device", "pipe", "loop", "folder"])
-def test_an_adapter_file_that_is_no_file_is_refused_at_once(folder: Path, name: str, kind: str):
-    path = folder / name
-    path.unlink()
-    {
-        "device": lambda: path.symlink_to("/dev/zero"),
-        "pipe": lambda: os.mkfifo(path),
-        "loop": lambda: path.symlink_to(path.absolute()),
-        "folder": path.mkdir,
-    }[kind]()
-    refused(lambda: lora_of(folder), f"a: no {name}")
-
-
-def test_an_adapter_is_refused_before_memory_is_taken_for_it(folder: Path):
-    config = folder / "adapter_config.json"
-    for rank in (3, 10**12):
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"r": rank}))
-        refused(lambda rank=rank: lora_of(folder), f"adapter_config.json has r {rank}, and ")
-    config.write_text("[" * 5000)
-    refused(lambda: lora_of(folder), "adapter_config.json: not valid JSON")
-
-
-@pytest.mark.parametrize("odd", [torch.nan, torch.inf, None], ids=["nan", "inf", "whole numbers"])
-def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float | None):
-    tensors = load((folder / ADAPTER).read_bytes())
-    name = sorted(tensors)[0]
-    if odd is None:
-        tensors[name] = tensors[name].view(torch.int32)  # as one changed letter of the header has it
-    else:
-        tensors[name][0, 0] = odd
-    save_file(tensors, folder / ADAPTER)
-    refused(lambda: load_adapter(policy().adapted, read_adapter(folder), folder), "no finite numbers", name)
-
-
-@pytest.mark.parametrize(
-    ("digests", "said"),
-    [
-        ("[]", "digests.json is missing or damaged"),
-        ("[" * 5000, "digests.json is missing or damaged"),
-        ("{}", "digests.json does not name adapter_model.safetensors"),
-        (json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "/etc/passwd": ""}), "names '/etc/passwd'"),
-        (json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "a\0": ""}), "names 'a"),
-    ],
-)
-def test_a_checkpoint_with_odd_digests_is_not_used(here: Path, capsys: pytest.CaptureFixture, digests: str, said: str):
-    for name in ("step-000002", "step-abcdef"):
-        Path(name).mkdir()
-        (Path(name) / "digests.json").write_text(digests)
-    assert checkpoint.checkpoints(Path()) == [] and checkpoint.newest_resumable(Path()) is None
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

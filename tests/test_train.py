@@ -229,3 +229,17 @@ def test_clean_removes_only_other_settings(project):
     assert train() == 0
     assert main(["clean"]) == 0
     assert list(Path("work").glob("train-*")) == [scratch_folder(load_params(), "sudoku", "d_opsd", 0)]
+
+
+@pytest.mark.parametrize("change", [{"update": "4"}, {"update": 3}, {"waiting": -1}, {"gathered": []}, None])
+def test_a_sealed_state_of_another_make_is_one_line(project, capsys, change):
+    assert train() == 0
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    folder = checkpoint.folders(scratch)[-1]
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps([] if change is None else state | change))
+    checkpoint.seal(folder.rename(scratch / "half"), folder)
+    capsys.readouterr()
+    assert train() == 2
+    said = capsys.readouterr().err
+    assert "state.json" in said if change is None else "cannot be continued" in said
