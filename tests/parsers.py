@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import mutate
-from examples import COMMANDS, DOCUMENTS, GRID, KEYS, PUZZLE, ROWS, SETTINGS, SOURCES, STATE, VALUES
+from examples import COMMANDS, DOCUMENTS, FEWEST, GRID, KEYS, PUZZLE, ROWS, SETTINGS, SOURCES, STATE, VALUES
 from mutate import log_lines, put
 from texts import PUBLISHED, golden
 from weights import adapters, checkpoints
@@ -102,7 +102,7 @@ def overrides(draw: Random, root: str) -> Call:
     from dopsd import profiles
     from flows.settings import Asked
 
-    path = put("params.yaml", SETTINGS.encode() if draw.random() < 0.8 else mutate.changed(draw, SETTINGS.encode()))
+    path = put("params.yaml", FEWEST.encode() if draw.random() < 0.8 else mutate.changed(draw, FEWEST.encode()))
     key = draw.choice(KEYS) if draw.random() < 0.8 else mutate.name(draw, root)
     value = (
         mutate.changed(draw, b"[0, {a: 1}]").decode("utf-8", "surrogateescape")
@@ -185,7 +185,7 @@ def names(draw: Random, root: str) -> Call:
     """Names of tasks, methods, seeds, protocols, tables, adapters, files and typed problems, as words of a command."""
     from dopsd.cli import main
 
-    put("params.yaml", SETTINGS.encode())
+    put("params.yaml", FEWEST.encode())
     put("data/sudoku/test.jsonl", json.dumps(vars(tasks()["sudoku published"].of_generation(PUZZLE, GRID))).encode() + b"\n")
     odd = mutate.name(draw, root).replace("\0", "").replace("\ud800", "\udcff")  # which no command line can bring
     words = [word.replace("@", odd) for word in draw.choice(COMMANDS).split(" ")]
