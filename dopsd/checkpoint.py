@@ -190,5 +190,5 @@ def read_adapter(folder: Path) -> dict[str, Tensor]:
     if not (folder / ADAPTER).is_file():
         raise DopsdError(f"{folder}: no {ADAPTER}; name the folder of a checkpoint")
     if (folder / DIGESTS).is_file() and sha256(folder / ADAPTER) != _digests(folder).get(ADAPTER):
-        raise DopsdError(f"{folder / ADAPTER}: does not match its digest; `dvc checkout {folder}` restores it")
+        raise DopsdError(f"{folder / ADAPTER}: does not match its digest; `dvc checkout --force {folder}` restores it")
     return load_tensors(folder / ADAPTER)

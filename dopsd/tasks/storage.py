@@ -43,7 +43,7 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not a text in UTF-8 ({error}); `dvc checkout` restores it") from error
+        raise DopsdError(f"{path}: not a text in UTF-8 ({error}); `dvc checkout --force {path}` restores it") from error
     problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
     for number, problem in enumerate(problems, 1):
         why = fault(problem)
