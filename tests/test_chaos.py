@@ -22,8 +22,8 @@ from chaos.damage import damage
 from chaos.disk import Disk, library
 from chaos.folders import CELL, digests, locked
 from chaos.hook import sitecustomize as hook
+from chaos.outcomes import CANNOT_SAVE, LOST, RECOVERED, REFUSED, SILENT, WRONG, WRONG_REFUSAL, Facts, outcome
 from chaos.plan import DISK, KINDS, UPDATES, draw
-from chaos.trial import CANNOT_SAVE, LOST, RECOVERED, REFUSED, SILENT, WRONG, WRONG_REFUSAL, Facts, outcome
 
 ADAPTER = CELL / "best" / "adapter_model.safetensors"
 

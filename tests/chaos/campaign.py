@@ -23,8 +23,9 @@ from chaos.attempt import Run
 from chaos.disk import Disk, library
 from chaos.flow_trial import FlowTrial, end_platforms
 from chaos.folders import ROOT, commit, copy, digests, locked, make_template, state_of
+from chaos.outcomes import RIGHT, record_of
 from chaos.plan import DISK, KINDS, Plan, draw
-from chaos.trial import RIGHT, Trial, record_of
+from chaos.trial import Trial
 
 PLACE = ROOT / "work" / "chaos"
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from chaos import judge, processes
 from chaos.attempt import SIGNALS, Ended, ask_to_stop
 from chaos.folders import read_reference
+from chaos.outcomes import Facts
 from chaos.plan import TRAINING, Plan
 from chaos.servers import FlowRun, Platform
-from chaos.trial import HOOK, Facts, Trial
+from chaos.trial import HOOK, Trial
 
 _platforms: dict[tuple[Path, int], Platform] = {}
 _lock = threading.Lock()
@@ -67,6 +68,8 @@ class FlowTrial(Trial):
         if "forward_seconds" in details:
             settings = {"forward_seconds": details["forward_seconds"], "after_update": max(self.plan.update, 1)}
             (self.state / HOOK).write_text(json.dumps(settings))
+        elif self.plan.target == "dvc":
+            (self.state / HOOK).write_text('{"forward_seconds": 0.3, "after_update": 0}')
 
     def _look_at(self, ended: Ended) -> None:
         if self.facts.reruns == 0:  # a traceback in the log of the run that was disturbed is Prefect's

@@ -6,9 +6,7 @@ import re
 import shutil
 import signal
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from chaos import damage, judge, processes, repairs
 from chaos.attempt import (
@@ -22,48 +20,15 @@ from chaos.attempt import (
 )
 from chaos.disk import CLOCK, Disk, library
 from chaos.folders import copy, read_reference, state_of
+from chaos.outcomes import Facts
 from chaos.plan import DISK, Plan
 
-RECOVERED, REFUSED, CANNOT_SAVE, SKIPPED = "RECOVERED", "REFUSED", "CANNOT_SAVE", "SKIPPED"
-LOST, WRONG, SILENT, WRONG_REFUSAL = "LOST", "WRONG", "SILENT", "WRONG_REFUSAL"
-RIGHT = (RECOVERED, REFUSED, CANNOT_SAVE, SKIPPED)
 MOST_RERUNS = 6
 HOOK = "hook.json"
 
 
-@dataclass
-class Facts:
-    """What was seen in a trial; `lost` and `wrong` say what must not be."""
-
-    phase: str = "not hit"
-    did: str = ""
-    refusals: list[str] = field(default_factory=list)
-    cannot_save: str = ""
-    lost: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    differences: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    reruns: int = 0
-    skipped: str = ""
-
-
-def outcome(plan: Plan, facts: Facts) -> str:
-    """One word for a trial. Results that differ though nothing was said are the worst."""
-    if facts.skipped:
-        return SKIPPED
-    if facts.differences and plan.is_damage and not facts.refusals:
-        return SILENT
-    if facts.lost or facts.differences:
-        return LOST
-    if facts.wrong:
-        return WRONG
-    if facts.refusals:
-        return REFUSED if plan.is_damage else WRONG_REFUSAL
-    return CANNOT_SAVE if facts.cannot_save else RECOVERED
-
-
 class Trial:
-    """A trial of `dvc repro`; a flow's is in servers.py."""
+    """A trial of `dvc repro`; a flow's is in flow_trial.py."""
 
     def __init__(self, plan: Plan, place: Path) -> None:
         self.plan, self.place, self.facts = plan, place, Facts()
@@ -259,21 +224,3 @@ class Trial:
     def remove(self) -> None:
         for path in (self.folder, self.state):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def record_of(plan: Plan, facts: Facts, seconds: float, commit: str) -> dict[str, Any]:
-    """A line of the results file."""
-    detail = {name: value for name, value in vars(facts).items() if value and name not in ("phase", "reruns")}
-    return {
-        "trial": plan.number,
-        "seed": plan.seed,
-        "commit": commit,
-        "kind": plan.kind,
-        "command": plan.command,
-        "target": plan.target,
-        "phase": facts.phase,
-        "outcome": outcome(plan, facts),
-        "reruns": facts.reruns,
-        "seconds": round(seconds, 1),
-        "detail": detail,
-    }
