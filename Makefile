@@ -44,7 +44,7 @@ chaos: install
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)
 
 integration-slurm: install # Debian: apt-get install slurm-wlm munge; root; 15 minutes
-	python -m pytest -m slurm tests/slurm -v
+	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
 
 lint: install
 	ruff check .

@@ -18,7 +18,7 @@ from conftest import ROOT
 from workspace import Workspace
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(missing()), reason=f"no Slurm here: {missing()}")]
-UPDATES, HIT_AFTER = 120, 8  # no periodic checkpoint lies between them: what is saved was saved for the signal
+UPDATES, HIT_AFTER = 80, 6  # no periodic checkpoint lies between them: what is saved was saved for the signal
 CELL = "sudoku-d_opsd-0"
 ONE_NODE = ("infra/slurm/train.sbatch", f"train@{CELL}")
 TWO_NODES = ("infra/slurm/train-nodes.sbatch", "sudoku", "d_opsd", "0")
@@ -85,7 +85,7 @@ def in_training(cluster: Cluster, folder: Path, job: str) -> int:
         return updates(folder) >= HIT_AFTER
 
     until("training", is_advancing)
-    assert checkpoints(folder) == [] and updates(folder) < UPDATES
+    assert checkpoints(folder) == []
     return updates(folder)
 
 
@@ -95,11 +95,16 @@ def is_begun(folder: Path, job: str, times: int) -> bool:
     return begun == times and bool(list(folder.glob("work/train-*/lock")))
 
 
+def change(folder: Path, old: str, new: str) -> None:
+    """A setting, wherever params.yaml has it."""
+    path = folder / "params.yaml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
 def hit(cluster: Cluster, job: str, how: str, nodes: int) -> None:
     if how == "USR1":
         cluster.ask("scancel", "--signal=USR1", "--batch", job)
-    elif how == "time limit":
-        cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")  # minutes; --signal warns 300 s before
     elif how == "scancel":
         cluster.ask("scancel", job)
     elif how == "requeue":
@@ -120,7 +125,7 @@ def assert_complete(cluster: Cluster, folder: Path, job: str) -> None:
     assert with_dvc.returncode == 0
 
 
-HITS = [(how, nodes) for nodes in (1, 2) for how in ("USR1", "scancel", "requeue", "preemption")] + [("time limit", 1)]
+HITS = [(how, nodes) for nodes in (1, 2) for how in ("USR1", "scancel", "requeue", "preemption")]
 
 
 @pytest.mark.parametrize(("how", "nodes"), HITS)
@@ -143,6 +148,24 @@ def test_a_job_that_is_hit_in_training_saves_and_continues_there(cluster, folder
     assert_complete(cluster, folder, again)
     assert f"continuing after update {saved[0]}" in log_of(folder, again)
     table.append(f"| {how} | {nodes} | {update} | {saved[0]} | continued, COMPLETED | {time.monotonic() - started:.0f} |")
+
+
+def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster, folder, table):
+    started = time.monotonic()
+    change(folder, f"updates: {UPDATES}\n", "updates: 100000\n")
+    change(folder, f"checkpoint_every: {10 * UPDATES}\n", "checkpoint_every: 100000\n")
+    job = cluster.submit(folder, *ONE_NODE)
+    update = in_training(cluster, folder, job)
+    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")  # minutes; --signal warns 300 s before
+    cluster.wait(job, "PENDING")
+    saved = checkpoints(folder)
+    assert len(saved) == 1 and update <= saved[0], log_of(folder, job)
+    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60")
+    cluster.release(job)
+    until("training goes on", lambda: f"continuing after update {saved[0]}" in log_of(folder, job))
+    cluster.ask("scancel", job)
+    cluster.wait(job, "CANCELLED")
+    table.append(f"| time limit (--signal) | 1 | {update} | {saved[0]} | continued | {time.monotonic() - started:.0f} |")
 
 
 def test_every_stage_runs_in_one_job_and_the_rest_after_a_job_of_two_nodes(cluster, folder, table):
@@ -170,11 +193,9 @@ def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
 
 def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster, folder, table):
     started = time.monotonic()
-    params = folder / "params.yaml"
-    params.write_text(re.sub(r"prompts_per_collect: 2\b", "prompts_per_collect: 60", params.read_text(), count=1))
-    params.write_text(
-        params.read_text().replace("attempts: 3", "attempts: 4000").replace("keep_threshold: 0.0", "keep_threshold: 1.0")
-    )
+    change(folder, "prompts_per_collect: 2\n", "prompts_per_collect: 60\n")
+    change(folder, "attempts: 3\n", "attempts: 4000\n")
+    change(folder, "keep_threshold: 0.0\n", "keep_threshold: 1.0\n")
     job = cluster.submit(folder, *ONE_NODE)
     for restart in (0, 1):
         until("training begins", partial(is_begun, folder, job, restart + 1))
