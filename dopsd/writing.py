@@ -2,7 +2,7 @@
 
 The first signal to this process (SIGINT, SIGTERM, SIGHUP, SIGUSR1) stops DVC's stage: training saves, DVC waits for it, and
 this process ends after both. Only a second Ctrl-C at a terminal, some seconds later, ends them without saving. Output and
-exit status are DVC's.
+exit status are DVC's; DVC asks no questions, so that `commit` needs `--force` where it would.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Writing:
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
         with _handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
             command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
-            self.process = subprocess.Popen(command, process_group=0, env=os.environ | {PARENT: str(os.getpid())})
+            env = os.environ | {PARENT: str(os.getpid())}
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=env)
             lock.name_dvc(self.process.pid)
             status = self.process.wait()
             self._wait_for_orphans()
