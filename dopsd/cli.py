@@ -165,7 +165,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
         follow(params, arguments.task, arguments.method, arguments.seed)
     else:
-        module = {"summary": "dopsd.show", "publish": "dopsd.publish", "clean": "dopsd.runfolder"}[arguments.command]
+        module = {"summary": "dopsd.show", "publish": "dopsd.publish", "clean": "dopsd.cleaning"}[arguments.command]
         vars(import_module(module))[{"publish": "run"}.get(arguments.command, arguments.command)](params)
     return 0
 

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from dopsd import checkpoint
-from dopsd.config import Params
 from dopsd.errors import TEMPORARY, DopsdError
-from dopsd.layout import LOG, MEMORY, Cell, read_log, scratch_folder, write_table
+from dopsd.layout import LOG, MEMORY, read_log, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
-from dopsd.older import older_folders
-from dopsd.progress import WORK, fresh_folder, parse_object, say, write_json
+from dopsd.progress import fresh_folder, parse_object, say, write_json
 from dopsd.resuming import record_of
-from dopsd.run_identity import ASIDE, codes
+from dopsd.run_identity import codes
 from dopsd.types import Sums
 
 if TYPE_CHECKING:
@@ -237,21 +235,3 @@ def followed(task: str, method: str, seed: int, scratch: Path) -> Iterator[None]
         yield
     finally:
         follower.stdin.close()  # it sends what is left and ends; training does not wait for it
-
-
-def clean(params: Params) -> None:
-    """Remove training folders that no cell of params.yaml's matrix and no variant would continue, and what was set aside.
-
-    Folders of other lengths of a run stay, and those of an older release that may be a cell's which has not begun.
-    """
-    m, a = params.matrix, params.ablate
-    cells = [Cell(t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
-    if a.task in m.tasks:
-        cells += [Cell(a.task, n, s) for n in params.variants for s in a.seeds]
-    current = {cell: scratch_folder(params, *cell.parts) for cell in cells}
-    kept = {folder for own in current.values() for folder in WORK.glob(f"{own.name.rpartition('-')[0]}-*")}
-    kept |= {folder for cell, own in current.items() if not record_of(own) for folder in older_folders(params, cell)}
-    gone = [folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept]
-    for folder in gone:
-        shutil.rmtree(folder)
-    say(f"clean: removed {len(gone)} folders of other settings from {WORK}/, kept {len(kept)} of params.yaml's")

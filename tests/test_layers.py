@@ -47,7 +47,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     {"evaluations"},
     {"methods"},
     {"stages"},
-    {"finished", "publish", "show", "export", "estimate", "profiles", "generations", "launch"},
+    {"finished", "cleaning", "publish", "show", "export", "estimate", "profiles", "generations", "launch"},
     {"tables"},
     {"measure", "rehearse", "rescore", "baselines", "compare", "ablate", "doctor"},
     {"arguments"},
