@@ -89,11 +89,11 @@ def draw(seed: int, number: int) -> Plan:
     """The trial of this number."""
     kind, dice = kind_of(seed, number), random.Random(f"{seed} {number}")
     command = "flow" if kind.startswith("flow") else dice.choice(("repro", "repro", "train"))
-    phases = WHERE.get(kind) or ((*TRAINING, *STAGES) if dice.random() < 0.4 else TRAINING)
+    phases = WHERE.get(kind) or ((*STAGES, "preparing") if dice.random() < 0.3 else TRAINING)
     if "slow" in kind:
         phases = ("updating", "collecting")
     if command == "train":
-        phases = tuple(phase for phase in phases if phase in TRAINING) or ("end",)
+        phases = tuple(phase for phase in phases if phase in (*TRAINING, "preparing")) or ("end",)
     if kind in ("evaluation", "enospc", "eio"):  # their faults lie in later stages too
         command, phases = "repro", WHERE.get(kind, phases)
     phase, update = dice.choice(phases), dice.randrange(UPDATES - 3)  # the last collect begins after update 9

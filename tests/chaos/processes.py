@@ -73,7 +73,7 @@ def phase(state: Path) -> tuple[str, int]:
                 stages[stage] = (doing, int(update))
     for stage, (doing, update) in stages.items():
         if stage == "train":
-            return (doing if doing in TRAINING else "preparing"), update
+            return (doing if doing in TRAINING else "updating" if update else "preparing"), update
         return ("evaluating" if doing == "evaluating" and stage == "evaluate" else stage), update
     return "between", 0
 
