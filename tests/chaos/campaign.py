@@ -17,7 +17,7 @@ import traceback
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from chaos.attempt import Run
 from chaos.disk import Disk, library
@@ -47,6 +47,17 @@ def prepare(place: Path, at: str) -> None:
     counts = disk.counts if disk else [0] * len(DISK)
     (place / "reference.json").write_text(json.dumps({"files": digests(folder), "lock": locked(folder), "writes": counts}))
     made.write_text(at)
+
+
+def hold(place: Path) -> IO[str]:
+    """The folder of workspaces for this campaign alone."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    lock = place.with_suffix(".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SystemExit(f"chaos: another campaign runs in {place}; wait for it, or name another folder with --place") from None
+    return lock
 
 
 def say(text: str) -> None:
@@ -118,6 +129,7 @@ def main(words: list[str] | None = None) -> int:
     began = time.monotonic()
     place, out = asked.place.resolve(), asked.out.resolve()
     say(f"seed {asked.seed}, commit {at}, results in {out}")
+    held = hold(place)
     prepare(place, at)
     done = {record["trial"] for record in read_results(out) if (record["seed"], record["commit"]) == (asked.seed, at)}
     plans = [draw(asked.seed, n) for n in asked.only or range(asked.trials) if asked.only or n not in done]
@@ -134,6 +146,7 @@ def main(words: list[str] | None = None) -> int:
             left = [*pool.map(one, plans)].count(False)
     finally:
         end_platforms()
+        held.close()
     records = {r["trial"]: r for r in read_results(out) if (r["seed"], r["commit"]) == (asked.seed, at)}
     say(f"{len(records)} trials of seed {asked.seed} at {at}\n\n{table([*records.values()])}")
     if left:
