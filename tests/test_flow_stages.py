@@ -195,9 +195,19 @@ def test_two_evaluations_never_share_a_device(monkeypatch):
         assert "CUDA_VISIBLE_DEVICES" not in env and env["WORLD_SIZE"] == "1"
 
 
+class Awaited(threading.Event):
+    """Tells by a file that somebody waits for it."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        Path("awaited").touch()
+        return super().wait(timeout)
+
+
 def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    asked, code = [], "import sys; print('evaluate: done with checkpoint 25', flush=True); sys.exit(len(sys.argv) > 2)"
+    code = "import pathlib, sys, time\nprint('evaluate: done with checkpoint 25', flush=True)\n"
+    code += "while not pathlib.Path('awaited').exists():\n    time.sleep(0.02)\nsys.exit(len(sys.argv) > 2)"
+    asked: list = []
 
     def stage(_name, words, *rest):
         asked.append(words[words.index("--update") + 1 :])
@@ -205,6 +215,7 @@ def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_mi
 
     monkeypatch.setattr(stages, "run", stage)
     shift = stages.Shift(Cell("sudoku", "d_opsd", 0), [25, 50], stages.Devices([]), LOG)
+    shift.done[50] = Awaited()
     shift.wait(25)
     with pytest.raises(running.CommandFailed):
         shift.wait(50)
