@@ -66,11 +66,19 @@ class Together:
         self.rank, self.size = accelerator.process_index, accelerator.num_processes
         self.steps = steps
 
-    def everyone(self, items: list[Any]) -> list[Any]:
-        """The lists of all processes as one. Raises StopRequested, in all of them, if one of them must stop."""
+    def everyone(self, items: list[Any], is_done: bool = False) -> list[Any]:
+        """The lists of all processes as one.
+
+        Args:
+            items: this process' list.
+            is_done: whether this process has finished its part, so that a stop can wait until all of it is kept.
+
+        Raises:
+            StopRequested: in all processes, if one of them must stop, or has stopped before its part was done.
+        """
         if self.size > 1:
             self.steps.join()
-        parts = self._exchange(self.steps.should_stop(), items)
+        parts = self._exchange(not is_done and self.steps.should_stop(), items)
         if any(is_stopping for is_stopping, _ in parts):
             raise StopRequested(is_agreed=True)
         return [item for _, part in parts for item in part]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -63,7 +64,7 @@ def resumable(folder: Path, made_with: dict[str, Any], settings: Train, is_whole
     """What `folder`, made with other values of layout.ENDS, has for these settings; is_whole: none of its checkpoints lacks."""
     sound = list(takewhile(lambda step: checkpoint.fault(step) is None, steps_of(folder)))
     last = update_of(sound[-1]) if sound else 0
-    rows = [row for row in _rows(folder / LOG) if row["update"] <= last]
+    rows = [row for row in _rows(log_of(sound[-1]) if sound else folder / LOG) if row["update"] <= last]
     if sound and any(made_with.get(name, vars(settings)[name]) != vars(settings)[name] for name in WATCHING):
         rows = watched_again(rows, _state(sound[-1]), settings)
     end = min(settings.updates, _collapsed(rows) if settings.stop_on_collapse else math.inf, _starved(rows, settings))
@@ -148,11 +149,24 @@ def _starved(rows: list[dict[str, Any]], settings: Train) -> float:
 def bring(found: Resumable, folder: Path) -> None:
     """Put these checkpoints and this log in the place of the folder's own; ended half way, it can be done again."""
     empty(folder)
-    (folder / LOG).write_text("".join(json.dumps(row, sort_keys=True) + "\n" for row in found.rows))
+    (folder / LOG).write_text(_text(found.rows))
     for step in found.steps:
         half = folder / f"{step.name}.tmp"
         shutil.copytree(step, half, copy_function=_link)
+        if (half / LOG).exists():
+            (half / LOG).unlink()  # a second name of the other folder's file
+            (half / LOG).write_text(_text(row for row in found.rows if row["update"] <= update_of(step)))
+            checkpoint.write_digests(half)
         half.rename(folder / step.name)
+
+
+def _text(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+
+
+def log_of(step: Path) -> Path:
+    """The log that a checkpoint brings under its digests; those that can no longer be continued have none."""
+    return step / LOG if (step / LOG).is_file() else step.parent / LOG
 
 
 def empty(folder: Path) -> None:

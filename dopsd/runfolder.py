@@ -22,7 +22,7 @@ from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import LOG, MEMORY, read_log, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.progress import fresh_folder, parse_object, say, write_json
-from dopsd.resuming import record_of
+from dopsd.resuming import log_of, record_of
 from dopsd.run_identity import codes
 from dopsd.types import Sums
 
@@ -153,7 +153,7 @@ class RunFolder:
                 ) from error
             say(f"train: continuing after update {loop.update} from {found.path}")
         if self.is_main:
-            self._restore_log(loop.update, log_of(found.path, self.scratch) if found else None)
+            self._restore_log(loop.update, log_of(found.path) if found else None)
 
     def _restore(self, loop: Any, folder: Path, state: dict[str, Any]) -> None:
         load_adapter(loop.policy.adapted, checkpoint.read_adapter(folder), folder)
@@ -190,11 +190,6 @@ class RunFolder:
         half.rename(path)
 
 
-def log_of(folder: Path, scratch: Path) -> Path:
-    """The log that a checkpoint brings; those of earlier versions have none."""
-    return folder / LOG if (folder / LOG).is_file() else scratch / LOG
-
-
 def _update_of(line: str) -> float:
     try:
         return float(json.loads(line)["update"])
@@ -213,7 +208,7 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
                 for name in (checkpoint.ADAPTER, "adapter_config.json"):
                     shutil.copyfile(found.path / name, target / name)
                 checkpoint.write_digests(target)
-    rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(log_of(whole[-1].path, scratch))]
+    rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(log_of(whole[-1].path))]
     write_table(out.with_suffix(".csv"), rows)
     counts = json.loads((whole[-1].path / "state.json").read_text())["counters"]  # with collects after the last update
     if whole[-1].update == record_of(scratch)["ends"]["updates"]:  # which a run has that was interrupted there, or longer

@@ -135,7 +135,7 @@ class Peers(Protocol):
     rank: int
     size: int
 
-    def everyone(self, items: list[Any]) -> list[Any]: ...  # the lists of all, in order of rank; all of them must call
+    def everyone(self, items: list[Any], is_done: bool = False) -> list[Any]: ...  # of all, in order of rank; all must call
 
 
 class Alone:
@@ -143,7 +143,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def everyone(self, items: list[Any]) -> list[Any]:
+    def everyone(self, items: list[Any], is_done: bool = False) -> list[Any]:
         return items
 
 

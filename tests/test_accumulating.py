@@ -78,7 +78,7 @@ def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
 
 def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_nothing_from_them():
     class Locked(Alone):
-        def everyone(self, items: list[object]) -> list[object]:
+        def everyone(self, items: list[object], is_done: bool = False) -> list[object]:
             return [*items, *([5] if items and isinstance(items[0], int) else [rows(1)])]  # the other has five passes
 
     for own in ([], [rows(4)]):

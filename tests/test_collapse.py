@@ -131,3 +131,24 @@ def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys,
     write_params(train__max_empty_collects=1, **hopeless)
     assert main(["train"]) == 2
     assert "2 collects in a row gave nothing to learn from" in capsys.readouterr().err
+
+
+def test_a_run_that_is_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes_that_update(project, monkeypatch):
+    from dopsd.collapse import Watch
+    from dopsd.stages.train import Loop
+
+    monkeypatch.setattr(Watch, "is_collapsed", property(lambda watch: len(watch.scores) >= 2))
+    write_params(train__updates=8, train__stop_on_collapse=True)
+    step, see = Loop._step, Watch.see
+    monkeypatch.setattr(Watch, "see", lambda *seen: see(*seen) and False)  # without the line that tells its means
+
+    def stopped(self, batches):
+        if self.update == 3:  # the first update of the second collect, after which the run is over
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", stopped)
+        assert main(["train"]) == 143
+    assert main(["train"]) == 0
+    assert json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())["updates"] == 4

@@ -99,7 +99,7 @@ def test_an_adapter_of_another_scaling_or_damage_is_refused(finished, capsys):
     base = Path("base/model.safetensors")
     base.write_bytes(base.read_bytes()[:-9])
     assert main(["sample"]) == 2
-    assert "model.safetensors: a damaged weight file" in capsys.readouterr().err
+    assert "model.safetensors: not a whole safetensors file" in capsys.readouterr().err
 
 
 def test_selection_on_test_is_labelled(finished, capsys):

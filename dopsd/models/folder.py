@@ -74,7 +74,7 @@ def header(path: Path) -> Shapes:
         with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise DopsdError(f"{path}: a damaged weight file ({error}); {AGAIN}") from error
+        raise DopsdError(f"{path}: not a whole safetensors file ({error}); restore it, or {AGAIN}") from error
 
 
 def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:

@@ -137,7 +137,8 @@ class Loop:
             started = time.monotonic()
             self._collect()
             self.spent += time.monotonic() - started
-            self._mark()  # a whole collect is kept
+            if not self.is_over:  # which would keep a resumed run from the update that this collect is for
+                self._mark()  # a whole collect is kept
         if not self.waiting:
             return "nothing to learn from"
         started = time.monotonic()
@@ -178,7 +179,7 @@ class Loop:
         problems = self.order.of(self.counters["collects"])
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
         counts = [len(updates), sum(map(len, updates)), *self.method.collected.counters.values()]
-        of_all = self.policy.peers.everyone([counts])
+        of_all = self.policy.peers.everyone([counts], is_done=True)
         self.waiting = updates + [[] for _ in range(max(row[0] for row in of_all) - len(updates))]
         _, batches, *summed = (sum(column) for column in zip(*of_all, strict=True))
         for name, total in zip(self.method.collected.counters, summed, strict=True):
@@ -222,7 +223,7 @@ class Loop:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
         self.policy.core.train(self.settings.lora.dropout > 0)
         metrics = self.micro_batches.gradients(self.method, self.policy, batches, self._weight(batches))
-        self.policy.peers.everyone([])  # from here on the update is finished, by every process
+        self.policy.peers.everyone([], is_done=True)  # from here on the update is finished, by every process
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
         metrics.add("grad_norm", take_step(self.optimizer, self.accelerator, self.settings, self.update), 1)
         self.policy.after_update()
