@@ -39,7 +39,7 @@ def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
     assert recorder.path.read_text().splitlines()[: len(lines)] == lines  # nothing is recorded twice
     again = Recorder(load_params().of("d3llm"), recorder.config, load_task("sudoku", load_params().data), loop.policy)
     assert len(again.known) == 64 and again.known[first.problem_id] == first
-    assert json.loads(lines[0])["problem_id"] in again.known
+    assert json.loads(lines[0])["value"]["problem_id"] in again.known
 
 
 def test_the_cost_of_recordings_is_the_runs_own_whatever_others_recorded(project):

@@ -82,7 +82,8 @@ def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float |
     [
         ("[]", "digests.json is missing or damaged"),
         ("[" * 5000, "digests.json is missing or damaged"),
-        ("{}", "digests.json does not name adapter_model.safetensors"),
+        ("{}", "digests.json is missing or damaged"),
+        (json.dumps({"state.json": ""}), "digests.json does not name adapter_model.safetensors"),
         (json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "/etc/passwd": ""}), "names '/etc/passwd'"),
         (json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "a\0": ""}), "names 'a"),
     ],
