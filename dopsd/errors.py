@@ -30,3 +30,12 @@ def readable(line: str) -> str:
     """The line as a terminal can show it: control characters and line breaks escaped, its middle cut where it is long."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= WIDEST else f"{line[: WIDEST // 2]} ... {line[-WIDEST // 2 :]}"
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold it: JSON, YAML and the command line can bring halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from difflib import get_close_matches
@@ -14,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config import Params, Section, Source
-from dopsd.errors import DopsdError
+from dopsd.errors import DopsdError, is_unicode
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
 LONGEST, MARKS = 65536, 10_000  # characters of settings, and commas, colons, brackets and lines: a second to read at most
@@ -100,12 +101,14 @@ def _brackets(text: str) -> int:
 
 
 def _check_size(value: Any, fault: str) -> None:
-    """Refuse what aliases blow up, or close to a circle."""
+    """Refuse what aliases blow up, or close to a circle; and texts that no file can hold."""
     waiting, count = [(value, 0)], 0
     while waiting:
         item, depth = waiting.pop()
         parts = [*item, *item.values()] if isinstance(item, dict) else item if isinstance(item, list | tuple | set) else []
         count += 1
+        if isinstance(item, str) and not is_unicode(item):
+            raise DopsdError(f"{fault}: half a character (a lone surrogate) in {item[:40]!r}")
         waiting += [(part, depth + 1) for part in parts]
         if depth > DEEPEST or count + len(waiting) > VALUES:
             raise DopsdError(f"{fault}: more than {DEEPEST} levels, or than {VALUES} values with those that aliases repeat")
@@ -126,7 +129,7 @@ def missing_files(params: Params) -> list[str]:
                 named[f"method.{method}.{key}.path"] = value.path
     if not params.pretrain.tasks:
         named["model.path"] = f"{params.model.path}/config.json"
-    return [f"{key}: {file}" for key, file in named.items() if not Path(file).is_file()]
+    return [f"{key}: {file}" for key, file in named.items() if not os.path.isfile(file)]  # also of a name too long for a disk
 
 
 def checked(raw: Any, path: Path | str) -> Params:

@@ -60,6 +60,8 @@ def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewher
         ("evaluate: {protocols: {../../x: {}}}", "evaluate.protocols.../../x.[key]: expected letters"),
         ("evaluate: {protocols: {'a/b': {}}}", "evaluate.protocols.a/b.[key]: expected letters"),
         ("ablate: {tables: {../x: []}}", "ablate.tables.../x.[key]: expected letters"),
+        ('train: {updates: "\\ud800"}', "a lone surrogate"),
+        ('{"\\ud800": 1}', "a lone surrogate"),
         ("tracking: {registered_model: ../x}", "tracking.registered_model: expected letters"),
         ('data: {sudoku: {test_file: "a\\0b.csv"}}', "data.sudoku.test_file: a text must not contain the character NUL"),
         ("\n".join(f"k{n}: 1" for n in range(500)), "and 481 other faults"),
@@ -69,6 +71,12 @@ def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewher
 def test_settings_without_a_bound_are_refused(here: Path, text: str, said: str):
     Path("params.yaml").write_text(text)
     refused(lambda: load_params(Path("params.yaml")), said)
+
+
+def test_a_file_whose_name_no_disk_takes_is_missing(here: Path, capsys: pytest.CaptureFixture):
+    Path("params.yaml").write_text(SETTINGS.replace("test_file: null", f"test_file: {'x' * 5000}"))
+    assert main(["check"]) == 2
+    assert "data.sudoku.test_file: xxx" in capsys.readouterr().err
 
 
 def test_broken_settings_can_be_replaced_and_a_folder_cannot(here: Path):

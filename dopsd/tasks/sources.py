@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dopsd.config import Source
-from dopsd.errors import TEMPORARY, DopsdError
+from dopsd.errors import TEMPORARY, DopsdError, is_unicode
 from dopsd.progress import say
-from dopsd.tasks.storage import is_unicode
 
 
 @dataclass(frozen=True)

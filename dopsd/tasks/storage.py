@@ -7,20 +7,11 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from dopsd.errors import DopsdError
+from dopsd.errors import DopsdError, is_unicode
 from dopsd.types import Problem
 
 DATA = Path("data")
 PROMPT = "prompt.txt"  # beside a task's problems: the instructions that they are asked with
-
-
-def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold it: JSON and the command line can bring halves of characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def write_problems(path: Path, problems: list[Problem]) -> None:
