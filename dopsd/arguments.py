@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import NoReturn
 
 from dopsd.config.base import LARGEST
+from dopsd.errors import readable
 
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
@@ -38,8 +40,15 @@ EPILOG = """the pipeline: `dopsd repro` runs the stages that changed; `make demo
 Settings are in params.yaml; `dopsd check` says whether they are sound."""
 
 
+class Parser(argparse.ArgumentParser):
+    """Also of every command."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(readable(message))
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("dopsd", epilog=EPILOG)
+    parser = Parser("dopsd", epilog=EPILOG)
     parser.description = "Post-train diffusion language models by on-policy self-distillation (d-OPSD)."
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
@@ -114,23 +123,27 @@ def _measure_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("expected at least 1")
+def _whole(text: str, lowest: int) -> int:
+    if not re.fullmatch("[0-9]{1,19}", text) or not lowest <= (value := int(text)) <= LARGEST:
+        raise argparse.ArgumentTypeError(f"expected a whole number from {lowest} to {LARGEST}, found {text!r}")
     return value
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1)
 
 
 def _seed(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,19}", text) or (value := int(text)) > LARGEST:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 0 to {LARGEST}")
-    return value
+    return _whole(text, 0)
 
 
 def _temperature(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < 100:
-        raise argparse.ArgumentTypeError("expected a number from 0")
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 100, found {text!r}")
     return value
 
 

@@ -185,7 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
     if empty := [word for word in words if word.startswith("--") and word.endswith("=--")]:  # argparse makes a list of it
-        parser.error(f"argument {readable(empty[0][:-3])}: expected a value")
+        parser.error(f"argument {empty[0][:-3]}: expected a value")
     arguments = parser.parse_args(words)
     arguments.command = arguments.command.replace("-", "_")
     if arguments.command in STAGES:

@@ -170,6 +170,14 @@ def test_a_seed_is_a_whole_number_that_generators_take(here: Path, capsys: pytes
     assert "argument --seed: expected a whole number from 0 to" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--attempts", HUGE], ["--temperature", HUGE + "x"], ["--split", HUGE], ["--update", "0"]])
+def test_a_wrong_argument_is_a_readable_line(here: Path, capsys: pytest.CaptureFixture, words: list[str]):
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluate", *words])
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {words[0]}: " in line and "_" not in line and len(line) < WIDEST + 100
+
+
 def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(here: Path, capsys: pytest.CaptureFixture):
     Path("params.yaml").write_text(SETTINGS)
     Path("loop").symlink_to("loop")
