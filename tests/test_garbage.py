@@ -14,7 +14,7 @@ from dopsd.cli import main
 from dopsd.config import Source
 from dopsd.errors import WIDEST, DopsdError
 from dopsd.layout import read_log, read_table
-from dopsd.lines import read_lines
+from dopsd.lines import append_lines, read_lines
 from dopsd.params import load_params
 from dopsd.profiles import params
 from dopsd.progress import read_json
@@ -138,7 +138,11 @@ def test_results_that_are_no_results_are_named_by_file_and_row(here: Path):
     for number, line in enumerate((b'{"update": 1', b"\xff", b"[1]", b"[" * 5000), 1):
         Path("log.jsonl").write_bytes(b'{"update": 1}\n' * number + line + b"\n")
         refused(lambda row=number + 1: read_log(Path("log.jsonl")), f"log.jsonl:{number + 1}: ")
-        assert read_lines(Path("log.jsonl"))[:number] == [{"update": 1}] * number
+        Path("lines.jsonl").unlink(missing_ok=True)
+        append_lines(Path("lines.jsonl"), [{"update": 1}] * number)
+        with Path("lines.jsonl").open("ab") as lines:
+            lines.write(line + b"\n")
+        assert read_lines(Path("lines.jsonl")) == [{"update": 1}] * number
     for cells in (b"1", b"1,2,3", b"\xff,1", b"1," + b"x" * 200_000):
         Path("curve.csv").write_bytes(b"update,accuracy\n" + cells + b"\n")
         refused(lambda: read_table(Path("curve.csv")), "curve.csv:")
