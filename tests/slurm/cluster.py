@@ -131,6 +131,6 @@ class Cluster:
         return self.about(job)["JobState"]
 
     def release(self, job: str) -> None:
-        """Let a requeued job start at once: Slurm lets it wait for two minutes."""
+        """Let a requeued job start soon, where Slurm waits for two minutes; in the second of its requeue slurmd refuses it."""
         self.wait(job, "PENDING")
-        self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+        self.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")
