@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
+from pathlib import Path
 
 from dopsd.config import Params
 from dopsd.layout import Cell, scratch_folder
@@ -10,6 +12,18 @@ from dopsd.older import older_folders
 from dopsd.progress import WORK, say
 from dopsd.resuming import record_of
 from dopsd.run_identity import ASIDE
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Whether a trainer holds its lock."""
+    if not (folder / "lock").is_file():
+        return False
+    with (folder / "lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def clean(params: Params) -> None:
@@ -25,6 +39,10 @@ def clean(params: Params) -> None:
     kept = {folder for own in current.values() for folder in WORK.glob(f"{own.name.rpartition('-')[0]}-*")}
     kept |= {folder for cell, own in current.items() if not record_of(own) for folder in older_folders(params, cell)}
     gone = [folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept]
+    busy = [folder for folder in gone if _is_in_use(folder)]
     for folder in gone:
-        shutil.rmtree(folder)
-    say(f"clean: removed {len(gone)} folders of other settings from {WORK}/, kept {len(kept)} of params.yaml's")
+        if folder in busy:
+            say(f"clean: {folder}: a run is training in it; kept")
+        else:
+            shutil.rmtree(folder)
+    say(f"clean: removed {len(gone) - len(busy)} folders of other settings from {WORK}/, kept {len(kept)} of params.yaml's")

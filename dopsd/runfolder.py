@@ -91,6 +91,7 @@ class RunFolder:
             if self.is_main:
                 checkpoint.seal(half, half.with_suffix(""))
                 checkpoint.prune(self.scratch)
+            self.accelerator.wait_for_everyone()  # a process that ended earlier would have the others killed
         except OSError as error:
             shutil.rmtree(half, ignore_errors=True)
             if error.errno != errno.ENOSPC:

@@ -72,8 +72,11 @@ def _read(path: Path) -> tuple[Writer | None, int]:
     """Who holds it (None: it is being written) and when it was touched. Network file systems ask anew for an opened file."""
     with path.open() as file:
         stamp = os.fstat(file.fileno()).st_mtime_ns
-        with suppress(ValueError, TypeError):
-            return Writer(**json.load(file)), stamp
+        with suppress(ValueError, TypeError, OverflowError, RecursionError):
+            writer = Writer(**json.load(file))
+            numbers = [writer.pid, writer.dvc or 1]
+            if all(isinstance(n, int) and 0 < n < 2**31 for n in numbers) and 0 < float(writer.interval) < 3600:
+                return replace(writer, interval=float(writer.interval)), stamp
     return None, stamp
 
 
@@ -140,6 +143,9 @@ class WriterLock:
             if (holder and holder.is_gone) or silent > MISSED * interval:
                 self._take_over(found)
                 continue
+            if holder is None and announced is None and silent > interval:
+                announced = ""
+                say(f"{self.command}: {LOCK}: names nobody; taking it over if that stays so for {MISSED * interval:.0f} s")
             if holder and holder.token != announced:
                 announced = holder.token
                 say(f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until that ends")
@@ -162,7 +168,9 @@ class WriterLock:
             try:
                 is_mine = self._is_mine() or not _read(LOCK)[0]
             except FileNotFoundError:
-                is_mine = _create(LOCK, self._text)
+                with suppress(OSError):
+                    _create(LOCK, self._text)
+                continue
             except OSError:  # of a network file system: a beat is missed
                 continue
             if not is_mine:

@@ -24,6 +24,7 @@ from dopsd.interrupts import MEANT, SIGNALS, is_at_terminal
 from dopsd.patient_dvc import PARENT
 from dopsd.writer_lock import WriterLock, forget
 
+AGAIN = 5.0  # seconds between two times that DVC and its stage are asked to stop; training ignores repetitions
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
 
 
@@ -44,10 +45,18 @@ class Writing:
             env = os.environ | {PARENT: str(os.getpid())}
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=env)
             lock.name_dvc(self.process.pid)
-            status = self.process.wait()
+            status = self._wait()
             self._wait_for_orphans()
             forget(self.process.pid)
         return status if status >= 0 else 128 - status
+
+    def _wait(self) -> int:
+        """DVC's exit status. A stop is repeated until it ends: between stages, or at the end of one, the first is lost."""
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return self.process.wait(AGAIN)
+            if self.stopped_at:
+                self.stop()
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.process is None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LOCK = Path("work/guard.lock")  # shared by the guards of a workspace: the next run begins when none is left
-GRACE = 1800.0  # seconds: an update of a large model, and its checkpoint
+GRACE = 1800.0  # seconds: a forward of a large model, and its checkpoint
 LOOK_EVERY = 0.2  # seconds
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
 
@@ -61,8 +61,11 @@ def stop(group: int) -> None:
     until = time.monotonic() + GRACE
     while _has_children() and time.monotonic() < until:
         time.sleep(LOOK_EVERY)
-    with suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):  # in whatever group: orphans come to this process
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def _has_children() -> bool:

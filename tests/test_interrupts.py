@@ -45,6 +45,25 @@ sys.exit(main())
 """
 
 
+SEALING = """
+import os, pathlib, sys, time
+from dopsd import checkpoint
+from dopsd.cli import main
+from dopsd.runfolder import RunFolder
+
+save, seal = RunFolder.save, checkpoint.seal
+def slow(half, final):
+    time.sleep(3)
+    seal(half, final)
+def saved(self, loop):
+    save(self, loop)
+    is_sealed = any(self.scratch.glob("step-??????"))
+    pathlib.Path("left-" + os.environ["RANK"]).write_text("sealed" if is_sealed else "early")
+checkpoint.seal, RunFolder.save = slow, saved
+sys.exit(main())
+"""
+
+
 def digests() -> dict[str, str]:
     return {path.parent.name: sha256(path) for path in sorted(OUT.glob("*/" + ADAPTER))}
 
@@ -161,6 +180,15 @@ def test_two_ranks_stop_together_though_only_one_hears_of_it(project):
     assert saved() == [2]
     assert start(["-m", "dopsd", "train"]).wait(BOUND) == 0
     assert digests() == whole
+
+
+def test_no_rank_leaves_before_the_checkpoint_has_its_name(project):
+    """torchrun kills the others half a minute after the first has ended."""
+    write_params(train__updates=1, launch__processes=2)
+    Path("sealing.py").write_text(SEALING)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "sealing.py", "train"]
+    assert start(launcher).wait(BOUND) == 0
+    assert [Path(f"left-{rank}").read_text() for rank in (0, 1)] == ["sealed", "sealed"]
 
 
 def test_signals_to_the_launcher_of_two_ranks_let_both_save(project):

@@ -92,6 +92,20 @@ def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it
     assert "exited with 1" in writer.stdout.read() and not LOCK.exists()
 
 
+def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
+    """A stage that has made its last forward publishes and ends well; DVC would go on with the others for hours."""
+    deaf = STAGE.replace("signal.signal(number, save)", "signal.signal(number, signal.SIG_IGN)")
+    Path("stage.py").write_text(textwrap.dedent("import sys\n" + f"exec({deaf!r} if sys.argv[1] == 'one' else {STAGE!r})\n"))
+    process = repro()
+    wait_for(lambda: events() == ["began"], process)
+    process.send_signal(signal.SIGTERM)
+    Path("work/go_on").touch()
+    wait_for(lambda: Path("one").exists() or process.poll() is not None)
+    Path("work/go_on").unlink()
+    assert process.wait(300) != 0
+    assert not Path("two").exists()
+
+
 def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
     found = [
         subprocess.run([sys.executable, "-m", *door, "repro", "no-such-stage"], capture_output=True, text=True)

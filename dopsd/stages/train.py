@@ -19,7 +19,7 @@ from dopsd.accumulating import MicroBatches
 from dopsd.batches import Batch
 from dopsd.collapse import Watch
 from dopsd.config import Params
-from dopsd.errors import DopsdError, StopRequested
+from dopsd.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.interrupts import Interrupts
 from dopsd.keyed import text_key
 from dopsd.layout import Cell, cell_folder, scratch_folder
@@ -51,6 +51,8 @@ def run(
         if not is_finished(scratch, params.train.updates):
             loop = Loop(params, task_name, method_name, seed, accelerator)
             folder.resume(loop)
+            if len(updates := set(loop.policy.peers.everyone([loop.update]))) > 1:
+                raise DopsdError(f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run again", TEMPORARY)
             if params.tracking.enabled and accelerator.is_main_process:
                 stack.enter_context(followed(task_name, method_name, seed, scratch))
             advance_to_the_end(loop, folder)

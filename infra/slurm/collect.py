@@ -32,6 +32,11 @@ def collect(folder: Path) -> None:
     YAML_1_2.dump(ours, fresh)
     fresh.rename(LOCK)
     subprocess.run([sys.executable, "-m", "dvc", "--wait-for-lock", "checkout", "--quiet", "--force", *stages], check=True)
+    for made in [*folder.glob("work/train-*"), *folder.glob("work/eval/*"), *folder.glob("work/record/*")]:
+        here = made.relative_to(folder)  # what a longer run, and `dopsd publish`, go on from
+        here.parent.mkdir(parents=True, exist_ok=True)
+        if not here.exists():
+            made.rename(here)
     subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
     say(f"collect: {folder}: {len(stages)} stages are here now")
 

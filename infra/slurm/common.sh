@@ -60,7 +60,7 @@ leave_if_stopped() {
 progress() {
     {
         find work -maxdepth 2 -path 'work/train-*/step-*' 2>/dev/null | sort
-        find work/eval -type f 2>/dev/null | wc -l
+        find work/eval work/record work/pretrain-* -type f -printf '%p %s %T@\n' 2>/dev/null | sort
         cat dvc.lock 2>/dev/null || true
     } | cksum
 }
