@@ -16,7 +16,7 @@ CALLS = "calls"
 PYTHON = """#!/bin/bash
 case "$*" in
     *"stage list"*) printf '%s\\n' prepare@t prepare@other train@t-m-0; exit ;;
-    *"dvc status"*) exit 1 ;;
+    *"dvc --wait-for-lock status"*) exit 1 ;;
 esac
 echo "${*:2}" >> calls
 [[ "$*" != *"${SLOW:-nothing}"* ]] || exec work
