@@ -43,7 +43,7 @@ integration: install
 chaos: install
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)
 
-integration-slurm: install # Debian: apt-get install slurm-wlm munge; root; 15 minutes
+integration-slurm: install # Debian: apt-get install slurm-wlm munge; root; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
 
 lint: install
