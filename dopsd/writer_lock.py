@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from dopsd.progress import WORK, say
+from dopsd.progress import WORK, say, write_json
 
 LOCK = WORK / "writer.lock"
 RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of who reads and writes which path
@@ -181,17 +181,21 @@ class WriterLock:
                 os.utime(LOCK)
 
 
-def forget(dvc: int | None) -> None:
-    """Remove what a DVC that was killed left in DVC's own list: elsewhere its number may be another, living process."""
-    if dvc is None or not RWLOCK.is_file():
+def forget(dvc: int | None = None) -> None:
+    """Remove what a DVC that was killed left in DVC's own list: elsewhere its number may be another, living process.
+
+    A list that a full disk or a kill cut off is removed: DVC would refuse to run.
+    """
+    if not RWLOCK.is_file():
         return
     with RWLOCK.with_name("rwlock.lock").open("a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         try:
-            found = json.loads(RWLOCK.read_text())
-        except ValueError:
-            RWLOCK.unlink()  # cut off in the middle: DVC would refuse to run
+            found = json.loads(RWLOCK.read_bytes())
+            writes = {path: info for path, info in found.get("write", {}).items() if info["pid"] != dvc}
+            reads = {path: [i for i in infos if i["pid"] != dvc] for path, infos in found.get("read", {}).items()}
+        except (ValueError, AttributeError, TypeError, KeyError):
+            RWLOCK.unlink()
             return
-        writes = {path: info for path, info in found.get("write", {}).items() if info["pid"] != dvc}
-        reads = {path: [i for i in infos if i["pid"] != dvc] for path, infos in found.get("read", {}).items()}
-        RWLOCK.write_text(json.dumps({"write": writes, "read": {path: infos for path, infos in reads.items() if infos}}))
+        if dvc is not None:
+            write_json(RWLOCK, {"write": writes, "read": {path: infos for path, infos in reads.items() if infos}})

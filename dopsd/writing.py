@@ -41,6 +41,7 @@ class Writing:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
         with _handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
+            forget()  # what cannot be read any more
             command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
             env = os.environ | {PARENT: str(os.getpid())}
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=env)

@@ -106,6 +106,14 @@ def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     assert not Path("two").exists()
 
 
+@pytest.mark.parametrize("cut", ["", '{"write": {"one": ', "[]"])
+def test_a_list_of_dvc_that_a_full_disk_cut_off_does_not_stop_the_next_run(pipeline, cut):
+    RWLOCK.write_text(cut)
+    Path("work/go_on").touch()
+    process = repro("one")
+    assert process.wait(300) == 0, process.stdout.read()
+
+
 def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
     found = [
         subprocess.run([sys.executable, "-m", *door, "repro", "no-such-stage"], capture_output=True, text=True)
