@@ -1,7 +1,17 @@
-"""`python -m dopsd`, for torchrun."""
+"""`python -m dopsd`, and the program `dopsd`: an interrupt while modules are still loading ends it in one line as well."""
 
 import sys
 
-from dopsd.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line; its exit status."""
+    try:
+        from dopsd import cli
+    except KeyboardInterrupt:
+        sys.stderr.write("dopsd: interrupted; the same command continues\n")
+        return 130
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -267,3 +267,18 @@ def test_training_saves_and_ends_when_dvc_is_killed(project):
     while not saved():
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_an_interrupt_while_modules_load_is_one_line():
+    code = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "pydantic":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from dopsd.__main__ import main
+sys.exit(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "dopsd: interrupted; the same command continues\n")
