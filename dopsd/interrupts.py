@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from dopsd.errors import DopsdError
 
@@ -19,13 +21,32 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 MEANT = 2.0  # seconds after the first signal from which on a Ctrl-C at a terminal is a person's second one
 
 
+Handler = Callable[[int, FrameType | None], None]
+
+
+def replace_handlers(handler: Handler) -> dict[signal.Signals, Any]:
+    """Handle SIGNALS so, but for a SIGHUP that nohup ignores; the handlers before, by signal."""
+    heeded = [s for s in SIGNALS if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
+    return {s: signal.signal(s, handler) for s in heeded}
+
+
+@contextmanager
+def handling(handler: Handler) -> Iterator[None]:
+    """While this context lasts, SIGNALS go to this handler."""
+    replaced = replace_handlers(handler)
+    try:
+        yield
+    finally:
+        for number, before in replaced.items():
+            signal.signal(number, before)
+
+
 class Interrupts:
     """While this context lasts, signals are noted and training acts on them at its next safe point."""
 
     def __enter__(self) -> Self:
         self.number, self.at = 0, 0.0
-        handled = [s for s in SIGNALS if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]  # nohup stays nohup
-        self.replaced = {s: signal.signal(s, self._note) for s in handled}
+        self.replaced = replace_handlers(self._note)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from types import FrameType
 
 from dopsd.errors import DopsdError
+from dopsd.interrupts import handling
 
 LAUNCHER = "DOPSD_LAUNCHER"  # in the environment of the processes that were launched here
 DVC_STAGE = "DVC_STAGE"  # in the environment of what DVC runs
 SAVING = 1800  # seconds
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
@@ -79,15 +79,12 @@ def launch(processes: int, words: Sequence[str]) -> int:
             is_stopping = True
             raise SignalException(f"signal {number}", signal.Signals(number))
 
-    replaced = {number: signal.signal(number, stop) for number in FORWARDED}
     try:
-        elastic_launch(config, sys.executable)("-m", "dopsd", *words)
+        with handling(stop):
+            elastic_launch(config, sys.executable)("-m", "dopsd", *words)
     except ChildFailedError as error:
         status = error.get_first_failure()[1].exitcode
         return status if status >= 0 else 128 - status
     except SignalException as error:
         return 128 + int(error.sigval)
-    finally:
-        for number, handler in replaced.items():
-            signal.signal(number, handler)
     return 0

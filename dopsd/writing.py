@@ -13,14 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
 from dopsd.errors import DopsdError
-from dopsd.interrupts import MEANT, SIGNALS, is_at_terminal
+from dopsd.interrupts import MEANT, handling, is_at_terminal
 from dopsd.patient_dvc import PARENT
 from dopsd.writer_lock import WriterLock, forget
 
@@ -40,7 +40,7 @@ class Writing:
         """Wait for the workspace, run DVC, wait for all that it started; DVC's exit status."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
-        with _handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
+        with handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
             forget()  # what cannot be read any more
             command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
             env = os.environ | {PARENT: str(os.getpid())}
@@ -80,17 +80,6 @@ class Writing:
         with suppress(ChildProcessError):
             while True:
                 os.wait()
-
-
-@contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    mine = [n for n in SIGNALS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]  # ignored: nohup
-    before = {number: signal.signal(number, handler) for number in mine}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def run(words: Sequence[str]) -> int:

@@ -85,8 +85,6 @@ def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
 class Loop:
     """State of a run between two updates: everything that a checkpoint must bring back."""
 
-    CHANGED_BY_A_COLLECT = ("counters", "waiting", "gathered", "empty_in_a_row", "spent")
-
     def __init__(self, params: Params, task: str, method: str, seed: int, accelerator: Accelerator) -> None:
         if accelerator.num_processes > params.train.prompts_per_collect:
             raise DopsdError(
@@ -159,8 +157,8 @@ class Loop:
 
     def _mark(self) -> None:
         """Remember the state to which a stop goes back; weights and moments change at the end of an update alone."""
-        state: dict[str, Any] = {name: getattr(self, name) for name in self.CHANGED_BY_A_COLLECT}
-        state |= {"waiting": list(self.waiting), "counters": dict(self.counters), "gathered": deepcopy(self.gathered)}
+        state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
+        state |= {"gathered": deepcopy(self.gathered), "empty_in_a_row": self.empty_in_a_row, "spent": self.spent}
         watched = list(self.watch.scores), list(self.watch.squares)
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
         self.marked = state, watched, torch.get_rng_state(), cuda

@@ -21,7 +21,7 @@ from chaos.attempt import (
 from chaos.disk import CLOCK, Disk, library
 from chaos.folders import copy, read_reference, state_of
 from chaos.outcomes import Facts
-from chaos.plan import DISK, Plan
+from chaos.plan import DISK, UPDATES, Plan
 
 MOST_RERUNS = 6
 HOOK = "hook.json"
@@ -208,7 +208,7 @@ class Trial:
     def _look_at_resume(self, ended: Ended) -> None:
         """A rerun continues from the newest checkpoint that was whole."""
         saved, self.saved = self.saved, 0
-        if not saved or "Running stage 'train" not in ended.said or "done" in self.facts.phase:
+        if saved in (0, UPDATES) or "Running stage 'train" not in ended.said or "done" in self.facts.phase:
             return
         found = re.search(r"continuing after update (\d+)", ended.said)
         if int(found[1] if found else 0) < saved:
