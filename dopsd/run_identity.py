@@ -10,6 +10,7 @@ import ast
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -96,7 +97,7 @@ def make_ready(params: Params, cell: Cell, answer: str, adopted: Path | None = N
         return _begin(params, cell, own, _furthest(known, own))
     best = _furthest(found, own)
     if best and answer == "stop":
-        raise DopsdError(_question(cell, best, code))
+        raise DopsdError(_question(params, cell, best, code))
     if not best and answer != "anew":
         _ask_about_older(params, cell, own)
     _begin(params, cell, own, None if answer == "anew" else best)
@@ -107,11 +108,15 @@ def _furthest(found: list[Resumable], own: Path) -> Resumable | None:
 
 
 def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
-    """What the cell's folder holds, and folders of other lengths of the run that hold more and have the same history."""
+    """What the cell's folder holds, and folders of other lengths of the run that hold more and have the same history.
+
+    A cell that has learnt nothing yet is also looked for under the names that other releases gave to its settings.
+    """
     settings, (_, ends), record = params.of(cell.method).train, settings_of(params, *cell.parts), record_of(own)
     mine = resumable(own, ends, settings, is_whole=False)
     found = [mine] if mine.update else []
-    for folder in sorted(own.parent.glob(f"{own.name.rpartition('-')[0]}-*")):
+    named = set(own.parent.glob(f"{own.name.rpartition('-')[0]}-*"))
+    for folder in sorted(named if mine.update else {*named, *_of_other_releases(params, cell)}):
         other = record_of(folder)
         is_further = max(map(update_of, steps_of(folder)), default=0) > mine.update
         if folder == own or not other or not is_further or (mine.update and other["history"] != record.get("history")):
@@ -121,11 +126,55 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
     return found
 
 
-def _question(cell: Cell, best: Resumable, code: dict[str, str]) -> str:
-    before = record_of(best.folder).get("code", {})
+def _of_other_releases(params: Params, cell: Cell) -> Iterator[Path]:
+    """Folders of this cell with the same data and base, whose settings differ only in keys that one of the two lacks.
+
+    What they lack must have its default now: another value is another run.
+    """
+    settings, inputs = settings_of(params, *cell.parts)[0], _inputs(params, cell)
+    for file in WORK.glob(f"train-*/{RECORD}"):
+        record = record_of(file.parent)
+        if not record or str(cell) not in record["cells"] or sorted(record["inputs"].values()) != sorted(inputs.values()):
+            continue
+        differing = [*_differing(record["settings"], settings)]
+        if differing and all(who == "before" or (who == "now" and _is_default(params, cell, key)) for key, who in differing):
+            yield file.parent
+
+
+def _differing(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Keys whose values differ, and which of the two settings has them: before, now or both."""
+    for key in sorted(before.keys() | now.keys()):
+        if key not in before or key not in now:
+            yield prefix + key, "now" if key in now else "before"
+        elif isinstance(before[key], dict) and isinstance(now[key], dict):
+            yield from _differing(before[key], now[key], f"{prefix}{key}.")
+        elif before[key] != now[key]:
+            yield prefix + key, "both"
+
+
+def _is_default(params: Params, cell: Cell, key: str) -> bool:
+    """Whether a key of settings_of has the value that it has where params.yaml does not name it."""
+    params = params.of(cell.method)
+    at: Any = vars(params) | vars(params.method)
+    *sections, name = key.split(".")
+    for section in sections:
+        at = at[section] if isinstance(at, dict) else getattr(at, section)
+    fields = getattr(type(at), "model_fields", {})
+    return name in fields and getattr(at, name) == fields[name].get_default(call_default_factory=True)
+
+
+def _inputs(params: Params, cell: Cell) -> dict[str, str]:
+    return {path.as_posix(): sha256(path) for path in input_files(params, cell.task, cell.method)}
+
+
+def _question(params: Params, cell: Cell, best: Resumable, code: dict[str, str]) -> str:
+    record = record_of(best.folder)
+    before, settings = record.get("code", {}), settings_of(params, *cell.parts)[0]
     names = sorted(name for name in before | code if before.get(name) != code.get(name))
     what = names[0] + (f" and {len(names) - 1} more changed" if names[1:] else " changed")
     what = what if before else f"no {RECORD} says which"
+    unknown = [key for key, _ in _differing(record.get("settings", settings), settings)]
+    what += f"; settings that one of the two does not have: {', '.join(unknown)}" if unknown else ""
     return (
         f"train: {best.folder} stands at update {best.update}, learnt by other code ({what}); "
         f"`dopsd train {' '.join(cell.words)} --continue` goes on from there with this code, --anew starts at zero; where DVC, "
@@ -190,8 +239,14 @@ def _begin(params: Params, cell: Cell, own: Path, best: Resumable | None) -> Non
     if not history or history[-1]["code"] != digest(code):
         history = [*history, {"update": best.update if best else 0, "code": digest(code), "version": _version()}]
     cells = sorted({str(cell), *(record.get("cells", []) if not best or best.folder == own else [])})
-    inputs = {path.as_posix(): sha256(path) for path in input_files(params, cell.task, cell.method)}
-    facts = {"settings": decisive, "ends": ends, "inputs": inputs, "code": code, "history": history, "cells": cells}
+    facts = {
+        "settings": decisive,
+        "ends": ends,
+        "inputs": _inputs(params, cell),
+        "code": code,
+        "history": history,
+        "cells": cells,
+    }
     facts |= {"adopted": record["adopted"]} if "adopted" in record else {}
     if facts != record_of(own):
         write_json(own / RECORD, facts)

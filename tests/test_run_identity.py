@@ -224,6 +224,28 @@ def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(proj
     assert train() == 0 and updates == [5, 6]  # asked once
 
 
+@pytest.mark.parametrize("is_newer", [True, False])
+def test_a_release_with_another_key_asks_before_a_run_begins_at_zero(project, other_code, updates, capsys, is_newer):
+    """A key of params.yaml that one release has and the other has not gives the same run another folder."""
+    record = json.loads((other_code / "run.json").read_text())
+    if is_newer:
+        del record["settings"]["train"]["weight_decay"]
+    else:
+        record["settings"]["d_opsd"]["old_key"] = 1
+    (other_code / "run.json").write_text(json.dumps(record))
+    other_code.rename(other_code.with_name("train-0123456789abcdef-01234567"))
+    capsys.readouterr()
+    assert train() == 2 and not updates
+    said = capsys.readouterr().err
+    key = "train.weight_decay" if is_newer else "d_opsd.old_key"
+    assert "train-0123456789abcdef-01234567 stands at update 4, learnt by other code" in said
+    assert f"settings that one of the two does not have: {key})" in said
+    write_params(train__updates=6)
+    assert train("--continue") == 0 and updates == [5, 6]
+    write_params(train__updates=6, train__weight_decay=0.5)  # another run
+    assert train() == 0 and updates == [5, 6, 1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("is_flag", [True, False])
 def test_anew_starts_at_zero_once_and_sets_aside_what_was_learnt(project, other_code, updates, monkeypatch, capsys, is_flag):
     if not is_flag:
