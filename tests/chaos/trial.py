@@ -86,11 +86,12 @@ class Trial:
             self.disk.fail(plan.details["class"], at, plan.kind)
             self.env = self.disk.env
         if plan.kind == "clock":
-            if not CLOCK.is_file():
-                self.facts.skipped = "no libfaketime"
+            preloaded = library(self.place)
+            if not CLOCK.is_file() or preloaded is None:
+                self.facts.skipped = "no libfaketime, or no C compiler"
                 return
             self._set_clock(plan.details["before"])
-            self.env = {"LD_PRELOAD": str(CLOCK), "FAKETIME_TIMESTAMP_FILE": str(self.state / "clock")}
+            self.env = {"LD_PRELOAD": f"{preloaded}:{CLOCK}", "FAKETIME_TIMESTAMP_FILE": str(self.state / "clock")}
             self.env |= {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
     def _set_clock(self, days: int) -> None:
