@@ -58,8 +58,11 @@ def launch(processes: int, words: Sequence[str]) -> int:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the process that failed has said why
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     os.environ[LAUNCHER] = str(os.getpid())
-    wished = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
-    newer = {name: value for name, value in wished.items() if name in LaunchConfig.__dataclass_fields__}
+    newer = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
+    if not newer.keys() <= LaunchConfig.__dataclass_fields__.keys():  # it would kill processes that are still saving
+        raise DopsdError(
+            "launch.processes: the launcher of this torch gives processes no time to save; install torch 2.13 or newer"
+        )
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -22,6 +22,7 @@ from types import FrameType
 from dopsd.errors import DopsdError
 from dopsd.interrupts import MEANT, handling, is_at_terminal
 from dopsd.patient_dvc import PARENT
+from dopsd.progress import say
 from dopsd.writer_lock import WriterLock, forget
 
 AGAIN = 5.0  # seconds between two times that DVC and its stage are asked to stop; training ignores repetitions
@@ -40,6 +41,7 @@ class Writing:
         """Wait for the workspace, run DVC, wait for all that it started; DVC's exit status."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
+        signal.signal(signal.SIGTSTP, self._go_on)
         with handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
             forget()  # what cannot be read any more
             command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
@@ -67,6 +69,10 @@ class Writing:
             self.stop()
         elif number == signal.SIGINT and time.monotonic() - self.stopped_at >= MEANT and is_at_terminal():
             self.stop(signal.SIGKILL)
+
+    def _go_on(self, *_: object) -> None:
+        """At Ctrl-Z: a writer that stands still would lose the workspace to another machine while its DVC goes on."""
+        say(f"{self.name}: is not suspended; Ctrl-C stops it, and the same command continues")
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """As Ctrl-C would: DVC waits for its stage, and begins no other."""

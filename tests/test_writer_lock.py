@@ -96,6 +96,16 @@ def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it
     assert "failed to reproduce 'one'" in writer.stdout.read() and not LOCK.exists()
 
 
+def test_a_writer_is_not_suspended_while_its_dvc_goes_on(pipeline):
+    writer = repro()
+    wait_for(events, writer)
+    writer.send_signal(signal.SIGTSTP)
+    said = iter(writer.stdout.readline, "")
+    assert any(line == "repro: is not suspended; Ctrl-C stops it, and the same command continues\n" for line in said)
+    Path("work/go_on").touch()
+    assert writer.wait() == 0
+
+
 def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     """A stage that has made its last forward publishes and ends well; DVC would go on with the others for hours."""
     deaf = STAGE.replace("signal.signal(number, save)", "signal.signal(number, signal.SIG_IGN)")
