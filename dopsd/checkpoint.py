@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -124,9 +125,12 @@ def finish_replacements(scratch: Path) -> None:
         shutil.rmtree(half)
 
 
-def prune(scratch: Path) -> None:
-    """Drop what only resuming needs from all but the newest folders."""
-    for folder in folders(scratch)[:-KEPT_RESUMABLE]:
+def prune(scratch: Path, update: int) -> None:
+    """Drop what only resuming needs from all but the newest folders up to this update.
+
+    Later ones are of a run that has gone back behind a damaged checkpoint: where that is made again, they can be continued.
+    """
+    for folder in [folder for folder in folders(scratch) if _update(folder) <= update][:-KEPT_RESUMABLE]:
         for path in [path for name in RESUMED for path in folder.glob(f"{name}*")]:
             path.unlink()
 
@@ -134,6 +138,10 @@ def prune(scratch: Path) -> None:
 def folders(scratch: Path) -> list[Path]:
     """Checkpoints by update, damaged ones too."""
     return sorted(scratch.glob("step-[0-9][0-9][0-9][0-9][0-9][0-9]"))
+
+
+def _update(folder: Path) -> int:
+    return int(folder.name[5:])
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -172,15 +180,19 @@ def checkpoints(scratch: Path) -> list[Checkpoint]:
         if why:
             say(f"checkpoint {folder}: {why}; it is not used")
         else:
-            found.append(Checkpoint(folder, int(folder.name[5:]), sha256(folder / ADAPTER)))
+            found.append(Checkpoint(folder, _update(folder), sha256(folder / ADAPTER)))
     return found
 
 
-def newest_resumable(scratch: Path) -> Checkpoint | None:
-    """The newest checkpoint that can be continued and has no damaged one before it, which would be missing at the end."""
+def newest_resumable(scratch: Path, every: int) -> Checkpoint | None:
+    """The newest checkpoint that can be continued and has no damaged one before it, which would be missing at the end.
+
+    every: train.checkpoint_every; what was saved at other updates is not missed.
+    """
     whole = checkpoints(scratch)
-    damaged = [int(folder.name[5:]) for folder in folders(scratch) if folder not in {c.path for c in whole}]
-    sound = [c for c in whole if not damaged or c.update < damaged[0]]
+    damaged = [_update(folder) for folder in folders(scratch) if folder not in {c.path for c in whole}]
+    missed = min((update for update in damaged if update % every == 0), default=math.inf)
+    sound = [c for c in whole if c.update < missed]
     resumable = [c for c in sound if (c.path / "trainer.safetensors").is_file()]
     return resumable[-1] if resumable else None
 

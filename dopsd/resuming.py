@@ -113,12 +113,13 @@ def watched_again(rows: list[dict[str, Any]], state: dict[str, Any], settings: T
     return found
 
 
-def is_finished(folder: Path, updates: int) -> bool:
+def is_finished(folder: Path, settings: Train) -> bool:
     """Whether it has all updates, and no optimizer any more to load for that."""
     steps = steps_of(folder)
-    if not steps or update_of(steps[-1]) != updates or (steps[-1] / "trainer.safetensors").is_file():
+    if not steps or update_of(steps[-1]) != settings.updates or (steps[-1] / "trainer.safetensors").is_file():
         return False
-    return all(checkpoint.fault(step) is None for step in steps)
+    kept = [step for step in steps if update_of(step) % settings.checkpoint_every == 0 or step == steps[-1]]
+    return all(checkpoint.fault(step) is None for step in kept)
 
 
 def watch_of(settings: Train, scores: list[float], squares: list[float]) -> Watch:

@@ -122,7 +122,10 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
         if folder == own or not other or not is_further or (mine.update and other["history"] != record.get("history")):
             continue
         past = resumable(folder, other["ends"], settings, is_whole=str(cell) not in other["cells"])
-        found += [past] if past.update > mine.update and past.is_logged else []
+        if past.update > mine.update and past.is_logged:
+            found.append(past)
+        else:
+            say(f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates} updates can begin with")
     return found
 
 

@@ -22,7 +22,7 @@ from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import LOG, MEMORY, read_log, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.progress import fresh_folder, parse_object, say, write_json
-from dopsd.resuming import log_of, record_of
+from dopsd.resuming import log_of, record_of, update_of
 from dopsd.run_identity import codes
 from dopsd.types import Sums
 
@@ -90,7 +90,7 @@ class RunFolder:
             self.accelerator.wait_for_everyone()
             if self.is_main:
                 checkpoint.seal(half, half.with_suffix(""))
-                checkpoint.prune(self.scratch)
+                checkpoint.prune(self.scratch, loop.update)
             self.accelerator.wait_for_everyone()  # a process that ended earlier would have the others killed
         except OSError as error:
             shutil.rmtree(half, ignore_errors=True)
@@ -127,7 +127,7 @@ class RunFolder:
 
     def resume(self, loop: Any) -> None:
         """Bring the loop to the newest whole checkpoint, and the log with it."""
-        found = checkpoint.newest_resumable(self.scratch)
+        found = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
         if found:
             state = parse_object((found.path / "state.json").read_bytes(), found.path / "state.json")
             ranks = state.get("ranks")
@@ -153,6 +153,8 @@ class RunFolder:
                     f"train: {found.path}: cannot be continued ({why}); remove the folder to use an older one"
                 ) from error
             say(f"train: continuing after update {loop.update} from {found.path}")
+        elif checkpoint.folders(self.scratch) and self.is_main:
+            say(f"train: no checkpoint of {self.scratch} can be continued; starting at zero")
         if self.is_main:
             self._restore_log(loop.update, log_of(found.path) if found else None)
 
@@ -201,6 +203,10 @@ def _update_of(line: str) -> float:
 def publish_run(scratch: Path, out: Path, every: int) -> None:
     """Copy adapters and log to the stage's out, without timings or anything else that differs between two doors."""
     whole = checkpoint.checkpoints(scratch)
+    last, known = max((found.update for found in whole), default=0), {found.path for found in whole}
+    for folder in checkpoint.folders(scratch):
+        if folder not in known and (update_of(folder) % every == 0 or update_of(folder) > last):
+            raise DopsdError(f"train: {folder} was damaged after it was saved; the same command makes it again", TEMPORARY)
     with fresh_folder(out) as half:
         for found in whole:
             if found.update % every == 0 or found is whole[-1]:

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -93,3 +94,17 @@ def project(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def write_params(**changes: object) -> None:
     Path("params.yaml").write_text(yaml.safe_dump(small_params(**changes)))
+
+
+def stop_in(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
+    """SIGINT in an update, which is dropped."""
+    from dopsd.stages.train import Loop
+
+    step, left = Loop._step, [signal.SIGINT]
+
+    def interrupted(self: Any, batches: list) -> object:
+        if self.update + 1 == update and left:
+            os.kill(os.getpid(), left.pop())
+        return step(self, batches)
+
+    monkeypatch.setattr(Loop, "_step", interrupted)

@@ -92,5 +92,5 @@ def test_a_checkpoint_with_odd_digests_is_not_used(here: Path, capsys: pytest.Ca
     for name in ("step-000002", "step-abcdef"):
         Path(name).mkdir()
         (Path(name) / "digests.json").write_text(digests)
-    assert checkpoint.checkpoints(Path()) == [] and checkpoint.newest_resumable(Path()) is None
+    assert checkpoint.checkpoints(Path()) == [] and checkpoint.newest_resumable(Path(), 1) is None
     assert said in capsys.readouterr().err

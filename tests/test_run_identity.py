@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, write_params
+from conftest import ROOT, stop_in, write_params
 
 from dopsd.cli import main
 from dopsd.config import Methods
@@ -81,7 +79,7 @@ def test_more_updates_continue_and_fewer_take_what_there_is(undisturbed, updates
         updates.clear()
 
 
-def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer_run(undisturbed, updates):
+def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer_run(undisturbed, updates, capsys):
     six, three = undisturbed(train__updates=6), undisturbed(train__updates=3)
     write_params(train__updates=6)
     assert train() == 0
@@ -89,6 +87,7 @@ def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer
     write_params(train__updates=3)
     assert train() == 0
     assert (result(), updates) == (three, [1, 2, 3])  # step 2 had lost its optimizer
+    assert "has learnt more, but kept no checkpoint that 3 updates can begin with" in capsys.readouterr().err
     updates.clear()
     write_params(train__updates=6)
     assert train() == 0
@@ -109,18 +108,6 @@ def test_what_changes_memory_alone_continues_and_takes_effect(project, monkeypat
     monkeypatch.setattr(Loop, "_step", lambda self, batches: seen.append(self.micro_batches.size) or step(self, batches))
     assert train() == 0
     assert updates == [2, 3, 4] and set(seen) == {changes.get("train__micro_batch_states", 64)}
-
-
-def stop_in(monkeypatch, update: int) -> None:
-    """SIGINT in an update, which is dropped."""
-    step, left = Loop._step, [signal.SIGINT]
-
-    def interrupted(self: Loop, batches: list) -> object:
-        if self.update + 1 == update and left:
-            os.kill(os.getpid(), left.pop())
-        return step(self, batches)
-
-    monkeypatch.setattr(Loop, "_step", interrupted)
 
 
 def test_checkpoints_more_often_or_more_seldom_continue(undisturbed, updates, capsys):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_params
+from conftest import stop_in, write_params
 
 from dopsd import checkpoint
 from dopsd.checkpoint import ADAPTER
@@ -18,6 +18,7 @@ from dopsd.config import Methods
 from dopsd.layout import read_log, read_table, scratch_folder
 from dopsd.params import load_params
 from dopsd.provenance import sha256
+from dopsd.runfolder import RunFolder
 from dopsd.stages.train import Loop
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
@@ -164,6 +165,38 @@ def test_a_damaged_older_checkpoint_is_made_again_rather_than_missing(project, c
     (scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
     assert train() == 0
     assert adapter_digests() == whole and len(whole) == 4
+
+
+@pytest.mark.parametrize(("damaged", "kept"), [([2], 8), ([6, 8], 5)])
+def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(project, monkeypatch, capsys, damaged, kept):
+    write_params(train__updates=8)
+    assert train() == 0
+    whole = adapter_digests()
+    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    for update in damaged:
+        (scratch / f"step-00000{update}" / ADAPTER).write_bytes(b"gone")
+    with monkeypatch.context() as patch:
+        stop_in(patch, 6)
+        assert train() == 130
+    assert f"no checkpoint of {scratch} can be continued; starting at zero" in capsys.readouterr().err
+    assert checkpoint.newest_resumable(scratch, 2).update == kept
+    assert train() == 0 and adapter_digests() == whole
+
+
+def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(project, monkeypatch, capsys):
+    save = RunFolder.save
+
+    def saved(self, loop):
+        save(self, loop)
+        if loop.update == 4:
+            (self.scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save", saved)
+        assert train() == 75
+    assert "step-000002 was damaged after it was saved; the same command makes it again" in capsys.readouterr().err
+    assert not OUT.exists()
+    assert train() == 0 and len(adapter_digests()) == 2
 
 
 def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(project, monkeypatch, capsys):

@@ -48,7 +48,7 @@ def run(
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(scratch, accelerator))
         by_first(accelerator, lambda: make_ready(params, cell, other_code, adopted))
-        if not is_finished(scratch, params.train.updates):
+        if not is_finished(scratch, params.train):
             loop = Loop(params, task_name, method_name, seed, accelerator)
             folder.resume(loop)
             if len(updates := set(loop.policy.peers.everyone([loop.update]))) > 1:
