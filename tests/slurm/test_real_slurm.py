@@ -214,8 +214,15 @@ def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_b
     before = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True).stdout
     job = cluster.submit(folder, "--array=0-2", "infra/slurm/train-array.sbatch", "sudoku", "d_opsd")
     elements = [f"{job}_{seed}" for seed in (0, 1, 2)]
+    until("an element is in training", lambda: updates(folder / "work" / "array" / CELL) >= HIT_AFTER)
+    with (folder / "README.md").open("a") as text:  # a requeued element goes on with what it began with
+        text.write("A line for the next run.\n")
+    cluster.ask("scontrol", "requeue", elements[0])
+    cluster.wait(elements[0], "PENDING")
+    cluster.release(elements[0])
     for element in elements:
         assert cluster.wait(element, "COMPLETED", "FAILED") == "COMPLETED", log_of(folder, element)
+    assert "it continues with what it began with" in log_of(folder, elements[0])
     assert not (folder / "runs").exists() and len(list(folder.glob("work/array/*/work/finished"))) == 3
     cluster.ask("python", "infra/slurm/collect.py", cwd=folder, env={"PYTHONPATH": str(folder)})
     cells = [
@@ -226,5 +233,5 @@ def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_b
     assert [count["updates"] for count in counts] == [UPDATES] * 3 and len({c["fingerprint"] for c in counts}) == 3
     assert not list(folder.glob("work/array/*"))
     after = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True).stdout
-    assert set(after.splitlines()) - set(before.splitlines()) <= {" M dvc.lock"}
-    table.append(f"| array over 3 seeds, collected | 3 x 1 | | | COMPLETED | {time.monotonic() - started:.0f} |")
+    assert set(after.splitlines()) - set(before.splitlines()) <= {" M dvc.lock", " M README.md"}
+    table.append(f"| array over 3 seeds, one requeued, collected | 3 x 1 | | | COMPLETED | {time.monotonic() - started:.0f} |")
