@@ -16,6 +16,7 @@ from dopsd.errors import TEMPORARY, DopsdError, readable
 from dopsd.launch import accept_signals, end_with_parent, is_started, launch
 from dopsd.params import load_params, missing_files
 from dopsd.progress import outlive_readers, say
+from dopsd.unchanged import unchanged
 
 MISTAKES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 SMALLER = (
@@ -123,6 +124,15 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             split = vars(arguments).get("split") or usual
             load_task(arguments.task, params.data).load(split)  # what is missing is said once, before any process starts
             return launch(params.launch.processes, words)
+    if arguments.command in STAGES:
+        with unchanged(arguments.params, params):
+            _run_stage(arguments, params)
+    else:
+        _run_other(arguments, params)
+    return 0
+
+
+def _run_stage(arguments: argparse.Namespace, params: Params) -> None:
     if arguments.command == "evaluate" and (arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)):
         _measure(arguments, params)
     elif arguments.command == "evaluate" and arguments.update:
@@ -135,10 +145,13 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
         answer = answer_of(arguments.other_code)
         run(params, arguments.task, arguments.method, arguments.seed, answer, arguments.adopt)
-    elif arguments.command in STAGES:
+    else:
         stage: Callable[..., object] = import_module(f"dopsd.stages.{arguments.command}").run
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
-    elif arguments.command == "check":
+
+
+def _run_other(arguments: argparse.Namespace, params: Params) -> None:
+    if arguments.command == "check":
         _check(arguments.params, params)
     elif arguments.command == "baselines":
         from dopsd.baselines import import_published
@@ -167,7 +180,6 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     else:
         module = {"summary": "dopsd.show", "publish": "dopsd.publish", "clean": "dopsd.cleaning"}[arguments.command]
         vars(import_module(module))[{"publish": "run"}.get(arguments.command, arguments.command)](params)
-    return 0
 
 
 def _explained(error: OSError) -> str:
@@ -188,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"argument {empty[0][:-3]}: expected a value")
     arguments = parser.parse_args(words)
     arguments.command = arguments.command.replace("-", "_")
-    if arguments.command in STAGES:
+    if arguments.command in (*STAGES, *DVC):
         end_with_parent()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.command not in ONLINE:

@@ -14,6 +14,7 @@ from dopsd.errors import DopsdError
 from dopsd.interrupts import handling
 
 LAUNCHER = "DOPSD_LAUNCHER"  # in the environment of the processes that were launched here
+GUARD = "DOPSD_GUARD"  # in the environment of what a flow runs
 DVC_STAGE = "DVC_STAGE"  # in the environment of what DVC runs
 SAVING = 1800  # seconds
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
@@ -28,8 +29,8 @@ def check_gpus(processes: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Where a launcher or DVC is killed, the processes that it started get SIGTERM: they save, and do not hold their GPUs."""
-    if (LAUNCHER in os.environ or DVC_STAGE in os.environ) and sys.platform == "linux":
+    """Where a launcher, DVC or a flow's guard is killed, what it started gets SIGTERM: it saves, and does not hold its GPUs."""
+    if {LAUNCHER, DVC_STAGE, GUARD} & os.environ.keys() and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 

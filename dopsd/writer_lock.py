@@ -93,10 +93,10 @@ def _create(path: Path, text: str) -> bool:
 class WriterLock:
     """Hold the workspace while this context lasts; `lost` is called where another writer has taken it over."""
 
-    def __init__(self, command: str, lost: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, command: str, lost: Callable[[], None] = lambda: None, tell: Callable[[str], None] = say) -> None:
         interval = float(os.environ.get(INTERVAL, "6"))
         job = os.environ.get("SLURM_JOB_ID")
-        self.command, self.lost = command, lost
+        self.command, self.lost, self.tell = command, lost, tell
         self.me = Writer(uuid.uuid4().hex, socket.gethostname(), job, os.getpid(), _machine(), interval)
         self._ended = threading.Event()
 
@@ -145,10 +145,12 @@ class WriterLock:
                 continue
             if holder is None and announced is None and silent > interval:
                 announced = ""
-                say(f"{self.command}: {LOCK}: names nobody; taking it over if that stays so for {MISSED * interval:.0f} s")
+                self.tell(
+                    f"{self.command}: {LOCK}: names nobody; taking it over if that stays so for {MISSED * interval:.0f} s"
+                )
             if holder and holder.token != announced:
                 announced = holder.token
-                say(f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until that ends")
+                self.tell(f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until that ends")
             time.sleep(min(1.0, interval / 2))
 
     def _take_over(self, stale: tuple[Writer | None, int]) -> None:
@@ -159,7 +161,7 @@ class WriterLock:
             if _read(aside) != stale:
                 _create(LOCK, aside.read_text())
             elif stale[0]:
-                say(f"{self.command}: {LOCK}: {stale[0]} has ended without removing it; taking over")
+                self.tell(f"{self.command}: {LOCK}: {stale[0]} has ended without removing it; taking over")
                 forget(stale[0].dvc)
             aside.unlink()
 
@@ -174,7 +176,7 @@ class WriterLock:
             except OSError:  # of a network file system: a beat is missed
                 continue
             if not is_mine:
-                say(f"{self.command}: {LOCK}: another writer has taken this workspace over; stopping")
+                self.tell(f"{self.command}: {LOCK}: another writer has taken this workspace over; stopping")
                 self.lost()
                 return
             with suppress(OSError):

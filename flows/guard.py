@@ -33,7 +33,8 @@ def main(words: list[str]) -> int:
     LOCK.parent.mkdir(exist_ok=True)
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        group = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        env = os.environ | {"DOPSD_GUARD": str(os.getpid())}  # should this process be killed, the command stops by itself
+        group = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, env=env)
         while group.poll() is None:
             if is_closed():
                 stop(group.pid)

@@ -19,6 +19,7 @@ from prefect.states import Completed
 
 from dopsd.errors import DopsdError
 from dopsd.layout import EVALUATED, PUBLISHED, Cell
+from dopsd.writer_lock import WriterLock
 from flows import settings
 from flows.artifacts import SILENT, ProgressBar, show_checkpoints, show_result
 from flows.running import DOPSD, DVC, CommandFailed, Log, Watch, run
@@ -46,7 +47,8 @@ def write_settings(asked: Asked) -> dict[str, Any]:
     """params.yaml for this run; refused, with the key that is wrong, before anything else is done."""
     log = get_run_logger()
     try:
-        changed = settings.write(asked)
+        with WriterLock("settings", tell=log.warning):  # DVC's stage would take these settings for its own
+            changed = settings.write(asked)
     except DopsdError as error:
         lines = [line.removeprefix("--set: ") for line in str(error).splitlines()]
         raise DopsdError("refused, nothing was started: " + "; ".join(lines)) from None

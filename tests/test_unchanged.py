@@ -1,0 +1,97 @@
+"""Settings and code that change while DVC runs a stage: its result is not recorded as theirs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, write_params
+
+from dopsd.errors import DopsdError
+from dopsd.launch import DVC_STAGE
+from dopsd.params import load_params
+from dopsd.unchanged import unchanged
+
+PIPELINE = """
+stages:
+  train:
+    matrix: {task: [sudoku]}
+    cmd: "%s train.py --task ${item.task}"
+    deps: [dopsd/sampling.py, "dopsd/tasks/${item.task}.py"]
+    params: [train, "method.${item.task}"]
+    outs: [runs]
+"""
+TRAIN = """
+import pathlib, sys
+from dopsd.cli import main
+from dopsd.stages.train import Loop
+
+step = Loop._step
+def edited(self, batches):
+    if self.update == 2:
+        text = pathlib.Path("params.yaml").read_text()
+        pathlib.Path("params.yaml").write_text(text.replace("updates: 4", "updates: 6"))
+    return step(self, batches)
+Loop._step = edited
+sys.exit(main(["train", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(DVC_STAGE, "train@sudoku")
+    write_params()
+    Path("dvc.yaml").write_text(PIPELINE)
+    Path("dopsd/tasks").mkdir(parents=True)
+    for name in ("sampling", "tasks/sudoku", "show"):
+        Path(f"dopsd/{name}.py").touch()
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda: write_params(train__updates=7), "params.yaml (train)"),
+        (lambda: write_params(evaluate__bootstrap=700), ""),
+        (lambda: Path("dopsd/sampling.py").write_text("1"), "dopsd/sampling.py"),
+        (lambda: Path("dopsd/tasks/sudoku.py").write_text("1"), "dopsd/tasks/sudoku.py"),
+        (lambda: Path("dopsd/show.py").write_text("1"), ""),
+    ],
+)
+def test_only_what_the_stage_declares_counts(stage, edit, named):
+    if not named:
+        with unchanged(Path("params.yaml"), load_params()):
+            edit()
+        return
+    with pytest.raises(DopsdError) as error, unchanged(Path("params.yaml"), load_params()):
+        edit()
+    assert str(error.value).startswith(f"train: {named} changed while it ran") and error.value.exit_code == 2
+
+
+def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_training(project):
+    write_params(train__updates=4)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q", "--force"], check=True)
+    Path("train.py").write_text(TRAIN)
+    Path("dvc.yaml").write_text(PIPELINE.replace("method.${item.task}", "matrix") % sys.executable)
+    Path("dopsd").symlink_to(ROOT / "dopsd")
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def repro() -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "dvc", "repro"],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        ).stdout
+
+    said = repro()
+    assert "params.yaml (train) changed while it ran" in said and "exited with 2" in said
+    assert not Path("dvc.lock").exists()
+    said = repro()
+    assert "train: continuing after update 4" in said or "begins with update 4" in said
+    assert (Path("runs/sudoku/d_opsd/0/train/step-000006")).is_dir() and Path("dvc.lock").is_file()
