@@ -116,7 +116,7 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
     mine = resumable(own, ends, settings, is_whole=False)
     found = [mine] if mine.update else []
     named = set(own.parent.glob(f"{own.name.rpartition('-')[0]}-*"))
-    for folder in sorted(named if mine.update else {*named, *_of_other_releases(params, cell)}):
+    for folder in sorted(named if mine.update else {*named, *of_other_releases(params, cell)}):
         other = record_of(folder)
         is_further = max(map(update_of, steps_of(folder)), default=0) > mine.update
         if folder == own or not other or not is_further or (mine.update and other["history"] != record.get("history")):
@@ -126,7 +126,7 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
     return found
 
 
-def _of_other_releases(params: Params, cell: Cell) -> Iterator[Path]:
+def of_other_releases(params: Params, cell: Cell) -> Iterator[Path]:
     """Folders of this cell with the same data and base, whose settings differ only in keys that one of the two lacks.
 
     What they lack must have its default now: another value is another run.

@@ -337,6 +337,16 @@ def test_clean_keeps_other_lengths_of_the_run(project):
     assert main(["clean"]) == 0 and not short.exists()
 
 
+def test_clean_keeps_a_run_that_only_lacks_a_newer_key_until_it_has_continued(project, other_code):
+    record = json.loads((other_code / "run.json").read_text())
+    del record["settings"]["train"]["weight_decay"]
+    (other_code / "run.json").write_text(json.dumps(record))
+    old = other_code.rename(other_code.with_name("train-0123456789abcdef-01234567"))
+    assert main(["clean"]) == 0 and old.is_dir()
+    assert train("--continue") == 0
+    assert main(["clean"]) == 0 and not old.exists() and scratch().is_dir()
+
+
 def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
     """A window of one collect and no patience: the first that is worse than one before it is a collapse."""
     usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1}
