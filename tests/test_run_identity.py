@@ -347,6 +347,30 @@ def test_clean_keeps_a_run_that_only_lacks_a_newer_key_until_it_has_continued(pr
     assert main(["clean"]) == 0 and not old.exists() and scratch().is_dir()
 
 
+@pytest.mark.parametrize("damaged", [b"\xff", b'{"updatf": 2}\n', b'{"update": "2"}\n', b"2\n", b'{"update": 2}\n'])
+def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(undisturbed, updates, damaged):
+    whole = undisturbed()
+    assert train() == 0
+    for step in scratch().glob("step-*"):
+        shutil.rmtree(step)
+    log = scratch() / "log.jsonl"
+    first, *rest = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(first + damaged + b"".join(rest))
+    updates.clear()
+    assert train() == 0
+    assert (result(), updates) == (whole, [1, 2, 3, 4])
+
+
+def test_a_damaged_log_ends_at_the_damage(tmp_path):
+    from dopsd.resuming import _rows
+
+    row = b'{"count/collects": 1, "count/empty_collects": 0, "update": 1}\n'
+    log = tmp_path / "log.jsonl"
+    for damaged in (b"\xff\n", b'{"update": 2}\n', b"[2]\n", row.replace(b"1", b'"1"'), row.replace(b"date", b"dat\xe5")):
+        log.write_bytes(row + damaged + row)
+        assert _rows(log) == [json.loads(row)]
+
+
 def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
     """A window of one collect and no patience: the first that is worse than one before it is a collapse."""
     usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1}
