@@ -21,7 +21,7 @@ from dopsd.errors import DopsdError
 from dopsd.layout import Cell, input_files, scratch_folder, settings_of
 from dopsd.progress import WORK, say, write_json
 from dopsd.provenance import sha256, sources
-from dopsd.resuming import RECORD, Resumable, bring, empty, record_of, resumable, steps_of, update_of
+from dopsd.resuming import RECORD, Resumable, bring, empty, object_of, record_of, resumable, steps_of, update_of
 
 ANSWERS = ("stop", "continue", "anew")
 OTHER_CODE = "DOPSD_OTHER_CODE"  # one of them, where a command's words cannot be changed
@@ -68,8 +68,7 @@ def first_code(params: Params, cell: Cell) -> str:
     history = record_of(scratch_folder(params, *cell.parts)).get("history")
     if history:
         return history[0]["code"]
-    ended = cell.folder / "train.json"
-    made = json.loads(ended.read_text()) if ended.is_file() else {}
+    made = object_of(cell.folder / "train.json")
     return made["first_code"] if is_current(params, cell, made) else digest(code_of(cell.task, cell.method))
 
 

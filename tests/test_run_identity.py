@@ -371,6 +371,25 @@ def test_a_damaged_log_ends_at_the_damage(tmp_path):
         assert _rows(log) == [json.loads(row)]
 
 
+@pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
+def test_a_damaged_record_of_another_cell_is_passed_over(project, capsys, damaged):
+    for name in ("rft/0", "d_opsd/1"):
+        record = Path("runs/sudoku") / name / "train.json"
+        record.parent.mkdir(parents=True)
+        record.write_text(damaged)
+    assert train() == 0 and main(["clean"]) == 0
+
+
+@pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
+def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
+    from dopsd.layout import Cell
+    from dopsd.run_identity import code_of, digest, first_code
+
+    OUT.parent.mkdir(parents=True)
+    OUT.with_suffix(".json").write_text(damaged)
+    assert first_code(load_params(), Cell("sudoku", "d_opsd", 0)) == digest(code_of("sudoku", "d_opsd"))
+
+
 def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
     """A window of one collect and no patience: the first that is worse than one before it is a collapse."""
     usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1}
