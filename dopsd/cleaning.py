@@ -10,8 +10,8 @@ from dopsd.config import Params
 from dopsd.layout import Cell, scratch_folder
 from dopsd.older import older_folders
 from dopsd.progress import WORK, say
-from dopsd.resuming import record_of
-from dopsd.run_identity import ASIDE
+from dopsd.resuming import record_of, steps_of
+from dopsd.run_identity import ASIDE, of_other_releases
 
 
 def _is_in_use(folder: Path) -> bool:
@@ -29,7 +29,7 @@ def _is_in_use(folder: Path) -> bool:
 def clean(params: Params) -> None:
     """Remove training folders that no cell of params.yaml's matrix and no variant would continue, and what was set aside.
 
-    Folders of other lengths of a run stay, and those of an older release that may be a cell's which has not begun.
+    Folders of other lengths of a run stay, and those of other releases that may be a cell's which has learnt nothing yet.
     """
     m, a = params.matrix, params.ablate
     cells = [Cell(t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
@@ -38,6 +38,7 @@ def clean(params: Params) -> None:
     current = {cell: scratch_folder(params, *cell.parts) for cell in cells}
     kept = {folder for own in current.values() for folder in WORK.glob(f"{own.name.rpartition('-')[0]}-*")}
     kept |= {folder for cell, own in current.items() if not record_of(own) for folder in older_folders(params, cell)}
+    kept |= {folder for cell, own in current.items() if not steps_of(own) for folder in of_other_releases(params, cell)}
     gone = [folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept]
     busy = [folder for folder in gone if _is_in_use(folder)]
     for folder in gone:

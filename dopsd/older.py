@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from dopsd.layout import RUNS, Cell
 from dopsd.models.loading import read_config
 from dopsd.models.lora import lora_of
 from dopsd.progress import WORK
-from dopsd.resuming import record_of
+from dopsd.resuming import object_of, record_of
 
 NAME = re.compile("train-[0-9a-f]{16}")
 
@@ -21,7 +20,7 @@ NAME = re.compile("train-[0-9a-f]{16}")
 def older_folders(params: Params, cell: Cell) -> dict[Path, int]:
     """Those that may be this cell's, by their adapters, and the last update of each."""
     adopted = {record_of(path).get("adopted") for path in WORK.glob("train-*")}
-    taken = {json.loads(path.read_text())["fingerprint"]: path.parent for path in RUNS.glob("*/*/*/train.json")}
+    taken = {object_of(path).get("fingerprint"): path.parent for path in RUNS.glob("*/*/*/train.json")}
     folders = [path for path in sorted(WORK.glob("train-*")) if NAME.fullmatch(path.name) and path.name not in adopted]
     mine = [path for path in folders if taken.get(path.name, cell.folder) == cell.folder]
     last = {path: step for path in mine if (step := _last(path)) and misfit(params, cell, step) is None}

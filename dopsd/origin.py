@@ -49,7 +49,7 @@ def note(params: Params, task: str, folder: Path) -> None:
 
 def mismatch(params: Params, task: str) -> str | None:
     """Why base/ is not what these settings and data make, and both ways out; None where it is, or there is none."""
-    if not any(BASE.glob("*.safetensors")):
+    if not any(BASE.glob("*.safetensors")) and not (BASE / ORIGIN).exists():
         return None
     why = _difference(params, task)
     if why is None:

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -21,16 +22,29 @@ WATCHING = ("collapse_window", "collapse_drop", "collapse_errors")
 
 
 RECORD = "run.json"
+COUNTS = ("count/collects", "count/empty_collects")  # of every row of a log
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}
 
 
 def record_of(folder: Path) -> dict[str, Any]:
     """The folder's run.json; nothing, where that is missing or damaged."""
+    found = object_of(folder / RECORD)
+    return found if found.keys() >= KEYS else {}
+
+
+def object_of(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; nothing, where that is missing or damaged."""
+    with suppress(OSError):
+        return _object(path.read_bytes())
+    return {}
+
+
+def _object(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads((folder / RECORD).read_text())
-    except (OSError, ValueError):
+        found = json.loads(content)
+    except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) and found.keys() >= KEYS else {}
+    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -87,12 +101,13 @@ def _state(step: Path) -> dict[str, Any]:
 
 
 def _rows(log: Path) -> list[dict[str, Any]]:
-    """Whole lines: another process may be writing the last one."""
-    lines = log.read_text().splitlines(keepends=True) if log.is_file() else []
-    try:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-    except ValueError:
-        return []
+    """Whole lines up to the first damaged one: another process may be writing the last one."""
+    lines = log.read_bytes().split(b"\n")[:-1] if log.is_file() else []
+    return list(takewhile(_is_row, map(_object, lines)))
+
+
+def _is_row(row: dict[str, Any]) -> bool:
+    return type(row.get("update")) is int and all(isinstance(row.get(name), int | float) for name in COUNTS)
 
 
 def watched_again(rows: list[dict[str, Any]], state: dict[str, Any], settings: Train) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from dopsd.errors import DopsdError
 from dopsd.layout import Cell, input_files, scratch_folder, settings_of
 from dopsd.progress import WORK, say, write_json
 from dopsd.provenance import sha256, sources
-from dopsd.resuming import RECORD, Resumable, bring, empty, record_of, resumable, steps_of, update_of
+from dopsd.resuming import RECORD, Resumable, bring, empty, object_of, record_of, resumable, steps_of, update_of
 
 ANSWERS = ("stop", "continue", "anew")
 OTHER_CODE = "DOPSD_OTHER_CODE"  # one of them, where a command's words cannot be changed
@@ -68,8 +68,7 @@ def first_code(params: Params, cell: Cell) -> str:
     history = record_of(scratch_folder(params, *cell.parts)).get("history")
     if history:
         return history[0]["code"]
-    ended = cell.folder / "train.json"
-    made = json.loads(ended.read_text()) if ended.is_file() else {}
+    made = object_of(cell.folder / "train.json")
     return made["first_code"] if is_current(params, cell, made) else digest(code_of(cell.task, cell.method))
 
 
@@ -116,7 +115,7 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
     mine = resumable(own, ends, settings, is_whole=False)
     found = [mine] if mine.update else []
     named = set(own.parent.glob(f"{own.name.rpartition('-')[0]}-*"))
-    for folder in sorted(named if mine.update else {*named, *_of_other_releases(params, cell)}):
+    for folder in sorted(named if mine.update else {*named, *of_other_releases(params, cell)}):
         other = record_of(folder)
         is_further = max(map(update_of, steps_of(folder)), default=0) > mine.update
         if folder == own or not other or not is_further or (mine.update and other["history"] != record.get("history")):
@@ -129,7 +128,7 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
     return found
 
 
-def _of_other_releases(params: Params, cell: Cell) -> Iterator[Path]:
+def of_other_releases(params: Params, cell: Cell) -> Iterator[Path]:
     """Folders of this cell with the same data and base, whose settings differ only in keys that one of the two lacks.
 
     What they lack must have its default now: another value is another run.

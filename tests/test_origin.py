@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,16 @@ CHANGES = {
     "no record": (lambda: Path("base/pretrain.json").unlink(), "base/pretrain.json: missing or damaged"),
     "no JSON": (lambda: Path("base/pretrain.json").write_text('{"data": 1}'), "base/pretrain.json: missing or damaged"),
 }
+
+
+def test_weights_that_are_missing_are_not_made_again_unasked(project, capsys):
+    WEIGHTS.unlink()
+    for command in ("pretrain", "check"):
+        assert main([command]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("dopsd: pretrain: base/model.safetensors: not the file that pretraining wrote.")
+        assert "git checkout -- base" in line and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in line
+    assert not WEIGHTS.exists()
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -78,7 +89,7 @@ def test_a_forced_run_trains_though_the_base_matches(project, capsys, monkeypatc
 
 
 def test_without_a_base_nothing_is_lost_and_nothing_is_asked(project):
-    WEIGHTS.unlink()
+    shutil.rmtree("base")
     write_params(**FEW)
     assert main(["pretrain"]) == 0
     assert WEIGHTS.is_file()

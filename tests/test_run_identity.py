@@ -324,6 +324,59 @@ def test_clean_keeps_other_lengths_of_the_run(project):
     assert main(["clean"]) == 0 and not short.exists()
 
 
+def test_clean_keeps_a_run_that_only_lacks_a_newer_key_until_it_has_continued(project, other_code):
+    record = json.loads((other_code / "run.json").read_text())
+    del record["settings"]["train"]["weight_decay"]
+    (other_code / "run.json").write_text(json.dumps(record))
+    old = other_code.rename(other_code.with_name("train-0123456789abcdef-01234567"))
+    assert main(["clean"]) == 0 and old.is_dir()
+    assert train("--continue") == 0
+    assert main(["clean"]) == 0 and not old.exists() and scratch().is_dir()
+
+
+@pytest.mark.parametrize("damaged", [b"\xff", b'{"updatf": 2}\n', b'{"update": "2"}\n', b"2\n", b'{"update": 2}\n'])
+def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(undisturbed, updates, damaged):
+    whole = undisturbed()
+    assert train() == 0
+    for step in scratch().glob("step-*"):
+        shutil.rmtree(step)
+    log = scratch() / "log.jsonl"
+    first, *rest = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(first + damaged + b"".join(rest))
+    updates.clear()
+    assert train() == 0
+    assert (result(), updates) == (whole, [1, 2, 3, 4])
+
+
+def test_a_damaged_log_ends_at_the_damage(tmp_path):
+    from dopsd.resuming import _rows
+
+    row = b'{"count/collects": 1, "count/empty_collects": 0, "update": 1}\n'
+    log = tmp_path / "log.jsonl"
+    for damaged in (b"\xff\n", b'{"update": 2}\n', b"[2]\n", row.replace(b"1", b'"1"'), row.replace(b"date", b"dat\xe5")):
+        log.write_bytes(row + damaged + row)
+        assert _rows(log) == [json.loads(row)]
+
+
+@pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
+def test_a_damaged_record_of_another_cell_is_passed_over(project, capsys, damaged):
+    for name in ("rft/0", "d_opsd/1"):
+        record = Path("runs/sudoku") / name / "train.json"
+        record.parent.mkdir(parents=True)
+        record.write_text(damaged)
+    assert train() == 0 and main(["clean"]) == 0
+
+
+@pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
+def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
+    from dopsd.layout import Cell
+    from dopsd.run_identity import code_of, digest, first_code
+
+    OUT.parent.mkdir(parents=True)
+    OUT.with_suffix(".json").write_text(damaged)
+    assert first_code(load_params(), Cell("sudoku", "d_opsd", 0)) == digest(code_of("sudoku", "d_opsd"))
+
+
 def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
     """A window of one collect and no patience: the first that is worse than one before it is a collapse."""
     usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1}

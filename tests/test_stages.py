@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,27 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
         patch.setattr(pretrain.Trainer, "step", dying)
         main(["pretrain"])
     assert main(["pretrain"]) == 0
+    assert sha256(Path("base/model.safetensors")) == before
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(project, monkeypatch, capsys, is_cut):
+    from dopsd.provenance import sha256
+    from dopsd.stages import pretrain
+
+    before = sha256(Path("base/model.safetensors"))
+    monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
+    monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(pretrain.Trainer, "rate", lambda _, update: 0.1 if update < 6 else sys.exit(9))
+        main(["pretrain"])
+    (resume,) = Path("work").glob("pretrain-*/resume.safetensors")
+    content = bytearray(resume.read_bytes())
+    content[len(content) // 2] ^= 64
+    resume.write_bytes(content[: len(content) // 2 if is_cut else None])
+    capsys.readouterr()
+    assert main(["pretrain"]) == 0
+    assert f"pretrain: {resume}: damaged, or of an older release; it is not used" in capsys.readouterr().err
     assert sha256(Path("base/model.safetensors")) == before
 
 

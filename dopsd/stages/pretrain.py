@@ -6,6 +6,7 @@ rollouts (gen_length tokens, padded with end of text), as LLaDA's fine-tuning do
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shutil
 from pathlib import Path
@@ -161,15 +162,38 @@ class Trainer:
         for name, p in self.parameters.items():
             state |= {f"{kind}.{name}": value for kind, value in self.optimizer.state[p].items()}
         scratch.mkdir(parents=True, exist_ok=True)
-        save_tensors(state | {"update": torch.tensor(update)}, scratch / "resume.tmp")
+        state["update"] = torch.tensor(update)
+        save_tensors(state | {"digest": _digest(state)}, scratch / "resume.tmp")
         fsync_rename(scratch / "resume.tmp", scratch / "resume.safetensors")
 
     def resume(self, scratch: Path) -> int:
-        """Put the last resume point in place; 0 where there is none."""
-        if not (scratch / "resume.safetensors").is_file():
+        """Put the last resume point in place; 0 where there is none, or a damaged one."""
+        path = scratch / "resume.safetensors"
+        if not path.is_file():
             return 0
-        state = load_tensors(scratch / "resume.safetensors")
+        state = _read(path)
+        if not state:
+            say(f"pretrain: {path}: damaged, or of an older release; it is not used, and pretraining begins at zero")
+            return 0
         for name, p in self.parameters.items():
             p.data.copy_(state[f"model.{name}"])
             self.optimizer.state[p] = {kind: state[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
         return int(state["update"])
+
+
+def _digest(state: dict[str, Tensor]) -> Tensor:
+    """Of all names, shapes and numbers: safetensors files have none, and a file beside them is not renamed with them."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())
+    return torch.tensor([*found.digest()], dtype=torch.uint8)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """A resume point; nothing, where it is damaged."""
+    try:
+        state = load_tensors(path)
+    except DopsdError:
+        return {}
+    digest = state.pop("digest", torch.empty(0))
+    return state if digest.tolist() == _digest(state).tolist() else {}
