@@ -9,9 +9,10 @@ from pathlib import Path
 from dopsd.config import Params
 from dopsd.layout import Cell, scratch_folder
 from dopsd.older import older_folders
+from dopsd.other_releases import of_other_releases
 from dopsd.progress import WORK, say
 from dopsd.resuming import record_of, steps_of
-from dopsd.run_identity import ASIDE, of_other_releases
+from dopsd.run_identity import ASIDE
 
 
 def _is_in_use(folder: Path) -> bool:

@@ -10,7 +10,6 @@ import ast
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,9 +17,10 @@ from typing import Any
 
 from dopsd.config import Params, kind_of
 from dopsd.errors import DopsdError
-from dopsd.layout import Cell, input_files, scratch_folder, settings_of
+from dopsd.layout import Cell, scratch_folder, settings_of
+from dopsd.other_releases import differing, inputs_of, of_other_releases
 from dopsd.progress import WORK, say, write_json
-from dopsd.provenance import sha256, sources
+from dopsd.provenance import sources
 from dopsd.resuming import RECORD, Resumable, bring, empty, object_of, record_of, resumable, steps_of, update_of
 
 ANSWERS = ("stop", "continue", "anew")
@@ -128,54 +128,13 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
     return found
 
 
-def of_other_releases(params: Params, cell: Cell) -> Iterator[Path]:
-    """Folders of this cell with the same data and base, whose settings differ only in keys that one of the two lacks.
-
-    What they lack must have its default now: another value is another run.
-    """
-    settings, inputs = settings_of(params, *cell.parts)[0], _inputs(params, cell)
-    for file in WORK.glob(f"train-*/{RECORD}"):
-        record = record_of(file.parent)
-        if not record or str(cell) not in record["cells"] or sorted(record["inputs"].values()) != sorted(inputs.values()):
-            continue
-        differing = [*_differing(record["settings"], settings)]
-        if differing and all(who == "before" or (who == "now" and _is_default(params, cell, key)) for key, who in differing):
-            yield file.parent
-
-
-def _differing(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Keys whose values differ, and which of the two settings has them: before, now or both."""
-    for key in sorted(before.keys() | now.keys()):
-        if key not in before or key not in now:
-            yield prefix + key, "now" if key in now else "before"
-        elif isinstance(before[key], dict) and isinstance(now[key], dict):
-            yield from _differing(before[key], now[key], f"{prefix}{key}.")
-        elif before[key] != now[key]:
-            yield prefix + key, "both"
-
-
-def _is_default(params: Params, cell: Cell, key: str) -> bool:
-    """Whether a key of settings_of has the value that it has where params.yaml does not name it."""
-    params = params.of(cell.method)
-    at: Any = vars(params) | vars(params.method)
-    *sections, name = key.split(".")
-    for section in sections:
-        at = at[section] if isinstance(at, dict) else getattr(at, section)
-    fields = getattr(type(at), "model_fields", {})
-    return name in fields and getattr(at, name) == fields[name].get_default(call_default_factory=True)
-
-
-def _inputs(params: Params, cell: Cell) -> dict[str, str]:
-    return {path.as_posix(): sha256(path) for path in input_files(params, cell.task, cell.method)}
-
-
 def _question(params: Params, cell: Cell, best: Resumable, code: dict[str, str]) -> str:
     record = record_of(best.folder)
     before, settings = record.get("code", {}), settings_of(params, *cell.parts)[0]
     names = sorted(name for name in before | code if before.get(name) != code.get(name))
     what = names[0] + (f" and {len(names) - 1} more changed" if names[1:] else " changed")
     what = what if before else f"no {RECORD} says which"
-    unknown = [key for key, _ in _differing(record.get("settings", settings), settings)]
+    unknown = [key for key, _ in differing(record.get("settings", settings), settings)]
     what += f"; settings that one of the two does not have: {', '.join(unknown)}" if unknown else ""
     return (
         f"train: {best.folder} stands at update {best.update}, learnt by other code ({what}); "
@@ -244,7 +203,7 @@ def _begin(params: Params, cell: Cell, own: Path, best: Resumable | None) -> Non
     facts = {
         "settings": decisive,
         "ends": ends,
-        "inputs": _inputs(params, cell),
+        "inputs": inputs_of(params, cell),
         "code": code,
         "history": history,
         "cells": cells,

@@ -38,7 +38,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
     },
     {"layout", "masking", "solutions", "approximate", "sharing"},
     {"attempts", "resuming"},
-    {"older"},
+    {"older", "other_releases"},
     {"run_identity"},
     {"interrupts", "origin", "runfolder", "card", "ranks", "stepping", "accumulating"},
     {"writing"},
