@@ -100,6 +100,7 @@ def checkpoints(draw: Random, root: str) -> Call:
     from safetensors.torch import save
 
     from dopsd import checkpoint
+    from dopsd.config import Train
     from dopsd.provenance import sha256
     from dopsd.runfolder import RunFolder
 
@@ -138,7 +139,7 @@ def checkpoints(draw: Random, root: str) -> Call:
     accelerator = SimpleNamespace(is_main_process=True, num_processes=1, process_index=0)
     learner = SimpleNamespace(adapted=policy().adapted, device=torch.device("cpu"))
     loop = SimpleNamespace(policy=learner, parameters={}, optimizer=SimpleNamespace(state={}), update=0)
-    loop.watch, loop.micro_batches = SimpleNamespace(), SimpleNamespace()
+    loop.watch, loop.micro_batches, loop.settings = SimpleNamespace(), SimpleNamespace(), Train(checkpoint_every=2)
 
     def call() -> None:
         checkpoint.checkpoints(scratch)
