@@ -63,7 +63,7 @@ def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, 
     """Steps that MLflow has of the experiment's training run, how many points it has more than once, and its runs."""
     if not database.is_file():
         return [], 0, 0
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as base:
+    with closing(sqlite3.connect(database, timeout=30)) as base:  # to read, it may have to undo what a full disk cut off
         runs = base.execute(
             "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id where e.name = ?",
             (experiment,),
