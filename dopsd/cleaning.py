@@ -47,4 +47,4 @@ def clean(params: Params) -> None:
             say(f"clean: {folder}: a run is training in it; kept")
         else:
             shutil.rmtree(folder)
-    say(f"clean: removed {len(gone) - len(busy)} folders of other settings from {WORK}/, kept {len(kept)} of params.yaml's")
+    say(f"clean: removed {len(gone) - len(busy)} folders that no run of params.yaml continues from {WORK}/, kept {len(kept)}")

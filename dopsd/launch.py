@@ -8,10 +8,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from dopsd.errors import DopsdError
 from dopsd.interrupts import handling
+from dopsd.patient_dvc import OWN
+from dopsd.progress import say
 
 LAUNCHER = "DOPSD_LAUNCHER"  # in the environment of the processes that were launched here
 GUARD = "DOPSD_GUARD"  # in the environment of what a flow runs
@@ -30,8 +33,20 @@ def check_gpus(processes: int) -> None:
 
 def end_with_parent() -> None:
     """Where a launcher, DVC or a flow's guard is killed, what it started gets SIGTERM: it saves, and does not hold its GPUs."""
-    if {LAUNCHER, DVC_STAGE, GUARD} & os.environ.keys() and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if not {LAUNCHER, DVC_STAGE, GUARD} & os.environ.keys() or sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if DVC_STAGE in os.environ and OWN in os.environ and not _is_alive(os.environ[OWN]):  # killed before it could be asked
+        say("DVC was killed before this stage began; the same command continues")
+        sys.exit(128 + signal.SIGTERM)
+
+
+def _is_alive(process: str) -> bool:
+    """Whether a process of this number runs; one that has ended stays until its parent has asked for its status."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
 
 
 def accept_signals() -> None:

@@ -20,6 +20,7 @@ BASE = Path("base")
 ALLOWANCE = "DOPSD_ALLOW_RETRAIN"
 FORCE = "force"  # also a base that matches
 MINUTES = 3  # the default shape on two CPU cores
+DROPS = f"git checkout -- {BASE} params.yaml drops every other change too"
 
 
 class Origin(Section):
@@ -71,11 +72,11 @@ def _difference(params: Params, task: str) -> str | None:
     odd = [key for key in asked | made.settings if asked.get(key, "nothing") != made.settings.get(key, "nothing")]
     if odd:
         listed = ", ".join(f"{key} {made.settings.get(key, 'unset')} (params.yaml: {asked.get(key, 'unset')})" for key in odd)
-        return f"{BASE} was made with {listed}. Set that back, or run git checkout -- {BASE} params.yaml, to keep it"
+        return f"{BASE} was made with {listed}. To keep it, set that back ({DROPS})"
     problems = problems_of(task)
     if problems.is_file() and sha256(problems) != made.data:
-        restore = f"git checkout -- {BASE} params.yaml && dvc repro prepare"
-        return f"{BASE} was made from another {problems} (section data.{task} decides it). Run {restore} to keep it"
+        restore = f"set section data.{task} of params.yaml back and run dvc repro prepare"
+        return f"{BASE} was made from another {problems}. To keep it, {restore} ({DROPS})"
     return None
 
 

@@ -87,12 +87,14 @@ def make_ready(params: Params, cell: Cell, answer: str, adopted: Path | None = N
     if adopted and not steps_of(own):
         return _begin(params, cell, own, _adopted(params, cell, adopted))
     if adopted:
+        if not adopted.is_dir():
+            raise DopsdError(f"--adopt {adopted}: no such folder")
         say(f"train: --adopt {adopted}: {own} has begun already, and continues")
     found = _candidates(params, cell, own)
     known = [one for one in found if record_of(one.folder).get("code") == code]
     if known or record_of(own).get("code") == code:
         if known and answer == "anew":
-            say(f"train: this code began the run, so that it continues; remove {own} to start at zero")
+            say(f"train: --anew: this code has learnt the last of {own}, so that it continues; move that away to start at zero")
         return _begin(params, cell, own, _furthest(known, own))
     best = _furthest(found, own)
     if best and answer == "stop":

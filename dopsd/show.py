@@ -70,6 +70,8 @@ def _where(params: Params) -> str:
     uri = tracking_uri(params.tracking.uri)
     where = f"MLflow: {shown(uri)}" if not uri.startswith("sqlite") else "MLflow, while `make up` or `make mlflow` runs:"
     links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
+    if not links:
+        return f"{where} `dopsd publish` sends what is missing and prints links"
     return "\n".join([where, *(f"  {task} side by side: {link}" for task, link in links.items())])
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from conftest import ROOT
 
 from dopsd.writer_lock import LOCK, RWLOCK, WriterLock, forget
 
@@ -82,7 +83,7 @@ def test_a_second_writer_says_whom_it_waits_for_and_finds_the_work_done(pipeline
     assert "up to date" in second.stdout.read() and not LOCK.exists()
 
 
-@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])  # bash becomes the stage; dash starts it, and dies of SIGTERM
+@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])  # dash would stay between DVC and its stage, and die of SIGTERM
 def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it(pipeline, monkeypatch, shell):
     if not Path(shell).is_file():
         pytest.skip(f"no {shell}")
@@ -93,7 +94,16 @@ def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it
         process.send_signal(signal.SIGTERM)
     assert writer.wait() == 255
     assert events() == ["began", "saved", "ended"]  # and the second stage did not begin
-    assert "failed to reproduce 'one'" in writer.stdout.read() and not LOCK.exists()
+    assert "exited with 1" in writer.stdout.read() and not LOCK.exists()
+
+
+def test_a_stage_whose_dvc_is_killed_before_it_has_loaded_does_not_begin(project):
+    with subprocess.Popen(["true"]) as dvc:
+        pass
+    env = os.environ | {"DVC_STAGE": "train@sudoku-d_opsd-0", "DOPSD_DVC": str(dvc.pid), "PYTHONPATH": str(ROOT)}
+    stage = subprocess.run([sys.executable, "-m", "dopsd", "train"], env=env, capture_output=True, text=True, check=False)
+    assert stage.returncode == 143 and stage.stderr == "DVC was killed before this stage began; the same command continues\n"
+    assert not list(Path("work").glob("train-*"))
 
 
 def test_a_writer_is_not_suspended_while_its_dvc_goes_on(pipeline):
