@@ -22,9 +22,10 @@ from types import FrameType
 from dopsd.errors import DopsdError
 from dopsd.interrupts import MEANT, handling, is_at_terminal
 from dopsd.patient_dvc import PARENT
-from dopsd.progress import say
+from dopsd.progress import WORK, say
 from dopsd.writer_lock import WriterLock, forget
 
+LOCKFILE, KEPT = Path("dvc.lock"), WORK / "dvc.lock"
 AGAIN = 5.0  # seconds between two times that DVC and its stage are asked to stop; training ignores repetitions
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
 
@@ -44,6 +45,7 @@ class Writing:
         signal.signal(signal.SIGTSTP, self._go_on)
         with handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
             forget()  # what cannot be read any more
+            keep_lockfile(self.name)
             command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
             env = os.environ | {PARENT: str(os.getpid())}
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=env)
@@ -86,6 +88,39 @@ class Writing:
         with suppress(ChildProcessError):
             while True:
                 os.wait()
+
+
+def keep_lockfile(name: str) -> None:
+    """Put back a dvc.lock that a full disk or a kill cut off, which DVC refuses to read; else keep a copy of it."""
+    if not LOCKFILE.is_file():
+        return
+    content, kept = LOCKFILE.read_bytes(), KEPT.read_bytes() if KEPT.is_file() else None
+    if content == kept:
+        return
+    if _is_lockfile(content):
+        _replace(KEPT, content)
+    elif kept is not None:
+        _replace(LOCKFILE, kept)
+        say(f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run")
+
+
+def _is_lockfile(content: bytes) -> bool:
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+    from voluptuous import Invalid
+
+    try:
+        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(content))
+    except (YAMLError, Invalid, ValueError):
+        return False
+    return True
+
+
+def _replace(path: Path, content: bytes) -> None:
+    half = path.with_name(f"{path.name}.tmp")
+    half.write_bytes(content)
+    half.rename(path)
 
 
 def run(words: Sequence[str]) -> int:

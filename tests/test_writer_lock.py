@@ -138,6 +138,19 @@ def test_a_list_of_dvc_that_a_full_disk_cut_off_does_not_stop_the_next_run(pipel
     assert process.wait(300) == 0, process.stdout.read()
 
 
+@pytest.mark.parametrize("cut", [b"", b"schema:", b"schema: '2.0'\nstages:\n  one:\n    de"])
+def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
+    Path("work/go_on").touch()
+    for _ in range(2):  # the second one keeps what the first has written
+        assert repro("one").wait(300) == 0
+    whole = Path("dvc.lock").read_bytes()
+    Path("dvc.lock").write_bytes(cut)
+    process = repro("one")
+    assert process.wait(300) == 0, process.stdout.read()
+    assert "repro: dvc.lock was cut off or damaged; put back as it was before the last run" in process.stdout.read()
+    assert Path("dvc.lock").read_bytes() == whole and events() == ["began"]
+
+
 def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
     found = [
         subprocess.run([sys.executable, "-m", *door, "repro", "no-such-stage"], capture_output=True, text=True)
