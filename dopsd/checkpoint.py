@@ -130,7 +130,7 @@ def prune(scratch: Path, update: int) -> None:
 
     Later ones are of a run that has gone back behind a damaged checkpoint: where that is made again, they can be continued.
     """
-    for folder in [folder for folder in folders(scratch) if _update(folder) <= update][:-KEPT_RESUMABLE]:
+    for folder in [folder for folder in folders(scratch) if update_of(folder) <= update][:-KEPT_RESUMABLE]:
         for path in [path for name in RESUMED for path in folder.glob(f"{name}*")]:
             path.unlink()
 
@@ -140,7 +140,7 @@ def folders(scratch: Path) -> list[Path]:
     return sorted(scratch.glob("step-[0-9][0-9][0-9][0-9][0-9][0-9]"))
 
 
-def _update(folder: Path) -> int:
+def update_of(folder: Path) -> int:
     return int(folder.name[5:])
 
 
@@ -180,7 +180,7 @@ def checkpoints(scratch: Path) -> list[Checkpoint]:
         if why:
             say(f"checkpoint {folder}: {why}; it is not used")
         else:
-            found.append(Checkpoint(folder, _update(folder), sha256(folder / ADAPTER)))
+            found.append(Checkpoint(folder, update_of(folder), sha256(folder / ADAPTER)))
     return found
 
 
@@ -190,7 +190,7 @@ def newest_resumable(scratch: Path, every: int) -> Checkpoint | None:
     every: train.checkpoint_every; what was saved at other updates is not missed.
     """
     whole = checkpoints(scratch)
-    damaged = [_update(folder) for folder in folders(scratch) if folder not in {c.path for c in whole}]
+    damaged = [update_of(folder) for folder in folders(scratch) if folder not in {c.path for c in whole}]
     missed = min((update for update in damaged if update % every == 0), default=math.inf)
     sound = [c for c in whole if c.update < missed]
     resumable = [c for c in sound if (c.path / "trainer.safetensors").is_file()]

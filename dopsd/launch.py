@@ -13,7 +13,7 @@ from types import FrameType
 
 from dopsd.errors import DopsdError
 from dopsd.interrupts import handling
-from dopsd.patient_dvc import OWN
+from dopsd.patient_dvc import DVC_PID
 from dopsd.progress import say
 
 LAUNCHER = "DOPSD_LAUNCHER"  # in the environment of the processes that were launched here
@@ -36,7 +36,9 @@ def end_with_parent() -> None:
     if not {LAUNCHER, DVC_STAGE, GUARD} & os.environ.keys() or sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if DVC_STAGE in os.environ and OWN in os.environ and not _is_alive(os.environ[OWN]):  # killed before it could be asked
+    if (
+        DVC_STAGE in os.environ and DVC_PID in os.environ and not _is_alive(os.environ[DVC_PID])
+    ):  # killed before it could be asked
         say("DVC was killed before this stage began; the same command continues")
         sys.exit(128 + signal.SIGTERM)
 

@@ -13,7 +13,7 @@ import sys
 
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 PARENT = "DOPSD_WRITER"  # in the environment: the process that started this one
-OWN = "DOPSD_DVC"  # in the environment of stages: this process
+DVC_PID = "DOPSD_DVC"  # in the environment of stages: this process
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if str(os.getppid()) != os.environ.pop(PARENT):
             sys.exit(128 + signal.SIGKILL)
-    os.environ[OWN] = str(os.getpid())
+    os.environ[DVC_PID] = str(os.getpid())
     if bash := shutil.which("bash"):  # which becomes the stage; dash would stay, and live on when DVC is killed
         os.environ["SHELL"] = bash
     runpy.run_module("dvc", run_name="__main__", alter_sys=True)

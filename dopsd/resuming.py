@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dopsd import checkpoint
+from dopsd.checkpoint import update_of
 from dopsd.collapse import Watch
 from dopsd.config import Train
 from dopsd.layout import LOG
@@ -64,10 +65,6 @@ class Resumable:
     @property
     def update(self) -> int:
         return update_of(self.steps[-1]) if self.steps else 0
-
-
-def update_of(step: Path) -> int:
-    return int(step.name[5:])
 
 
 def steps_of(folder: Path) -> list[Path]:

@@ -25,7 +25,7 @@ from dopsd.patient_dvc import PARENT
 from dopsd.progress import WORK, say
 from dopsd.writer_lock import WriterLock, forget
 
-LOCKFILE, KEPT = Path("dvc.lock"), WORK / "dvc.lock"
+LOCKFILE, KEPT, DAMAGED = Path("dvc.lock"), WORK / "dvc.lock", WORK / "dvc.lock.damaged"
 AGAIN = 5.0  # seconds between two times that DVC and its stage are asked to stop; training ignores repetitions
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
 
@@ -91,7 +91,10 @@ class Writing:
 
 
 def keep_lockfile(name: str) -> None:
-    """Put back a dvc.lock that a full disk or a kill cut off, which DVC refuses to read; else keep a copy of it."""
+    """Put back a dvc.lock that a full disk or a kill cut off, which DVC refuses to read; else keep a copy of it.
+
+    One with the marks of a git merge is its user's to resolve: DVC says what is wrong with it.
+    """
     if not LOCKFILE.is_file():
         return
     content, kept = LOCKFILE.read_bytes(), KEPT.read_bytes() if KEPT.is_file() else None
@@ -99,9 +102,10 @@ def keep_lockfile(name: str) -> None:
         return
     if _is_lockfile(content):
         _replace(KEPT, content)
-    elif kept is not None:
+    elif kept is not None and b"<<<<<<<" not in content:
+        _replace(DAMAGED, content)
         _replace(LOCKFILE, kept)
-        say(f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run")
+        say(f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run (the damaged one: {DAMAGED})")
 
 
 def _is_lockfile(content: bytes) -> bool:

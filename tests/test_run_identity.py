@@ -306,6 +306,12 @@ def test_a_run_of_an_older_release_is_named_and_continues_when_it_is_adopted(pro
     assert main(["clean"]) == 0 and not old.exists()
 
 
+def test_a_folder_to_adopt_must_be_there_whatever_has_begun(project, capsys):
+    assert train() == 0
+    assert train("--adopt", "work/nothing") == 2
+    assert "--adopt work/nothing: no such folder" in capsys.readouterr().err
+
+
 def test_a_run_of_an_older_release_with_another_adapter_is_nobodys(project, updates, capsys):
     assert train() == 0
     old = as_an_older_release()

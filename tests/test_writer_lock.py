@@ -149,6 +149,20 @@ def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
     assert process.wait(300) == 0, process.stdout.read()
     assert "repro: dvc.lock was cut off or damaged; put back as it was before the last run" in process.stdout.read()
     assert Path("dvc.lock").read_bytes() == whole and events() == ["began"]
+    assert Path("work/dvc.lock.damaged").read_bytes() == cut
+    merged = b"<<<<<<< HEAD\n" + whole
+    Path("dvc.lock").write_bytes(merged)
+    assert repro("one").wait(300) != 0 and Path("dvc.lock").read_bytes() == merged
+
+
+def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
+    words = [sys.executable, str(ROOT / "flows" / "guard.py"), sys.executable, "-m", "dopsd", "repro"]
+    guard = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(events, guard)
+    guard.kill()
+    guard.wait()
+    wait_for(lambda: events() == ["began", "saved", "ended"])
+    wait_for(lambda: not LOCK.exists())
 
 
 def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
