@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dopsd import profiles
 from dopsd.attempts import PassK, wave_width
-from dopsd.types import Alone
+from dopsd.types import SingleProcess
 
 ATTEMPTS = 8
 ACCURACY = {"gsm8k": 0.773, "math500": 0.324, "countdown": 0.195}  # of LLaDA-8B-Instruct at length 256, published generations
@@ -32,7 +32,7 @@ COLLECTS = 200
 PASS_K = PassK(ATTEMPTS, 0.9, 0.9, stop_at_first_correct=True)
 
 
-class Everyone(Alone):
+class SimulatedGroup(SingleProcess):
     """Processes that are counted together."""
 
     def __init__(self, size: int) -> None:
@@ -85,8 +85,8 @@ def efficiency(first: Tensor, schedule: str) -> float:
         return useful / (ranks * busy.sum().item())
     elapsed = 0.0
     for one in first.view(collects, -1):
-        done, everyone = 0, Everyone(ranks)
-        while (waiting := int((one > done).sum())) and (width := wave_width(everyone, PASS_K, done, waiting)):
+        done, all_gather_object = 0, SimulatedGroup(ranks)
+        while (waiting := int((one > done).sum())) and (width := wave_width(all_gather_object, PASS_K, done, waiting)):
             width = width if schedule == "ahead" else 1
             elapsed += ROLLOUT * -(-waiting * width // ranks)
             done += width

@@ -94,8 +94,8 @@ class MicroBatches:
         own = [(part, 1.0) for batch in batches for part in batch.split(self.size)]
         if not policy.is_locked:
             return own
-        most = max(policy.peers.everyone([len(own)]))
-        rows = policy.peers.everyone([next(own[0][0].split(1)).to("cpu")] if own else [])
+        most = max(policy.process_group.all_gather_object([len(own)]))
+        rows = policy.process_group.all_gather_object([next(own[0][0].split(1)).to("cpu")] if own else [])
         return own + [(rows[0].to(self.device), 0.0) for _ in range(most - len(own))]
 
     def _measured(self, method: Method, policy: Policy, batch: Batch) -> int:

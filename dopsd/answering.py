@@ -78,7 +78,7 @@ class Answering:
         prompts = self.asked.prompts(policy, self.protocol)
         while not self._ask_share(policy, prompts, progress):
             say("evaluate: answers on disk were not whole; asking those problems again")
-        policy.steps.join()
+        policy.forwards.join()
         self.wait()
         return self.found()
 

@@ -12,8 +12,7 @@ from dopsd.approximate import denoise_approximately
 from dopsd.keyed import text_key
 from dopsd.progress import say
 from dopsd.sampling import Decoding, Draw, denoise
-from dopsd.sharing import heard, told
-from dopsd.types import Peers, Policy, Problem, Progressed, Rollout
+from dopsd.types import Policy, Problem, ProcessGroup, Progressed, Rollout
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def attempts(
     """
     found: dict[str, list[Rollout]] = {problem.id: [] for problem, _ in prompts}
     waiting, first = list(prompts), 0
-    while width := wave_width(policy.peers, pass_k, first, len(waiting)):
+    while width := wave_width(policy.process_group, pass_k, first, len(waiting)):
         wave = range(first, first + width)
         first += width
         at = replace(decoding, temperature=pass_k.retry_temperature if wave[0] else pass_k.first_temperature)
@@ -54,7 +53,7 @@ def attempts(
     return found
 
 
-def wave_width(peers: Peers, pass_k: PassK, first: int, waiting: int) -> int:
+def wave_width(group: ProcessGroup, pass_k: PassK, first: int, waiting: int) -> int:
     """How many attempts, from `first` on, to make together at each problem that waits; 0: no more.
 
     Where fewer problems wait, in all processes, than there are processes, several attempts at each are made ahead: those
@@ -62,8 +61,8 @@ def wave_width(peers: Peers, pass_k: PassK, first: int, waiting: int) -> int:
     """
     width = pass_k.attempts - first
     if width and pass_k.stop_at_first_correct:
-        left = sum(peers.everyone([waiting]))
-        width = min(width, max(1, peers.size // left)) if left else 0
+        left = sum(group.all_gather_object([waiting]))
+        width = min(width, max(1, group.size // left)) if left else 0
     return min(width, 1) if first == 0 and pass_k.first_temperature != pass_k.retry_temperature else width
 
 
@@ -83,15 +82,15 @@ def denoise_shared(
 
     Every process gets the rollouts of its own draws, in their order. Draws have no hints here.
     """
-    peers = policy.peers
-    if peers.size == 1:
+    group = policy.process_group
+    if group.size == 1:
         return denoise_all(policy, draws, decoding, progressed)
     asked = [(d.problem_id, d.attempt, d.prompt_ids.tolist(), d.key) for d in draws]
-    wanted = sorted(peers.everyone(asked), key=lambda one: len(one[2]))
-    mine = [Draw(p, n, torch.tensor(ids, device=policy.device), key) for p, n, ids, key in wanted[peers.rank :: peers.size]]
-    made = peers.everyone([told(rollout) for rollout in denoise_all(policy, mine, decoding, progressed)])
-    found = {(one[0], one[1]): one for one in made}
-    return [heard(found[d.problem_id, d.attempt], policy.device) for d in draws]
+    wanted = sorted(group.all_gather_object(asked), key=lambda one: len(one[2]))
+    mine = [Draw(p, n, torch.tensor(ids, device=policy.device), key) for p, n, ids, key in wanted[group.rank :: group.size]]
+    made = group.all_gather_object([rollout.to_dict() for rollout in denoise_all(policy, mine, decoding, progressed)])
+    by_name = {(values["problem_id"], values["attempt"]): values for values in made}
+    return [Rollout.from_dict(by_name[d.problem_id, d.attempt], policy.device) for d in draws]
 
 
 def denoise_all(

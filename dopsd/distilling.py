@@ -16,7 +16,6 @@ from dopsd.config import DOpsd, Params
 from dopsd.losses import Divergence, entropy, shared_mass, top_overlap
 from dopsd.sampling import pack, take
 from dopsd.scoring import Attempter, decoding
-from dopsd.sharing import heard, told
 from dopsd.teacher import Geometry, states_by_update
 from dopsd.types import Collected, Policy, Problem, Rollout, Scored, StepLoss, Sums, Task
 
@@ -54,17 +53,17 @@ class Distil:
     def _states(
         self, policy: Policy, kept: list[Rollout], shown: Mapping[str, Tensor] | None, key: tuple[int, int]
     ) -> list[States | None]:
-        """The states of every update; where there are peers, an equal part of those of all of them."""
-        peers = policy.peers
-        if peers.size == 1:
+        """The states of every update; of several processes each gets an equal part."""
+        group = policy.process_group
+        if group.size == 1:
             return states_by_update(kept, self.config, self.geometry, key, shown)
         prompts = None if shown is None else {name: ids.tolist() for name, ids in shown.items()}
-        everyones = peers.everyone([(told(r), None if prompts is None else prompts[r.problem_id]) for r in kept])
-        kept = [heard(values, policy.device) for values, _ in everyones]
+        gathered = group.all_gather_object([(r.to_dict(), None if prompts is None else prompts[r.problem_id]) for r in kept])
+        kept = [Rollout.from_dict(values, policy.device) for values, _ in gathered]
         if shown is not None:
-            shown = {r.problem_id: torch.tensor(ids, device=policy.device) for r, (_, ids) in zip(kept, everyones, strict=True)}
-        found = states_by_update(kept, self.config, self.geometry, key, shown, (peers.rank, peers.size))
-        sizes = peers.everyone([[0 if states is None else len(states) for states in found]])
+            shown = {r.problem_id: torch.tensor(ids, device=policy.device) for r, (_, ids) in zip(kept, gathered, strict=True)}
+        found = states_by_update(kept, self.config, self.geometry, key, shown, (group.rank, group.size))
+        sizes = group.all_gather_object([[0 if states is None else len(states) for states in found]])
         return [states for states, some in zip(found, zip(*sizes, strict=True), strict=True) if any(some)]
 
     def teacher_prompts(self, policy: Policy, kept: Sequence[Scored]) -> Mapping[str, Tensor] | None:

@@ -82,7 +82,7 @@ class Evaluator:
     def take_part(self) -> None:
         """Until no process computes any more: where the base is in parts over them, none can without the others."""
         if self.params.launch.shard:
-            self.with_adapter(None).steps.join()
+            self.with_adapter(None).forwards.join()
 
     def prompt_of(self, problem: Problem) -> Tensor:
         """One problem's tokens [P] as training rollouts are asked; the model must be loaded."""

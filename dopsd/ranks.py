@@ -16,7 +16,7 @@ from dopsd.types import Problem, Sums
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from dopsd.models.sharding import Steps
+    from dopsd.models.sharding import UnevenForwards
 
 
 def all_processes() -> Accelerator:
@@ -59,14 +59,14 @@ def over_ranks(accelerator: Accelerator, metrics: Sums) -> Sums:
     return total
 
 
-class Together:
-    """The processes of a training run as peers."""
+class AccelerateGroup:
+    """The processes of a training run, through accelerate."""
 
-    def __init__(self, accelerator: Accelerator, steps: Steps) -> None:
+    def __init__(self, accelerator: Accelerator, forwards: UnevenForwards) -> None:
         self.rank, self.size = accelerator.process_index, accelerator.num_processes
-        self.steps = steps
+        self.forwards = forwards
 
-    def everyone(self, items: list[Any], is_done: bool = False) -> list[Any]:
+    def all_gather_object(self, items: list[Any], is_done: bool = False) -> list[Any]:
         """The lists of all processes as one.
 
         Args:
@@ -77,14 +77,14 @@ class Together:
             StopRequested: in all processes, if one of them must stop, or has stopped before its part was done.
         """
         if self.size > 1:
-            self.steps.join()
-        parts = self._exchange(not is_done and self.steps.should_stop(), items)
+            self.forwards.join()
+        parts = self._exchange(not is_done and self.forwards.should_stop(), items)
         if any(is_stopping for is_stopping, _ in parts):
             raise StopRequested(is_agreed=True)
         return [item for _, part in parts for item in part]
 
     def announce_stop(self) -> None:
-        """Answer the others' next `everyone` with a stop: this process has left its collect or its gradients."""
+        """Answer the others' next `all_gather_object` with a stop: this process has left its collect or its gradients."""
         self._exchange(True, [])
 
     def _exchange(self, is_stopping: bool, items: list[Any]) -> list[tuple[bool, list[Any]]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +39,17 @@ class Rollout:
     prompt_ids: Tensor  # [P]
     completion_ids: Tensor  # [G]
     revealed_at: Tensor  # [G], the step that committed each position
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, which other processes can read whatever their device."""
+        return {name: value if isinstance(value, str | int) else value.tolist() for name, value in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], device: Any) -> Self:
+        """Return the rollout that `to_dict` described, on `device`."""
+        import torch
+
+        return cls(**{k: torch.tensor(v, device=device) if isinstance(v, list) else v for k, v in values.items()})
 
 
 @dataclass(frozen=True)
@@ -129,28 +140,30 @@ class Checkpoint:
     digest: str
 
 
-class Peers(Protocol):
-    """The processes that hold the same weights as this one: what one of them is to sample, any other can."""
+class ProcessGroup(Protocol):
+    """The processes that hold the same weights: what one of them is to sample, any other can."""
 
     rank: int
     size: int
 
-    def everyone(self, items: list[Any], is_done: bool = False) -> list[Any]: ...  # of all, in order of rank; all must call
+    def all_gather_object(
+        self, items: list[Any], is_done: bool = False
+    ) -> list[Any]: ...  # of all, in order of rank; all must call
 
 
-class Alone:
-    """A process without peers."""
+class SingleProcess:
+    """A group of one process."""
 
     rank, size = 0, 1
 
-    def everyone(self, items: list[Any], is_done: bool = False) -> list[Any]:
+    def all_gather_object(self, items: list[Any], is_done: bool = False) -> list[Any]:
         return items
 
 
 class Policy(Protocol):
     """A masked diffusion language model with an adapter, seen as a trunk and a head."""
 
-    peers: Peers
+    process_group: ProcessGroup
     device: Any  # where its weights are, and prompts go
     rows_that_fit: dict[int, int]  # sequences at once that were found to fit into memory, by the tokens of an answer
     is_locked: bool  # whether all processes must make every forward together, each with an input of its own

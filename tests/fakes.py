@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from dopsd.types import Alone
+from dopsd.types import SingleProcess
 
 MASK, EOS = 9, 8
 
@@ -21,7 +21,7 @@ class FakePolicy:
         self.length, self.vocabulary, self.max_length = length, vocabulary, 1000
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []
-        self.peers, self.device, self.is_locked = Alone(), torch.device("cpu"), False
+        self.process_group, self.device, self.is_locked = SingleProcess(), torch.device("cpu"), False
         self.rows_that_fit: dict[int, int] = {}
         self.head_rows = 0
 

@@ -21,10 +21,10 @@ def main(out: Path) -> None:
     for p in loop.parameters.values():  # an adapter that is not the base: gradients in all its weights
         p.data += 0.1 * torch.randn(p.shape, generator=generator)
     loop._collect()
-    kept = loop.policy.peers.everyone([loop.method.collected.counters["trajectories"]])
+    kept = loop.policy.process_group.all_gather_object([loop.method.collected.counters["trajectories"]])
     sizes, gradients = [], {}
     for update, batches in enumerate(loop.waiting):
-        sizes.append(loop.policy.peers.everyone([sum(map(len, batches))]))
+        sizes.append(loop.policy.process_group.all_gather_object([sum(map(len, batches))]))
         metrics = loop.micro_batches.gradients(loop.method, loop.policy, batches, loop._weight(batches))
         for name, p in loop.parameters.items():
             gradients[f"{update}/{name}"] = accelerator.reduce(p.grad if p.grad is not None else torch.zeros_like(p), "sum")

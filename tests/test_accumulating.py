@@ -14,7 +14,7 @@ from dopsd.accumulating import MOST, MicroBatches, Probe, fitting
 from dopsd.batches import Batch
 from dopsd.config import AUTO
 from dopsd.errors import DopsdError
-from dopsd.types import Alone, StepLoss, Sums
+from dopsd.types import SingleProcess, StepLoss, Sums
 
 CPU = torch.device("cpu")
 GB = 10**9
@@ -31,7 +31,7 @@ class Linear:
 
     def __init__(self, room: int = 1000) -> None:
         self.w, self.room, self.sizes = torch.ones(3, requires_grad=True), room, []
-        self.peers, self.is_locked = Alone(), False
+        self.process_group, self.is_locked = SingleProcess(), False
 
     def trainable(self) -> dict[str, Tensor]:
         return {"w": self.w}
@@ -77,13 +77,13 @@ def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
 
 
 def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_nothing_from_them():
-    class Locked(Alone):
-        def everyone(self, items: list[object], is_done: bool = False) -> list[object]:
+    class Locked(SingleProcess):
+        def all_gather_object(self, items: list[object], is_done: bool = False) -> list[object]:
             return [*items, *([5] if items and isinstance(items[0], int) else [rows(1)])]  # the other has five passes
 
     for own in ([], [rows(4)]):
         model = Linear()
-        model.peers, model.is_locked = Locked(), True
+        model.process_group, model.is_locked = Locked(), True
         found = MicroBatches(2, CPU).gradients(model, model, own, 1.0)
         assert model.sizes == ([2, 2, 1, 1, 1] if own else [1] * 5)
         assert model.w.grad.tolist() == (rows(4).x.sum(0).tolist() if own else [0.0] * 3)

@@ -36,7 +36,7 @@ LAYERS = [  # lowest first; a module imports only from layers below its own, and
         "checkpoint",
         "collapse",
     },
-    {"layout", "masking", "solutions", "approximate", "sharing"},
+    {"layout", "masking", "solutions", "approximate"},
     {"attempts", "resuming"},
     {"older", "other_releases"},
     {"run_identity"},

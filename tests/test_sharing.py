@@ -13,23 +13,22 @@ from fakes import EOS, MASK, FakePolicy
 from dopsd.attempts import PassK, attempts
 from dopsd.config import DOpsd
 from dopsd.sampling import Decoding
-from dopsd.sharing import heard, told
 from dopsd.teacher import Geometry, states_by_update
 from dopsd.types import Problem, Rollout
 
 
 class Threads:
-    """Peers that are threads: `everyone` waits for all of them."""
+    """A process group of threads: `all_gather_object` waits for all of them."""
 
     def __init__(self, size: int) -> None:
         self.size, self.lists, self.barrier = size, [[]] * size, threading.Barrier(size, timeout=300)
 
     def of(self, rank: int) -> Any:
-        peers = type("Peers", (), {"rank": rank, "size": self.size})()
-        peers.everyone = lambda items: self.everyone(rank, items)
-        return peers
+        group = type("ProcessGroup", (), {"rank": rank, "size": self.size})()
+        group.all_gather_object = lambda items: self.all_gather_object(rank, items)
+        return group
 
-    def everyone(self, rank: int, items: list[Any]) -> list[Any]:
+    def all_gather_object(self, rank: int, items: list[Any]) -> list[Any]:
         self.lists[rank] = items
         self.barrier.wait()
         found = [item for part in self.lists for item in part]
@@ -58,7 +57,7 @@ CORRECT_AT = {"a": 0, "b": 2, "c": 9, "d": 5}
 def sample(policy: FakePolicy, names: str, first: float = 0.9) -> dict[str, list[tuple[Any, ...]]]:
     pass_k = PassK(6, first, 0.9, stop_at_first_correct=True)
     found = attempts(policy, prompts(names), Decoding(2, 2, 1), pass_k, (0, 0), lambda p, r: r.attempt == CORRECT_AT[p.id])
-    return {name: [told(rollout)[1:] for rollout in tried] for name, tried in found.items()}
+    return {name: [tuple(rollout.to_dict().values())[1:] for rollout in tried] for name, tried in found.items()}
 
 
 @pytest.mark.parametrize("first", [0.0, 0.9])
@@ -66,8 +65,8 @@ def test_processes_sample_what_one_does_whichever_of_them_has_the_hard_problems(
     alone = {name: sample(FakePolicy(2), name, first)[name] for name in "abcd"}
     policies = [FakePolicy(2), FakePolicy(2), FakePolicy(2)]
 
-    def work(rank: int, peers: Any) -> dict[str, Any]:
-        policies[rank].peers = peers
+    def work(rank: int, group: Any) -> dict[str, Any]:
+        policies[rank].process_group = group
         return sample(policies[rank], ("a", "bc", "d")[rank], first)
 
     shared = Threads(3).run(work)
@@ -83,8 +82,8 @@ def test_processes_sample_what_one_does_whichever_of_them_has_the_hard_problems(
 def test_the_last_problems_are_tried_several_times_at_once_and_no_attempt_after_a_right_one_stays():
     policies = [FakePolicy(2) for _ in range(4)]
 
-    def work(rank: int, peers: Any) -> dict[str, Any]:
-        policies[rank].peers = peers
+    def work(rank: int, group: Any) -> dict[str, Any]:
+        policies[rank].process_group = group
         return sample(policies[rank], "b" if rank == 0 else "")
 
     found = Threads(4).run(work)
@@ -92,10 +91,10 @@ def test_the_last_problems_are_tried_several_times_at_once_and_no_attempt_after_
     assert [len(policy.seen) for policy in policies] == [1, 1, 1, 1]  # attempts 0 to 3, one each, and no second wave
 
 
-def test_a_rollout_is_told_and_heard_unchanged():
+def test_a_rollout_survives_its_way_to_another_process():
     rollout = Rollout("p", 3, torch.tensor([1, 2]), torch.tensor([4, EOS]), torch.tensor([1, 0]))
-    again = heard(told(rollout), "cpu")
-    assert told(again) == told(rollout) == ("p", 3, [1, 2], [4, EOS], [1, 0])
+    values = {"problem_id": "p", "attempt": 3, "prompt_ids": [1, 2], "completion_ids": [4, EOS], "revealed_at": [1, 0]}
+    assert Rollout.from_dict(rollout.to_dict(), "cpu").to_dict() == rollout.to_dict() == values
 
 
 def rollout(name: str, prompt: int, seed: int) -> Rollout:

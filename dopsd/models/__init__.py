@@ -13,9 +13,9 @@ from dopsd.models import llada  # noqa: F401  (registers model_type "llada": imp
 from dopsd.models.llada import KeyValues
 from dopsd.models.loading import load_base, own_device
 from dopsd.models.lora import attach, merged_weights
-from dopsd.models.sharding import Steps, spread
+from dopsd.models.sharding import UnevenForwards, spread
 from dopsd.models.tokens import banned_ids, load_tokenizer
-from dopsd.types import Alone
+from dopsd.types import SingleProcess
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from dopsd.config import Lora, Model
-    from dopsd.types import Peers
+    from dopsd.types import ProcessGroup
 
 
 class LlmPolicy:
@@ -42,9 +42,9 @@ class LlmPolicy:
         self.eos_id = model.config.eos_token_id
         self.banned_ids = banned_ids(tokenizer, model.config)
         self.is_merged = False
-        self.peers: Peers = Alone()
+        self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}
-        self.steps = Steps()
+        self.forwards = UnevenForwards()
         self.core.eval()  # the adapter's layers come in training mode: their dropout would make every answer a draw
 
     @property
@@ -53,12 +53,12 @@ class LlmPolicy:
 
     @property
     def is_locked(self) -> bool:
-        return self.steps.is_locked
+        return self.forwards.is_locked
 
     def hidden(
         self, ids: Tensor, attention_mask: Tensor | None, kept: KeyValues | None = None, window: slice | None = None
     ) -> Tensor:
-        self.steps.announce()
+        self.forwards.before_forward()
         return self.core.model(ids, attention_mask, kept, window)
 
     def key_values(self) -> KeyValues:
@@ -151,5 +151,5 @@ def load_policy(
     place = device or own_device()
     policy = LlmPolicy(load_base(model, place, on_host=shard), load_tokenizer(Path(model.path)), lora, seed)
     if shard:
-        policy.steps = spread(policy.core, place)
+        policy.forwards = spread(policy.core, place)
     return policy

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Steps:
+class UnevenForwards:
     """Forwards that no other process has to make as well."""
 
     is_locked = False
     should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked before every forward
 
-    def announce(self) -> None:
+    def before_forward(self) -> None:
         """Before a forward. Raises StopRequested instead of letting it begin where this process must stop."""
         if self.should_stop():
             raise StopRequested(is_agreed=False)
@@ -35,7 +35,7 @@ class Steps:
         """Before anything else that all processes do together: take part in the others' forwards until none is left."""
 
 
-class Lockstep(Steps):
+class LockstepForwards(UnevenForwards):
     """Forwards of a base in parts: whoever has none of its own makes an empty one."""
 
     is_locked = True
@@ -43,7 +43,7 @@ class Lockstep(Steps):
     def __init__(self, trunk: nn.Module, device: torch.device) -> None:
         self.trunk, self.device = trunk, device
 
-    def announce(self) -> None:
+    def before_forward(self) -> None:
         self._working(1)
 
     def join(self) -> None:
@@ -61,7 +61,7 @@ class Lockstep(Steps):
         return working
 
 
-def spread(model: PreTrainedModel, device: torch.device) -> Lockstep:
+def spread(model: PreTrainedModel, device: torch.device) -> LockstepForwards:
     """Leave a part of each block's frozen weights in this process; all that is not sharded goes to the device."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -82,4 +82,4 @@ def spread(model: PreTrainedModel, device: torch.device) -> Lockstep:
     for p in whole:
         p.data = p.data.to(device)
     fully_shard(trunk, mesh=mesh, ignored_params=whole)
-    return Lockstep(trunk, device)
+    return LockstepForwards(trunk, device)

@@ -26,7 +26,7 @@ from dopsd.layout import Cell, cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
 from dopsd.progress import Progress, say
-from dopsd.ranks import Order, Together, all_processes, by_first, over_ranks
+from dopsd.ranks import AccelerateGroup, Order, all_processes, by_first, over_ranks
 from dopsd.resuming import is_finished
 from dopsd.run_identity import make_ready
 from dopsd.runfolder import RunFolder, followed, publish_run
@@ -51,7 +51,7 @@ def run(
         if not is_finished(scratch, params.train):
             loop = Loop(params, task_name, method_name, seed, accelerator)
             folder.resume(loop)
-            if len(updates := set(loop.policy.peers.everyone([loop.update]))) > 1:
+            if len(updates := set(loop.policy.process_group.all_gather_object([loop.update]))) > 1:
                 raise DopsdError(f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run again", TEMPORARY)
             if params.tracking.enabled and accelerator.is_main_process:
                 stack.enter_context(followed(task_name, method_name, seed, scratch))
@@ -64,7 +64,7 @@ def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
     """Train until the run is over. Raises DopsdError after a signal, when the last finished update is saved."""
     settings = loop.settings
     with Interrupts() as interrupts, Progress("train", settings.updates, "update", str(folder.scratch)) as progress:
-        loop.policy.steps.should_stop = interrupts.is_caught
+        loop.policy.forwards.should_stop = interrupts.is_caught
         progress.resume_at(loop.update)
         try:
             while not loop.is_over:
@@ -75,7 +75,7 @@ def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
                 progress.step(loop.update - before, note)
         except StopRequested as stop:
             if not stop.is_agreed:
-                loop.policy.peers.announce_stop()
+                loop.policy.process_group.announce_stop()
             loop.roll_back()
             if loop.update:
                 folder.save(loop)
@@ -101,7 +101,7 @@ class Loop:
         if shard and (fault := params.unshardable(method)):
             raise DopsdError(fault)
         self.policy = load_policy(params.model, params.train.lora, seed, shard=shard)
-        self.policy.peers = Together(accelerator, self.policy.steps)
+        self.policy.process_group = AccelerateGroup(accelerator, self.policy.forwards)
         if self.settings.gradient_checkpointing:
             self.policy.use_gradient_checkpointing()
         cut = Asked(self.task, self.problems, "train", params.model.prompt_style).share_cut(self.policy, params.sampling)
@@ -132,7 +132,7 @@ class Loop:
     def advance(self, folder: RunFolder) -> str:
         """A collect if no batches wait, and one optimizer update if there is one to take; what the progress line says."""
         self._mark()
-        self.policy.peers.everyone([])  # every process goes on, or none does
+        self.policy.process_group.all_gather_object([])  # every process goes on, or none does
         if not self.waiting:
             started = time.monotonic()
             self._collect()
@@ -179,7 +179,7 @@ class Loop:
         problems = self.order.of(self.counters["collects"])
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
         counts = [len(updates), sum(map(len, updates)), *self.method.collected.counters.values()]
-        of_all = self.policy.peers.everyone([counts], is_done=True)
+        of_all = self.policy.process_group.all_gather_object([counts], is_done=True)
         self.waiting = updates + [[] for _ in range(max(row[0] for row in of_all) - len(updates))]
         _, batches, *summed = (sum(column) for column in zip(*of_all, strict=True))
         for name, total in zip(self.method.collected.counters, summed, strict=True):
@@ -223,7 +223,7 @@ class Loop:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
         self.policy.core.train(self.settings.lora.dropout > 0)
         metrics = self.micro_batches.gradients(self.method, self.policy, batches, self._weight(batches))
-        self.policy.peers.everyone([], is_done=True)  # from here on the update is finished, by every process
+        self.policy.process_group.all_gather_object([], is_done=True)  # from here on the update is finished, by every process
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
         metrics.add("grad_norm", take_step(self.optimizer, self.accelerator, self.settings, self.update), 1)
         self.policy.after_update()
