@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dopsd.keyed import fold
+from dopsd.keyed import fold_in
 from dopsd.sampling import Canvas, Decoding, Draw, pack, propose, take
 from dopsd.types import Policy, Rollout
 
@@ -71,7 +71,7 @@ def _commit(canvas: Canvas, rows: Tensor, hidden: Tensor, block: slice, k: int) 
     policy, decoding = canvas.policy, canvas.decoding
     slots, valid = pack(canvas.ids[rows, block] == policy.mask_id)  # [B, C]
     columns = slots + block.start
-    keys = fold(fold(canvas.keys[rows], canvas.step)[:, None], columns - canvas.start)  # [B, C]
+    keys = fold_in(fold_in(canvas.keys[rows], canvas.step)[:, None], columns - canvas.start)  # [B, C]
     tokens, sure = propose(policy, take(hidden, slots)[valid], keys[valid], decoding)
     proposed = torch.zeros_like(slots).masked_scatter(valid, tokens)
     confidence = torch.full(slots.shape, -torch.inf, device=slots.device).masked_scatter(valid, sure)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dopsd.approximate import denoise_approximately
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.progress import say
 from dopsd.sampling import Decoding, Draw, denoise
 from dopsd.types import Policy, Problem, ProcessGroup, Progressed, Rollout
@@ -45,7 +45,7 @@ def attempts(
         wave = range(first, first + width)
         first += width
         at = replace(decoding, temperature=pass_k.retry_temperature if wave[0] else pass_k.first_temperature)
-        draws = [Draw(problem.id, n, ids, text_key(*key, problem.id, n)) for problem, ids in waiting for n in wave]
+        draws = [Draw(problem.id, n, ids, key_from(*key, problem.id, n)) for problem, ids in waiting for n in wave]
         for rollout in denoise_shared(policy, draws, at, progressed):
             found[rollout.problem_id].append(rollout)
         if pass_k.stop_at_first_correct:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.layout import LOG, Cell, read_log, read_table
 from dopsd.progress import WORK, read_json
 from dopsd.scoring import bootstrap
@@ -67,7 +67,7 @@ def paired_over_seeds(gaps: Sequence[Sequence[float]], resamples: int) -> tuple[
     seeds, problems = values.shape
     if seeds == 1:
         return float(values.mean()), bootstrap(values[0], resamples)
-    draw = numpy.random.default_rng(text_key("bootstrap", seeds, problems) & 0xFFFFFFFF)
+    draw = numpy.random.default_rng(key_from("bootstrap", seeds, problems) & 0xFFFFFFFF)
     of_seeds = draw.multinomial(seeds, [1 / seeds] * seeds, resamples)
     of_problems = draw.multinomial(problems, [1 / problems] * problems, resamples)
     means = numpy.einsum("rs,sp,rp->r", of_seeds, values, of_problems, optimize=True) / values.size

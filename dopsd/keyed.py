@@ -21,7 +21,7 @@ def _shift(value: Tensor, bits: int) -> Tensor:
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def fold(key: Tensor, part: Tensor | int) -> Tensor:
+def fold_in(key: Tensor, part: Tensor | int) -> Tensor:
     """Mix one more part into a key; int64, shapes broadcast."""
     mixed = (key ^ (part * GOLDEN if isinstance(part, Tensor) else _wrap(part * GOLDEN))) + GOLDEN
     mixed = (mixed ^ _shift(mixed, 30)) * FIRST
@@ -39,7 +39,7 @@ def uniform(key: Tensor) -> Tensor:
 
 
 def uniform_table(keys: Tensor, columns: int) -> Tensor:
-    """uniform(fold(keys[:, None], column)) for every column, computed in place. keys [N] -> [N, columns]."""
+    """uniform(fold_in(keys[:, None], column)) for every column, computed in place. keys [N] -> [N, columns]."""
     mixed = keys[:, None] ^ (torch.arange(columns, device=keys.device) * GOLDEN)
     mixed += GOLDEN
     spare = torch.empty_like(mixed)
@@ -53,7 +53,7 @@ def uniform_table(keys: Tensor, columns: int) -> Tensor:
     return shifted(41).to(torch.float32).add_(0.5).mul_(2.0**-23)
 
 
-def text_key(*parts: str | int) -> int:
+def key_from(*parts: str | int) -> int:
     """A signed 64-bit key of names and numbers."""
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import MaskedTexts
-from dopsd.keyed import fold, uniform
+from dopsd.keyed import fold_in, uniform
 from dopsd.sampling import left_pad
 from dopsd.types import Policy
 
@@ -31,7 +31,7 @@ def masked(policy: Policy, texts: Sequence[Text]) -> MaskedTexts:
     prompts, real = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
     targets = torch.stack([text.completion for text in texts])  # [B, G]
     key = torch.tensor([text.key for text in texts], device=targets.device)[:, None]  # [B, 1]
-    draw = uniform(fold(key, torch.arange(targets.shape[1] + 1, device=targets.device)))  # [B, G+1], the last column is t
+    draw = uniform(fold_in(key, torch.arange(targets.shape[1] + 1, device=targets.device)))  # [B, G+1], the last column is t
     share = draw[:, -1:] * (1 - LEAST) + LEAST
     hidden = draw[:, :-1] < share
     ids = torch.cat([prompts, targets.masked_fill(hidden, policy.mask_id)], 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dopsd.errors import DopsdError, StopRequested
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.types import Problem, Sums
 
 if TYPE_CHECKING:
@@ -114,6 +114,6 @@ class Order:
         """Indices in this epoch's order; kept, since a large split takes its time to shuffle."""
         if epoch not in self.known:
             order = list(range(len(self.problems)))
-            random.Random(text_key("order", self.seed, epoch)).shuffle(order)
+            random.Random(key_from("order", self.seed, epoch)).shuffle(order)
             self.known = {epoch: order}
         return self.known[epoch]

@@ -16,7 +16,7 @@ import torch
 from dopsd.attempts import denoise_all
 from dopsd.checkpoint import fingerprint
 from dopsd.config import D3llm, Params
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.layout import base_files, data_files
 from dopsd.lines import append_lines, read_lines
 from dopsd.progress import WORK, Progress
@@ -79,7 +79,7 @@ class Recorder:
         waiting = list(zip(problems, prompts, strict=True))
         found: dict[str, Recorded] = {}
         for n in range(self.config.tries):
-            draws = [Draw(p.id, n, ids, text_key("record", p.id, n)) for p, ids in waiting]
+            draws = [Draw(p.id, n, ids, key_from("record", p.id, n)) for p, ids in waiting]
             rollouts = denoise_all(self.policy, draws, self._decoding(n * self.config.warmer))
             for (problem, _), rollout in zip(waiting, rollouts, strict=True):
                 is_right = self.task.verify(problem, self.policy.decode(rollout.completion_ids)).correct

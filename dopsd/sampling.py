@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dopsd.keyed import fold, uniform_table
+from dopsd.keyed import fold_in, uniform_table
 from dopsd.types import Policy, Rollout
 
 CPU_NOISE, GPU_NOISE = 2**18, 2**26  # entries of noise made together: what a CPU's cache holds, what fills a GPU
@@ -121,7 +121,7 @@ def _step(policy: Policy, ids: Tensor, mask: Tensor | None, slots: Tensor, keys:
     rows = torch.arange(len(ids), device=ids.device)[:, None]
     hidden = policy.hidden(ids, mask)[rows, slots]  # [B, m, D]
     place = slots - (ids.shape[1] - decoding.gen_length)  # position in the completion, whatever the padding
-    noise_keys = fold(keys[:, None], place)  # [B, m]
+    noise_keys = fold_in(keys[:, None], place)  # [B, m]
     tokens, confidence = propose(policy, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
     return slots.gather(1, order), tokens.view_as(slots).gather(1, order)
@@ -186,7 +186,7 @@ def denoise(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[R
         for k in decoding.schedule:
             part = canvas.ids[active]
             slots = (part[:, block] == policy.mask_id).nonzero()[:, 1].view(len(active), -1) + block.start  # [B, m]
-            keys = fold(canvas.keys[active], canvas.step)
+            keys = fold_in(canvas.keys[active], canvas.step)
             where, tokens = _step(policy, part, canvas.attention_of(active), slots, keys, k, decoding)
             canvas.commit(active[:, None], where, tokens)
             canvas.step += 1

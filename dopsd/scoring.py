@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dopsd.attempts import PassK, attempts
 from dopsd.config import Attempts, Protocol, Sampling
 from dopsd.errors import DopsdError
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.sampling import Decoding
 from dopsd.types import Collected, EvalReport, Policy, Problem, Rollout, Scored, Sums, Task, Verdict
 
@@ -184,7 +184,7 @@ def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
     """95% percentile bootstrap interval of a mean over problems; for a paired comparison, pass the differences."""
     import numpy
 
-    draw = numpy.random.default_rng(text_key("bootstrap", len(values)) & 0xFFFFFFFF)
+    draw = numpy.random.default_rng(key_from("bootstrap", len(values)) & 0xFFFFFFFF)
     sample = numpy.asarray(values)[draw.integers(0, len(values), (resamples, len(values)))]
     low, high = numpy.quantile(sample.mean(1), [0.025, 0.975])
     return float(low), float(high)

@@ -78,7 +78,7 @@ def _where(params: Params) -> str:
 def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | None, temperature: float, seed: int) -> None:
     """Denoise one answer and print the state after every step: new tokens green, masks as dots."""
     from dopsd.evaluations import Evaluator
-    from dopsd.keyed import text_key
+    from dopsd.keyed import key_from
     from dopsd.models.lora import lora_of
     from dopsd.sampling import Draw, denoise
     from dopsd.scoring import decoding
@@ -87,7 +87,7 @@ def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | N
     problem = evaluator.task.ask(puzzle) if puzzle else evaluator.problems[0]
     policy = evaluator.with_adapter(adapter)
     prompt = evaluator.prompt_of(problem)
-    draw = Draw(problem.id, 0, prompt, text_key("sample", seed, problem.id))
+    draw = Draw(problem.id, 0, prompt, key_from("sample", seed, problem.id))
     rollout = denoise(policy, [draw], decoding(params.sampling, temperature))[0]
     console = Console()
     console.print(f"problem {problem.prompt}", markup=False)

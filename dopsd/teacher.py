@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dopsd.batches import States
 from dopsd.config import DOpsd
-from dopsd.keyed import fold, text_key, uniform
+from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.types import Rollout
 
 
@@ -58,7 +58,7 @@ def reveal(rollout: Rollout, step: int, config: DOpsd, geometry: Geometry, key: 
             masked = torch.zeros_like(masked)
     count = int(config.reveal_ratio * int(masked.sum()))
     places = torch.arange(len(masked), device=masked.device)
-    draw = uniform(fold(fold(torch.tensor(key, device=masked.device), step), places)).masked_fill(~masked, 2.0)
+    draw = uniform(fold_in(fold_in(torch.tensor(key, device=masked.device), step), places)).masked_fill(~masked, 2.0)
     shown = torch.zeros_like(masked)
     shown[draw.argsort(stable=True)[:count]] = True
     return shown
@@ -72,7 +72,7 @@ def trained_steps(rollout: Rollout, config: DOpsd, geometry: Geometry, key: int)
     """
     steps = recorded_steps(rollout, config, geometry)
     if config.state_sample and len(steps) > config.state_sample:
-        draw = uniform(fold(torch.tensor(key), torch.tensor(steps) + 1_000_003))
+        draw = uniform(fold_in(torch.tensor(key), torch.tensor(steps) + 1_000_003))
         steps = [steps[i] for i in sorted(draw.argsort()[: config.state_sample].tolist())]
     chunks = min(config.updates_per_trajectory, max(len(steps) - config.drop_remainder, 1))
     if config.drop_remainder:
@@ -119,7 +119,7 @@ def states_by_update(
     as those of the other ranks, or None; alone, updates without a state are left out.
     """
     rank, ranks = share
-    drawn = [(rollout, text_key("reveal", *key, rollout.problem_id, rollout.attempt)) for rollout in rollouts]
+    drawn = [(rollout, key_from("reveal", *key, rollout.problem_id, rollout.attempt)) for rollout in rollouts]
     steps = [trained_steps(rollout, config, geometry, draw) for rollout, draw in drawn]
     updates: list[States | None] = []
     for update in range(config.updates_per_trajectory):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.attempts import PassK, attempts, denoise_all
-from dopsd.keyed import fold, text_key, uniform, uniform_table
+from dopsd.keyed import fold_in, key_from, uniform, uniform_table
 from dopsd.sampling import CPU_NOISE, Decoding, Draw, choose, denoise
 from dopsd.types import Problem
 
@@ -69,23 +69,23 @@ def test_the_head_sees_only_masked_positions_of_the_current_block():
 
 
 def test_the_table_of_noise_is_that_of_single_keys_and_no_part_of_it_matters():
-    keys = fold(torch.arange(7), 11)
-    assert torch.equal(uniform_table(keys, 40), uniform(fold(keys[:, None], torch.arange(40))))
+    keys = fold_in(torch.arange(7), 11)
+    assert torch.equal(uniform_table(keys, 40), uniform(fold_in(keys[:, None], torch.arange(40))))
     logits = torch.randn(7, CPU_NOISE // 3, generator=torch.Generator().manual_seed(0))  # three rows fill a part
-    whole = logits - 0.9 * (-uniform(fold(keys[:, None], torch.arange(logits.shape[1]))).log()).log()
+    whole = logits - 0.9 * (-uniform(fold_in(keys[:, None], torch.arange(logits.shape[1]))).log()).log()
     assert torch.equal(choose(logits, keys, Decoding(1, 1, 1, 0.9)), whole.argmax(-1))
 
 
 def test_gumbel_noise_at_temperature_one_samples_the_softmax():
     logits = torch.tensor([[0.0, 1.0, 2.0]]).expand(20000, -1)
-    keys = fold(torch.arange(20000), 7)
+    keys = fold_in(torch.arange(20000), 7)
     counts = torch.bincount(choose(logits, keys, Decoding(1, 1, 1, 1.0)), minlength=3) / 20000
     assert torch.allclose(counts, logits[0].softmax(-1), atol=0.015)
 
 
 def test_bfloat16_noise_has_eight_bits_and_so_its_own_odds():
     logits = torch.tensor([[0.0, 8.0]]).expand(40000, -1)  # the first token's share is 0.03%
-    keys = fold(torch.arange(40000), 3)
+    keys = fold_in(torch.arange(40000), 3)
     rare = {t: int((choose(logits, keys, Decoding(1, 1, 1, 1.0, t)) == 0).sum()) for t in ("float32", "bfloat16")}
     assert 3 < rare["float32"] < 30  # expected 13.4
     assert rare["bfloat16"] > 100  # u = 0 in one draw of 256 leaves the likely token no chance
@@ -96,7 +96,7 @@ def test_a_rollout_does_not_depend_on_its_batch(prepared):
     from dopsd.models import load_policy
 
     policy = load_policy(Model(path=str(prepared / "base")), None, 0)
-    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), text_key("x", i)) for i in range(4)]
+    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), key_from("x", i)) for i in range(4)]
     together = denoise(policy, draws, Decoding(8, 4, 4, 0.9))
     for draw, expected in zip(draws, together, strict=True):
         alone = denoise(policy, [draw], Decoding(8, 4, 4, 0.9))[0]
@@ -150,9 +150,9 @@ def test_denoise_all_returns_the_order_of_the_draws_whatever_the_lengths():
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6))
 def test_uniform_draws_stay_inside_the_open_interval_and_change_with_every_part(key: int, part: int):
-    a = fold(torch.tensor(key), part)
+    a = fold_in(torch.tensor(key), part)
     assert 0 < float(uniform(a)) < 1
-    assert int(a) != int(fold(torch.tensor(key), part + 1))
+    assert int(a) != int(fold_in(torch.tensor(key), part + 1))
 
 
 def test_fold_agrees_with_splitmix64_written_in_plain_integers():
@@ -163,8 +163,8 @@ def test_fold_agrees_with_splitmix64_written_in_plain_integers():
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % size
         return z ^ (z >> 31)
 
-    assert int(fold(torch.tensor(42), 7)) % (1 << 64) == plain(42, 7)
-    assert int(fold(torch.tensor(42), torch.tensor(7))) % (1 << 64) == plain(42, 7)
+    assert int(fold_in(torch.tensor(42), 7)) % (1 << 64) == plain(42, 7)
+    assert int(fold_in(torch.tensor(42), torch.tensor(7))) % (1 << 64) == plain(42, 7)
 
 
 def test_a_batch_that_does_not_fit_is_sampled_in_halves_and_said_so(capsys):

@@ -13,7 +13,7 @@ from conftest import write_params
 from dopsd.batches import MaskedTexts
 from dopsd.config import Sft
 from dopsd.errors import DopsdError
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.layout import scratch_folder
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
@@ -81,7 +81,7 @@ def test_the_loss_is_cross_entropy_over_the_share_of_masks(fake_policy):
 
 def test_the_share_of_masks_is_uniform_and_its_inverse_is_the_weight(fake_policy):
     text = torch.full((200,), 3)
-    batch = masked(fake_policy, [Text(torch.tensor([1]), text, key=text_key("t", i)) for i in range(400)])
+    batch = masked(fake_policy, [Text(torch.tensor([1]), text, key=key_from("t", i)) for i in range(400)])
     share = 1 / batch.token_weight
     assert float(share.mean()) == pytest.approx(0.5, abs=0.05) and float(share.min()) >= 0.001 and float(share.max()) <= 1
     assert float(share.quantile(0.25)) == pytest.approx(0.25, abs=0.06)

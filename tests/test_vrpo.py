@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dopsd.batches import Pairs
 from dopsd.config import Vrpo
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.losses import likelihood_bound, preference
 from dopsd.methods.vrpo import Preferences, drawn, paired
 from dopsd.params import load_params
@@ -41,7 +41,7 @@ def test_the_best_is_paired_with_the_worst_and_only_right_with_wrong():
 @given(st.integers(1, 12), st.integers(0, 2**32))
 def test_masks_take_one_to_all_of_the_counted_tokens_and_no_others(length: int, seed: int):
     counted = (torch.arange(12) < length).expand(1, 2, 12)
-    key = torch.arange(10).expand(1, 2, 10) + text_key("masks", seed)
+    key = torch.arange(10).expand(1, 2, 10) + key_from("masks", seed)
     found = drawn(key, counted, counted.sum(-1))
     assert found.shape == (1, 2, 10, 12) and not (found & ~counted[:, :, None]).any()
     assert int(found.sum(-1).min()) >= 1 and int(found.sum(-1).max()) <= length

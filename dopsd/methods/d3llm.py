@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dopsd.batches import Batch, Unmasking
 from dopsd.config import D3llm, Params
-from dopsd.keyed import fold, text_key, uniform
+from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import unmasking
 from dopsd.recording import Recorder
 from dopsd.sampling import left_pad
@@ -47,7 +47,7 @@ class Unmask:
         length = self.params.sampling.gen_length
         targets = torch.stack(self.solutions.of(policy, problems))  # [B, G]
         steps = torch.tensor([item.revealed_at for item in recorded], device=targets.device)  # [B, G]
-        keys = torch.tensor([text_key("d3llm", self.seed, update, p.id) for p in problems], device=targets.device)
+        keys = torch.tensor([key_from("d3llm", self.seed, update, p.id) for p in problems], device=targets.device)
         inside, late, later = self.masks(steps, through_first(targets, policy.eos_id).sum(1), keys, update)
         sums = Sums()
         sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
@@ -70,7 +70,7 @@ class Unmask:
         c, places = self.config, torch.arange(steps.shape[1], device=steps.device)
         progress = min(1.0, update / max(1, self.params.train.updates - 1))
         size = round(c.first_block + (c.last_block - c.first_block) * progress)
-        draw = uniform(fold(keys[:, None], torch.arange(2, device=steps.device)))  # [B, 2]
+        draw = uniform(fold_in(keys[:, None], torch.arange(2, device=steps.device)))  # [B, 2]
         start = (draw[:, 0] * ((length + size - 1) // size)).long() * size  # [B], of a block that has text
         inside = (places >= start[:, None]) & (places < start[:, None] + size)
         share = c.most_masked * (progress + (1 - progress) * draw[:, 1])  # U(progress x most, most)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dopsd.batches import Batch, Group
 from dopsd.config import Attempts, DiffuGrpo, Params
-from dopsd.keyed import fold, text_key, uniform
+from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import policy_gradient, token_logps
 from dopsd.sampling import left_pad
 from dopsd.scoring import Attempter, Tried, through_first
@@ -75,9 +75,9 @@ class GroupRelative:
         prompts, real = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
         targets = torch.stack([r.completion_ids for r in rollouts])  # [B, G]
         seed, width, device = self.attempter.seed, prompts.shape[1], prompts.device
-        keys = [text_key("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt) for r in rollouts]
+        keys = [key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt) for r in rollouts]
         places = torch.arange(width, device=device) - width  # counted from the completion, whatever the padding
-        draw = uniform(fold(torch.tensor(keys, device=device)[:, None], places))
+        draw = uniform(fold_in(torch.tensor(keys, device=device)[:, None], places))
         prompts = prompts.masked_fill((draw < self.config.prompt_mask) & real, policy.mask_id)
         ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
         mask = torch.cat([real, torch.ones_like(targets, dtype=torch.bool)], 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dopsd.batches import Batch, MaskedTexts
 from dopsd.config import Params, Rft
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
 from dopsd.scoring import Attempter
@@ -38,7 +38,7 @@ class FineTuneOnKept:
     def _masked(self, policy: Policy, kept: list[Rollout], update: int, number: int) -> MaskedTexts:
         """Each kept rollout `draws_per_rollout` times, each time with its own mask."""
         draws, seed = self.config.draws_per_rollout, self.attempter.seed
-        keys = ((r, text_key("rft", seed, update, number, r.problem_id, n)) for r in kept for n in range(draws))
+        keys = ((r, key_from("rft", seed, update, number, r.problem_id, n)) for r in kept for n in range(draws))
         return masked(policy, [Text(r.prompt_ids, r.completion_ids, key, 1 / draws) for r, key in keys])
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> StepLoss:

@@ -12,7 +12,7 @@ from torch import Tensor
 from dopsd.batches import Batch, MaskedTexts
 from dopsd.config import Params, Sft
 from dopsd.errors import DopsdError
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
 from dopsd.progress import say
@@ -58,7 +58,7 @@ class FineTune:
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
-        keys = [text_key("sft", self.seed, update, problem.id) for problem in problems]
+        keys = [key_from("sft", self.seed, update, problem.id) for problem in problems]
         self.collected = Collected({"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, Sums())
         return [[masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])]]
 

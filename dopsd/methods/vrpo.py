@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dopsd.batches import Batch, Pairs
 from dopsd.config import Attempts, Params, Vrpo
-from dopsd.keyed import fold, text_key, uniform
+from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import likelihood_bound, preference
 from dopsd.sampling import left_pad
 from dopsd.scoring import Attempter, Tried, through_first
@@ -52,9 +52,9 @@ class Preferences:
         targets = torch.stack([torch.stack([r.completion_ids for r in pair]) for pair in pairs])  # [B, 2, G]
         counted = through_first(targets, policy.eos_id)
         length = counted.sum(-1)  # [B, 2]
-        names = [[text_key("vrpo", self.attempter.seed, update, r.problem_id, r.attempt) for r in pair] for pair in pairs]
+        names = [[key_from("vrpo", self.attempter.seed, update, r.problem_id, r.attempt) for r in pair] for pair in pairs]
         key = torch.tensor(names, device=targets.device)[:, :, None]  # [B, 2, 1]
-        key = fold(key, torch.arange(self.config.draws, device=targets.device))  # [B, 2, N]
+        key = fold_in(key, torch.arange(self.config.draws, device=targets.device))  # [B, 2, N]
         predicted = drawn(key, counted, length)
         nothing = torch.zeros(len(pairs), 2, device=targets.device)
         batch = Pairs(prompt, mask, targets, predicted, length, nothing, torch.ones(len(pairs), device=targets.device))
@@ -87,7 +87,7 @@ def paired(tried: Tried, is_graded: bool) -> tuple[Rollout, Rollout] | None:
 def drawn(key: Tensor, counted: Tensor, length: Tensor) -> Tensor:
     """l ~ U{1..L} of the counted tokens, without replacement, for every key. [B, 2, N], [B, 2, G], [B, 2] -> [B, 2, N, G]."""
     places = torch.arange(counted.shape[-1] + 1, device=key.device)
-    draw = uniform(fold(key[..., None], places))  # [B, 2, N, G+1], the last column decides l
+    draw = uniform(fold_in(key[..., None], places))  # [B, 2, N, G+1], the last column decides l
     count = (draw[..., -1] * length[..., None]).long() + 1  # [B, 2, N]
     order = draw[..., :-1].masked_fill(~counted[:, :, None], 2.0).argsort(dim=-1, stable=True)
     rank = torch.empty_like(order).scatter_(-1, order, places[:-1].expand_as(order).contiguous())

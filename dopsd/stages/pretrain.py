@@ -19,7 +19,7 @@ from dopsd.batches import MaskedTexts
 from dopsd.checkpoint import fingerprint, fsync_rename, load_tensors, save_tensors
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
 from dopsd.models import LlmPolicy
 from dopsd.models.llada import LladaForMaskedLM
@@ -135,11 +135,11 @@ class Trainer:
         return loss.item()
 
     def batch(self, update: int) -> MaskedTexts:
-        draw = random.Random(text_key("pretrain", self.shape.seed, update))
+        draw = random.Random(key_from("pretrain", self.shape.seed, update))
         rows = [self.row(draw.choice(self.problems), draw) for _ in range(self.shape.batch_size)]
         prompts, mask = left_pad([prompt for prompt, _ in rows], self.policy.eos_id)
         targets = torch.stack([text for _, text in rows])  # [B, G]
-        noise = torch.Generator().manual_seed(text_key("mask", self.shape.seed, update))
+        noise = torch.Generator().manual_seed(key_from("mask", self.shape.seed, update))
         spread = torch.arange(len(rows))[:, None] / len(rows)  # one draw, spread evenly: less noise than B draws
         share = (torch.rand(1, 1, generator=noise) + spread) % 1 * 0.999 + 0.001  # [B, 1], t ~ U(0.001, 1)
         hidden = torch.rand(targets.shape, generator=noise) < share

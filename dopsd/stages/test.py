@@ -9,7 +9,7 @@ import torch
 
 from dopsd.config import DOpsd, Params, kind_of
 from dopsd.evaluations import Evaluator
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.layout import cell_folder
 from dopsd.progress import is_main_rank, read_json, write_json
 from dopsd.sampling import Draw, denoise
@@ -57,7 +57,7 @@ def trajectory(params: Params, method: str, evaluator: Evaluator, adapter: Path)
     prompt = evaluator.prompt_of(problem)
     own = vars(params.method)[kind_of(method)]
     config = own if isinstance(own, DOpsd) and own.reveal_ratio else DOpsd()  # methods that reveal nothing: the paper's teacher
-    draw = Draw(problem.id, 0, prompt, text_key("trajectory", problem.id))
+    draw = Draw(problem.id, 0, prompt, key_from("trajectory", problem.id))
     rollout = denoise(policy, [draw], decoding(params.sampling, config.first_temperature))[0]
     schedule = tuple(decoding(params.sampling).schedule)
     geometry = Geometry(params.sampling.block_length, schedule, policy.mask_id, policy.eos_id)

@@ -21,7 +21,7 @@ from dopsd.collapse import Watch
 from dopsd.config import Params
 from dopsd.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.interrupts import Interrupts
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.layout import Cell, cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
@@ -92,7 +92,7 @@ class Loop:
                 f"{accelerator.num_processes} ranks without one; use at least as many as ranks"
             )
         self.settings, self.seed, self.accelerator = params.train, seed, accelerator
-        torch.manual_seed(text_key("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
+        torch.manual_seed(key_from("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
         self.task = load_task(task, params.data)
         self.problems = self.task.load("train")
         if params.train.prompts_per_collect > len(self.problems):

@@ -16,7 +16,7 @@ from dopsd.attempts import denoise_all
 from dopsd.checkpoint import fingerprint
 from dopsd.config import Attempts, Params
 from dopsd.drawing import axes_of, save_figure
-from dopsd.keyed import fold, text_key, uniform
+from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.layout import REPORTS, base_files, data_files
 from dopsd.lines import append_lines, read_lines
 from dopsd.models import LlmPolicy, load_policy
@@ -101,8 +101,8 @@ def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
     """The answer with only a random share of its tokens (end of text apart) left in place. -> [G]."""
     ids = rollout.completion_ids
     text = (ids != eos_id).nonzero()[:, 0]
-    key = torch.tensor(text_key("hints", rollout.problem_id, rollout.attempt), device=ids.device)
-    chosen = text[uniform(fold(key, text)).argsort()[: int(ratio * len(text))]]
+    key = torch.tensor(key_from("hints", rollout.problem_id, rollout.attempt), device=ids.device)
+    chosen = text[uniform(fold_in(key, text)).argsort()[: int(ratio * len(text))]]
     shown = torch.full_like(ids, mask_id)
     shown[chosen] = ids[chosen]
     return shown

@@ -14,7 +14,7 @@ from typing import Any
 
 from dopsd.config import CountdownData
 from dopsd.errors import DopsdError
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.tasks.answers import BOX, closed, last_boxed, verdict
 from dopsd.tasks.arithmetic import ALL, PLAIN, numbers, value
 from dopsd.tasks.rows import RowTask, new_problem
@@ -130,7 +130,7 @@ your thoughts
         c = self.config
         if not c.generate:
             return super().training(taken)
-        draw = random.Random(text_key("countdown", c.numbers, c.seed))
+        draw = random.Random(key_from("countdown", c.numbers, c.seed))
         wanted = c.generate + c.validation
         found: dict[Hashable, Problem] = {}
         for _ in range(DRAWS * wanted):

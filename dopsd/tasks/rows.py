@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dopsd.config import RowData
 from dopsd.errors import DopsdError
-from dopsd.keyed import text_key
+from dopsd.keyed import key_from
 from dopsd.progress import say
 from dopsd.tasks.asking import AskingTask, no_longer_than
 from dopsd.tasks.sources import Row, read_rows
@@ -81,7 +81,7 @@ def held_out(problems: list[Problem], count: int, seed: int, task: str) -> tuple
             f"data.{task}.validation: {count} problems cannot be held out of {len(problems)} for training; "
             "ask for fewer, or name a larger train source"
         )
-    drawn = random.Random(text_key("validation", task, seed)).sample(range(len(problems)), count)
+    drawn = random.Random(key_from("validation", task, seed)).sample(range(len(problems)), count)
     chosen = set(drawn)
     return [p for i, p in enumerate(problems) if i not in chosen], [problems[i] for i in drawn]
 
