@@ -18,7 +18,7 @@ from dopsd.attempts import denoise_all
 from dopsd.config import Protocol
 from dopsd.evaluations import Evaluator
 from dopsd.params import load_params
-from dopsd.sampling import Draw
+from dopsd.sampling import GenerationRequest
 from dopsd.scoring import bootstrap, decoding
 
 WAYS = {
@@ -34,11 +34,16 @@ WAYS = {
 TIMES = 3  # of which the fastest counts
 
 
-def scores(evaluator: Evaluator, protocol: Protocol, adapter: Path | None) -> tuple[list[float], float, int]:
+def scores(
+    evaluator: Evaluator, protocol: Protocol, adapter: Path | None
+) -> tuple[list[float], float, int]:
     """Score of every problem, seconds, and forwards of the model."""
     policy = evaluator.with_adapter(adapter)
     prompts = evaluator.asked.prompts(policy, protocol)
-    draws = [Draw(problem.id, 0, ids, 0) for problem, ids in zip(evaluator.problems, prompts, strict=True)]
+    requests = [
+        GenerationRequest(problem.id, 0, ids, 0)
+        for problem, ids in zip(evaluator.problems, prompts, strict=True)
+    ]
     forwards = 0
 
     def count(*_: object) -> None:
@@ -49,31 +54,52 @@ def scores(evaluator: Evaluator, protocol: Protocol, adapter: Path | None) -> tu
     seconds = []
     for _ in range(TIMES):
         forwards, started = 0, time.perf_counter()
-        rollouts = denoise_all(policy, draws, decoding(protocol))
+        rollouts = denoise_all(policy, requests, decoding(protocol))
         seconds.append(time.perf_counter() - started)
     handle.remove()
     texts = [policy.decode(rollout.completion_ids) for rollout in rollouts]
-    found = [evaluator.task.verify(p, text).score for p, text in zip(evaluator.problems, texts, strict=True)]
+    found = [
+        evaluator.task.verify(p, text).score
+        for p, text in zip(evaluator.problems, texts, strict=True)
+    ]
     return found, min(seconds), forwards
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--adapter", type=Path)
     a = parser.parse_args()
     params = load_params()
     evaluator = Evaluator(params, "sudoku", "validation")
     base = params.evaluate.protocols[params.select.protocol].model_dump()
-    table = Table("decoding", "accuracy %", "difference to exact, 95%", "forwards", "seconds", "times faster", box=SIMPLE)
+    table = Table(
+        "decoding",
+        "accuracy %",
+        "difference to exact, 95%",
+        "forwards",
+        "seconds",
+        "times faster",
+        box=SIMPLE,
+    )
     exact: tuple[list[float], float, int] | None = None
     with torch.no_grad():
         for name, changes in WAYS.items():
-            found, seconds, forwards = scores(evaluator, Protocol.model_validate(base | changes), a.adapter)
+            found, seconds, forwards = scores(
+                evaluator, Protocol.model_validate(base | changes), a.adapter
+            )
             exact = exact or (found, seconds, forwards)
             gaps = [one - other for one, other in zip(found, exact[0], strict=True)]
             low, high = bootstrap(gaps, params.evaluate.bootstrap)
             gap = f"{100 * sum(gaps) / len(gaps):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
-            row = (f"{100 * sum(found) / len(found):.1f}", gap, str(forwards), f"{seconds:.2f}", f"{exact[1] / seconds:.2f}")
+            row = (
+                f"{100 * sum(found) / len(found):.1f}",
+                gap,
+                str(forwards),
+                f"{seconds:.2f}",
+                f"{exact[1] / seconds:.2f}",
+            )
             table.add_row(name, *row)
     Console(width=120).print(table)
 

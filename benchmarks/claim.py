@@ -30,22 +30,38 @@ def measure(task: str, method: str, baseline: str, seeds: list[int]) -> dict[str
     check([*ours, *theirs])
     others = [str(run) for run in [*ours, *theirs] if not is_current(params, run)]
     if others:
-        raise DopsdError(f"claim: {', '.join(others)}: not of params.yaml's settings and this code; run `dvc repro`")
+        raise DopsdError(
+            f"claim: {', '.join(others)}: not of params.yaml's settings and this code; run `dvc repro`"
+        )
     curve = mean_curve(theirs)[1:]
     best, at_best = max(curve, key=lambda point: point[0])
-    found: dict[str, Any] = {"best": best, "baseline_cost": at_best, "still_rising": at_best == curve[-1][1], "cost": None}
-    found["cost"] = next(cost for _, name, _, _, cost in reached([*ours, *theirs], baseline) if name == method)
+    found: dict[str, Any] = {
+        "best": best,
+        "baseline_cost": at_best,
+        "still_rising": at_best == curve[-1][1],
+        "cost": None,
+    }
+    found["cost"] = next(
+        cost for _, name, _, _, cost in reached([*ours, *theirs], baseline) if name == method
+    )
     if found["cost"] is None:
         return found | {"seen": False}
     adapters = [run.folder / "train" / f"step-{int(found['cost']['updates']):06d}" for run in ours]
     evaluator = Evaluator(params.of(method), task, "test")
-    (reports,) = evaluator.reports("claim", [*adapters], params.evaluate.protocols[params.select.protocol])
+    (reports,) = evaluator.reports(
+        "claim", [*adapters], params.evaluate.protocols[params.select.protocol]
+    )
     chosen = [run.tested["best"] for run in theirs]
     gaps = [gaps_between(report, other) for report, other in zip(reports, chosen, strict=True)]
     difference, interval = paired_over_seeds(gaps, params.evaluate.bootstrap)
     found |= {"difference": difference, "interval": interval}
-    found |= {"method": [report["accuracy"] for report in reports], "chosen": [report["accuracy"] for report in chosen]}
-    return found | {"seen": found["cost"]["updates"] <= SHARE * at_best["updates"] and interval[1] >= 0}
+    found |= {
+        "method": [report["accuracy"] for report in reports],
+        "chosen": [report["accuracy"] for report in chosen],
+    }
+    return found | {
+        "seen": found["cost"]["updates"] <= SHARE * at_best["updates"] and interval[1] >= 0
+    }
 
 
 def main() -> None:
@@ -64,10 +80,13 @@ def main() -> None:
         print(f"{a.method}: never has it")
     else:
         sides = ", ".join(
-            f"{percent(one)} against {percent(other)}" for one, other in zip(found["method"], found["chosen"], strict=True)
+            f"{percent(one)} against {percent(other)}"
+            for one, other in zip(found["method"], found["chosen"], strict=True)
         )
         print(f"{a.method}: has it at {_told(found['cost'])}; on test, seed by seed: {sides}")
-        print(f"difference on test {gap(found['difference'], found['interval'])}; seen: {found['seen']}")
+        print(
+            f"difference on test {gap(found['difference'], found['interval'])}; seen: {found['seen']}"
+        )
     json.dump(found, sys.stdout)
     print()
 

@@ -20,7 +20,7 @@ from update import in_parts, states_of
 from versus import first_steps
 
 from dopsd.models.loading import own_device
-from dopsd.sampling import Draw, denoise
+from dopsd.sampling import GenerationRequest, denoise
 
 TOP = 5
 
@@ -34,24 +34,36 @@ def largest(work: Callable[[], Any], is_gpu: bool) -> list[tuple[str, float, int
     rows = found.key_averages()
     if is_gpu:  # kernels alone: the operators that start them would count them again
         rows = [e for e in rows if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
-    times = [(e.key, e.self_device_time_total if is_gpu else e.self_cpu_time_total, e.count) for e in rows]
+    times = [
+        (e.key, e.self_device_time_total if is_gpu else e.self_cpu_time_total, e.count)
+        for e in rows
+    ]
     whole = sum(time for _, time, _ in times)
-    return [(name, time / whole, calls) for name, time, calls in sorted(times, key=lambda one: -one[1])[:TOP]]
+    return [
+        (name, time / whole, calls)
+        for name, time, calls in sorted(times, key=lambda one: -one[1])[:TOP]
+    ]
 
 
 def parts(shape: Shape) -> dict[str, Callable[[], Any]]:
-    draws = [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
+    requests = [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
     method, states = states_of(shape)
     few = states if shape.name == "embedded" else next(states.split(2 * shape.micro_batch))
     return {
-        "rollouts": lambda: first_steps(shape, lambda policy: denoise(policy, draws, shape.sampling)),
+        "rollouts": lambda: first_steps(
+            shape, lambda policy: denoise(policy, requests, shape.sampling)
+        ),
         "update": lambda: in_parts(shape, method, few),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"]
+    )
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--toy", action="store_true")
     a = parser.parse_args()

@@ -24,7 +24,9 @@ IDLE = 20.0  # seconds after which memory is looked at
 
 def timed(folder: Path, *words: str) -> float:
     started = time.monotonic()
-    subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        words, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     return round(time.monotonic() - started, 1)
 
 
@@ -47,21 +49,30 @@ def by_flow(folder: Path) -> dict[str, float]:
     found = {"up_s": timed(folder, *services, "up")}
     try:
         time.sleep(IDLE)
-        return found | {"idle_mb": memory(folder), "flow_s": timed(folder, *run), "flow_again_s": timed(folder, *run)}
+        return found | {
+            "idle_mb": memory(folder),
+            "flow_s": timed(folder, *run),
+            "flow_again_s": timed(folder, *run),
+        }
     finally:
         timed(folder, *services, "down")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, help="where the clones go (default: a temporary folder)")
+    parser.add_argument(
+        "--folder", type=Path, help="where the clones go (default: a temporary folder)"
+    )
     folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="dopsd-doors-"))
     flow, dvc = clone(folder / "flow"), clone(folder / "dvc")
     found = by_flow(flow)
     found["dvc_s"] = timed(dvc, sys.executable, "-m", "dvc", "--wait-for-lock", "repro")
     found["publish_s"] = timed(dvc, sys.executable, "-m", "dopsd", "publish")
     plain = found["dvc_s"] + found["publish_s"]
-    found |= {"overhead_s": round(found["flow_s"] - plain, 1), "ratio": round(found["flow_s"] / plain, 3)}
+    found |= {
+        "overhead_s": round(found["flow_s"] - plain, 1),
+        "ratio": round(found["flow_s"] / plain, 3),
+    }
     is_same = (flow / "dvc.lock").read_bytes() == (dvc / "dvc.lock").read_bytes()
     sys.stdout.write(json.dumps(found | {"same_lock": is_same}) + "\n")
     return not is_same

@@ -20,8 +20,8 @@ from versus import Side, arguments, duel, each_shape, first_steps, report
 from dopsd.attempts import denoise_all
 from dopsd.models import LlmPolicy
 from dopsd.params import load_params
-from dopsd.sampling import Decoding, Draw, left_pad
-from dopsd.scoring import Asked
+from dopsd.sampling import Decoding, GenerationRequest, left_pad
+from dopsd.scoring import PromptSet
 from dopsd.tasks import load_task
 
 BATCH = 8  # as published
@@ -34,14 +34,18 @@ def by_eights(policy: LlmPolicy, prompts: list[Tensor], decoding: Decoding) -> l
     found: list[Tensor] = []
     for start in range(0, len(prompts), BATCH):
         ids, real = left_pad(prompts[start : start + BATCH], policy.eos_id)
-        mask = None if bool(real.all()) else torch.cat([real, real.new_ones(len(ids), decoding.gen_length)], 1)
+        mask = (
+            None
+            if bool(real.all())
+            else torch.cat([real, real.new_ones(len(ids), decoding.gen_length)], 1)
+        )
         found += [row.ids[ids.shape[1] :] for row in plain.generate(policy, ids, decoding, mask)]
     return found
 
 
 def ours(policy: LlmPolicy, prompts: list[Tensor], decoding: Decoding) -> list[Tensor]:
-    draws = [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(prompts)]
-    return [rollout.completion_ids for rollout in denoise_all(policy, draws, decoding)]
+    requests = [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(prompts)]
+    return [rollout.completion_ids for rollout in denoise_all(policy, requests, decoding)]
 
 
 def until_end(ids: Tensor, eos: int) -> list[int]:
@@ -54,23 +58,35 @@ def same(shape: Shape) -> int:
     greedy, eos = replace(shape.sampling, temperature=0.0), shape.policy.eos_id
     theirs = by_eights(shape.policy, shape.prompts, greedy)
     for stops in (False, True):
-        for one, other in zip(ours(shape.policy, shape.prompts, replace(greedy, stop_after_eos=stops)), theirs, strict=True):
+        for one, other in zip(
+            ours(shape.policy, shape.prompts, replace(greedy, stop_after_eos=stops)),
+            theirs,
+            strict=True,
+        ):
             if until_end(one, eos) != until_end(other, eos):
                 raise AssertionError(f"answers differ (stop_after_eos {stops})")
-    if shape.name == "embedded" and not any(eos in row[: -greedy.block_length].tolist() for row in theirs):
-        raise AssertionError("no answer ends before its last block: nothing was there to be stopped")
+    if shape.name == "embedded" and not any(
+        eos in row[: -greedy.block_length].tolist() for row in theirs
+    ):
+        raise AssertionError(
+            "no answer ends before its last block: nothing was there to be stopped"
+        )
     return len(theirs)
 
 
 def timed(shape: Shape, repeats: int, stops: bool) -> dict[str, Any]:
     greedy, steps = replace(shape.sampling, temperature=0.0), shape.steps or shape.sampling.steps
     decoded = replace(greedy, stop_after_eos=stops)
-    theirs = Side(lambda: first_steps(shape, lambda policy: by_eights(policy, shape.prompts, greedy)))
+    theirs = Side(
+        lambda: first_steps(shape, lambda policy: by_eights(policy, shape.prompts, greedy))
+    )
     mine = Side(lambda: first_steps(shape, lambda policy: ours(policy, shape.prompts, decoded)))
     flops = _rows(shape, mine) * shape.flops.forward(len(shape.prompts[0]) + greedy.gen_length)
     tokens = len(shape.prompts) * steps * greedy.gen_length / greedy.steps
     found = duel(shape, theirs, mine, flops, tokens, repeats)
-    return {"answers": len(shape.prompts), "stop_after_eos": stops, "steps_timed": steps} | asdict(found)
+    return {"answers": len(shape.prompts), "stop_after_eos": stops, "steps_timed": steps} | asdict(
+        found
+    )
 
 
 def _rows(shape: Shape, side: Side) -> int:
@@ -87,7 +103,9 @@ def asked(shape: Shape, rows: int) -> Shape:
     """The embedded shape with puzzles of the validation split for its prompts, and room for answers longer than they are."""
     params = load_params(Path("params.yaml"))
     task = load_task("sudoku", params.data)
-    found = Asked(task, task.build()["validation"][:rows], "validation", params.model.prompt_style)
+    found = PromptSet(
+        task, task.build()["validation"][:rows], "validation", params.model.prompt_style
+    )
     sampling = replace(shape.sampling, gen_length=ROOM, steps=ROOM // 2)
     return replace(shape, prompts=found.prompts(shape.policy, params.sampling), sampling=sampling)
 
@@ -103,13 +121,18 @@ def main() -> None:
     for shape in each_shape(a, BATCH):
         if shape.name != "embedded":
             exact = shape.is_exact
-            check: dict[str, Any] = {"same_answers": same(cut(shape.short))} if exact else same_in_half_precision(shape)
+            check: dict[str, Any] = (
+                {"same_answers": same(cut(shape.short))} if exact else same_in_half_precision(shape)
+            )
             few = replace(shape, steps=FEW if shape.steps else None)
             found[shape.name] = {"checked": check, "timed": timed(few, min(a.repeats, 3), False)}
             continue
         shape = asked(shape, ROWS)
         check = {"same_answers": same(cut(shape))}
-        for name, stops in ((shape.name, False), (f"{shape.name}, stopped at the end of the text", True)):
+        for name, stops in (
+            (shape.name, False),
+            (f"{shape.name}, stopped at the end of the text", True),
+        ):
             found[name] = {"checked": check, "timed": timed(shape, a.repeats, stops)}
     report(found, a.out)
 

@@ -29,7 +29,7 @@ from dopsd.models.llada import LladaConfig
 from dopsd.models.loading import compile_blocks
 from dopsd.params import checked
 from dopsd.rehearse import SHAPE as TOY
-from dopsd.sampling import Draw, denoise
+from dopsd.sampling import GenerationRequest, denoise
 from dopsd.scoring import decoding
 from dopsd.teacher import states_by_update
 from dopsd.types import Rollout
@@ -61,18 +61,27 @@ def timed(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, fl
 def median(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, float]:
     """Of three calls: the last result, the median of the seconds, the largest peak."""
     calls = [timed(device, work) for _ in range(3)]
-    return calls[-1][0], sorted(seconds for _, seconds, _ in calls)[1], max(peak for *_, peak in calls)
+    return (
+        calls[-1][0],
+        sorted(seconds for _, seconds, _ in calls)[1],
+        max(peak for *_, peak in calls),
+    )
 
 
 def rollouts(bench: Bench, size: int) -> tuple[list[Rollout], dict[str, float]]:
     device, config = bench.policy.device, bench.shape.config
     prompt = torch.randint(0, config.eos_token_id, (PROMPT,), device=device)
-    draws = [Draw(f"p{i}", 0, prompt, i) for i in range(size)]
+    requests = [GenerationRequest(f"p{i}", 0, prompt, i) for i in range(size)]
     d = decoding(bench.params.sampling, 0.9)
-    denoise(bench.policy, draws, d)  # warm-up at the measured size
-    found, seconds, peak = median(device, lambda: denoise(bench.policy, draws, d))
+    denoise(bench.policy, requests, d)  # warm-up at the measured size
+    found, seconds, peak = median(device, lambda: denoise(bench.policy, requests, d))
     work = size * d.steps * bench.shape.forward(PROMPT + d.gen_length)
-    return found, {"rows": size, "seconds": seconds, "peak_gb": peak, "mfu": work / seconds / bench.ceiling}
+    return found, {
+        "rows": size,
+        "seconds": seconds,
+        "peak_gb": peak,
+        "mfu": work / seconds / bench.ceiling,
+    }
 
 
 def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
@@ -98,8 +107,16 @@ def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
     _, seconds, peak = median(policy.device, one_pass)
     policy.core.eval()
     count = sum(len(states) for states in updates)
-    work = count * bench.shape.state(PROMPT + params.sampling.gen_length, is_checkpointed=False)  # useful work only
-    figures = {"states": count, "micro_batch": micro_batches.size, "updates": len(updates), "seconds": seconds, "peak_gb": peak}
+    work = count * bench.shape.state(
+        PROMPT + params.sampling.gen_length, is_checkpointed=False
+    )  # useful work only
+    figures = {
+        "states": count,
+        "micro_batch": micro_batches.size,
+        "updates": len(updates),
+        "seconds": seconds,
+        "peak_gb": peak,
+    }
     return figures | {"mfu": work / seconds / bench.ceiling}
 
 
@@ -112,7 +129,9 @@ class NoTask:
 def settings(preset: str, hardware: str, changes: list[str], is_toy: bool) -> Params:
     raw = profiles.with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), changes)
     if is_toy:
-        raw = profiles.with_changes(raw, ["sampling.gen_length=64", "sampling.steps=32", "sampling.batch_size=2"])
+        raw = profiles.with_changes(
+            raw, ["sampling.gen_length=64", "sampling.steps=32", "sampling.batch_size=2"]
+        )
     return checked(raw, Path("profile"))
 
 
@@ -127,13 +146,19 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceiling = matmul_rate(device, torch.bfloat16, 256 if a.toy else 8192)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    found: dict[str, Any] = {"device": name, "torch": torch.__version__, "matmul_tflops": ceiling / 1e12, "toy": a.toy}
+    found: dict[str, Any] = {
+        "device": name,
+        "torch": torch.__version__,
+        "matmul_tflops": ceiling / 1e12,
+        "toy": a.toy,
+    }
     for preset in ("reference", "paper"):
         params = settings(preset, a.hardware, a.changes, a.toy)
         config = LladaConfig(**TOY) if a.toy else LladaConfig()
         config._attn_implementation = params.model.attention
         (policy, seconds, peak) = timed(
-            device, lambda p=params, c=config: random_policy(c, p.train.lora, device, torch.bfloat16)
+            device,
+            lambda p=params, c=config: random_policy(c, p.train.lora, device, torch.bfloat16),
         )
         if params.model.compile:
             compile_blocks(policy.core)

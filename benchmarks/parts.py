@@ -27,7 +27,7 @@ from versus import Counted, Enough, Timed, measured
 from dopsd import sampling
 from dopsd.models.loading import compile_blocks, own_device
 from dopsd.models.lowrank import LowRankLinear
-from dopsd.sampling import Draw, denoise
+from dopsd.sampling import GenerationRequest, denoise
 
 ROWS = {"embedded": 16, "vocabulary": 4, "8b": 16}
 ALL = 2**62
@@ -50,13 +50,17 @@ class FullHead:
 
 def sampler(shape: Shape, rows: int, policy: Any = None) -> Callable[[], None]:
     """Rollouts of the shape's prompts, so many at once, of as many steps as the shape times."""
-    draws = [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
+    requests = [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
 
     def work() -> None:
-        for start in range(0, len(draws), rows):
+        for start in range(0, len(requests), rows):
             most = shape.steps or shape.sampling.steps
             with suppress(Enough):
-                denoise(Counted(policy or shape.policy, most), draws[start : start + rows], shape.sampling)
+                denoise(
+                    Counted(policy or shape.policy, most),
+                    requests[start : start + rows],
+                    shape.sampling,
+                )
 
     return work
 
@@ -99,22 +103,40 @@ def savings(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], No
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shape", nargs="+", choices=sorted(SHAPES), default=["embedded", "vocabulary"]
+    )
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--toy", action="store_true", help="a small model instead of shape 8b: to try the script on a CPU")
-    parser.add_argument("--compile", action="store_true", help="model.compile too; needs a C++ compiler or a GPU")
+    parser.add_argument(
+        "--toy",
+        action="store_true",
+        help="a small model instead of shape 8b: to try the script on a CPU",
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="model.compile too; needs a C++ compiler or a GPU"
+    )
     a = parser.parse_args()
     for name in a.shape:
         shape = SHAPES[name](ROWS[name], own_device(), a.toy)
-        shape = replace(shape, prompts=shape.prompts[: ROWS[name]], steps=4 if name == "vocabulary" else shape.steps)
-        table = Table(name, "without, s", "with, s", "times faster", "without, MB", "with, MB", box=SIMPLE)
+        shape = replace(
+            shape,
+            prompts=shape.prompts[: ROWS[name]],
+            steps=4 if name == "vocabulary" else shape.steps,
+        )
+        table = Table(
+            name, "without, s", "with, s", "times faster", "without, MB", "with, MB", box=SIMPLE
+        )
         pairs = savings(shape)
         if a.compile:
             pairs |= compiled(shape)
         for saving, sides in pairs.items():
             calls = [[measured(own_device(), side) for side in sides] for _ in range(a.repeats)]
-            without, own = (min(side, key=lambda one: one.seconds) for side in zip(*calls, strict=True))
+            without, own = (
+                min(side, key=lambda one: one.seconds) for side in zip(*calls, strict=True)
+            )
             table.add_row(saving, *_figures(without, own))
         Console(width=120).print(table)
 
@@ -138,7 +160,10 @@ def compiled(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], N
         return run
 
     switched(False)
-    found = {"rollouts": sampler(shape, len(shape.prompts)), "update": updater(shape, shape.micro_batch)}
+    found = {
+        "rollouts": sampler(shape, len(shape.prompts)),
+        "update": updater(shape, shape.micro_batch),
+    }
     for work in found.values():
         through(work)()
     return {f"{name}: compiled": (work, through(work)) for name, work in found.items()}
@@ -156,7 +181,12 @@ def with_pefts_layers(work: Callable[[], None]) -> Callable[[], None]:
 
 def _figures(without: Timed, own: Timed) -> list[str]:
     ratio = without.seconds / own.seconds
-    return [f"{without.seconds:.2f}", f"{own.seconds:.2f}", f"{ratio:.2f}", *(f"{t.peak / 2**20:.0f}" for t in (without, own))]
+    return [
+        f"{without.seconds:.2f}",
+        f"{own.seconds:.2f}",
+        f"{ratio:.2f}",
+        *(f"{t.peak / 2**20:.0f}" for t in (without, own)),
+    ]
 
 
 if __name__ == "__main__":

@@ -43,14 +43,16 @@ def noisy(logits: Tensor, temperature: float) -> Tensor:
 
 
 @torch.no_grad()
-def generate(policy: LlmPolicy, prompts: Tensor, decoding: Decoding, mask: Tensor | None = None) -> list[Trajectory]:
+def generate(
+    policy: LlmPolicy, prompts: Tensor, decoding: Decoding, mask: Tensor | None = None
+) -> list[Trajectory]:
     """Semi-autoregressive low-confidence remasking of prompts [B, P]; mask [B, P+G] where they are padded."""
     size, start = prompts.shape
     ids = torch.cat([prompts, prompts.new_full((size, decoding.gen_length), policy.mask_id)], 1)
     states: list[Tensor] = []
     for block in range(start, ids.shape[1], decoding.block_length):
         end = block + decoding.block_length
-        for k in decoding.schedule:
+        for k in decoding.num_transfer_tokens:
             states.append(ids.clone())
             masked = ids == policy.mask_id
             logits = logits_of(policy, ids, mask)
@@ -65,7 +67,11 @@ def generate(policy: LlmPolicy, prompts: Tensor, decoding: Decoding, mask: Tenso
 
 
 def sequential_attempts(
-    policy: LlmPolicy, prompt: Tensor, decoding: Decoding, attempts: int, is_correct: Callable[[Tensor], bool]
+    policy: LlmPolicy,
+    prompt: Tensor,
+    decoding: Decoding,
+    attempts: int,
+    is_correct: Callable[[Tensor], bool],
 ) -> list[Trajectory]:
     """pass@k of one prompt [P], an answer after the other until one is right."""
     found: list[Trajectory] = []
@@ -91,7 +97,9 @@ def chunk_loss(policy: LlmPolicy, states: States, config: DOpsd) -> Tensor:
         places = sure.sort(dim=1, descending=True, stable=True).indices[:, :most, None]  # [n, K, 1]
         told = teacher.take_along_dim(places, 1)  # [n, K, V]
         best = told.topk(config.top_k, -1).indices
-    student = logits_of(policy, states.student_ids)[:, -length:].take_along_dim(places, 1)  # [n, K, V]
+    student = logits_of(policy, states.student_ids)[:, -length:].take_along_dim(
+        places, 1
+    )  # [n, K, V]
     t = told.gather(-1, best).float().log_softmax(-1)
     s = student.gather(-1, best).float().log_softmax(-1)
     terms = (s.exp() * (s - t)).clamp(max=config.clip)  # [n, K, top_k]

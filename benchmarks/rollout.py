@@ -17,7 +17,7 @@ from torch import Tensor
 from versus import Side, arguments, duel, each_shape, first_steps, report
 
 from dopsd.models import LlmPolicy
-from dopsd.sampling import Draw, _step, denoise
+from dopsd.sampling import GenerationRequest, _step, denoise
 
 ROWS, FEW = 16, 4  # of the batch; of LLaDA's vocabulary on a CPU
 WARM_UP = 2  # steps, where a whole rollout takes minutes
@@ -28,7 +28,11 @@ PROBABILITY = 2**-7  # relative: plain's confidence is rounded to bfloat16
 def same(shape: Shape) -> int:
     """Greedy: every token, and the step that committed it, are plain's. How many rollouts were compared."""
     policy, greedy = shape.policy, replace(shape.sampling, temperature=0.0)
-    ours = denoise(policy, [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)], greedy)
+    ours = denoise(
+        policy,
+        [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)],
+        greedy,
+    )
     for prompt, rollout in zip(shape.prompts, ours, strict=True):
         (theirs,) = plain.generate(policy, prompt[None], greedy)
         if not torch.equal(theirs.ids[len(prompt) :], rollout.completion_ids):
@@ -45,13 +49,20 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
     Raises AssertionError where logits are further apart, or where a token or a place differs although plain's logits (or
     confidences) lead by more than the largest difference seen at this state can explain.
     """
-    policy, prompt, greedy = shape.policy, shape.prompts[0], replace(shape.sampling, temperature=0.0)
+    policy, prompt, greedy = (
+        shape.policy,
+        shape.prompts[0],
+        replace(shape.sampling, temperature=0.0),
+    )
     (theirs,) = plain.generate(policy, prompt[None], greedy)
     start, per_block = len(prompt), greedy.steps * greedy.block_length // greedy.gen_length
     worst, tokens_compared, places_compared = 0.0, 0, 0
     for step in range(0, greedy.steps, 8):
         state, after = theirs.states[step], [*theirs.states[1:], theirs.ids][step]
-        first, k = start + step // per_block * greedy.block_length, greedy.schedule[step % per_block]
+        first, k = (
+            start + step // per_block * greedy.block_length,
+            greedy.num_transfer_tokens[step % per_block],
+        )
         block = slice(first, first + greedy.block_length)
         slots = (state[block] == policy.mask_id).nonzero()[:, 0] + first
         rows = state.expand(len(shape.prompts), -1)
@@ -64,20 +75,34 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
         gap = (ours - full)[full > -torch.inf].abs().max().item()
         worst = max(worst, gap)
         best, sure = full.topk(2).values, full.log_softmax(-1).amax(-1).sort(descending=True)
-        certain = {int(slot) for slot, (one, two) in zip(slots, best.tolist(), strict=True) if one - two > 2 * gap}
+        certain = {
+            int(slot)
+            for slot, (one, two) in zip(slots, best.tolist(), strict=True)
+            if one - two > 2 * gap
+        }
         for place, token in zip(where[0].tolist(), tokens[0].tolist(), strict=True):
             if place in certain and int(full[slots == place].argmax()) != token:
-                raise AssertionError(f"step {step}: another token at {place}, although its logit leads by more than {2 * gap}")
+                raise AssertionError(
+                    f"step {step}: another token at {place}, although its logit leads by more than {2 * gap}"
+                )
             tokens_compared += place in certain
         if k < len(slots) and sure.values[k - 1] - sure.values[k] > 4 * gap + PROBABILITY:
             places_compared += 1
-            if set(where[0].tolist()) != {int(slot) for slot in slots if after[slot] != policy.mask_id}:
-                raise AssertionError(f"step {step}: other places, although the confidence leads by more than rounding explains")
+            if set(where[0].tolist()) != {
+                int(slot) for slot in slots if after[slot] != policy.mask_id
+            }:
+                raise AssertionError(
+                    f"step {step}: other places, although the confidence leads by more than rounding explains"
+                )
     if not tokens_compared:
         raise AssertionError("no token leads by more than rounding: nothing was compared")
     if worst > LOGITS:
         raise AssertionError(f"logits differ by {worst:.2g}, more than {LOGITS}")
-    return {"largest_logit_difference": worst, "tokens_compared": tokens_compared, "places_compared": places_compared}
+    return {
+        "largest_logit_difference": worst,
+        "tokens_compared": tokens_compared,
+        "places_compared": places_compared,
+    }
 
 
 def allowed_logits(policy: LlmPolicy, rows: Tensor, slots: Tensor) -> Tensor:
@@ -88,23 +113,38 @@ def allowed_logits(policy: LlmPolicy, rows: Tensor, slots: Tensor) -> Tensor:
 
 
 def timed(shape: Shape, repeats: int) -> dict[str, Any]:
-    draws = [Draw(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
+    requests = [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
 
     def one(prompt: Tensor, timed: Shape = shape) -> None:
         first_steps(timed, lambda policy: plain.generate(policy, prompt[None], shape.sampling))
 
     def all_at_once(timed: Shape = shape) -> None:
-        first_steps(timed, lambda policy: denoise(policy, draws, shape.sampling))
+        first_steps(timed, lambda policy: denoise(policy, requests, shape.sampling))
 
     few = replace(shape, steps=WARM_UP) if shape.steps else shape
-    alone = 1 if shape.steps else len(draws)  # of a slow shape, one prompt stands for all: plain takes them one by one
+    alone = (
+        1 if shape.steps else len(requests)
+    )  # of a slow shape, one prompt stands for all: plain takes them one by one
     steps = shape.steps or shape.sampling.steps
-    theirs = Side(lambda: [one(p) for p in shape.prompts[:alone]], alone / len(draws), lambda: one(shape.prompts[0], few))
+    theirs = Side(
+        lambda: [one(p) for p in shape.prompts[:alone]],
+        alone / len(requests),
+        lambda: one(shape.prompts[0], few),
+    )
     ours = Side(all_at_once, warm_up=lambda: all_at_once(few))
-    flops = len(draws) * steps * shape.flops.forward(len(shape.prompts[0]) + shape.sampling.gen_length)
-    tokens = len(draws) * steps * shape.sampling.gen_length / shape.sampling.steps
+    flops = (
+        len(requests)
+        * steps
+        * shape.flops.forward(len(shape.prompts[0]) + shape.sampling.gen_length)
+    )
+    tokens = len(requests) * steps * shape.sampling.gen_length / shape.sampling.steps
     found = duel(shape, theirs, ours, flops, tokens, repeats)
-    facts = {"rows": len(draws), "plain_rows_timed": alone, "steps_timed": steps, "steps": shape.sampling.steps}
+    facts = {
+        "rows": len(requests),
+        "plain_rows_timed": alone,
+        "steps_timed": steps,
+        "steps": shape.sampling.steps,
+    }
     return facts | asdict(found)
 
 
@@ -114,7 +154,11 @@ def main() -> None:
     for shape in each_shape(a, ROWS):
         if shape.name == "vocabulary":
             shape = replace(shape, prompts=shape.prompts[:FEW])
-        check: dict[str, Any] = {"same_rollouts": same(shape.short)} if shape.is_exact else same_in_half_precision(shape)
+        check: dict[str, Any] = (
+            {"same_rollouts": same(shape.short)}
+            if shape.is_exact
+            else same_in_half_precision(shape)
+        )
         found[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
     report(found, a.out)
 

@@ -49,7 +49,18 @@ def run(row: str, seed: int) -> dict[str, Any]:
     cell = folder / "runs" / "sudoku" / method / str(seed)
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     for stage in STAGES:
-        command = [sys.executable, "-m", "dopsd", stage, "--task", "sudoku", "--method", method, "--seed", str(seed)]
+        command = [
+            sys.executable,
+            "-m",
+            "dopsd",
+            stage,
+            "--task",
+            "sudoku",
+            "--method",
+            method,
+            "--seed",
+            str(seed),
+        ]
         subprocess.run(command, cwd=folder, env=env, check=True)
     tested = json.loads((cell / "test" / "paired.json").read_text())
     found = tested["protocols"][tested["selected"]["protocol"]]
@@ -81,7 +92,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         )
     for row in dict.fromkeys(r["row"] for r in rows):
         gaps = [100 * r["difference"] for r in rows if r["row"] == row]
-        lines.append(f"| **{row}** | mean of {len(gaps)} | | | **{sum(gaps) / len(gaps):+.2f}** | | | |")
+        lines.append(
+            f"| **{row}** | mean of {len(gaps)} | | | **{sum(gaps) / len(gaps):+.2f}** | | | |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -98,7 +111,9 @@ def main() -> None:
     n = rows[0]["n"]
     text = f"Cell accuracy in % on {n} test puzzles, greedy, selected on validation. Base `{base[:16]}`.\n\n{table(rows)}"
     (ROOT / "benchmarks" / "seeds.md").write_text(text)
-    (ROOT / "benchmarks" / "seeds.json").write_text(json.dumps({"base": base, "rows": rows}, indent=1) + "\n")
+    (ROOT / "benchmarks" / "seeds.json").write_text(
+        json.dumps({"base": base, "rows": rows}, indent=1) + "\n"
+    )
     sys.stdout.write(text)
 
 

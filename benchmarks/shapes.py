@@ -76,7 +76,9 @@ class Shape:
         return replace(self, prompts=self.prompts[:2], sampling=one, steps=None)
 
 
-def random_policy(config: LladaConfig, lora: Lora, device: torch.device, dtype: torch.dtype) -> LlmPolicy:
+def random_policy(
+    config: LladaConfig, lora: Lora, device: torch.device, dtype: torch.dtype
+) -> LlmPolicy:
     """Random weights made on the device."""
     torch.manual_seed(0)
     old = torch.get_default_dtype()
@@ -100,7 +102,9 @@ def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
     return policy
 
 
-def random_prompts(policy: LlmPolicy, rows: int, length: int, least: int, most: int) -> list[Tensor]:
+def random_prompts(
+    policy: LlmPolicy, rows: int, length: int, least: int, most: int
+) -> list[Tensor]:
     """Without the mask, which plain would fill in a prompt as well."""
     generator = torch.Generator().manual_seed(2)
     return list(torch.randint(least, most, (rows, length), generator=generator).to(policy.device))
@@ -114,7 +118,9 @@ def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
     rate = matmul_rate(device, torch.float32, 1024)
     flops = Flops(policy.core.config, lora_parameters(policy.core.config, params))
     sampling, micro_batch = decoding(params.sampling, 0.9), params.train.states_at_once
-    return Shape("embedded", policy, prompts, sampling, published(), micro_batch, flops, rate, TOLERANCE)
+    return Shape(
+        "embedded", policy, prompts, sampling, published(), micro_batch, flops, rate, TOLERANCE
+    )
 
 
 def vocabulary(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
@@ -136,7 +142,9 @@ def _random(name: str, config: LladaConfig, rows: int, device: torch.device) -> 
         policy.use_gradient_checkpointing()
     sampling = Decoding(gen_length=256, block_length=32, steps=128, temperature=0.9)
     prompts = random_prompts(policy, rows, PROMPT, 0, config.eos_token_id)
-    adapters = lora_parameters(config, Params.model_validate(EMPTY | {"train": {"lora": lora.model_dump()}}))
+    adapters = lora_parameters(
+        config, Params.model_validate(EMPTY | {"train": {"lora": lora.model_dump()}})
+    )
     rate = matmul_rate(device, dtype, 8192 if device.type == "cuda" else 2048)
     micro, steps = (8, None) if is_large and device.type == "cuda" else (2, 16)
     flops = Flops(config, adapters)
@@ -155,7 +163,11 @@ def _random(name: str, config: LladaConfig, rows: int, device: torch.device) -> 
     )
 
 
-SHAPES: dict[str, Callable[..., Shape]] = {"embedded": embedded, "vocabulary": vocabulary, "8b": eight_billion}
+SHAPES: dict[str, Callable[..., Shape]] = {
+    "embedded": embedded,
+    "vocabulary": vocabulary,
+    "8b": eight_billion,
+}
 
 
 def published() -> DOpsd:

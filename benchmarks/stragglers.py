@@ -22,14 +22,18 @@ from rich.table import Table
 from torch import Tensor
 
 from dopsd import profiles
-from dopsd.attempts import PassK, wave_width
+from dopsd.attempts import SamplingPlan, wave_width
 from dopsd.types import SingleProcess
 
 ATTEMPTS = 8
-ACCURACY = {"gsm8k": 0.773, "math500": 0.324, "countdown": 0.195}  # of LLaDA-8B-Instruct at length 256, published generations
+ACCURACY = {
+    "gsm8k": 0.773,
+    "math500": 0.324,
+    "countdown": 0.195,
+}  # of LLaDA-8B-Instruct at length 256, published generations
 ROLLOUT, TRAJECTORY = 0.83, 0.0266 * 112  # PFLOP: 128 forwards; 112 states with layer checkpointing
 COLLECTS = 200
-PASS_K = PassK(ATTEMPTS, 0.9, 0.9, stop_at_first_correct=True)
+PASS_K = SamplingPlan(ATTEMPTS, 0.9, 0.9, stop_at_first_correct=True)
 
 
 class SimulatedGroup(SingleProcess):
@@ -86,17 +90,25 @@ def efficiency(first: Tensor, schedule: str) -> float:
     elapsed = 0.0
     for one in first.view(collects, -1):
         done, all_gather_object = 0, SimulatedGroup(ranks)
-        while (waiting := int((one > done).sum())) and (width := wave_width(all_gather_object, PASS_K, done, waiting)):
+        while (waiting := int((one > done).sum())) and (
+            width := wave_width(all_gather_object, PASS_K, done, waiting)
+        ):
             width = width if schedule == "ahead" else 1
             elapsed += ROLLOUT * -(-waiting * width // ranks)
             done += width
-        elapsed += TRAJECTORY * int((one <= ATTEMPTS).sum()) / ranks  # states are shared to within one
+        elapsed += (
+            TRAJECTORY * int((one <= ATTEMPTS).sum()) / ranks
+        )  # states are shared to within one
     return useful / (ranks * elapsed)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, nargs="+", default=[1, 2, 4, 8], help="of each process in a collect")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--problems", type=int, nargs="+", default=[1, 2, 4, 8], help="of each process in a collect"
+    )
     a = parser.parse_args()
     table = Table("task", "processes", "problems each", "own %", "shared %", "ahead %", box=SIMPLE)
     generator = torch.Generator().manual_seed(0)
@@ -104,8 +116,13 @@ def main() -> None:
         beta = fitted(accuracy, profiles.facts(task)["attempts"])
         for ranks in (8, 64, 512):
             for problems in a.problems:
-                first = first_right(beta, (COLLECTS if ranks < 512 else COLLECTS // 4, ranks, problems), generator)
-                found = [f"{100 * efficiency(first, schedule):.0f}" for schedule in ("own", "shared", "ahead")]
+                first = first_right(
+                    beta, (COLLECTS if ranks < 512 else COLLECTS // 4, ranks, problems), generator
+                )
+                found = [
+                    f"{100 * efficiency(first, schedule):.0f}"
+                    for schedule in ("own", "shared", "ahead")
+                ]
                 table.add_row(task, str(ranks), str(problems), *found)
     Console().print(table)
 

@@ -19,11 +19,11 @@ from update import in_parts
 from versus import Side, arguments, duel, each_shape, report
 
 from dopsd import profiles
-from dopsd.attempts import attempts
+from dopsd.attempts import generate_until_correct
 from dopsd.batches import States
 from dopsd.distilling import Distil
 from dopsd.sampling import Decoding
-from dopsd.teacher import Geometry, states_by_update
+from dopsd.teacher import BlockSchedule, states_by_update
 from dopsd.types import Problem, Rollout
 
 ROWS, TASK = 16, "gsm8k"
@@ -38,8 +38,10 @@ class Work:
         drawn = first_right(beta, (1, 1, len(shape.prompts)), torch.Generator().manual_seed(0))
         self.first = drawn.flatten().tolist()
         d, policy = shape.sampling, shape.policy
-        geometry = Geometry(d.block_length, tuple(d.schedule), policy.mask_id, policy.eos_id)
-        self.geometry, self.method = geometry, Distil(shape.method, None, geometry)  # type: ignore[arg-type]
+        blocks = BlockSchedule(
+            d.block_length, tuple(d.num_transfer_tokens), policy.mask_id, policy.eos_id
+        )
+        self.blocks, self.method = blocks, Distil(shape.method, None, blocks)  # type: ignore[arg-type]
 
     @property
     def rollouts(self) -> int:
@@ -51,24 +53,37 @@ class Work:
 
     def ours(self) -> list[list[Rollout]]:
         """All problems together, in waves."""
-        problems = [(Problem(str(i), "", ""), prompt) for i, prompt in enumerate(self.shape.prompts)]
+        problems = [
+            (Problem(str(i), "", ""), prompt) for i, prompt in enumerate(self.shape.prompts)
+        ]
         decoding = replace(self.decoding, batch_size=len(problems))
-        pass_k = replace(PASS_K, first_temperature=decoding.temperature, retry_temperature=decoding.temperature)
+        plan = replace(
+            PASS_K, first_temperature=decoding.temperature, retry_temperature=decoding.temperature
+        )
 
         def is_correct(problem: Problem, rollout: Rollout) -> bool:
             return rollout.attempt + 1 == self.first[int(problem.id)]
 
-        return list(attempts(self.shape.policy, problems, decoding, pass_k, (0, 0), is_correct).values())
+        return list(
+            generate_until_correct(
+                self.shape.policy, problems, decoding, plan, (0, 0), is_correct
+            ).values()
+        )
 
     def theirs(self) -> list[list[plain.Trajectory]]:
-        return [self._one_by_one(prompt, first) for prompt, first in zip(self.shape.prompts, self.first, strict=True)]
+        return [
+            self._one_by_one(prompt, first)
+            for prompt, first in zip(self.shape.prompts, self.first, strict=True)
+        ]
 
     def _one_by_one(self, prompt: Tensor, first: int) -> list[plain.Trajectory]:
         tries = iter(range(1, ATTEMPTS + 1))
-        return plain.sequential_attempts(self.shape.policy, prompt, self.decoding, ATTEMPTS, lambda _: next(tries) == first)
+        return plain.sequential_attempts(
+            self.shape.policy, prompt, self.decoding, ATTEMPTS, lambda _: next(tries) == first
+        )
 
     def states(self, rollout: Rollout) -> States:
-        return states_by_update([rollout], self.shape.method, self.geometry, (0, 0))[0]
+        return states_by_update([rollout], self.shape.method, self.blocks, (0, 0))[0]
 
     def learn_ours(self, tried: list[list[Rollout]]) -> None:
         for i in self.kept:
@@ -78,13 +93,17 @@ class Work:
     def learn_theirs(self, tried: list[list[plain.Trajectory]]) -> None:
         for i in self.kept:
             ids, prompt = tried[i][-1].ids, self.shape.prompts[i]
-            for chunk in self.states(self._as_rollout(ids[len(prompt) :], prompt, tried[i][-1].states)).split(CHUNK):
+            for chunk in self.states(
+                self._as_rollout(ids[len(prompt) :], prompt, tried[i][-1].states)
+            ).split(CHUNK):
                 plain.chunk_loss(self.shape.policy, chunk, self.shape.method).backward()
             self._forget()
 
     def _as_rollout(self, ids: Tensor, prompt: Tensor, states: list[Tensor]) -> Rollout:
         """The step that committed a position is the number of states in which it was still masked, less one."""
-        masked = torch.stack([state[len(prompt) :] == self.shape.policy.mask_id for state in states])
+        masked = torch.stack(
+            [state[len(prompt) :] == self.shape.policy.mask_id for state in states]
+        )
         return Rollout("p", 0, prompt, ids, masked.sum(0) - 1)
 
     def _forget(self) -> None:
@@ -101,7 +120,10 @@ def same(shape: Shape) -> int:
             raise AssertionError(f"{len(ours)} attempts, plain has {len(theirs)}")
         for one, other in zip(ours, theirs, strict=True):
             again = work._as_rollout(other.ids[len(prompt) :], prompt, other.states)
-            if not (torch.equal(one.completion_ids, again.completion_ids) and torch.equal(one.revealed_at, again.revealed_at)):
+            if not (
+                torch.equal(one.completion_ids, again.completion_ids)
+                and torch.equal(one.revealed_at, again.revealed_at)
+            ):
                 raise AssertionError("rollouts differ")
     return work.rollouts
 
@@ -110,11 +132,23 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
     work, decoding = Work(shape, shape.sampling.temperature), shape.sampling
     length = len(shape.prompts[0]) + decoding.gen_length
     states = len(work.kept) * per_trajectory(decoding)
-    flops = work.rollouts * decoding.steps * shape.flops.forward(length) + states * shape.flops.state(length, False)
-    ours, theirs = Side(lambda: work.learn_ours(work.ours())), Side(lambda: work.learn_theirs(work.theirs()))
+    flops = work.rollouts * decoding.steps * shape.flops.forward(
+        length
+    ) + states * shape.flops.state(length, False)
+    ours, theirs = (
+        Side(lambda: work.learn_ours(work.ours())),
+        Side(lambda: work.learn_theirs(work.theirs())),
+    )
     found = duel(shape, theirs, ours, flops, work.rollouts * decoding.gen_length, repeats)
-    facts = {"problems": len(shape.prompts), "rollouts": work.rollouts, "kept": len(work.kept), "states": states}
-    plain_hour, ours_hour = (3600 * len(work.kept) / seconds for seconds in (found.plain_seconds, found.ours_seconds))
+    facts = {
+        "problems": len(shape.prompts),
+        "rollouts": work.rollouts,
+        "kept": len(work.kept),
+        "states": states,
+    }
+    plain_hour, ours_hour = (
+        3600 * len(work.kept) / seconds for seconds in (found.plain_seconds, found.ours_seconds)
+    )
     return facts | {"plain_an_hour": plain_hour, "ours_an_hour": ours_hour} | asdict(found)
 
 

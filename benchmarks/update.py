@@ -19,28 +19,32 @@ from versus import Side, arguments, duel, each_shape, report
 from dopsd.batches import States
 from dopsd.distilling import Distil
 from dopsd.models import LlmPolicy
-from dopsd.sampling import Draw, denoise
-from dopsd.teacher import Geometry, states_by_update
+from dopsd.sampling import GenerationRequest, denoise
+from dopsd.teacher import BlockSchedule, states_by_update
 from dopsd.types import Rollout
 
 
 def states_of(shape: Shape) -> tuple[Distil, States]:
     """The states of one trajectory that train one update, and the method that learns from them."""
     policy, d = shape.policy, shape.sampling
-    geometry = Geometry(d.block_length, tuple(d.schedule), policy.mask_id, policy.eos_id)
+    blocks = BlockSchedule(
+        d.block_length, tuple(d.num_transfer_tokens), policy.mask_id, policy.eos_id
+    )
     rollout = trajectory(shape)
-    states = states_by_update([rollout], shape.method, geometry, (0, 0))[0]
+    states = states_by_update([rollout], shape.method, blocks, (0, 0))[0]
     first = {name: value[: shape.states] for name, value in states.tensors().items()}
     first["weight"] = torch.full_like(first["weight"], 1 / len(first["weight"]))
-    return Distil(shape.method, None, geometry), States(**first)  # type: ignore[arg-type]
+    return Distil(shape.method, None, blocks), States(**first)  # type: ignore[arg-type]
 
 
 def trajectory(shape: Shape) -> Rollout:
     """A rollout of the policy, or where one would take minutes random tokens, two a step from left to right."""
     d, policy, prompt = shape.sampling, shape.policy, shape.prompts[0]
     if shape.steps is None:
-        return denoise(policy, [Draw("p", 0, prompt, 0)], d)[0]
-    tokens = torch.randint(0, policy.eos_id, (d.gen_length,), generator=torch.Generator().manual_seed(3))
+        return denoise(policy, [GenerationRequest("p", 0, prompt, 0)], d)[0]
+    tokens = torch.randint(
+        0, policy.eos_id, (d.gen_length,), generator=torch.Generator().manual_seed(3)
+    )
     order = torch.arange(d.gen_length) * d.steps // d.gen_length
     return Rollout("p", 0, prompt, tokens.to(prompt.device), order.to(prompt.device))
 
@@ -49,7 +53,9 @@ def gradients(policy: LlmPolicy, loss: Callable[[], float]) -> tuple[float, dict
     for p in policy.trainable().values():
         p.grad = None
     value = loss()
-    return value, {name: p.grad.clone() for name, p in policy.trainable().items() if p.grad is not None}
+    return value, {
+        name: p.grad.clone() for name, p in policy.trainable().items() if p.grad is not None
+    }
 
 
 def in_parts(shape: Shape, method: Distil, states: States) -> float:
@@ -71,9 +77,13 @@ def same(shape: Shape) -> float:
     """The largest relative difference of loss and gradients, which must be below the tolerance."""
     method, states = states_of(shape)
     (ours, mine), (theirs, other) = (
-        gradients(shape.policy, work) for work in (lambda: in_parts(shape, method, states), lambda: at_once(shape, states))
+        gradients(shape.policy, work)
+        for work in (lambda: in_parts(shape, method, states), lambda: at_once(shape, states))
     )
-    gap, whole = (_norm(tensors) for tensors in ([mine[name] - other[name] for name in other], list(other.values())))
+    gap, whole = (
+        _norm(tensors)
+        for tensors in ([mine[name] - other[name] for name in other], list(other.values()))
+    )
     worst = max(abs(ours - theirs) / abs(theirs), gap / whole)
     if mine.keys() != other.keys() or not worst < shape.tolerance:
         raise AssertionError(f"loss or gradients differ by {worst:.1e}")
@@ -90,7 +100,9 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
     length = len(shape.prompts[0]) + shape.sampling.gen_length
     flops = len(states) * shape.flops.state(length, is_checkpointed=False)
     theirs = Side(lambda: at_once(shape, states), warm_up=lambda: at_once(shape, few))
-    ours = Side(lambda: in_parts(shape, method, states), warm_up=lambda: in_parts(shape, method, few))
+    ours = Side(
+        lambda: in_parts(shape, method, states), warm_up=lambda: in_parts(shape, method, few)
+    )
     found = duel(shape, theirs, ours, flops, len(states) * length, repeats)
     for p in shape.policy.trainable().values():
         p.grad = None

@@ -21,7 +21,12 @@ from dopsd.types import Problem, Task
 
 COUNT = 10_000
 LONGEST = 4000  # characters: about 512 tokens
-ASKED = {"sudoku": "0204032001400402", "gsm8k": "How many?", "math500": "What is it?", "countdown": "49 55 53 51"}
+ASKED = {
+    "sudoku": "0204032001400402",
+    "gsm8k": "How many?",
+    "math500": "What is it?",
+    "countdown": "49 55 53 51",
+}
 
 
 def long_garbage(count: int) -> list[str]:
@@ -30,7 +35,9 @@ def long_garbage(count: int) -> list[str]:
     for _ in range(count):
         length, parts = draw.randint(0, LONGEST), []
         while length > 0:
-            part = draw.choice([*FRAGMENTS, "so we add ", "word "]) * draw.choice([1, 1, 1, 1, 3, 20, 1000])
+            part = draw.choice([*FRAGMENTS, "so we add ", "word "]) * draw.choice(
+                [1, 1, 1, 1, 3, 20, 1000]
+            )
             parts.append(part[:length])
             length -= len(part)
         texts.append("".join(parts))
@@ -41,7 +48,9 @@ def hypothesis_garbage(count: int) -> list[str]:
     """Examples of the strategy that the tests use; it looks for odd ones."""
     texts: list[str] = []
 
-    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @given(garbage())
     def keep(text: str) -> None:
         texts.append(text)

@@ -103,7 +103,9 @@ class Side:
 
     work: Callable[[], Any]
     share: float = 1.0
-    warm_up: Callable[[], Any] | None = None  # less of the same, where a whole call would take minutes
+    warm_up: Callable[[], Any] | None = (
+        None  # less of the same, where a whole call would take minutes
+    )
 
 
 def duel(shape: Shape, plain: Side, ours: Side, flops: float, tokens: float, repeats: int) -> Duel:
@@ -113,20 +115,39 @@ def duel(shape: Shape, plain: Side, ours: Side, flops: float, tokens: float, rep
         (side.warm_up or side.work)()
     rounds = [(measured(device, plain.work), measured(device, ours.work)) for _ in range(repeats)]
     ratios = sorted(a.seconds / plain.share / b.seconds for a, b in rounds)
-    theirs, mine = (statistics.median(side.seconds for side in sides) for sides in zip(*rounds, strict=True))
+    theirs, mine = (
+        statistics.median(side.seconds for side in sides) for sides in zip(*rounds, strict=True)
+    )
     theirs /= plain.share
     peaks = [max(side.peak for side in sides) / 2**20 for sides in zip(*rounds, strict=True)]
     rates = [flops / seconds / 1e12 for seconds in (theirs, mine)]
     utilisation = rates[1] * 1e12 / shape.ceiling
     speeds = [tokens / seconds for seconds in (theirs, mine)]
-    return Duel(theirs, mine, statistics.median(ratios), ratios[0], ratios[-1], *peaks, repeats, *speeds, *rates, utilisation)
+    return Duel(
+        theirs,
+        mine,
+        statistics.median(ratios),
+        ratios[0],
+        ratios[-1],
+        *peaks,
+        repeats,
+        *speeds,
+        *rates,
+        utilisation,
+    )
 
 
 def arguments(text: str, shapes: Sequence[str] = ("embedded", "vocabulary")) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--shape", nargs="+", choices=sorted(SHAPES), default=list(shapes))
-    parser.add_argument("--toy", action="store_true", help="a small model instead of shape 8b: to try the script on a CPU")
+    parser.add_argument(
+        "--toy",
+        action="store_true",
+        help="a small model instead of shape 8b: to try the script on a CPU",
+    )
     parser.add_argument("--out", type=Path, help="write the JSON here as well")
     return parser.parse_args()
 
@@ -140,9 +161,20 @@ def each_shape(a: argparse.Namespace, rows: int) -> Iterator[Shape]:
 def report(found: dict[str, dict[str, Any]], out: Path | None) -> None:
     """A table and JSON on standard output, the JSON to a file as well."""
     device = own_device()
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    name = (
+        torch.cuda.get_device_name()
+        if device.type == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
     machine = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
-    columns = ("ratio", "plain_seconds", "ours_seconds", "plain_peak_mb", "ours_peak_mb", "ours_tokens_per_second")
+    columns = (
+        "ratio",
+        "plain_seconds",
+        "ours_seconds",
+        "plain_peak_mb",
+        "ours_peak_mb",
+        "ours_tokens_per_second",
+    )
     columns += ("ours_tflops", "ours_utilisation")
     table = Table(*("shape", *(column.replace("_", " ") for column in columns)), box=SIMPLE)
     for shape, figures in found.items():

@@ -43,11 +43,20 @@ def ablate(params: Params, names: Sequence[str]) -> None:
     tables = params.ablate.tables
     unknown = [name for name in names if name not in tables]
     if unknown:
-        raise DopsdError(f"ablate: {', '.join(unknown)}: unknown; section ablate of params.yaml has {', '.join(tables)}")
+        raise DopsdError(
+            f"ablate: {', '.join(unknown)}: unknown; section ablate of params.yaml has {', '.join(tables)}"
+        )
     if not names:
-        sys.stdout.write("".join(f"{name}: {', '.join(variants)}\n" for name, variants in tables.items()))
+        sys.stdout.write(
+            "".join(f"{name}: {', '.join(variants)}\n" for name, variants in tables.items())
+        )
         return
-    _reproduce(params, list(dict.fromkeys(v for name in names for v in [DEFAULT, *distinct(params, tables[name])])))
+    _reproduce(
+        params,
+        list(
+            dict.fromkeys(v for name in names for v in [DEFAULT, *distinct(params, tables[name])])
+        ),
+    )
     for name in names:
         print_markdown(write(params, name))
 
@@ -59,13 +68,17 @@ def distinct(params: Params, variants: Sequence[str]) -> list[str]:
 
 def _reproduce(params: Params, variants: Sequence[str]) -> None:
     asked = [*params.ablate.run, *(name for name in variants if name not in params.ablate.run)]
-    for changed in write_params(None, PRESET, HARDWARE, [f"ablate.run=[{', '.join(asked)}]"], Path("params.yaml")):
+    for changed in write_params(
+        None, PRESET, HARDWARE, [f"ablate.run=[{', '.join(asked)}]"], Path("params.yaml")
+    ):
         say(f"ablate: params.yaml: {changed}")
     stages = [f"variant@{name}-{seed}" for name in variants for seed in params.ablate.seeds]
     say(f"ablate: {len(stages)} runs through DVC; what is finished is not run again")
     status = run_dvc(["repro", *stages])
     if status:
-        raise DopsdError(f"ablate: dvc ended with {status}, as said above; the same command continues", status)
+        raise DopsdError(
+            f"ablate: dvc ended with {status}, as said above; the same command continues", status
+        )
 
 
 def runs_of(params: Params, variant: str) -> list[Finished]:
@@ -75,9 +88,15 @@ def runs_of(params: Params, variant: str) -> list[Finished]:
 
 def write(params: Params, name: str, out: Path = OUT) -> str:
     """Table and figure of one ablation in `out`/NAME; the table's text."""
-    same = [v for v in params.ablate.tables[name] if v not in distinct(params, params.ablate.tables[name])]
+    same = [
+        v
+        for v in params.ablate.tables[name]
+        if v not in distinct(params, params.ablate.tables[name])
+    ]
     label = f"{' = '.join(same)} (params.yaml)" if same else "as in params.yaml"
-    rows = {label: runs_of(params, DEFAULT)} | {v: runs_of(params, v) for v in distinct(params, params.ablate.tables[name])}
+    rows = {label: runs_of(params, DEFAULT)} | {
+        v: runs_of(params, v) for v in distinct(params, params.ablate.tables[name])
+    }
     text, found = table(params, name, rows)
     with fresh_folder(out / name) as half:
         (half / "ablation.md").write_text(text)
@@ -87,15 +106,28 @@ def write(params: Params, name: str, out: Path = OUT) -> str:
     return text
 
 
-def table(params: Params, name: str, rows: dict[str, list[Finished]]) -> tuple[str, dict[str, dict[str, object]]]:
+def table(
+    params: Params, name: str, rows: dict[str, list[Finished]]
+) -> tuple[str, dict[str, dict[str, object]]]:
     """Markdown and values: a row a variant, paired with the first row by problem and seed."""
     a, resamples = params.ablate, params.evaluate.bootstrap
     about = f"{a.method} on {a.task}, {len(a.seeds)} seed{'s' * (len(a.seeds) > 1)}, accuracy in %"
     first, found = next(iter(rows.values())), {}
     split, n = chosen_on(first[0]), first[0].tested["base"]["n"]
-    lines = [f"Ablation `{name}`: {about}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}", ""]
+    lines = [
+        f"Ablation `{name}`: {about}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}",
+        "",
+    ]
     known = published()["ablations"].get(a.task, {})
-    columns = ["trained", "minus the first row", "minus the base", "last checkpoint", "updates", "rollouts", "seconds"]
+    columns = [
+        "trained",
+        "minus the first row",
+        "minus the base",
+        "last checkpoint",
+        "updates",
+        "rollouts",
+        "seconds",
+    ]
     lines += head(name, *columns, *(["PUBLISHED, not run here"] if known else []))
     for label, runs in rows.items():
         ((_, _, seeds, accuracy, over_base, cost),) = means(runs, resamples)
@@ -103,9 +135,17 @@ def table(params: Params, name: str, rows: dict[str, list[Finished]]) -> tuple[s
         over_first = None if runs is first else paired_over_seeds(gaps_of(runs, first), resamples)
         last = sum(run.points()[-1][1] for run in runs) / len(runs)
         cells = [gap(*over_first) if over_first else "", gap(*over_base), percent(last)]
-        cells += [*cost_cells(cost, ("updates", "rollouts", "seconds")), *([theirs] if known else [])]
+        cells += [
+            *cost_cells(cost, ("updates", "rollouts", "seconds")),
+            *([theirs] if known else []),
+        ]
         lines.append(line(label, within(*accuracy), *cells))
-        found[label] = {"seeds": seeds, "trained": accuracy, "over_first": over_first, "over_base": over_base}
+        found[label] = {
+            "seeds": seeds,
+            "trained": accuracy,
+            "over_first": over_first,
+            "over_base": over_base,
+        }
         found[label] |= {"last": last, "cost": cost}
     note = f"`last checkpoint`: on {split}, where a collapse shows; costs are until the chosen checkpoint."
     return "\n".join([*lines, "", note]) + "\n", found

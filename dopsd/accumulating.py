@@ -48,11 +48,15 @@ class MicroBatches:
 
     def __init__(self, asked: int | str, device: torch.device) -> None:
         if asked == AUTO and not memory.is_measurable(device):
-            raise DopsdError("train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory; give a number")
+            raise DopsdError(
+                "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory; give a number"
+            )
         self.size = 0 if isinstance(asked, str) else asked
         self.device, self.is_halved = device, False
 
-    def gradients(self, method: Method, policy: Policy, batches: list[Batch], weight: float) -> Sums:
+    def gradients(
+        self, method: Method, policy: Policy, batches: list[Batch], weight: float
+    ) -> Sums:
         """Add the gradients of the batches' loss / weight to the trainable weights; its metrics.
 
         Raises DopsdError where memory does not hold half of what was tried first.
@@ -64,7 +68,9 @@ class MicroBatches:
         return found
 
     def _halve(self, is_locked: bool) -> None:
-        if self.is_halved or self.size == 1 or is_locked:  # locked: the other processes would not make as many passes
+        if (
+            self.is_halved or self.size == 1 or is_locked
+        ):  # locked: the other processes would not make as many passes
             raise DopsdError(
                 f"train: {self.size} states at once do not fit into memory; set a smaller train.micro_batch_states or "
                 "train.gradient_checkpointing",
@@ -74,7 +80,9 @@ class MicroBatches:
         self.size = before // 2
         say(f"train: {before} states at once did not fit into memory: from here on {self.size}")
 
-    def _tried(self, method: Method, policy: Policy, batches: list[Batch], weight: float) -> Sums | None:
+    def _tried(
+        self, method: Method, policy: Policy, batches: list[Batch], weight: float
+    ) -> Sums | None:
         """None, and no gradient, where memory ran out."""
         metrics = Sums()
         try:
@@ -84,7 +92,9 @@ class MicroBatches:
                 if share:
                     metrics.merge(found.metrics)
                     metrics.add("loss", found.total.item() / weight, 0)
-        except torch.OutOfMemoryError:  # the pass keeps its memory until this block is left: no second try in here
+        except (
+            torch.OutOfMemoryError
+        ):  # the pass keeps its memory until this block is left: no second try in here
             _forget(policy.trainable().values())
             return None
         return metrics
@@ -95,7 +105,9 @@ class MicroBatches:
         if not policy.is_locked:
             return own
         most = max(policy.process_group.all_gather_object([len(own)]))
-        rows = policy.process_group.all_gather_object([next(own[0][0].split(1)).to("cpu")] if own else [])
+        rows = policy.process_group.all_gather_object(
+            [next(own[0][0].split(1)).to("cpu")] if own else []
+        )
         return own + [(rows[0].to(self.device), 0.0) for _ in range(most - len(own))]
 
     def _measured(self, method: Method, policy: Policy, batch: Batch) -> int:
@@ -110,11 +122,15 @@ class MicroBatches:
         try:
             with torch.random.fork_rng(devices):
                 probe(1)  # what is made once, at the first pass, is no part of a sequence's size
-                found = fitting(probe(1), probe(ROWS), memory.held(self.device), memory.free(self.device))
+                found = fitting(
+                    probe(1), probe(ROWS), memory.held(self.device), memory.free(self.device)
+                )
         except torch.OutOfMemoryError:
             found = 1
         _forget(policy.trainable().values())
-        say(f"train: {found} states at once, as measured memory allows (train.micro_batch_states: {AUTO})")
+        say(
+            f"train: {found} states at once, as measured memory allows (train.micro_batch_states: {AUTO})"
+        )
         return found
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dopsd.attempts import PassK, attempts
+from dopsd.attempts import SamplingPlan, generate_until_correct
 from dopsd.config import Protocol
 from dopsd.lines import append_lines, read_lines
 from dopsd.progress import Progress, say
-from dopsd.scoring import Asked, decoding
+from dopsd.scoring import PromptSet, decoding
 from dopsd.types import Problem, Rollout, Verdict
 
 if TYPE_CHECKING:
@@ -54,28 +54,40 @@ class Answering:
     is not, batches are those of the file, whatever the ranks.
     """
 
-    def __init__(self, folder: Path, asked: Asked, protocol: Protocol, trials: Trials) -> None:
-        self.folder, self.asked, self.protocol, self.trials = folder, asked, protocol, trials
-        self.rank, self.ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    def __init__(
+        self, folder: Path, prompt_set: PromptSet, protocol: Protocol, trials: Trials
+    ) -> None:
+        self.folder, self.prompt_set, self.protocol, self.trials = (
+            folder,
+            prompt_set,
+            protocol,
+            trials,
+        )
+        self.rank, self.ranks = (
+            int(os.environ.get("RANK", "0")),
+            int(os.environ.get("WORLD_SIZE", "1")),
+        )
 
     def found(self) -> dict[str, list[Answer]]:
         """Answers by problem, attempts in order; a line holds all attempts at a problem, and one cut short by a kill none."""
         seen: dict[str, list[Answer]] = {}
         for path in sorted(self.folder.glob("answers.*.jsonl")):
             for tries in read_lines(path):
-                seen[tries[0]["problem_id"]] = [Answer(**raw | {"verdict": Verdict(**raw["verdict"])}) for raw in tries]
+                seen[tries[0]["problem_id"]] = [
+                    Answer(**raw | {"verdict": Verdict(**raw["verdict"])}) for raw in tries
+                ]
         return seen
 
     def missing(self) -> list[Problem]:
         found = self.found()
-        return [problem for problem in self.asked.problems if problem.id not in found]
+        return [problem for problem in self.prompt_set.problems if problem.id not in found]
 
     def complete(self, policy: LlmPolicy, progress: Progress) -> dict[str, list[Answer]]:
         """Ask what is missing of this rank's share; all answers, when the other ranks are done as well."""
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = {problem.id for problem in self.missing()}
-        progress.step(len(self.asked.problems) - len(missing))
-        prompts = self.asked.prompts(policy, self.protocol)
+        progress.step(len(self.prompt_set.problems) - len(missing))
+        prompts = self.prompt_set.prompts(policy, self.protocol)
         while not self._ask_share(policy, prompts, progress):
             say("evaluate: answers on disk were not whole; asking those problems again")
         policy.forwards.join()
@@ -87,13 +99,19 @@ class Answering:
         missing = {problem.id for problem in self.missing()}
         share = self._batches(prompts)[self.rank :: self.ranks]
         for batch in share:
-            wanted = [i for i in batch if self.asked.problems[i].id in missing]
+            wanted = [i for i in batch if self.prompt_set.problems[i].id in missing]
             if wanted:
                 part = wanted if self.protocol.mask_padding else batch
-                self._ask(policy, [(self.asked.problems[i], prompts[i]) for i in part], progress)
-                others = min(len(wanted) * (self.ranks - 1), progress.total - progress.done - len(wanted))
+                self._ask(
+                    policy, [(self.prompt_set.problems[i], prompts[i]) for i in part], progress
+                )
+                others = min(
+                    len(wanted) * (self.ranks - 1), progress.total - progress.done - len(wanted)
+                )
                 progress.step(len(wanted) + max(others, 0))  # the other ranks are about as far
-        return not {problem.id for problem in self.missing()} & {self.asked.problems[i].id for batch in share for i in batch}
+        return not {problem.id for problem in self.missing()} & {
+            self.prompt_set.problems[i].id for batch in share for i in batch
+        }
 
     def wait(self) -> None:
         """Until the other ranks have written their share as well."""
@@ -106,30 +124,46 @@ class Answering:
         if self.protocol.mask_padding:
             order.sort(key=lambda i: len(prompts[i]))
             size = min(size, -(-len(order) // self.ranks))
-            if self.asked.task.graded:  # no attempt is skipped: fewer problems at a time, so that a kill loses little
+            if (
+                self.prompt_set.task.graded
+            ):  # no attempt is skipped: fewer problems at a time, so that a kill loses little
                 size = -(-size // self.trials.attempts)
         return [order[start : start + size] for start in range(0, len(order), size)]
 
-    def _ask(self, policy: LlmPolicy, prompts: list[tuple[Problem, Tensor]], progress: Progress) -> None:
-        task, trials = self.asked.task, self.trials
+    def _ask(
+        self, policy: LlmPolicy, prompts: list[tuple[Problem, Tensor]], progress: Progress
+    ) -> None:
+        task, trials = self.prompt_set.task, self.trials
         answers: dict[tuple[str, int], Answer] = {}
 
         def is_correct(problem: Problem, rollout: Rollout) -> bool:
             if (problem.id, rollout.attempt) not in answers:
                 text = policy.decode(rollout.completion_ids)
-                answers[problem.id, rollout.attempt] = Answer(problem.id, rollout.attempt, text, task.verify(problem, text))
+                answers[problem.id, rollout.attempt] = Answer(
+                    problem.id, rollout.attempt, text, task.verify(problem, text)
+                )
             return answers[problem.id, rollout.attempt].verdict.correct
 
         def sampled(rollouts: int) -> None:
             progress.step(0, f"{rollouts} rollouts more")
 
-        pass_k = PassK(trials.attempts, 0.0, trials.temperature, not task.graded)
+        plan = SamplingPlan(trials.attempts, 0.0, trials.temperature, not task.graded)
         with _precision(policy, self.protocol):
-            tried = attempts(policy, prompts, decoding(self.protocol), pass_k, (trials.seed, 0), is_correct, sampled)
+            tried = generate_until_correct(
+                policy,
+                prompts,
+                decoding(self.protocol),
+                plan,
+                (trials.seed, 0),
+                is_correct,
+                sampled,
+            )
         for problem, _ in prompts:
             for rollout in tried[problem.id]:
                 is_correct(problem, rollout)
-        tries = [[asdict(answers[p.id, rollout.attempt]) for rollout in tried[p.id]] for p, _ in prompts]
+        tries = [
+            [asdict(answers[p.id, rollout.attempt]) for rollout in tried[p.id]] for p, _ in prompts
+        ]
         append_lines(self.folder / f"answers.{self.rank}.jsonl", tries)
 
 

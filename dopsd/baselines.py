@@ -38,8 +38,15 @@ def baselines() -> Iterator[Baseline]:
     table = published()
     for method, tasks in table["methods"].items():
         for task, row in tasks.items():
-            percent = zip(table["lengths"][task], row["accuracy"], strict=False)  # of some only the first length is told
-            yield Baseline(task, method, {length: round(value / 100, 4) for length, value in percent}, row.get("updates"))
+            percent = zip(
+                table["lengths"][task], row["accuracy"], strict=False
+            )  # of some only the first length is told
+            yield Baseline(
+                task,
+                method,
+                {length: round(value / 100, 4) for length, value in percent},
+                row.get("updates"),
+            )
 
 
 def import_published(params: Params) -> int:
@@ -50,15 +57,24 @@ def import_published(params: Params) -> int:
     with one_line(uri):
         client = connect(uri)
         for row in baselines():
-            tags = {"task": row.task, "method": row.method, "source": "published", "selection": "test"}
+            tags = {
+                "task": row.task,
+                "method": row.method,
+                "source": "published",
+                "selection": "test",
+            }
             tags |= {"model": "LLaDA-8B-Instruct", "paper": published()["source"]}
             name, key = f"published-{row.task}-{row.method}", f"published-{row.task}-{row.method}"
             facts = {"task": row.task, "method.name": row.method}
-            run_id = find_run(client, Identity(uri, params.tracking.experiment, name, key, tags, facts))
+            run_id = find_run(
+                client, Identity(uri, params.tracking.experiment, name, key, tags, facts)
+            )
             log_once(client, run_id, row.metrics, 0)
             client.set_terminated(run_id)
             views.save(client, client.get_run(run_id).info.experiment_id, row.task)
             count += 1
     experiment = params.tracking.experiment
-    say(f"baselines: {count} published rows are in {shown(uri)}, experiment {experiment}, tagged source=published")
+    say(
+        f"baselines: {count} published rows are in {shown(uri)}, experiment {experiment}, tagged source=published"
+    )
     return count

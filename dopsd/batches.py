@@ -30,7 +30,9 @@ class Batch:
         """Consecutive pieces of at most n sequences in all their forward passes, and of a row at least."""
         rows = max(1, n // self.forwards)
         for start in range(0, len(self), rows):
-            yield type(self)(**{name: value[start : start + rows] for name, value in self.tensors().items()})
+            yield type(self)(
+                **{name: value[start : start + rows] for name, value in self.tensors().items()}
+            )
 
     def rows(self, indices: list[int]) -> Self:
         return type(self)(**{name: value[indices] for name, value in self.tensors().items()})
@@ -47,7 +49,9 @@ class States(Batch):
     student_mask: Tensor  # [B, P+G], False on padding
     teacher_ids: Tensor  # [B, Q+G]
     teacher_mask: Tensor  # [B, Q+G]
-    candidates: Tensor  # [B, G], masked positions of the current block that the teacher was not shown
+    candidates: (
+        Tensor  # [B, G], masked positions of the current block that the teacher was not shown
+    )
     committed: Tensor  # [B, G], what the student committed at this step
     k: Tensor  # [B], positions to train on
     block: Tensor  # [B]
@@ -115,4 +119,6 @@ class Unmasking(Batch):
         return 2
 
 
-BATCH_TYPES: dict[str, type[Batch]] = {kind.__name__: kind for kind in (States, MaskedTexts, Group, Pairs, Unmasking)}
+BATCH_TYPES: dict[str, type[Batch]] = {
+    kind.__name__: kind for kind in (States, MaskedTexts, Group, Pairs, Unmasking)
+}

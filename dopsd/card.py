@@ -35,7 +35,14 @@ def card(params: Params, task: str, method: str, seed: int, origin: Origin) -> s
         "library_name": "peft",
         "tags": ["dopsd", "diffusion-language-model", task, method],
     }
-    lines = ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", f"# {task}, {method}, seed {seed}", ""]
+    lines = [
+        "---",
+        yaml.safe_dump(head, sort_keys=False).strip(),
+        "---",
+        "",
+        f"# {task}, {method}, seed {seed}",
+        "",
+    ]
     lines += [
         f"A LoRA adapter for `{params.model.path}`, checkpoint after update {chosen['update']} of {params.train.updates},"
     ]
@@ -43,18 +50,36 @@ def card(params: Params, task: str, method: str, seed: int, origin: Origin) -> s
         f"selected on {chosen['split']} ({100 * chosen['accuracy']:.1f}% of {chosen['n']} problems). Accuracy on test in %:",
         "",
     ]
-    lines += ["| protocol | base | this adapter | difference, paired | problems |", "|---|---|---|---|---|"]
+    lines += [
+        "| protocol | base | this adapter | difference, paired | problems |",
+        "|---|---|---|---|---|",
+    ]
     lines += [_row(name, found) for name, found in tested["protocols"].items()]
     lines += ["", "Intervals are 95% bootstrap intervals over problems. Protocols:", ""]
-    lines += [f"* `{name}`: {_flat(p.model_dump())}" for name, p in params.evaluate.protocols.items()]
-    lines += ["", "## Where it came from", "", *_origin(params, origin), "", "## Settings", "", "```yaml"]
+    lines += [
+        f"* `{name}`: {_flat(p.model_dump())}" for name, p in params.evaluate.protocols.items()
+    ]
+    lines += [
+        "",
+        "## Where it came from",
+        "",
+        *_origin(params, origin),
+        "",
+        "## Settings",
+        "",
+        "```yaml",
+    ]
     dump = params.model_dump(mode="json")
-    kept = {name: dump[name] for name in ("model", "sampling", "train")} | {"method": {method: dump["method"][kind_of(method)]}}
+    kept = {name: dump[name] for name in ("model", "sampling", "train")} | {
+        "method": {method: dump["method"][kind_of(method)]}
+    }
     return "\n".join([*lines, yaml.safe_dump(kept, sort_keys=False).strip(), "```"]) + "\n"
 
 
 def _row(name: str, found: dict[str, Any]) -> str:
-    sides = " | ".join(_percent(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best"))
+    sides = " | ".join(
+        _percent(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")
+    )
     gap = _percent(found["paired"]["difference"], found["paired"]["interval"], "+")
     return f"| {name} | {sides} | {gap} | {found['base']['n']} |"
 
@@ -65,7 +90,9 @@ def _percent(value: float, interval: list[float], sign: str = "") -> str:
 
 
 def _flat(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in settings.items() if value not in (None, "", False))
+    return ", ".join(
+        f"{key} {value}" for key, value in settings.items() if value not in (None, "", False)
+    )
 
 
 def _origin(params: Params, origin: Origin) -> list[str]:
@@ -88,6 +115,15 @@ def data_digests(task: str) -> dict[str, str]:
     """DVC's md5 of each split, from dvc.lock."""
     lock = Path("dvc.lock")
     stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
-    outs = [out for name, stage in stages.items() if name.startswith("prepare") for out in stage.get("outs", [])]
+    outs = [
+        out
+        for name, stage in stages.items()
+        if name.startswith("prepare")
+        for out in stage.get("outs", [])
+    ]
     outs = [out for out in outs if out["path"].endswith(".jsonl")]
-    return {Path(out["path"]).stem: out["md5"] for out in outs if Path(out["path"]).parts[:2] == ("data", task)}
+    return {
+        Path(out["path"]).stem: out["md5"]
+        for out in outs
+        if Path(out["path"]).parts[:2] == ("data", task)
+    }

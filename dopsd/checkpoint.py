@@ -50,7 +50,10 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     from safetensors.torch import save_file
 
     try:
-        save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, path)
+        save_file(
+            {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()},
+            path,
+        )
     except SafetensorError as error:
         number = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
         raise OSError(number, str(error), str(path)) from error
@@ -63,7 +66,9 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise DopsdError(f"{path}: not a whole safetensors file ({error}); make it again or restore it") from error
+        raise DopsdError(
+            f"{path}: not a whole safetensors file ({error}); make it again or restore it"
+        ) from error
 
 
 def fsync_rename(source: Path, target: Path) -> None:
@@ -101,7 +106,9 @@ def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
 
 
 def write_digests(folder: Path) -> None:
-    write_json(folder / DIGESTS, {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.name != DIGESTS})
+    write_json(
+        folder / DIGESTS, {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.name != DIGESTS}
+    )
 
 
 def seal(half: Path, final: Path) -> None:
@@ -130,7 +137,9 @@ def prune(scratch: Path, update: int) -> None:
 
     Later ones are of a run that has gone back behind a damaged checkpoint: where that is made again, they can be continued.
     """
-    for folder in [folder for folder in folders(scratch) if update_of(folder) <= update][:-KEPT_RESUMABLE]:
+    for folder in [folder for folder in folders(scratch) if update_of(folder) <= update][
+        :-KEPT_RESUMABLE
+    ]:
         for path in [path for name in RESUMED for path in folder.glob(f"{name}*")]:
             path.unlink()
 
@@ -190,7 +199,9 @@ def newest_resumable(scratch: Path, every: int) -> Checkpoint | None:
     every: train.checkpoint_every; what was saved at other updates is not missed.
     """
     whole = checkpoints(scratch)
-    damaged = [update_of(folder) for folder in folders(scratch) if folder not in {c.path for c in whole}]
+    damaged = [
+        update_of(folder) for folder in folders(scratch) if folder not in {c.path for c in whole}
+    ]
     missed = min((update for update in damaged if update % every == 0), default=math.inf)
     sound = [c for c in whole if c.update < missed]
     resumable = [c for c in sound if (c.path / "trainer.safetensors").is_file()]
@@ -202,5 +213,7 @@ def read_adapter(folder: Path) -> dict[str, Tensor]:
     if not (folder / ADAPTER).is_file():
         raise DopsdError(f"{folder}: no {ADAPTER}; name the folder of a checkpoint")
     if (folder / DIGESTS).is_file() and sha256(folder / ADAPTER) != _digests(folder).get(ADAPTER):
-        raise DopsdError(f"{folder / ADAPTER}: does not match its digest; `dvc checkout --force {folder}` restores it")
+        raise DopsdError(
+            f"{folder / ADAPTER}: does not match its digest; `dvc checkout --force {folder}` restores it"
+        )
     return load_tensors(folder / ADAPTER)

@@ -37,14 +37,32 @@ def clean(params: Params) -> None:
     if a.task in m.tasks:
         cells += [Cell(a.task, n, s) for n in params.variants for s in a.seeds]
     current = {cell: scratch_folder(params, *cell.parts) for cell in cells}
-    kept = {folder for own in current.values() for folder in WORK.glob(f"{own.name.rpartition('-')[0]}-*")}
-    kept |= {folder for cell, own in current.items() if not record_of(own) for folder in older_folders(params, cell)}
-    kept |= {folder for cell, own in current.items() if not steps_of(own) for folder in of_other_releases(params, cell)}
-    gone = [folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept]
+    kept = {
+        folder
+        for own in current.values()
+        for folder in WORK.glob(f"{own.name.rpartition('-')[0]}-*")
+    }
+    kept |= {
+        folder
+        for cell, own in current.items()
+        if not record_of(own)
+        for folder in older_folders(params, cell)
+    }
+    kept |= {
+        folder
+        for cell, own in current.items()
+        if not steps_of(own)
+        for folder in of_other_releases(params, cell)
+    }
+    gone = [
+        folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept
+    ]
     busy = [folder for folder in gone if _is_in_use(folder)]
     for folder in gone:
         if folder in busy:
             say(f"clean: {folder}: a run is training in it; kept")
         else:
             shutil.rmtree(folder)
-    say(f"clean: removed {len(gone) - len(busy)} folders that no run of params.yaml continues from {WORK}/, kept {len(kept)}")
+    say(
+        f"clean: removed {len(gone) - len(busy)} folders that no run of params.yaml continues from {WORK}/, kept {len(kept)}"
+    )

@@ -18,7 +18,13 @@ from dopsd.params import load_params, missing_files
 from dopsd.progress import outlive_readers, say
 from dopsd.unchanged import unchanged
 
-MISTAKES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+MISTAKES = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
 SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set train.gradient_checkpointing; "
     "the same command then continues from the last checkpoint"
@@ -27,10 +33,17 @@ SMALLER = (
 
 def _complete(arguments: argparse.Namespace, params: Params) -> None:
     """What was not named is the first of the matrix; what does not exist is refused before anything is imported for it."""
-    for name, listed in (("task", params.matrix.tasks), ("method", params.matrix.methods), ("seed", params.matrix.seeds)):
+    for name, listed in (
+        ("task", params.matrix.tasks),
+        ("method", params.matrix.methods),
+        ("seed", params.matrix.seeds),
+    ):
         if name in vars(arguments) and vars(arguments)[name] is None:
             setattr(arguments, name, listed[0])
-    for name, known in (("task", sorted(type(params.data).model_fields)), ("method", params.methods)):
+    for name, known in (
+        ("task", sorted(type(params.data).model_fields)),
+        ("method", params.methods),
+    ):
         value = vars(arguments).get(name)
         if value is not None and value not in known:
             variants = "; variants: `dopsd ablate`" if name == "method" else ""
@@ -65,7 +78,9 @@ def _doctor(a: argparse.Namespace) -> None:
     doctor(a.params)
 
 
-FREE: dict[str, Callable[[argparse.Namespace], None]] = {  # commands that do not read params.yaml first
+FREE: dict[
+    str, Callable[[argparse.Namespace], None]
+] = {  # commands that do not read params.yaml first
     "params": _write_profile,
     "doctor": _doctor,
     "rehearse": _rehearse,
@@ -95,7 +110,9 @@ def _export(a: argparse.Namespace, params: Params) -> None:
 def _wants_adapter(folder: Path | None) -> None:
     """Said before the heavy imports."""
     if folder and not (folder / "adapter_config.json").is_file():
-        raise DopsdError(f"--adapter {folder}: no adapter_config.json in it; expected a checkpoint folder of `dopsd train`")
+        raise DopsdError(
+            f"--adapter {folder}: no adapter_config.json in it; expected a checkpoint folder of `dopsd train`"
+        )
 
 
 def _measure(a: argparse.Namespace, params: Params) -> None:
@@ -122,7 +139,9 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         if not is_started():
             usual = {"train": "train", "test": "test"}.get(arguments.command, params.select.split)
             split = vars(arguments).get("split") or usual
-            load_task(arguments.task, params.data).load(split)  # what is missing is said once, before any process starts
+            load_task(arguments.task, params.data).load(
+                split
+            )  # what is missing is said once, before any process starts
             return launch(params.launch.processes, words)
     if arguments.command in STAGES:
         with unchanged(arguments.params, params):
@@ -133,7 +152,9 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _run_stage(arguments: argparse.Namespace, params: Params) -> None:
-    if arguments.command == "evaluate" and (arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)):
+    if arguments.command == "evaluate" and (
+        arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)
+    ):
         _measure(arguments, params)
     elif arguments.command == "evaluate" and arguments.update:
         from dopsd.stages.evaluate import some
@@ -163,7 +184,9 @@ def _run_other(arguments: argparse.Namespace, params: Params) -> None:
         print_comparison(params, arguments.runs, arguments.out)
     elif arguments.command == "ablate":
         if arguments.params != Path("params.yaml"):
-            raise DopsdError(f"--params {arguments.params}: variants run through DVC, which reads params.yaml; put it there")
+            raise DopsdError(
+                f"--params {arguments.params}: variants run through DVC, which reads params.yaml; put it there"
+            )
         from dopsd.ablate import ablate
 
         ablate(params, arguments.tables)
@@ -172,14 +195,25 @@ def _run_other(arguments: argparse.Namespace, params: Params) -> None:
     elif arguments.command == "sample":
         from dopsd.show import sample
 
-        sample(params, arguments.task, arguments.problem, arguments.adapter, arguments.temperature, arguments.seed)
+        sample(
+            params,
+            arguments.task,
+            arguments.problem,
+            arguments.adapter,
+            arguments.temperature,
+            arguments.seed,
+        )
     elif arguments.command == "follow":
         from dopsd.publish import follow
 
         follow(params, arguments.task, arguments.method, arguments.seed)
     else:
-        module = {"summary": "dopsd.show", "publish": "dopsd.publish", "clean": "dopsd.cleaning"}[arguments.command]
-        vars(import_module(module))[{"publish": "run"}.get(arguments.command, arguments.command)](params)
+        module = {"summary": "dopsd.show", "publish": "dopsd.publish", "clean": "dopsd.cleaning"}[
+            arguments.command
+        ]
+        vars(import_module(module))[{"publish": "run"}.get(arguments.command, arguments.command)](
+            params
+        )
 
 
 def _explained(error: OSError) -> str:
@@ -196,7 +230,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         accept_signals()
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
-    if empty := [word for word in words if word.startswith("--") and word.endswith("=--")]:  # argparse makes a list of it
+    if empty := [
+        word for word in words if word.startswith("--") and word.endswith("=--")
+    ]:  # argparse makes a list of it
         parser.error(f"argument {empty[0][:-3]}: expected a value")
     arguments = parser.parse_args(words)
     arguments.command = arguments.command.replace("-", "_")
@@ -209,7 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return dispatch(arguments, words)
     except DopsdError as error:
         rank = os.environ.get("RANK", "0")
-        if rank == "0" or error.exit_code < 128:  # a signal reaches all processes: one of them says it
+        if (
+            rank == "0" or error.exit_code < 128
+        ):  # a signal reaches all processes: one of them says it
             print(f"dopsd: {f'process {rank}: ' if rank != '0' else ''}{error}", file=sys.stderr)
         return error.exit_code
     except RuntimeError as error:
@@ -222,5 +260,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         advice = "free some space" if error.errno == errno.ENOSPC else "mend that"
-        print(f"dopsd: {readable(_explained(error))}; {advice} and run the same command", file=sys.stderr)
-        return 2 if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else TEMPORARY
+        print(
+            f"dopsd: {readable(_explained(error))}; {advice} and run the same command",
+            file=sys.stderr,
+        )
+        return (
+            2
+            if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
+            else TEMPORARY
+        )

@@ -43,7 +43,9 @@ class Watch:
         best, scores, squares = 0.0, list(accumulate(self.scores)), list(accumulate(self.squares))
         for i, mean in enumerate(self.means):
             seen = i + self.window
-            variance = max(0.0, squares[seen - 1] / seen - (scores[seen - 1] / seen) ** 2)  # of all answers so far
+            variance = max(
+                0.0, squares[seen - 1] / seen - (scores[seen - 1] / seen) ** 2
+            )  # of all answers so far
             chance = self.errors * math.sqrt(2 * variance / (self.window * self.problems))
             if mean < (1 - self.drop) * best and mean < best - chance:
                 return True

@@ -61,15 +61,21 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
 def check_replaceable(out: Path) -> None:
     """Refuse a folder that holds anything else than an earlier comparison: it would be removed."""
     here = out.resolve()
-    if here == here.parent or (here.exists() and not (here.is_dir() and {p.name for p in here.iterdir()} <= FILES)):
-        raise DopsdError(f"--out {out}: is there already and not of an earlier comparison; name a new folder")
+    if here == here.parent or (
+        here.exists() and not (here.is_dir() and {p.name for p in here.iterdir()} <= FILES)
+    ):
+        raise DopsdError(
+            f"--out {out}: is there already and not of an earlier comparison; name a new folder"
+        )
 
 
 def _named(params: Params, name: str) -> Finished:
     parts = name.split("/")
     if len(parts) != 3 or not re.fullmatch("[0-9]{1,19}", parts[2]):
         raise DopsdError(f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0")
-    for part, known in zip(parts, (sorted(type(params.data).model_fields), params.methods), strict=False):
+    for part, known in zip(
+        parts, (sorted(type(params.data).model_fields), params.methods), strict=False
+    ):
         if part not in known:
             listed = ", ".join(one for one in known if BETWEEN not in one)
             variants = "; variants: `dopsd ablate`" if part == parts[1] else ""
@@ -80,10 +86,15 @@ def _named(params: Params, name: str) -> Finished:
 def _of_matrix(params: Params) -> list[Finished]:
     m = params.matrix
     every = [Finished(*cell) for cell in product(m.tasks, m.methods, m.seeds)]
-    others = [str(path.parents[1].relative_to(RUNS)) for path in sorted(RUNS.glob("*/*/*/test/paired.json"))]
+    others = [
+        str(path.parents[1].relative_to(RUNS))
+        for path in sorted(RUNS.glob("*/*/*/test/paired.json"))
+    ]
     others = [name for name in others if name not in map(str, every)]
     if others:
-        say(f"compare: finished too, but not in params.yaml's matrix; name them to see them: {' '.join(others)}")
+        say(
+            f"compare: finished too, but not in params.yaml's matrix; name them to see them: {' '.join(others)}"
+        )
     ended = [run for run in every if (run.folder / "test" / "paired.json").is_file()]
     if len(ended) < len(every):
         say(f"compare: not finished yet: {' '.join(str(run) for run in every if run not in ended)}")
@@ -97,7 +108,9 @@ def is_current(params: Params, run: Finished) -> bool:
     """Whether these results are of params.yaml's settings; a run that is named is taken as it is."""
     if run_identity.is_current(params, run, read_json(run.folder / "train.json", "dopsd train")):
         return True
-    say(f"compare: {run} was made with other settings, data or code; left out until `dvc repro` has run, or name it")
+    say(
+        f"compare: {run} was made with other settings, data or code; left out until `dvc repro` has run, or name it"
+    )
     return False
 
 
@@ -117,7 +130,10 @@ def check(runs: list[Finished]) -> None:
 def _tested_on(run: Finished) -> dict[str, Any]:
     """What must agree for runs to be laid side by side, by what it is called."""
     base, chosen = run.tested["base"], run.selected
-    found: dict[str, Any] = {"protocols": (chosen["protocol"], base["protocol"]), "problems": sorted(base["per_problem"])}
+    found: dict[str, Any] = {
+        "protocols": (chosen["protocol"], base["protocol"]),
+        "problems": sorted(base["per_problem"]),
+    }
     return found | {"answers of the base": base["per_problem"], "selection splits": chosen["split"]}
 
 
@@ -143,25 +159,43 @@ def table(params: Params, runs: list[Finished]) -> str:
     lines += head("run", "n", "base", "trained", "difference", "update", *COUNTED, "seconds")
     rows = [row_of(run) for run in runs]
     for row in rows:
-        sides = [within(row["base"], row["base_interval"]), within(row["trained"], row["trained_interval"])]
+        sides = [
+            within(row["base"], row["base_interval"]),
+            within(row["trained"], row["trained_interval"]),
+        ]
         difference = gap(row["difference"], row["interval"])
-        lines.append(line(row["run"], row["n"], *sides, difference, row["update"], *cost_cells(row)))
+        lines.append(
+            line(row["run"], row["n"], *sides, difference, row["update"], *cost_cells(row))
+        )
     lines += ["", f"Means over seeds, costs too. {RESAMPLED}", ""]
-    lines += head("task", "method", "seeds", "trained", "difference", "updates", *COUNTED, "seconds")
+    lines += head(
+        "task", "method", "seeds", "trained", "difference", "updates", *COUNTED, "seconds"
+    )
     every = ("updates", *COUNTED, "seconds")
     for task, method, n, accuracy, over_base, cost in means(runs, resamples):
-        lines.append(line(task, method, n, within(*accuracy), gap(*over_base), *cost_cells(cost, every)))
+        lines.append(
+            line(task, method, n, within(*accuracy), gap(*over_base), *cost_cells(cost, every))
+        )
     found = list(pairs(runs, resamples))
     if found:
-        lines += ["", "Methods against each other over the seeds that both have, paired by problem.", ""]
+        lines += [
+            "",
+            "Methods against each other over the seeds that both have, paired by problem.",
+            "",
+        ]
         lines += head("task", "first", "second", "seeds", "first - second")
-        lines += [line(task, a, b, n, gap(mean, interval)) for task, a, b, n, mean, interval in found]
+        lines += [
+            line(task, a, b, n, gap(mean, interval)) for task, a, b, n, mean, interval in found
+        ]
     at_best = list(reached(runs, baseline))
     if at_best:
         told = f"The checkpoint at which the mean curve on the selection split first has the best of `{baseline}`'s"
         lines += ["", f"{told}, over the seeds that both have:", ""]
         lines += head("task", "method", "seeds", "best to reach", *every)
-        lines += [line(task, method, n, percent(best), *cost_cells(cost, every)) for task, method, n, best, cost in at_best]
+        lines += [
+            line(task, method, n, percent(best), *cost_cells(cost, every))
+            for task, method, n, best, cost in at_best
+        ]
     for task in dict.fromkeys(run.task for run in runs):
         lines += _published(task)
     return "\n".join(lines) + "\n"
@@ -172,7 +206,11 @@ def _published(task: str) -> list[str]:
     known = published()
     rows = {method: tasks[task] for method, tasks in known["methods"].items() if task in tasks}
     told = "the best of 20 checkpoints on the test set"
-    lines = ["", f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %, {told} ({known['source']}).", ""]
+    lines = [
+        "",
+        f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %, {told} ({known['source']}).",
+        "",
+    ]
     lines += head("task", "method", *(f"length {n}" for n in known["lengths"][task]), "update")
     for method, row in rows.items():
         missing = ["not told"] * (len(known["lengths"][task]) - len(row["accuracy"]))
@@ -180,20 +218,31 @@ def _published(task: str) -> list[str]:
     return lines
 
 
-def reached(runs: list[Finished], baseline: str) -> Iterator[tuple[str, str, int, float, dict[str, float] | None]]:
+def reached(
+    runs: list[Finished], baseline: str
+) -> Iterator[tuple[str, str, int, float, dict[str, float] | None]]:
     """For every method of a task that the baseline ran on: the cost at which its mean curve has the baseline's best."""
     found = groups(runs)
     for (task, method), group in found.items():
         seeds = {run.seed for run in group} & {run.seed for run in found.get((task, baseline), [])}
         if seeds:
-            ours, theirs = ([run for run in side if run.seed in seeds] for side in (group, found[task, baseline]))
-            best = max((accuracy for accuracy, _ in mean_curve(theirs)[1:]), default=None)  # the first is the base
+            ours, theirs = (
+                [run for run in side if run.seed in seeds]
+                for side in (group, found[task, baseline])
+            )
+            best = max(
+                (accuracy for accuracy, _ in mean_curve(theirs)[1:]), default=None
+            )  # the first is the base
             if best is not None:  # runs that ended early may share no checkpoint
-                cost = next((cost for accuracy, cost in mean_curve(ours)[1:] if accuracy >= best), None)
+                cost = next(
+                    (cost for accuracy, cost in mean_curve(ours)[1:] if accuracy >= best), None
+                )
                 yield task, method, len(seeds), best, cost
 
 
-def pairs(runs: list[Finished], resamples: int) -> Iterator[tuple[str, str, str, int, float, tuple[float, float]]]:
+def pairs(
+    runs: list[Finished], resamples: int
+) -> Iterator[tuple[str, str, str, int, float, tuple[float, float]]]:
     """Every two methods of a task: the mean difference over seeds and problems, and its bootstrap interval."""
     found = groups(runs)
     for (task, a), (other, b) in combinations(found, 2):
@@ -216,7 +265,9 @@ def draw(runs: list[Finished], path: Path) -> None:
             draw_group(axis, found[task, method], cost, f"C{methods.index(method)}", method)
         axis.set(xlabel=cost, title=task)
         if not axis.lines:
-            axis.text(0.5, 0.5, "not recorded: from DVC's cache", ha="center", transform=axis.transAxes)
+            axis.text(
+                0.5, 0.5, "not recorded: from DVC's cache", ha="center", transform=axis.transAxes
+            )
     axes[0][0].set_ylabel("accuracy on the selection split")
     for row in axes:
         row[0].legend()

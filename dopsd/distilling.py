@@ -15,24 +15,28 @@ from dopsd.batches import Batch, States
 from dopsd.config import DOpsd, Params
 from dopsd.losses import Divergence, entropy, shared_mass, top_overlap
 from dopsd.sampling import pack, take
-from dopsd.scoring import Attempter, decoding
-from dopsd.teacher import Geometry, states_by_update
-from dopsd.types import Collected, Policy, Problem, Rollout, Scored, StepLoss, Sums, Task
+from dopsd.scoring import RolloutCollector, decoding
+from dopsd.teacher import BlockSchedule, states_by_update
+from dopsd.types import Collected, Policy, Problem, Rollout, SelectedRollout, StepLoss, Sums, Task
 
 
-def parts(config: DOpsd, params: Params, task: Task, policy: Policy, seed: int) -> tuple[Attempter, Geometry]:
+def parts(
+    config: DOpsd, params: Params, task: Task, policy: Policy, seed: int
+) -> tuple[RolloutCollector, BlockSchedule]:
     """Sampler and geometry of a distilling method; the policy learns who its teacher is."""
-    schedule = tuple(decoding(params.sampling).schedule)
+    num_transfer_tokens = tuple(decoding(params.sampling).num_transfer_tokens)
     policy.use_teacher(config.teacher, config.ema_decay)
-    attempter = Attempter(task, params.sampling, config, params.model.prompt_style, seed)
-    return attempter, Geometry(params.sampling.block_length, schedule, policy.mask_id, policy.eos_id)
+    collector = RolloutCollector(task, params.sampling, config, params.model.prompt_style, seed)
+    return collector, BlockSchedule(
+        params.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
+    )
 
 
 class Distil:
     """pass@k, keep, record states, learn the teacher's distribution; the teacher has the student's own prompt."""
 
-    def __init__(self, config: DOpsd, attempter: Attempter, geometry: Geometry) -> None:
-        self.config, self.attempter, self.geometry = config, attempter, geometry
+    def __init__(self, config: DOpsd, collector: RolloutCollector, blocks: BlockSchedule) -> None:
+        self.config, self.collector, self.blocks = config, collector, blocks
         self.counts_failed = config.denominator == "prompts"
         top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
         self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
@@ -40,33 +44,54 @@ class Distil:
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         """Sample, keep, and cut the kept trajectories' states into updates."""
-        scored = self.attempter.collect(policy, problems, update)
+        scored = self.collector.collect(policy, problems, update)
         kept = [item for item in scored if item.is_kept]
         shown = self.teacher_prompts(policy, kept)
-        found = self._states(policy, [item.best for item in kept], shown, (self.attempter.seed, update))
+        found = self._states(
+            policy, [item.best for item in kept], shown, (self.collector.seed, update)
+        )
         updates = [[states] if states else [] for states in found]
-        self.collected = self.attempter.summary(policy, scored)
+        self.collected = self.collector.summary(policy, scored)
         if updates or self.config.skip_empty:
             return updates
         return [[]]
 
     def _states(
-        self, policy: Policy, kept: list[Rollout], shown: Mapping[str, Tensor] | None, key: tuple[int, int]
+        self,
+        policy: Policy,
+        kept: list[Rollout],
+        shown: Mapping[str, Tensor] | None,
+        key: tuple[int, int],
     ) -> list[States | None]:
         """The states of every update; of several processes each gets an equal part."""
         group = policy.process_group
         if group.size == 1:
-            return states_by_update(kept, self.config, self.geometry, key, shown)
+            return states_by_update(kept, self.config, self.blocks, key, shown)
         prompts = None if shown is None else {name: ids.tolist() for name, ids in shown.items()}
-        gathered = group.all_gather_object([(r.to_dict(), None if prompts is None else prompts[r.problem_id]) for r in kept])
+        gathered = group.all_gather_object(
+            [(r.to_dict(), None if prompts is None else prompts[r.problem_id]) for r in kept]
+        )
         kept = [Rollout.from_dict(values, policy.device) for values, _ in gathered]
         if shown is not None:
-            shown = {r.problem_id: torch.tensor(ids, device=policy.device) for r, (_, ids) in zip(kept, gathered, strict=True)}
-        found = states_by_update(kept, self.config, self.geometry, key, shown, (group.rank, group.size))
-        sizes = group.all_gather_object([[0 if states is None else len(states) for states in found]])
-        return [states for states, some in zip(found, zip(*sizes, strict=True), strict=True) if any(some)]
+            shown = {
+                r.problem_id: torch.tensor(ids, device=policy.device)
+                for r, (_, ids) in zip(kept, gathered, strict=True)
+            }
+        found = states_by_update(
+            kept, self.config, self.blocks, key, shown, (group.rank, group.size)
+        )
+        sizes = group.all_gather_object(
+            [[0 if states is None else len(states) for states in found]]
+        )
+        return [
+            states
+            for states, some in zip(found, zip(*sizes, strict=True), strict=True)
+            if any(some)
+        ]
 
-    def teacher_prompts(self, policy: Policy, kept: Sequence[Scored]) -> Mapping[str, Tensor] | None:
+    def teacher_prompts(
+        self, policy: Policy, kept: Sequence[SelectedRollout]
+    ) -> Mapping[str, Tensor] | None:
         """What the teacher is asked instead, [Q] by problem; None: what the student is."""
         return None
 
@@ -78,26 +103,42 @@ class Distil:
             hidden = policy.hidden(batch.teacher_ids, _needed(batch.teacher_mask))[:, -length:]
             picked = self._positions(policy, take(hidden, slots), batch, slots, valid)
             places = slots.gather(1, picked.index)  # [B, K]
-            shown = allowed(policy, take(hidden, places))  # [B, K, V], again: the student's shapes give its bits
+            shown = allowed(
+                policy, take(hidden, places)
+            )  # [B, K, V], again: the student's shapes give its bits
         hidden = policy.hidden(batch.student_ids, _needed(batch.student_mask))[:, -length:]
         student = allowed(policy, take(hidden, places))  # [B, K, V]
         value, unclipped, clipped = self.divergence(student, shown)  # [B, K]
         per_state = (value * picked.valid).sum(1)  # [B]
         if self.config.reduction == "mean":
             per_state = per_state / picked.valid.sum(1)
-        figures = {"divergence": unclipped, "clip_ratio": clipped, "overlap_top20": top_overlap(student, shown)}
+        figures = {
+            "divergence": unclipped,
+            "clip_ratio": clipped,
+            "overlap_top20": top_overlap(student, shown),
+        }
         figures |= {"student_entropy": entropy(student.detach()), "teacher_entropy": entropy(shown)}
         figures["shared_mass"] = shared_mass(student.detach(), shown)
-        return StepLoss((per_state * batch.weight).sum(), _by_block(figures, picked.valid, batch.block))
+        return StepLoss(
+            (per_state * batch.weight).sum(), _by_block(figures, picked.valid, batch.block)
+        )
 
-    def _positions(self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor) -> Picked:
+    def _positions(
+        self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor
+    ) -> Picked:
         """K_s: the k candidates of which the teacher is surest, or those that the student committed."""
         if self.config.position_selection == "student":
             index, chosen = pack(batch.committed.gather(1, slots) & valid)
             return Picked(index, chosen)
         logits = allowed(policy, hidden).float()  # [B, C, V]
-        sure = logits.amax(-1) if self.config.teacher_confidence == "max_logit" else logits.softmax(-1).amax(-1)
-        order = sure.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+        sure = (
+            logits.amax(-1)
+            if self.config.teacher_confidence == "max_logit"
+            else logits.softmax(-1).amax(-1)
+        )
+        order = (
+            sure.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+        )
         width = int(batch.k.max())
         rank = torch.arange(width, device=order.device)
         return Picked(order[:, :width], rank < batch.k[:, None])
@@ -131,5 +172,7 @@ def _by_block(figures: dict[str, Tensor], valid: Tensor, block: Tensor) -> Sums:
         total, count = (values.detach() * valid).sum(1), valid.sum(1)
         sums.add(name, total.sum().item(), count.sum().item())
         for b in block.unique().tolist():
-            sums.add(f"block_{b}/{name}", total[block == b].sum().item(), count[block == b].sum().item())
+            sums.add(
+                f"block_{b}/{name}", total[block == b].sum().item(), count[block == b].sum().item()
+            )
     return sums

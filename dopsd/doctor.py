@@ -51,7 +51,9 @@ class Finding:
 
 def python(_: Params) -> Iterator[Finding]:
     is_fit = sys.version_info >= (3, 11)
-    yield Finding("python", is_fit, sys.version.split()[0], "" if is_fit else "install Python 3.11 or newer")
+    yield Finding(
+        "python", is_fit, sys.version.split()[0], "" if is_fit else "install Python 3.11 or newer"
+    )
 
 
 def packages(_: Params) -> Iterator[Finding]:
@@ -67,7 +69,11 @@ def packages(_: Params) -> Iterator[Finding]:
                 advice = f"wants {bounds.get(name)}: pip install -c constraints.txt -e ."
                 yield Finding(name, is_fit, found, "" if is_fit else advice)
             except PackageNotFoundError:
-                advice = "pip install -c constraints.txt -e ." if is_core else "needed for the pipeline, not for training alone"
+                advice = (
+                    "pip install -c constraints.txt -e ."
+                    if is_core
+                    else "needed for the pipeline, not for training alone"
+                )
                 yield Finding(name, False if is_core else None, "not installed", advice)
 
 
@@ -78,12 +84,20 @@ def gpus(params: Params) -> Iterator[Finding]:
     if not torch.cuda.is_available():
         is_small = bool(params.pretrain.tasks)
         yield Finding(
-            "gpu", True if is_small else None, "none", "" if is_small else "an 8B model on a CPU takes months: rehearse here"
+            "gpu",
+            True if is_small else None,
+            "none",
+            "" if is_small else "an 8B model on a CPU takes months: rehearse here",
         )
         return
     count = torch.cuda.device_count()
-    room = ", ".join(f"{torch.cuda.get_device_name(i)} {torch.cuda.mem_get_info(i)[1] / 1e9:.0f} GB" for i in range(count))
-    yield Finding("gpu", count >= wanted, room, "" if count >= wanted else f"set launch.processes to {count}")
+    room = ", ".join(
+        f"{torch.cuda.get_device_name(i)} {torch.cuda.mem_get_info(i)[1] / 1e9:.0f} GB"
+        for i in range(count)
+    )
+    yield Finding(
+        "gpu", count >= wanted, room, "" if count >= wanted else f"set launch.processes to {count}"
+    )
 
 
 def attention(params: Params) -> Iterator[Finding]:
@@ -91,13 +105,21 @@ def attention(params: Params) -> Iterator[Finding]:
     is_fit = is_there or asked != "flash_attention_2"
     said = f"{asked}; flash_attn is {'' if is_there else 'not '}installed"
     yield Finding(
-        "attention", is_fit, said, "" if is_fit else "pip install flash-attn --no-build-isolation, or attention: sdpa"
+        "attention",
+        is_fit,
+        said,
+        "" if is_fit else "pip install flash-attn --no-build-isolation, or attention: sdpa",
     )
 
 
 def disk(params: Params) -> Iterator[Finding]:
     free, wanted = shutil.disk_usage(Path.cwd()).free / 1e9, ROOM[bool(params.pretrain.tasks)]
-    yield Finding("disk", free >= wanted, f"{free:.0f} GB free", "" if free >= wanted else f"a run wants about {wanted} GB")
+    yield Finding(
+        "disk",
+        free >= wanted,
+        f"{free:.0f} GB free",
+        "" if free >= wanted else f"a run wants about {wanted} GB",
+    )
 
 
 def ports(_: Params) -> Iterator[Finding]:
@@ -157,16 +179,26 @@ def prefect_server(_: Params) -> Iterator[Finding]:
         yield Finding("prefect server", None, f"{api} is silent", advice)
         return
     is_named = "PREFECT_API_URL" in os.environ or f":{PORTS['Prefect']}/" in api
-    advice = "" if is_named else f"`prefect` asks port {PORTS['Prefect']}: {advice_for('PREFECT_API_URL')}"
+    advice = (
+        ""
+        if is_named
+        else f"`prefect` asks port {PORTS['Prefect']}: {advice_for('PREFECT_API_URL')}"
+    )
     yield Finding("prefect server", True if is_named else None, f"{api} answers", advice)
     online = [worker["name"] for worker in workers(api) if worker["status"] == "ONLINE"]
-    advice = "" if online else f"runs would wait: `make up`, or `prefect worker start --pool {POOL}`"
-    yield Finding("prefect worker", True if online else None, f"{len(online)} in the pool {POOL}", advice)
+    advice = (
+        "" if online else f"runs would wait: `make up`, or `prefect worker start --pool {POOL}`"
+    )
+    yield Finding(
+        "prefect worker", True if online else None, f"{len(online)} in the pool {POOL}", advice
+    )
 
 
 def workers(api: str) -> list[dict[str, str]]:
     """Workers of the pool that prefect.yaml deploys to; none where there is no such pool."""
-    asked = urllib.request.Request(f"{api}/work_pools/{POOL}/workers/filter", b"{}", {"Content-Type": "application/json"})
+    asked = urllib.request.Request(
+        f"{api}/work_pools/{POOL}/workers/filter", b"{}", {"Content-Type": "application/json"}
+    )
     try:
         with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
             return json.load(answer)
@@ -175,11 +207,16 @@ def workers(api: str) -> list[dict[str, str]]:
 
 
 def remote(_: Params) -> Iterator[Finding]:
-    found = subprocess.run([sys.executable, "-m", "dvc", "remote", "list"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-m", "dvc", "remote", "list"], capture_output=True, text=True, check=False
+    )
     names = [line.split()[0] for line in found.stdout.splitlines() if line.strip()]
     said = ", ".join(names) or ("none" if found.returncode == 0 else "no DVC project here")
     yield Finding(
-        "dvc remote", True if names else None, said, "" if names else "`dvc remote add -d NAME URL` shares data and results"
+        "dvc remote",
+        True if names else None,
+        said,
+        "" if names else "`dvc remote add -d NAME URL` shares data and results",
     )
 
 
@@ -204,7 +241,19 @@ def inputs(params: Params) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
-    *(python, packages, gpus, attention, disk, ports, tracking_server, prefect_server, remote, hub, inputs),
+    *(
+        python,
+        packages,
+        gpus,
+        attention,
+        disk,
+        ports,
+        tracking_server,
+        prefect_server,
+        remote,
+        hub,
+        inputs,
+    ),
 )
 
 
@@ -215,7 +264,9 @@ def settings(path: Path) -> tuple[Finding, Params]:
     except DopsdError as error:
         said = "; ".join(str(error).splitlines())
         embedded = Params.model_validate(profiles.resolve(profiles.EMBEDDED))
-        return Finding("params", False, said, "mend it; the rest of this table is for the embedded profile"), embedded
+        return Finding(
+            "params", False, said, "mend it; the rest of this table is for the embedded profile"
+        ), embedded
 
 
 def doctor(path: Path) -> None:

@@ -22,7 +22,9 @@ class DopsdError(Exception):
     """
 
     def __init__(self, message: str | list[str], exit_code: int = 2) -> None:
-        super().__init__("\n".join(map(readable, [message] if isinstance(message, str) else message)))
+        super().__init__(
+            "\n".join(map(readable, [message] if isinstance(message, str) else message))
+        )
         self.exit_code = exit_code
 
 

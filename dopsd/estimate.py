@@ -84,17 +84,28 @@ class Shape:
 
 def lora_parameters(config: LladaConfig, params: Params) -> int:
     """r x (in + out) for every adapted layer."""
-    d, hidden, narrow = config.d_model, config.mlp_hidden_size, config.d_model // config.n_heads * config.n_kv_heads
+    d, hidden, narrow = (
+        config.d_model,
+        config.mlp_hidden_size,
+        config.d_model // config.n_heads * config.n_kv_heads,
+    )
     widths = {"q_proj": 2 * d, "k_proj": d + narrow, "v_proj": d + narrow, "attn_out": 2 * d}
     widths |= dict.fromkeys(("ff_proj", "up_proj", "ff_out"), d + hidden)
-    return config.n_layers * params.train.lora.r * sum(widths[name] for name in params.train.lora.targets)
+    return (
+        config.n_layers
+        * params.train.lora.r
+        * sum(widths[name] for name in params.train.lora.targets)
+    )
 
 
 def estimate(params: Params, config: LladaConfig, facts: Facts) -> Cost:
     """Cost of the d-OPSD run of these settings, if the attempts stay as many and every problem is kept."""
     shape, t = Shape(config, lora_parameters(config, params)), params.train
     collects = -(-t.updates // params.method.d_opsd.updates_per_trajectory)
-    trajectories, length = collects * t.prompts_per_collect, facts.prompt + params.sampling.gen_length
+    trajectories, length = (
+        collects * t.prompts_per_collect,
+        facts.prompt + params.sampling.gen_length,
+    )
     rollouts = trajectories * facts.attempts * params.sampling.steps * shape.forward(length)
     training = trajectories * _states(params) * shape.state(length, t.gradient_checkpointing)
     selection, test = _evaluations(params, shape, facts)
@@ -117,37 +128,67 @@ def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, flo
 
     protocols, task = params.evaluate.protocols, params.matrix.tasks[0]
     checkpoints = 1 + -(-params.train.updates // params.train.checkpoint_every)
-    selecting = checkpoints * one(vars(params.data)[task].validation, protocols[params.select.protocol])
+    selecting = checkpoints * one(
+        vars(params.data)[task].validation, protocols[params.select.protocol]
+    )
     return selecting, sum(2 * one(facts.test, protocol) for protocol in protocols.values())
 
 
 def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     """Gigabytes by what they hold, at the larger of sampling and training."""
     c, t = shape.config, params.train
-    linear = 0.53 if params.model.quantization == "nf4" else 2  # bytes a parameter; nf4 has one scale for 64 weights
+    linear = (
+        0.53 if params.model.quantization == "nf4" else 2
+    )  # bytes a parameter; nf4 has one scale for 64 weights
     linear /= params.launch.processes if params.launch.shard else 1
     weights = linear * shape.block_parameters + 2 * (shape.parameters - shape.block_parameters)
     tokens = t.states_at_once * length
     layer = EAGER_BYTES + (ADAPTER_BYTES if t.lora.dropout else 0)
     kept = KEPT_BYTES * c.n_layers + layer if t.gradient_checkpointing else layer * c.n_layers
-    training = tokens * c.d_model * kept + t.states_at_once * params.sampling.block_length * c.embedding_size * 10
-    sampling = min(HEAD_ENTRIES, params.sampling.batch_size * params.sampling.block_length * c.embedding_size) * 30
-    parts = {"weights": weights, "adapter and optimizer": 16 * shape.lora_parameters, "work": max(training, sampling)}
+    training = (
+        tokens * c.d_model * kept
+        + t.states_at_once * params.sampling.block_length * c.embedding_size * 10
+    )
+    sampling = (
+        min(
+            HEAD_ENTRIES,
+            params.sampling.batch_size * params.sampling.block_length * c.embedding_size,
+        )
+        * 30
+    )
+    parts = {
+        "weights": weights,
+        "adapter and optimizer": 16 * shape.lora_parameters,
+        "work": max(training, sampling),
+    }
     return {name: size / GIGA for name, size in parts.items()}
 
 
 def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     """The estimate as text: where the work goes, then time and memory on each kind of GPU."""
-    parts = {"rollouts": cost.rollouts, "training": cost.training, "checkpoints": cost.selection, "test": cost.test}
+    parts = {
+        "rollouts": cost.rollouts,
+        "training": cost.training,
+        "checkpoints": cost.selection,
+        "test": cost.test,
+    }
     shares = " + ".join(f"{size:.0f} {name}" for name, size in parts.items())
     said = [f"{cost.total:.0f} PFLOP = {shares}"]
-    said.append("an estimate: every problem kept, no answer ended early, no process waiting for another")
+    said.append(
+        "an estimate: every problem kept, no answer ended early, no process waiting for another"
+    )
     held = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     need = sum(cost.memory.values())
     said.append(f"memory of each GPU: about {need:.0f} GB ({held})")
     for name in gpus:
         peak, memory = GPUS[name]
         hours = cost.total * 1e3 / (peak * UTILISATION * processes) / 3600
-        fits = "fits" if need < 0.92 * memory else f"DOES NOT FIT {memory:.0f} GB: lower micro_batch_states or batch_size"
-        said.append(f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f} TFLOP/s; {fits}")
+        fits = (
+            "fits"
+            if need < 0.92 * memory
+            else f"DOES NOT FIT {memory:.0f} GB: lower micro_batch_states or batch_size"
+        )
+        said.append(
+            f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f} TFLOP/s; {fits}"
+        )
     return said

@@ -19,7 +19,7 @@ from dopsd.models.loading import resolved
 from dopsd.models.lora import check_config, load_adapter
 from dopsd.progress import WORK, Progress, is_main_rank, say, write_json
 from dopsd.provenance import sha256
-from dopsd.scoring import Asked, report
+from dopsd.scoring import PromptSet, report
 from dopsd.tasks import load_task
 from dopsd.types import Problem
 
@@ -30,33 +30,58 @@ if TYPE_CHECKING:
 class Evaluator:
     """Scores adapters on one split of one task; the model is loaded when the first evaluation is not in the cache."""
 
-    def __init__(self, params: Params, task: str, split: str, trials: Trials | None = None, lora: Lora | None = None) -> None:
+    def __init__(
+        self,
+        params: Params,
+        task: str,
+        split: str,
+        trials: Trials | None = None,
+        lora: Lora | None = None,
+    ) -> None:
         self.params, self.split = params, split
         self.lora, self.trials = lora or params.train.lora, trials or Trials()
         self.task = load_task(task, params.data)
         self.problems = self.task.load(split)
-        self.asked = Asked(self.task, self.problems, split, params.model.prompt_style)
+        self.prompt_set = PromptSet(self.task, self.problems, split, params.model.prompt_style)
         self.policy: LlmPolicy | None = None
 
     def cached(self, adapter: Path | None, protocol: Protocol) -> Path:
         """work/eval/<adapter digest>.<hash of protocol, data, base and code>.json."""
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
-        sections = {"sampling": protocol.model_dump(), "model": resolved(self.params.model).model_dump(), "split": self.split}
-        sections |= {"bootstrap": self.params.evaluate.bootstrap, "task": self.task.name, "scoring": self.task.scoring}
+        sections = {
+            "sampling": protocol.model_dump(),
+            "model": resolved(self.params.model).model_dump(),
+            "split": self.split,
+        }
+        sections |= {
+            "bootstrap": self.params.evaluate.bootstrap,
+            "task": self.task.name,
+            "scoring": self.task.scoring,
+        }
         sections |= {"trials": asdict(self.trials), "instructions": self.task.instructions}
-        sections |= {"lora": [self.lora.r, self.lora.alpha, sorted(self.lora.targets)] if adapter else None}
+        sections |= {
+            "lora": [self.lora.r, self.lora.alpha, sorted(self.lora.targets)] if adapter else None
+        }
         data = data_files(self.task.name, self.split)
         code = ("dopsd.evaluations", "dopsd.models", f"dopsd.tasks.{self.task.name}")
-        return WORK / "eval" / f"{digest}.{fingerprint(sections, [*data, *base_files(self.params)], *code)}.json"
+        return (
+            WORK
+            / "eval"
+            / f"{digest}.{fingerprint(sections, [*data, *base_files(self.params)], *code)}.json"
+        )
 
     def answering(self, adapter: Path | None, protocol: Protocol) -> Answering:
-        return Answering(self.cached(adapter, protocol).with_suffix(""), self.asked, protocol, self.trials)
+        return Answering(
+            self.cached(adapter, protocol).with_suffix(""), self.prompt_set, protocol, self.trials
+        )
 
     def answers(self, adapter: Path | None, protocol: Protocol) -> dict[str, list[Answer]]:
         """Every attempt at every problem, of an evaluation that has been made."""
         return self.answering(adapter, protocol).found()
 
-    def reports(self, stage: str, adapters: list[Path | None], *protocols: Protocol) -> list[list[dict[str, Any]]]:
+    def reports(
+        self, stage: str, adapters: list[Path | None], *protocols: Protocol
+    ) -> list[list[dict[str, Any]]]:
         """For every protocol, one report an adapter (None: the base), in their order."""
         wanted = [(a, p) for p in protocols for a in adapters if _whole(self.cached(a, p)) is None]
         with Progress(stage, len(wanted) * len(self.problems), "problem") as progress:
@@ -66,15 +91,23 @@ class Evaluator:
 
     def _evaluate(self, adapter: Path | None, protocol: Protocol, progress: Progress) -> None:
         policy = self.with_adapter(adapter)
-        cut = self.asked.share_cut(policy, protocol)
+        cut = self.prompt_set.share_cut(policy, protocol)
         if cut:
-            say(f"{self.task.name}: {cut:.0%} of the prompts are cut to their last {protocol.max_prompt_tokens} tokens")
+            say(
+                f"{self.task.name}: {cut:.0%} of the prompts are cut to their last {protocol.max_prompt_tokens} tokens"
+            )
         with policy.merged() if adapter and protocol.merged else nullcontext():
             found = self.answering(adapter, protocol).complete(policy, progress)
         verdicts = {name: [answer.verdict for answer in tries] for name, tries in found.items()}
         path = self.cached(adapter, protocol)
         if is_main_rank():
-            made = report(self.asked, protocol, verdicts, self.trials.attempts, self.params.evaluate.bootstrap)
+            made = report(
+                self.prompt_set,
+                protocol,
+                verdicts,
+                self.trials.attempts,
+                self.params.evaluate.bootstrap,
+            )
             write_json(path, with_digest(asdict(made)))
         while _whole(path) is None:  # the first rank writes it
             time.sleep(LOOK_EVERY)
@@ -86,7 +119,9 @@ class Evaluator:
 
     def prompt_of(self, problem: Problem) -> Tensor:
         """One problem's tokens [P] as training rollouts are asked; the model must be loaded."""
-        return replace(self.asked, problems=[problem]).prompts(self.policy, self.params.sampling)[0]
+        return replace(self.prompt_set, problems=[problem]).prompts(
+            self.policy, self.params.sampling
+        )[0]
 
     def with_adapter(self, adapter: Path | None) -> LlmPolicy:
         """The policy with this adapter in place; without one it computes as the base."""

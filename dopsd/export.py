@@ -35,16 +35,22 @@ class Rounding:
     unmoved: float
 
 
-def export(base: str, adapter: Path | None, out: Path | None, dtype: str, is_merged: bool) -> Rounding:
+def export(
+    base: str, adapter: Path | None, out: Path | None, dtype: str, is_merged: bool
+) -> Rounding:
     """Write the merged model to `out`, which must not exist; needs host memory for one float32 copy of the model."""
     if not is_merged or adapter is None or out is None:
-        raise DopsdError("export: give --merged --adapter <checkpoint folder> --out <new folder>; an adapter is one already")
+        raise DopsdError(
+            "export: give --merged --adapter <checkpoint folder> --out <new folder>; an adapter is one already"
+        )
     if out.exists():
         raise DopsdError(f"--out {out}: is there already; name a new folder or remove it")
     policy = adapted_policy(base, adapter)
     found = merge(policy, dtype)
     write(policy, out)
-    say(f"export: {out}, {dtype}: rounding is off by {found.lost:.3%} of the adapter's change; {_advice(found, dtype)}")
+    say(
+        f"export: {out}, {dtype}: rounding is off by {found.lost:.3%} of the adapter's change; {_advice(found, dtype)}"
+    )
     return found
 
 
@@ -98,4 +104,6 @@ def write(policy: LlmPolicy, out: Path) -> None:
         fsync_rename(half, out)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(half, ignore_errors=True)
-        raise DopsdError(f"export: {out} could not be written ({error}); nothing is left of it. Free some space") from error
+        raise DopsdError(
+            f"export: {out} could not be written ({error}); nothing is left of it. Free some space"
+        ) from error

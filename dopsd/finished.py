@@ -40,21 +40,33 @@ class Finished(Cell):
         found = {0: dict.fromkeys([*COUNTED, "updates"] + ["seconds"] * bool(clock), 0.0)}
         for row in read_table(self.folder / "train.csv"):
             at = {"updates": row["update"], **{name: row[f"count/{name}"] for name in COUNTED}}
-            found[row["update"]] = at | ({"seconds": clock[row["update"]]} if row["update"] in clock else {})
+            found[row["update"]] = at | (
+                {"seconds": clock[row["update"]]} if row["update"] in clock else {}
+            )
         return found
 
     def points(self) -> list[tuple[int, float]]:
         """Update and accuracy on the selection split, a point a checkpoint, by the protocol that selected."""
         rows = read_table(self.folder / "curve.csv")
-        return [(row["update"], row["accuracy"]) for row in rows if row["protocol"] == self.selected["protocol"]]
+        return [
+            (row["update"], row["accuracy"])
+            for row in rows
+            if row["protocol"] == self.selected["protocol"]
+        ]
 
     def curve(self, cost: str) -> list[tuple[float, float]]:
         """Cost and accuracy on the selection split, a point a checkpoint."""
         costs = self.costs()
-        return [(costs[update][cost], accuracy) for update, accuracy in self.points() if cost in costs.get(update, {})]
+        return [
+            (costs[update][cost], accuracy)
+            for update, accuracy in self.points()
+            if cost in costs.get(update, {})
+        ]
 
 
-def paired_over_seeds(gaps: Sequence[Sequence[float]], resamples: int) -> tuple[float, tuple[float, float]]:
+def paired_over_seeds(
+    gaps: Sequence[Sequence[float]], resamples: int
+) -> tuple[float, tuple[float, float]]:
     """Mean of differences [seed, problem] and its 95% percentile interval: seeds and problems are both drawn again.
 
     Problems alone would tell how sure the difference of THESE runs is, not of the methods. Of few seeds the interval is

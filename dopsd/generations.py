@@ -28,7 +28,9 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise DopsdError(f"{path}: {error.strerror}; expected a file of generations, .jsonl or .json") from error
+        raise DopsdError(
+            f"{path}: {error.strerror}; expected a file of generations, .jsonl or .json"
+        ) from error
     except UnicodeDecodeError as error:
         raise DopsdError(f"{path}: not a text in UTF-8 ({error})") from error
     rows = _listed(text, path) if path.suffix == ".json" else _lines(text, path)
@@ -45,7 +47,9 @@ def _lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _listed(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    whole = _parsed(text, str(path), 'a JSON object with a list "generations" (JSON lines end in .jsonl)')
+    whole = _parsed(
+        text, str(path), 'a JSON object with a list "generations" (JSON lines end in .jsonl)'
+    )
     rows = whole.get("generations") if isinstance(whole, dict) else None
     if not isinstance(rows, list):
         raise DopsdError(f'{path}: expected a JSON object with a list "generations"')
@@ -67,7 +71,9 @@ def _generation(row: Any, path: Path, number: int, task: Task) -> Generation:
     if isinstance(text, list) and len(text) == 1:
         text = text[0]
     if not isinstance(text, str) or not isinstance(row["question"], str):
-        raise DopsdError(f"{place}: expected question and generation to be texts, one generation a row")
+        raise DopsdError(
+            f"{place}: expected question and generation to be texts, one generation a row"
+        )
     try:
         problem = task.of_generation(row["question"], row["ground_truth"])
     except DopsdError as error:

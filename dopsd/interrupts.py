@@ -67,9 +67,14 @@ class Interrupts:
     def error(self, scratch: Path, update: int) -> DopsdError:
         """What ends the command, with the exit status that shells give to this signal."""
         number = self.number or signal.SIGTERM  # another process of the run caught it
-        saved = f"saved at update {update} in {scratch}" if update else "no update was finished, so nothing is saved"
+        saved = (
+            f"saved at update {update} in {scratch}"
+            if update
+            else "no update was finished, so nothing is saved"
+        )
         return DopsdError(
-            f"train: interrupted by {signal.Signals(number).name}; {saved}; the same command continues", 128 + number
+            f"train: interrupted by {signal.Signals(number).name}; {saved}; the same command continues",
+            128 + number,
         )
 
 

@@ -45,7 +45,9 @@ def uniform_table(keys: Tensor, columns: int) -> Tensor:
     spare = torch.empty_like(mixed)
 
     def shifted(bits: int) -> Tensor:
-        return torch.bitwise_right_shift(mixed, bits, out=spare).bitwise_and_((1 << (64 - bits)) - 1)
+        return torch.bitwise_right_shift(mixed, bits, out=spare).bitwise_and_(
+            (1 << (64 - bits)) - 1
+        )
 
     mixed.bitwise_xor_(shifted(30)).mul_(FIRST)
     mixed.bitwise_xor_(shifted(27)).mul_(SECOND)

@@ -28,7 +28,9 @@ def check_gpus(processes: int) -> None:
     import torch
 
     if torch.cuda.is_available() and torch.cuda.device_count() < processes:
-        raise DopsdError(f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set it to as many")
+        raise DopsdError(
+            f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set it to as many"
+        )
 
 
 def end_with_parent() -> None:
@@ -46,7 +48,10 @@ def end_with_parent() -> None:
 def _is_alive(process: str) -> bool:
     """Whether a process of this number runs; one that has ended stays until its parent has asked for its status."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in (
+            "Z",
+            "X",
+        )
     except FileNotFoundError:
         return False
 
@@ -72,12 +77,16 @@ def launch(processes: int, words: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]:
+    for name in [
+        name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")
+    ]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the process that failed has said why
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     os.environ[LAUNCHER] = str(os.getpid())
     newer = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
-    if not newer.keys() <= LaunchConfig.__dataclass_fields__.keys():  # it would kill processes that are still saving
+    if (
+        not newer.keys() <= LaunchConfig.__dataclass_fields__.keys()
+    ):  # it would kill processes that are still saving
         raise DopsdError(
             "launch.processes: the launcher of this torch gives processes no time to save; install torch 2.13 or newer"
         )

@@ -26,7 +26,11 @@ def with_digest(value: Any) -> dict[str, Any]:
 def verified(raw: bytes) -> Any:
     """The value that `with_digest` wrapped; ValueError where these are not its bytes any more."""
     found = json.loads(raw)
-    if not isinstance(found, dict) or {*found} != {"digest", "value"} or found["digest"] != digest(found["value"]):
+    if (
+        not isinstance(found, dict)
+        or {*found} != {"digest", "value"}
+        or found["digest"] != digest(found["value"])
+    ):
         raise ValueError("does not match its digest")
     return found["value"]
 
@@ -46,4 +50,7 @@ def append_lines(path: Path, values: Iterable[Any]) -> None:
     with path.open("a") as out:
         fcntl.flock(out, fcntl.LOCK_EX)
         is_torn = path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-        out.write(("\n" if is_torn else "") + "".join(json.dumps(with_digest(value)) + "\n" for value in values))
+        out.write(
+            ("\n" if is_torn else "")
+            + "".join(json.dumps(with_digest(value)) + "\n" for value in values)
+        )

@@ -50,7 +50,9 @@ class Divergence:
         """
         with torch.no_grad():
             p_s, p_t, gap = s.exp(), t.exp(), s - t
-            mixed = torch.logaddexp(s + math.log1p(-self.beta), t + math.log(self.beta))  # ln((1-beta) p_s + beta p_t)
+            mixed = torch.logaddexp(
+                s + math.log1p(-self.beta), t + math.log(self.beta)
+            )  # ln((1-beta) p_s + beta p_t)
             mixed = torch.where(s == t, s, mixed)
         if self.kind == "reverse_kl":
             return p_s * gap, s.exp() * gap, -s.exp()
@@ -98,7 +100,9 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     mask = None if bool(batch.mask.all()) else batch.mask
     hidden = policy.hidden(batch.ids, mask)[:, -length:]  # [B, G, D]
     rows = batch.predicted.nonzero()[:, 0]  # [N]
-    each = masked_cross_entropy(policy.head(hidden[batch.predicted]), batch.targets[batch.predicted])
+    each = masked_cross_entropy(
+        policy.head(hidden[batch.predicted]), batch.targets[batch.predicted]
+    )
     return torch.zeros_like(batch.weight).index_add(0, rows, each) * batch.token_weight / length
 
 
@@ -106,11 +110,18 @@ def token_logps(policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> T
     """ln p(target) at every position of the completion, in nats. ids, mask [B, P+G], targets [B, G] -> [B, G]."""
     length = targets.shape[1]
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]  # [B, G, D]
-    return -masked_cross_entropy(policy.head(hidden).flatten(0, 1), targets.flatten()).view_as(targets)
+    return -masked_cross_entropy(policy.head(hidden).flatten(0, 1), targets.flatten()).view_as(
+        targets
+    )
 
 
 def policy_gradient(
-    now: Tensor, old: Tensor, reference: Tensor, advantage: Tensor, clip_range: float, kl_weight: float
+    now: Tensor,
+    old: Tensor,
+    reference: Tensor,
+    advantage: Tensor,
+    clip_range: float,
+    kl_weight: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Per token: loss, whether its ratio was clipped, and the estimated KL to the reference. Log-probabilities [B, G].
 
@@ -134,7 +145,9 @@ def likelihood_bound(policy: Policy, batch: Pairs, most: int) -> Tensor:
     parts = batch.predicted.split(at_once, dim=2)
     if len(parts) == 1:
         return _weighted(policy, batch, batch.predicted).sum(-1) / draws
-    sums = [checkpoint(_weighted, policy, batch, part, use_reentrant=False).sum(-1) for part in parts]
+    sums = [
+        checkpoint(_weighted, policy, batch, part, use_reentrant=False).sum(-1) for part in parts
+    ]
     return torch.stack(sums).sum(0) / draws
 
 
@@ -145,12 +158,19 @@ def _weighted(policy: Policy, batch: Pairs, predicted: Tensor) -> Tensor:
     weight = batch.length[:, :, None] / predicted.sum(-1)  # [B, 2, n]
     predicted = predicted.reshape(-1, length)
     prompt, real = (x.repeat_interleave(sides * draws, 0) for x in (batch.prompt, batch.mask))
-    after = torch.arange(length, device=targets.device) >= batch.length.flatten().repeat_interleave(draws)[:, None]
-    ids = torch.cat([prompt, torch.where(predicted | after, policy.mask_id, targets)], 1)  # the tail would tell the end
+    after = (
+        torch.arange(length, device=targets.device)
+        >= batch.length.flatten().repeat_interleave(draws)[:, None]
+    )
+    ids = torch.cat(
+        [prompt, torch.where(predicted | after, policy.mask_id, targets)], 1
+    )  # the tail would tell the end
     mask = torch.cat([real, torch.ones_like(predicted)], 1)
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]
     each = -masked_cross_entropy(policy.head(hidden[predicted]), targets[predicted])  # [masked]
-    sums = torch.zeros(len(targets), dtype=each.dtype, device=each.device).index_add(0, predicted.nonzero()[:, 0], each)
+    sums = torch.zeros(len(targets), dtype=each.dtype, device=each.device).index_add(
+        0, predicted.nonzero()[:, 0], each
+    )
     return sums.view(size, sides, draws) * weight
 
 
@@ -161,7 +181,9 @@ def preference(bounds: Tensor, reference: Tensor, beta: float) -> tuple[Tensor, 
     return -torch.nn.functional.logsigmoid(margin), margin
 
 
-def unmasking(policy: Policy, batch: Unmasking, weight: float, temperature: float) -> tuple[Tensor, dict[str, Tensor]]:
+def unmasking(
+    policy: Policy, batch: Unmasking, weight: float, temperature: float
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Per row: (CE + CE of the complement + weight x H) / (2 + weight), means over tokens; and its parts. -> [B] (d3LLM).
 
     H is the entropy of softmax(logits / temperature) where the model's first choice is right, in either forward.
@@ -171,7 +193,11 @@ def unmasking(policy: Policy, batch: Unmasking, weight: float, temperature: floa
     right = torch.zeros_like(entropies)
     for ids, predicted in ((batch.ids, batch.predicted), (batch.other_ids, batch.other)):
         hidden = policy.hidden(ids, None if bool(batch.mask.all()) else batch.mask)[:, -length:]
-        logits, targets, rows = policy.head(hidden[predicted]).float(), batch.targets[predicted], predicted.nonzero()[:, 0]
+        logits, targets, rows = (
+            policy.head(hidden[predicted]).float(),
+            batch.targets[predicted],
+            predicted.nonzero()[:, 0],
+        )
         sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
         cross.append(sums / predicted.sum(1).clamp(min=1))
         is_right = (logits.argmax(-1) == targets).float()

@@ -69,7 +69,9 @@ def protocol_of(params: Params, request: Request) -> Protocol:
     try:
         return Protocol.model_validate(found.model_dump() | changes)
     except ValueError as error:
-        raise DopsdError(f"--gen-length {length}: expected a multiple of block_length {found.block_length}") from error
+        raise DopsdError(
+            f"--gen-length {length}: expected a multiple of block_length {found.block_length}"
+        ) from error
 
 
 def with_request(params: Params, request: Request) -> Params:
@@ -81,7 +83,9 @@ def with_request(params: Params, request: Request) -> Params:
         )
     model = params.model.model_copy(update={"path": request.model} if request.model else {})
     section = vars(params.data)[request.task]
-    section = section.model_copy(update={"prompt_file": request.prompt_file} if request.prompt_file else {})
+    section = section.model_copy(
+        update={"prompt_file": request.prompt_file} if request.prompt_file else {}
+    )
     data = params.data.model_copy(update={request.task: section})
     return params.model_copy(update={"model": model, "data": data})
 
@@ -100,43 +104,66 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
         return found
     cached = evaluator.cached(request.adapter, protocol)
     folder = REPORTS / "evaluate" / f"{request.task}-{split}-{cached.stem}"
-    facts = {"model": params.model.path, "adapter": str(request.adapter or ""), "scoring": evaluator.task.scoring}
+    facts = {
+        "model": params.model.path,
+        "adapter": str(request.adapter or ""),
+        "scoring": evaluator.task.scoring,
+    }
     write_json(folder / "report.json", facts | found)
     _write_generations(evaluator, request.adapter, protocol, folder / "generations.jsonl")
     if params.tracking.enabled:
         try:
             _track(params, request.task, cached.stem, facts | found, folder)
-        except DopsdError as error:  # the figures are on disk, and the same command sends them later
+        except (
+            DopsdError
+        ) as error:  # the figures are on disk, and the same command sends them later
             say(str(error))
     _show(facts | found, as_json)
     say(f"evaluate: report and generations in {folder}")
     return found
 
 
-def _write_generations(evaluator: Evaluator, adapter: Path | None, protocol: Protocol, path: Path) -> None:
+def _write_generations(
+    evaluator: Evaluator, adapter: Path | None, protocol: Protocol, path: Path
+) -> None:
     """Every attempt as a line that `dopsd score` reads."""
     answers = evaluator.answers(adapter, protocol)
     half = path.with_name(f".{path.name}.tmp")
     with half.open("w") as out:
         for problem in evaluator.problems:
-            asked = {"question": problem.prompt, "ground_truth": evaluator.task.ground_truth(problem)}
+            asked = {
+                "question": problem.prompt,
+                "ground_truth": evaluator.task.ground_truth(problem),
+            }
             for answer in answers[problem.id]:
-                found = {"generation": answer.text, "attempt": answer.attempt, **asdict(answer.verdict)}
+                found = {
+                    "generation": answer.text,
+                    "attempt": answer.attempt,
+                    **asdict(answer.verdict),
+                }
                 out.write(json.dumps(asked | found) + "\n")
     half.rename(path)
 
 
-def _track(params: Params, task: str, fingerprint: str, report: dict[str, Any], folder: Path) -> None:
+def _track(
+    params: Params, task: str, fingerprint: str, report: dict[str, Any], folder: Path
+) -> None:
     """The evaluation as an MLflow run of its own; the same one is never logged twice."""
-    kept = {k: str(report[k]) for k in ("model", "adapter", "scoring", "split", "attempts")} | {"task": task}
+    kept = {k: str(report[k]) for k in ("model", "adapter", "scoring", "split", "attempts")} | {
+        "task": task
+    }
     kept |= {f"protocol.{name}": str(value) for name, value in report["protocol"].items()}
     tags = {"task": task, "kind": "evaluation", "model": report["model"], "split": report["split"]}
     name = f"evaluate-{task}-{report['split']}-{report['protocol']['gen_length']}"
     uri = tracking_uri(params.tracking.uri)
     with one_line(uri):
         client = connect(uri)
-        run_id = find_run(client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, kept))
-        metrics = {k: float(report[k]) for k in ("accuracy", "whole", "n", "pass_at_k")} | report["figures"]
+        run_id = find_run(
+            client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, kept)
+        )
+        metrics = {k: float(report[k]) for k in ("accuracy", "whole", "n", "pass_at_k")} | report[
+            "figures"
+        ]
         metrics |= dict(zip(("low", "high"), report["interval"], strict=True))
         log_once(client, run_id, metrics, 0)
         client.log_artifacts(run_id, str(folder))
@@ -150,18 +177,37 @@ def _percent(value: float, interval: tuple[float, float]) -> str:
 def _show(report: dict[str, Any], as_json: bool) -> None:
     console = Console(soft_wrap=True)
     if as_json:
-        console.out(json.dumps({k: v for k, v in report.items() if k != "per_problem"}, indent=1), highlight=False)
+        console.out(
+            json.dumps({k: v for k, v in report.items() if k != "per_problem"}, indent=1),
+            highlight=False,
+        )
         return
     p, name = report["protocol"], f"{report['task']} {report['split']}"
     rows = {"accuracy": _percent(report["accuracy"], report["interval"])}
     if report["attempts"] > 1:
-        rows[f"pass@{report['attempts']}"] = _percent(report["pass_at_k"], report["pass_at_k_interval"])
-    rows |= {label.replace("_", " "): f"{100 * v:.2f}" for label, v in report["figures"].items() if label != report["scoring"]}
+        rows[f"pass@{report['attempts']}"] = _percent(
+            report["pass_at_k"], report["pass_at_k_interval"]
+        )
+    rows |= {
+        label.replace("_", " "): f"{100 * v:.2f}"
+        for label, v in report["figures"].items()
+        if label != report["scoring"]
+    }
     table = Table("%", f"{name}, {report['n']} problems, length {p['gen_length']}", box=SIMPLE)
     for row in rows.items():
         table.add_row(*row)
     console.print(table)
-    odd = [n for n, is_so in (("unmasked padding", not p["mask_padding"]), (p["autocast"], p["autocast"] != "none")) if is_so]
+    odd = [
+        n
+        for n, is_so in (
+            ("unmasked padding", not p["mask_padding"]),
+            (p["autocast"], p["autocast"] != "none"),
+        )
+        if is_so
+    ]
     odd += ["adapter merged into the weights"] if p["merged"] else []
     odd += [f"approximate: {word}" for word in Protocol.model_validate(p).approximations]
-    console.print(f"scoring {report['scoring']}, {p['steps']} steps" + "".join(f", {word}" for word in odd), highlight=False)
+    console.print(
+        f"scoring {report['scoring']}, {p['steps']} steps" + "".join(f", {word}" for word in odd),
+        highlight=False,
+    )

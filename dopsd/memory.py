@@ -61,7 +61,9 @@ def free(device: torch.device) -> int:
 def _container() -> float:
     """Bytes that a container's limit leaves (cgroup v2)."""
     try:
-        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        limit, used = (
+            (CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current")
+        )
     except OSError:
         return math.inf
     return math.inf if limit == "max" else max(int(limit) - int(used), 0)

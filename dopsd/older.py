@@ -20,10 +20,18 @@ NAME = re.compile("train-[0-9a-f]{16}")
 def older_folders(params: Params, cell: Cell) -> dict[Path, int]:
     """Those that may be this cell's, by their adapters, and the last update of each."""
     adopted = {record_of(path).get("adopted") for path in WORK.glob("train-*")}
-    taken = {object_of(path).get("fingerprint"): path.parent for path in RUNS.glob("*/*/*/train.json")}
-    folders = [path for path in sorted(WORK.glob("train-*")) if NAME.fullmatch(path.name) and path.name not in adopted]
+    taken = {
+        object_of(path).get("fingerprint"): path.parent for path in RUNS.glob("*/*/*/train.json")
+    }
+    folders = [
+        path
+        for path in sorted(WORK.glob("train-*"))
+        if NAME.fullmatch(path.name) and path.name not in adopted
+    ]
     mine = [path for path in folders if taken.get(path.name, cell.folder) == cell.folder]
-    last = {path: step for path in mine if (step := _last(path)) and misfit(params, cell, step) is None}
+    last = {
+        path: step for path in mine if (step := _last(path)) and misfit(params, cell, step) is None
+    }
     return {path: int(step.name[5:]) for path, step in last.items()}
 
 
@@ -36,7 +44,11 @@ def misfit(params: Params, cell: Cell, step: Path) -> str | None:
     """What of the checkpoint's adapter is not as these settings make it."""
     from safetensors import safe_open
 
-    saved, wanted, base = lora_of(step), params.of(cell.method).train.lora, read_config(Path(params.model.path))
+    saved, wanted, base = (
+        lora_of(step),
+        params.of(cell.method).train.lora,
+        read_config(Path(params.model.path)),
+    )
     for name in ("r", "alpha", "dropout"):
         if vars(saved)[name] != vars(wanted)[name]:
             return f"lora.{name} {vars(saved)[name]}"
@@ -45,7 +57,9 @@ def misfit(params: Params, cell: Cell, step: Path) -> str | None:
     with safe_open(step / checkpoint.ADAPTER, "pt") as tensors:
         shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
     blocks = {match[1] for name in shapes if (match := re.search(r"\.blocks\.(\d+)\.", name))}
-    widths = {shape[1] for name, shape in shapes.items() if "lora_A" in name and "ff_out" not in name}
+    widths = {
+        shape[1] for name, shape in shapes.items() if "lora_A" in name and "ff_out" not in name
+    }
     if len(blocks) != base.n_layers or widths - {base.d_model}:
         return f"a base of {len(blocks)} layers"
     return None
@@ -54,6 +68,10 @@ def misfit(params: Params, cell: Cell, step: Path) -> str | None:
 def refuse_misfit(params: Params, cell: Cell, folder: Path) -> None:
     step = _last(folder)
     if step is None:
-        raise DopsdError(f"--adopt {folder}: no whole checkpoint in it; name a folder work/train-... of an older release")
+        raise DopsdError(
+            f"--adopt {folder}: no whole checkpoint in it; name a folder work/train-... of an older release"
+        )
     if why := misfit(params, cell, step):
-        raise DopsdError(f"--adopt {folder}: its adapter has {why}, other than the settings of {cell}; name another folder")
+        raise DopsdError(
+            f"--adopt {folder}: its adapter has {why}, other than the settings of {cell}; name another folder"
+        )

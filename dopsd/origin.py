@@ -33,8 +33,14 @@ class Origin(Section):
 
 def settings(params: Params) -> dict[str, Any]:
     """What decides the base's numbers beside its data, by key of params.yaml."""
-    shape = {f"pretrain.{key}": value for key, value in params.pretrain.model_dump(exclude={"tasks"}).items()}
-    return shape | {"sampling.gen_length": params.sampling.gen_length, "model.prompt_style": params.model.prompt_style}
+    shape = {
+        f"pretrain.{key}": value
+        for key, value in params.pretrain.model_dump(exclude={"tasks"}).items()
+    }
+    return shape | {
+        "sampling.gen_length": params.sampling.gen_length,
+        "model.prompt_style": params.model.prompt_style,
+    }
 
 
 def problems_of(task: str) -> Path:
@@ -69,9 +75,16 @@ def _difference(params: Params, task: str) -> str | None:
         if not (BASE / name).is_file() or sha256(BASE / name) != digest:
             return f"{BASE / name}: not the file that pretraining wrote. Run git checkout -- {BASE} to restore it"
     asked = settings(params)
-    odd = [key for key in asked | made.settings if asked.get(key, "nothing") != made.settings.get(key, "nothing")]
+    odd = [
+        key
+        for key in asked | made.settings
+        if asked.get(key, "nothing") != made.settings.get(key, "nothing")
+    ]
     if odd:
-        listed = ", ".join(f"{key} {made.settings.get(key, 'unset')} (params.yaml: {asked.get(key, 'unset')})" for key in odd)
+        listed = ", ".join(
+            f"{key} {made.settings.get(key, 'unset')} (params.yaml: {asked.get(key, 'unset')})"
+            for key in odd
+        )
         return f"{BASE} was made with {listed}. To keep it, set that back ({DROPS})"
     problems = problems_of(task)
     if problems.is_file() and sha256(problems) != made.data:
@@ -84,14 +97,24 @@ def _minutes(params: Params) -> int:
     """By the weights that every update's tokens go through."""
 
     def work(shape: Pretrain, updates: int) -> int:
-        return updates * shape.batch_size * shape.n_layers * shape.d_model * (4 * shape.d_model + 3 * shape.mlp_hidden_size)
+        return (
+            updates
+            * shape.batch_size
+            * shape.n_layers
+            * shape.d_model
+            * (4 * shape.d_model + 3 * shape.mlp_hidden_size)
+        )
 
-    return max(1, round(MINUTES * work(params.pretrain, params.pretrain.updates) / work(Pretrain(), 700)))
+    return max(
+        1, round(MINUTES * work(params.pretrain, params.pretrain.updates) / work(Pretrain(), 700))
+    )
 
 
 def allowance() -> str:
     """Whether a base that is there may be made again: "" (no), "1" (where it does not match) or "force"."""
     value = os.environ.get(ALLOWANCE, "").removeprefix("0")
     if value not in ("", "1", FORCE):
-        raise DopsdError(f"{ALLOWANCE}={value}: expected 1 (make a base that does not match again) or {FORCE} (any)")
+        raise DopsdError(
+            f"{ALLOWANCE}={value}: expected 1 (make a base that does not match again) or {FORCE} (any)"
+        )
     return value

@@ -21,14 +21,23 @@ def of_other_releases(params: Params, cell: Cell) -> Iterator[Path]:
     settings, inputs = settings_of(params, *cell.parts)[0], inputs_of(params, cell)
     for file in WORK.glob(f"train-*/{RECORD}"):
         record = record_of(file.parent)
-        if not record or str(cell) not in record["cells"] or sorted(record["inputs"].values()) != sorted(inputs.values()):
+        if (
+            not record
+            or str(cell) not in record["cells"]
+            or sorted(record["inputs"].values()) != sorted(inputs.values())
+        ):
             continue
         others = [*differing(record["settings"], settings)]
-        if others and all(who == "before" or (who == "now" and _is_default(params, cell, key)) for key, who in others):
+        if others and all(
+            who == "before" or (who == "now" and _is_default(params, cell, key))
+            for key, who in others
+        ):
             yield file.parent
 
 
-def differing(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def differing(
+    before: dict[str, Any], now: dict[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
     """Keys whose values differ, and which of the two settings has them: before, now or both."""
     for key in sorted(before.keys() | now.keys()):
         if key not in before or key not in now:
@@ -47,7 +56,9 @@ def _is_default(params: Params, cell: Cell, key: str) -> bool:
     for section in sections:
         at = at[section] if isinstance(at, dict) else getattr(at, section)
     fields = getattr(type(at), "model_fields", {})
-    return name in fields and getattr(at, name) == fields[name].get_default(call_default_factory=True)
+    return name in fields and getattr(at, name) == fields[name].get_default(
+        call_default_factory=True
+    )
 
 
 def inputs_of(params: Params, cell: Cell) -> dict[str, str]:

@@ -18,7 +18,10 @@ from dopsd.config import Params, Section, Source
 from dopsd.errors import DopsdError, is_unicode
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
-LONGEST, MARKS = 65536, 10_000  # characters of settings, and commas, colons, brackets and lines: a second to read at most
+LONGEST, MARKS = (
+    65536,
+    10_000,
+)  # characters of settings, and commas, colons, brackets and lines: a second to read at most
 DEEPEST = 32  # sections in sections
 VALUES = 10_000  # with what aliases repeat
 SHOWN = 20  # faults; the rest is counted
@@ -79,7 +82,9 @@ class Unmerged(SafeConstructor):
 def parse_yaml(text: str, fault: str) -> Any:
     """The value of a YAML text within bounds of size, depth and time; `fault` begins the line that refuses it."""
     if len(text) > LONGEST or sum(map(text.count, ",:[]{}\n")) > MARKS:
-        raise DopsdError(f"{fault}: longer than {LONGEST} characters, or than {MARKS} values and lines")
+        raise DopsdError(
+            f"{fault}: longer than {LONGEST} characters, or than {MARKS} values and lines"
+        )
     if _brackets(text) > DEEPEST:
         raise DopsdError(f"{fault}: more than {DEEPEST} brackets are open")
     reader = YAML(typ="safe", pure=True)
@@ -88,7 +93,9 @@ def parse_yaml(text: str, fault: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that an anchor is used again
             found = reader.load(text)
-    except Exception as error:  # for odd numbers, dates and keys the YAML reader raises what its parts raise
+    except (
+        Exception
+    ) as error:  # for odd numbers, dates and keys the YAML reader raises what its parts raise
         why = "too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise DopsdError(f"{fault}: {why}") from error
     _check_size(found, fault)
@@ -97,7 +104,9 @@ def parse_yaml(text: str, fault: str) -> Any:
 
 def _brackets(text: str) -> int:
     """How deep brackets are nested, those in quotes and comments counted too: the YAML reader's time grows with the square."""
-    return max(accumulate((1 if mark in "[{" else -1 for mark in re.findall(r"[\[\]{}]", text)), initial=0))
+    return max(
+        accumulate((1 if mark in "[{" else -1 for mark in re.findall(r"[\[\]{}]", text)), initial=0)
+    )
 
 
 def _check_size(value: Any, fault: str) -> None:
@@ -105,13 +114,21 @@ def _check_size(value: Any, fault: str) -> None:
     waiting, count = [(value, 0)], 0
     while waiting:
         item, depth = waiting.pop()
-        parts = [*item, *item.values()] if isinstance(item, dict) else item if isinstance(item, list | tuple | set) else []
+        parts = (
+            [*item, *item.values()]
+            if isinstance(item, dict)
+            else item
+            if isinstance(item, list | tuple | set)
+            else []
+        )
         count += 1
         if isinstance(item, str) and not is_unicode(item):
             raise DopsdError(f"{fault}: half a character (a lone surrogate) in {item[:40]!r}")
         waiting += [(part, depth + 1) for part in parts]
         if depth > DEEPEST or count + len(waiting) > VALUES:
-            raise DopsdError(f"{fault}: more than {DEEPEST} levels, or than {VALUES} values with those that aliases repeat")
+            raise DopsdError(
+                f"{fault}: more than {DEEPEST} levels, or than {VALUES} values with those that aliases repeat"
+            )
 
 
 def missing_files(params: Params) -> list[str]:
@@ -119,7 +136,11 @@ def missing_files(params: Params) -> list[str]:
     named = {}
     for task in params.matrix.tasks:
         section = params.model_dump()["data"][task]
-        named |= {f"data.{task}.{key}": section[key] for key in ("prompt_file", "test_file") if section.get(key)}
+        named |= {
+            f"data.{task}.{key}": section[key]
+            for key in ("prompt_file", "test_file")
+            if section.get(key)
+        }
         for split in ("train", "test"):
             if isinstance(section[split], dict) and Path(section[split]["path"]).suffix in FILES:
                 named[f"data.{task}.{split}.path"] = section[split]["path"]
@@ -129,7 +150,9 @@ def missing_files(params: Params) -> list[str]:
                 named[f"method.{method}.{key}.path"] = value.path
     if not params.pretrain.tasks:
         named["model.path"] = f"{params.model.path}/config.json"
-    return [f"{key}: {file}" for key, file in named.items() if not os.path.isfile(file)]  # also of a name too long for a disk
+    return [
+        f"{key}: {file}" for key, file in named.items() if not os.path.isfile(file)
+    ]  # also of a name too long for a disk
 
 
 def checked(raw: Any, path: Path | str) -> Params:

@@ -17,7 +17,9 @@ DVC_PID = "DOPSD_DVC"  # in the environment of stages: this process
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background command of a shell has it ignored
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a background command of a shell has it ignored
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda *_: None)
@@ -26,7 +28,9 @@ def main() -> None:
         if str(os.getppid()) != os.environ.pop(PARENT):
             sys.exit(128 + signal.SIGKILL)
     os.environ[DVC_PID] = str(os.getpid())
-    if bash := shutil.which("bash"):  # which becomes the stage; dash would stay, and live on when DVC is killed
+    if bash := shutil.which(
+        "bash"
+    ):  # which becomes the stage; dash would stay, and live on when DVC is killed
         os.environ["SHELL"] = bash
     runpy.run_module("dvc", run_name="__main__", alter_sys=True)
 

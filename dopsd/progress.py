@@ -59,7 +59,9 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path, made_by: str) -> Any:
     """A result of an earlier stage; where it is missing, the command that makes it is named."""
     if not path.is_file():
-        raise DopsdError(f"{path}: no such file; run `{made_by}` for this task, method and seed first")
+        raise DopsdError(
+            f"{path}: no such file; run `{made_by}` for this task, method and seed first"
+        )
     return parse_object(path.read_bytes(), path)
 
 
@@ -68,9 +70,13 @@ def parse_object(content: bytes | str, place: object) -> dict[str, Any]:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{place}: not valid JSON ({error}); restore it, or remove it and run what makes it") from error
+        raise DopsdError(
+            f"{place}: not valid JSON ({error}); restore it, or remove it and run what makes it"
+        ) from error
     if not isinstance(found, dict):
-        raise DopsdError(f"{place}: expected a JSON object, found {content[:40]!r}; restore it, or make it again")
+        raise DopsdError(
+            f"{place}: expected a JSON object, found {content[:40]!r}; restore it, or make it again"
+        )
     return found
 
 
@@ -105,9 +111,16 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            columns = ["[bold]{task.description}", BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")]
+            columns = [
+                "[bold]{task.description}",
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+            ]
             note = TextColumn("{task.fields[note]}")
-            self.bar = Bar(*columns, TimeRemainingColumn(), note, console=Console(stderr=True), transient=False)
+            self.bar = Bar(
+                *columns, TimeRemainingColumn(), note, console=Console(stderr=True), transient=False
+            )
             self.bar.start()
             self.line = self.bar.add_task(self.stage, total=self.total, rate="", note="")
         return self
@@ -127,11 +140,15 @@ class Progress:
             return
         now = time.monotonic()
         if self.bar:
-            self.bar.update(self.line, completed=self.done, rate=f"{self.rate:.2f} {self.unit}/s", note=note)
+            self.bar.update(
+                self.line, completed=self.done, rate=f"{self.rate:.2f} {self.unit}/s", note=note
+            )
         elif now - self.said > PLAIN_EVERY or (units and self.done == self.total):
             self.said = now
             left = _clock((self.total - self.done) / self.rate) if self.rate else "?"
-            say(f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s, {left} left  {note}".rstrip())
+            say(
+                f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s, {left} left  {note}".rstrip()
+            )
         self._write()
 
     @property
@@ -140,8 +157,15 @@ class Progress:
         return (self.done - self.first) / max(time.monotonic() - self.started, 1e-9)
 
     def _write(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk must not hide the error that it caused elsewhere
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk must not hide the error that it caused elsewhere
             if not is_main_rank():
                 return
-            state = {"done": self.done, "total": self.total, "rate": round(self.rate, 4), "scratch": self.scratch}
+            state = {
+                "done": self.done,
+                "total": self.total,
+                "rate": round(self.rate, 4),
+                "scratch": self.scratch,
+            }
             write_json(WORK / f"{self.stage}.json", state)

@@ -22,7 +22,16 @@ from dopsd.card import Origin, card, commit, data_digests
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params, kind_of
 from dopsd.errors import TEMPORARY, DopsdError
-from dopsd.layout import LOG, PUBLISHED, Cell, cell_folder, read_log, read_table, report_folder, scratch_folder
+from dopsd.layout import (
+    LOG,
+    PUBLISHED,
+    Cell,
+    cell_folder,
+    read_log,
+    read_table,
+    report_folder,
+    scratch_folder,
+)
 from dopsd.progress import read_json, say, write_json
 from dopsd.provenance import sha256
 from dopsd.registry import ACCURACY, DIGEST_TAG, JUDGED_BY, Chosen, crown, log_model, register
@@ -55,7 +64,10 @@ def run(params: Params) -> dict[str, int]:
         for cell in cells:
             version, accuracy = _publish_cell(params, client, cell)
             best[cell.task] = max(best.get(cell.task, (-1.0, 0)), (accuracy, version))
-        champions = {task: crown(client, _model_name(params, task), version) for task, (_, version) in best.items()}
+        champions = {
+            task: crown(client, _model_name(params, task), version)
+            for task, (_, version) in best.items()
+        }
         pages = _pages(params, client, uri, cells)
         write_json(PUBLISHED, pages)
     say(f"publish: {len(cells)} runs are in {shown(uri)}")
@@ -78,7 +90,8 @@ def one_line(uri: str) -> Iterator[None]:
         what = "no space is left for the artifacts of" if is_full else "no expected answer from"
         said, advice = " ".join(str(error).split())[:160], "" if is_full else f"; {START_OR_NAME}"
         raise DopsdError(
-            f"publish: {what} {shown(uri)} ({said}); all results are on disk, publish again later{advice}", TEMPORARY
+            f"publish: {what} {shown(uri)} ({said}); all results are on disk, publish again later{advice}",
+            TEMPORARY,
         ) from error
 
 
@@ -91,10 +104,18 @@ def _pages(params: Params, client: MlflowClient, uri: str, cells: list[Tracked])
     page = os.environ.get(PAGE) or (shown(uri) if uri.startswith("http") else None)
     page = page.rstrip("/") if page else None
     runs = {str(cell): cell.run_id for cell in cells}
-    found: dict[str, Any] = {"page": page, "experiment": experiment.experiment_id if experiment else None, "runs": runs}
+    found: dict[str, Any] = {
+        "page": page,
+        "experiment": experiment.experiment_id if experiment else None,
+        "runs": runs,
+    }
     for task in {cell.task for cell in cells}:
         views.save(client, found["experiment"], task)
-    return found | {"comparison": {c.task: views.link(page or local_page(), found["experiment"], c.task) for c in cells}}
+    return found | {
+        "comparison": {
+            c.task: views.link(page or local_page(), found["experiment"], c.task) for c in cells
+        }
+    }
 
 
 def local_page() -> str:
@@ -111,14 +132,20 @@ def _cells(params: Params, client: MlflowClient) -> list[Tracked | None]:
     return [_cell(params, client, t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
 
 
-def _cell(params: Params, client: MlflowClient, task: str, method: str, seed: int) -> Tracked | None:
+def _cell(
+    params: Params, client: MlflowClient, task: str, method: str, seed: int
+) -> Tracked | None:
     folder = cell_folder(task, method, seed)
     if not (folder / "test" / "paired.json").is_file():
         say(f"publish: {folder} has no test results yet; left out")
         return None
     scratch = scratch_folder(params, task, method, seed)
-    if not is_current(params, Cell(task, method, seed), read_json(folder / "train.json", "dopsd train")):
-        say(f"publish: {folder} was made with other settings, data or code; left out until `dvc repro` has run")
+    if not is_current(
+        params, Cell(task, method, seed), read_json(folder / "train.json", "dopsd train")
+    ):
+        say(
+            f"publish: {folder} was made with other settings, data or code; left out until `dvc repro` has run"
+        )
         return None
     log = read_log(scratch / LOG) if (scratch / LOG).is_file() else read_table(folder / "train.csv")
     run_id = sync(client, identity(params, task, method, seed), log, scratch)
@@ -132,7 +159,9 @@ def _publish_cell(params: Params, client: MlflowClient, cell: Tracked) -> tuple[
     if client.get_run(cell.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, cell)
     models = _log_checkpoints(params, client, cell)
-    log_once(client, cell.run_id, _best_metrics(chosen, protocols) | _cost(cell, chosen["update"]), 0)
+    log_once(
+        client, cell.run_id, _best_metrics(chosen, protocols) | _cost(cell, chosen["update"]), 0
+    )
     figures = report_folder(cell.task, cell.method, cell.seed)
     if figures.is_dir():
         client.log_artifacts(cell.run_id, str(figures), "report")
@@ -145,9 +174,13 @@ def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str
     """Of the protocol that selected; the test accuracy of every other stands under its name."""
     tested = protocols[chosen["protocol"]]
     low, high = tested["paired"]["interval"]
-    return {f"best/test_accuracy/{name}": found["best"]["accuracy"] for name, found in protocols.items()} | {
+    return {
+        f"best/test_accuracy/{name}": found["best"]["accuracy"] for name, found in protocols.items()
+    } | {
         "best/update": chosen["update"],
-        "best/validation_accuracy" if chosen["split"] == "validation" else "best/selection_on_test": chosen["accuracy"],
+        "best/validation_accuracy"
+        if chosen["split"] == "validation"
+        else "best/selection_on_test": chosen["accuracy"],
         "best/test_accuracy": tested["best"]["accuracy"],
         "best/test_base_accuracy": tested["base"]["accuracy"],
         "best/test_difference": tested["paired"]["difference"],
@@ -160,11 +193,20 @@ def _cost(cell: Tracked, update: int) -> dict[str, float]:
     """What the selected checkpoint had cost."""
     rows = [row for row in read_table(cell.folder / "train.csv") if row["update"] == update]
     return {
-        f"best/{key.removeprefix('count/')}": value for row in rows for key, value in row.items() if key.startswith("count/")
+        f"best/{key.removeprefix('count/')}": value
+        for row in rows
+        for key, value in row.items()
+        if key.startswith("count/")
     }
 
 
-def log_once(client: MlflowClient, run_id: str, metrics: dict[str, float], step: int, model_id: str | None = None) -> None:
+def log_once(
+    client: MlflowClient,
+    run_id: str,
+    metrics: dict[str, float],
+    step: int,
+    model_id: str | None = None,
+) -> None:
     """Log what the run does not have: another value at the same step is a new evaluation, and is added."""
     for name, value in metrics.items():
         known = [point for point in client.get_metric_history(run_id, name) if point.step == step]
@@ -178,15 +220,23 @@ def _log_tags_and_data(client: MlflowClient, cell: Tracked) -> None:
     for split, digest in data_digests(cell.task).items():
         source = json.dumps({"path": f"data/{cell.task}/{split}.jsonl"})
         data = Dataset(f"{cell.task}-{split}", digest, "local", source)
-        client.log_inputs(cell.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", split)])])
+        client.log_inputs(
+            cell.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", split)])]
+        )
     client.set_tag(cell.run_id, "mlflow.source.git.commit", commit())
 
 
 def _log_checkpoints(params: Params, client: MlflowClient, cell: Tracked) -> dict[str, str]:
     """Every checkpoint as a LoggedModel with its evaluation; ids by adapter digest."""
     experiment = client.get_run(cell.run_id).info.experiment_id
-    known = client.search_logged_models([experiment], f"source_run_id = '{cell.run_id}'", max_results=1000)
-    found = {m.tags[DIGEST_TAG]: m.model_id for m in known if DIGEST_TAG in m.tags and str(m.status) == "READY"}
+    known = client.search_logged_models(
+        [experiment], f"source_run_id = '{cell.run_id}'", max_results=1000
+    )
+    found = {
+        m.tags[DIGEST_TAG]: m.model_id
+        for m in known
+        if DIGEST_TAG in m.tags and str(m.status) == "READY"
+    }
     curve = read_table(cell.folder / "curve.csv")
     curve = [row for row in curve if row["protocol"] == params.select.protocol]
     for row in curve:
@@ -195,7 +245,9 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Tracked) -> dic
         if folder.is_dir():
             digest = sha256(folder / ADAPTER)
             name = f"{cell.task}-{cell.method}-{cell.seed}-{folder.name}"
-            model = found.get(digest) or log_model(client, experiment, cell.run_id, name, folder, digest)
+            model = found.get(digest) or log_model(
+                client, experiment, cell.run_id, name, folder, digest
+            )
             found[digest] = model
         figures = {
             "eval/accuracy": row["accuracy"],
@@ -207,12 +259,25 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Tracked) -> dic
     return found
 
 
-def _register(params: Params, client: MlflowClient, cell: Tracked, chosen: dict[str, Any], model_id: str) -> int:
+def _register(
+    params: Params, client: MlflowClient, cell: Tracked, chosen: dict[str, Any], model_id: str
+) -> int:
     """The registered version of the selected checkpoint."""
-    tags = {DIGEST_TAG: chosen["digest"], "method": cell.method, "seed": str(cell.seed), "update": str(chosen["update"])}
-    data, protocol = data_digests(cell.task), params.evaluate.protocols[chosen["protocol"]].model_dump()
+    tags = {
+        DIGEST_TAG: chosen["digest"],
+        "method": cell.method,
+        "seed": str(cell.seed),
+        "update": str(chosen["update"]),
+    }
+    data, protocol = (
+        data_digests(cell.task),
+        params.evaluate.protocols[chosen["protocol"]].model_dump(),
+    )
     asked = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
-    tags |= {ACCURACY: str(chosen["accuracy"]), JUDGED_BY: hashlib.sha256(asked.encode()).hexdigest()[:16]}
+    tags |= {
+        ACCURACY: str(chosen["accuracy"]),
+        JUDGED_BY: hashlib.sha256(asked.encode()).hexdigest()[:16],
+    }
     made_at = client.get_run(cell.run_id).data.tags.get("mlflow.source.git.commit") or commit()
     text = card(params.of(cell.method), cell.task, cell.method, cell.seed, Origin(data, made_at))
     name, uri = _model_name(params, cell.task), tracking_uri(params.tracking.uri)
@@ -228,16 +293,25 @@ def identity(params: Params, task: str, method: str, seed: int) -> Identity:
         "model": dump["model"],
         "method": dump["method"][kind_of(method)],
     }
-    values = {f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"}
+    values = {
+        f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"
+    }
     values |= {f"lora.{k}": v for k, v in dump["train"]["lora"].items()}
-    tags = {"task": task, "method": method, "seed": str(seed), "model": params.model.path, "source": "trained"}
+    tags = {
+        "task": task,
+        "method": method,
+        "seed": str(seed),
+        "model": params.model.path,
+        "source": "trained",
+    }
     return Identity(
         tracking_uri(params.tracking.uri),
         params.tracking.experiment,
         f"{task}-{method}-{seed}",
         f"{scratch_folder(params, task, method, seed).name}-{first_code(params, Cell(task, method, seed))}",
         tags,
-        {"task": task, "method.name": method, "seed": str(seed)} | {k: str(v) for k, v in values.items()},
+        {"task": task, "method.name": method, "seed": str(seed)}
+        | {k: str(v) for k, v in values.items()},
     )
 
 
@@ -247,4 +321,6 @@ def follow(params: Params, task: str, method: str, seed: int) -> None:
     def is_over(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
 
-    tracking.follow(identity(params, task, method, seed), scratch_folder(params, task, method, seed), is_over)
+    tracking.follow(
+        identity(params, task, method, seed), scratch_folder(params, task, method, seed), is_over
+    )

@@ -98,7 +98,9 @@ class AccelerateGroup:
 class Order:
     """The training problems, `size` a collect, in a new order each epoch; this rank's share of them."""
 
-    def __init__(self, problems: Sequence[Problem], size: int, seed: int, accelerator: Accelerator) -> None:
+    def __init__(
+        self, problems: Sequence[Problem], size: int, seed: int, accelerator: Accelerator
+    ) -> None:
         self.problems, self.size, self.seed = problems, size, seed
         self.rank, self.ranks = accelerator.process_index, accelerator.num_processes
         self.known: dict[int, list[int]] = {}
@@ -106,8 +108,12 @@ class Order:
     def of(self, collect: int) -> list[Problem]:
         """The problems of the collect with this number."""
         first, n = collect * self.size, len(self.problems)
-        chosen = [self.problems[self._epoch(i // n)[i % n]] for i in range(first, first + self.size)]
-        chosen = list({problem.id: problem for problem in chosen}.values())  # an epoch's edge may bring one twice
+        chosen = [
+            self.problems[self._epoch(i // n)[i % n]] for i in range(first, first + self.size)
+        ]
+        chosen = list(
+            {problem.id: problem for problem in chosen}.values()
+        )  # an epoch's edge may bring one twice
         return chosen[self.rank :: self.ranks]
 
     def _epoch(self, epoch: int) -> list[int]:

@@ -20,8 +20,8 @@ from dopsd.keyed import key_from
 from dopsd.layout import base_files, data_files
 from dopsd.lines import append_lines, read_lines
 from dopsd.progress import WORK, Progress
-from dopsd.sampling import Decoding, Draw
-from dopsd.scoring import Asked, decoding
+from dopsd.sampling import Decoding, GenerationRequest
+from dopsd.scoring import PromptSet, decoding
 from dopsd.types import Policy, Problem, Task
 
 
@@ -41,7 +41,10 @@ class Recorder:
 
     def __init__(self, params: Params, config: D3llm, task: Task, policy: Policy) -> None:
         self.params, self.config, self.task, self.policy = params, config, task, policy
-        sections = {"sampling": params.sampling.model_dump(exclude={"batch_size"}), "model": params.model.model_dump()}
+        sections = {
+            "sampling": params.sampling.model_dump(exclude={"batch_size"}),
+            "model": params.model.model_dump(),
+        }
         sections |= {
             "tries": config.tries,
             "warmer": config.warmer,
@@ -61,7 +64,9 @@ class Recorder:
         return Decoding(**{**found.__dict__, "steps": found.gen_length})
 
     @torch.no_grad()
-    def record(self, problems: Sequence[Problem], progress: Progress | None = None) -> list[Recorded]:
+    def record(
+        self, problems: Sequence[Problem], progress: Progress | None = None
+    ) -> list[Recorded]:
         """Recordings of these problems, in their order; what is new is appended to the file."""
         missing = [problem for problem in problems if problem.id not in self.known]
         if missing:
@@ -75,15 +80,23 @@ class Recorder:
         return [self.known[problem.id] for problem in problems]
 
     def _try(self, problems: list[Problem], progress: Progress | None) -> list[Recorded]:
-        prompts = Asked(self.task, problems, "train", self.params.model.prompt_style).prompts(self.policy, self.params.sampling)
+        prompts = PromptSet(self.task, problems, "train", self.params.model.prompt_style).prompts(
+            self.policy, self.params.sampling
+        )
         waiting = list(zip(problems, prompts, strict=True))
         found: dict[str, Recorded] = {}
         for n in range(self.config.tries):
-            draws = [Draw(p.id, n, ids, key_from("record", p.id, n)) for p, ids in waiting]
-            rollouts = denoise_all(self.policy, draws, self._decoding(n * self.config.warmer))
+            requests = [
+                GenerationRequest(p.id, n, ids, key_from("record", p.id, n)) for p, ids in waiting
+            ]
+            rollouts = denoise_all(self.policy, requests, self._decoding(n * self.config.warmer))
             for (problem, _), rollout in zip(waiting, rollouts, strict=True):
-                is_right = self.task.verify(problem, self.policy.decode(rollout.completion_ids)).correct
-                found[problem.id] = Recorded(problem.id, rollout.revealed_at.tolist(), n + 1, is_right, 0.0)
+                is_right = self.task.verify(
+                    problem, self.policy.decode(rollout.completion_ids)
+                ).correct
+                found[problem.id] = Recorded(
+                    problem.id, rollout.revealed_at.tolist(), n + 1, is_right, 0.0
+                )
             before = len(waiting)
             waiting = [(p, ids) for p, ids in waiting if not found[p.id].correct]
             if progress:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 DIGEST_TAG = "dopsd.digest"
-ACCURACY, JUDGED_BY = "accuracy", "judged_by"  # on the selection split; the problems and the protocol
+ACCURACY, JUDGED_BY = (
+    "accuracy",
+    "judged_by",
+)  # on the selection split; the problems and the protocol
 CHAMPION = "champion"
 CARD = "README.md"
 
@@ -34,7 +37,9 @@ class Chosen:
         return self.card.partition("---\n\n")[2]
 
 
-def log_model(client: MlflowClient, experiment: str, run_id: str, name: str, folder: Path, digest: str) -> str:
+def log_model(
+    client: MlflowClient, experiment: str, run_id: str, name: str, folder: Path, digest: str
+) -> str:
     """A checkpoint folder as a LoggedModel of its run; its id."""
     tags = {DIGEST_TAG: digest, "update": folder.name[5:]}
     model = client.create_logged_model(experiment, name, run_id, tags, model_type="lora")
@@ -50,7 +55,11 @@ def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
     if all(m.name != name for m in client.search_registered_models(f"name = '{name}'")):
         client.create_registered_model(name)
     for version in client.search_model_versions(f"name = '{name}'"):
-        is_same = version.tags.get(DIGEST_TAG) == chosen.tags[DIGEST_TAG] and version.run_id in (None, "", chosen.run_id)
+        is_same = version.tags.get(DIGEST_TAG) == chosen.tags[DIGEST_TAG] and version.run_id in (
+            None,
+            "",
+            chosen.run_id,
+        )
         if is_same:
             _refresh(client, version, chosen)
             return int(version.version)
@@ -82,10 +91,16 @@ def crown(client: MlflowClient, name: str, number: int) -> int:
     """The champion's version: this one, unless the one before did as well on the same problems by the same protocol."""
     held = client.get_registered_model(name).aliases.get(CHAMPION)
     if held and int(held) != number:
-        ours, theirs = (client.get_model_version(name, str(version)).tags for version in (number, held))
-        if ours[JUDGED_BY] == theirs.get(JUDGED_BY) and float(theirs[ACCURACY]) >= float(ours[ACCURACY]):
+        ours, theirs = (
+            client.get_model_version(name, str(version)).tags for version in (number, held)
+        )
+        if ours[JUDGED_BY] == theirs.get(JUDGED_BY) and float(theirs[ACCURACY]) >= float(
+            ours[ACCURACY]
+        ):
             accuracies = f"{100 * float(theirs[ACCURACY]):.1f}%, version {number} {100 * float(ours[ACCURACY]):.1f}%"
-            say(f"publish: the champion of {name} is still version {held}: {accuracies} on the selection split")
+            say(
+                f"publish: the champion of {name} is still version {held}: {accuracies} on the selection split"
+            )
             return int(held)
     client.set_registered_model_alias(name, CHAMPION, str(number))
     return number

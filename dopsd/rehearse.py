@@ -32,20 +32,38 @@ PROBLEMS = 4  # of each split
 BLOCKS = 3  # of a completion, at most
 INTERRUPTED = "rehearse: interrupted; the same command starts again from the first stage"
 GRACE = 60.0  # seconds for a stopped stage to end
-FEW = {"attempts": 2, "keep": "all", "group_size": 2, "iterations": 2, "draws": 2, "tries": 1, "updates_per_trajectory": 2}
+FEW = {
+    "attempts": 2,
+    "keep": "all",
+    "group_size": 2,
+    "iterations": 2,
+    "draws": 2,
+    "tries": 1,
+    "updates_per_trajectory": 2,
+}
 SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
 
 
-def rehearse(profile: str | None, preset: str, hardware: str, changes: list[str], path: Path) -> None:
+def rehearse(
+    profile: str | None, preset: str, hardware: str, changes: list[str], path: Path
+) -> None:
     """Run the stages with two updates, then print time and memory at full size; without a profile, of params.yaml."""
     raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
     profiles.gpus(hardware)
     full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
     processes, is_embedded = min(2, full.launch.processes), bool(full.pretrain.tasks)
-    said = str(path) if not profile else profile if is_embedded else f"{profile}, preset {preset}, {hardware}"
+    said = (
+        str(path)
+        if not profile
+        else profile
+        if is_embedded
+        else f"{profile}, preset {preset}, {hardware}"
+    )
     with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
         say(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
-        say(f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short")
+        say(
+            f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short"
+        )
         say("  answers, and every answer is kept, since a random model has no right ones")
         build_toy(Path(full.model.path), folder / "toy")
         (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
@@ -85,7 +103,11 @@ def _stopped_by_signals() -> Iterator[None]:
         raise DopsdError(INTERRUPTED, 128 + number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    old = {number: signal.signal(number, stop) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
+    old = {
+        number: signal.signal(number, stop)
+        for number in numbers
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:
@@ -97,8 +119,14 @@ def tell_cost(full: Params, hardware: str) -> None:
     """The estimate for the GPUs that the hardware names, at the base's real shape if its config is here."""
     from dopsd.estimate import Facts, estimate, lines
 
-    cost = estimate(full, _config(Path(full.model.path)), Facts(**profiles.facts(full.matrix.tasks[0])))
-    told = ["", "at full size, d-OPSD on one task and seed:", *lines(cost, full.launch.processes, profiles.gpus(hardware))]
+    cost = estimate(
+        full, _config(Path(full.model.path)), Facts(**profiles.facts(full.matrix.tasks[0]))
+    )
+    told = [
+        "",
+        "at full size, d-OPSD on one task and seed:",
+        *lines(cost, full.launch.processes, profiles.gpus(hardware)),
+    ]
     sys.stdout.write("\n".join(told) + "\n")
 
 
@@ -124,7 +152,11 @@ def build_toy(base: Path, out: Path) -> None:
     else:
         tokenizer = build_tokenizer()
         ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
-        size = {"vocab_size": len(tokenizer), "embedding_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        size = {
+            "vocab_size": len(tokenizer),
+            "embedding_size": len(tokenizer),
+            "pad_token_id": tokenizer.pad_token_id,
+        }
         config = LladaConfig(**SHAPE, **ids, **size)
         say(f"rehearse: no tokenizer in {base}: characters stand for tokens")
     with torch.random.fork_rng():
@@ -148,7 +180,12 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
         method |= {key: value for key, value in FEW.items() if key in method}
         if "train" in method:  # sizes are those of section train below
             method["train"] |= dict.fromkeys(("updates", "prompts_per_collect", "lora"))
-    raw["train"] |= {"updates": 2, "prompts_per_collect": max(2, processes), "checkpoint_every": 1, "micro_batch_states": 8}
+    raw["train"] |= {
+        "updates": 2,
+        "prompts_per_collect": max(2, processes),
+        "checkpoint_every": 1,
+        "micro_batch_states": 8,
+    }
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     raw["evaluate"]["bootstrap"] = 100
     return raw | {
@@ -168,7 +205,11 @@ def _absolute(value: Any) -> Any:
     """Names of files that exist here, from the root."""
     if isinstance(value, dict):
         return {key: _absolute(part) for key, part in value.items()}
-    return str(Path(value).resolve()) if isinstance(value, str) and value and Path(value).is_file() else value
+    return (
+        str(Path(value).resolve())
+        if isinstance(value, str) and value and Path(value).is_file()
+        else value
+    )
 
 
 def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:
@@ -195,7 +236,10 @@ def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> Non
     if status in (128 + signal.SIGINT, -signal.SIGINT):
         raise DopsdError(INTERRUPTED, 130)
     if status:
-        raise DopsdError(f"rehearse: {stage} failed, as it would in the real run; mend what it says above", status)
+        raise DopsdError(
+            f"rehearse: {stage} failed, as it would in the real run; mend what it says above",
+            status,
+        )
     say(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")
 
 

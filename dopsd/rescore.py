@@ -35,7 +35,9 @@ class Line:
     figures: dict[str, float]
 
 
-def run(task_name: str, files: Sequence[Path], scoring: str, as_json: bool, verdicts_path: Path | None) -> None:
+def run(
+    task_name: str, files: Sequence[Path], scoring: str, as_json: bool, verdicts_path: Path | None
+) -> None:
     """Score every file by one rule; the other is shown beside it. Faults in any file stop before anything is written."""
     known = sorted(Data.model_fields)
     if task_name not in known:
@@ -64,7 +66,11 @@ def summarise(file: str, verdicts: Sequence[Verdict], task: Task) -> Line:
     for verdict in verdicts:
         for name, value in verdict.figures.items():
             sums.add(name, value)
-    interval = bootstrap(values, RESAMPLES) if task.graded else wilson(sum(v.correct for v in verdicts), len(values))
+    interval = (
+        bootstrap(values, RESAMPLES)
+        if task.graded
+        else wilson(sum(v.correct for v in verdicts), len(values))
+    )
     return Line(file, len(values), sum(values) / len(values), interval, sums.means())
 
 
@@ -74,7 +80,12 @@ def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
     others = [name for name in lines[0].figures if name != scoring]
     table = Table(box=SIMPLE)
     table.add_column("file", overflow="fold")
-    for column in ("n", "accuracy %", "95% interval", *(f"{name.replace('_', ' ')} %" for name in others)):
+    for column in (
+        "n",
+        "accuracy %",
+        "95% interval",
+        *(f"{name.replace('_', ' ')} %" for name in others),
+    ):
         table.add_column(column, justify="right", no_wrap=True)
     for line in lines:
         low, high = line.interval
@@ -98,13 +109,21 @@ def check_new(path: Path, files: Sequence[Path]) -> None:
         raise DopsdError(f"--verdicts {path}: is one of the files that are scored; name another")
 
 
-def write_verdicts(path: Path, generations: Sequence[Sequence[Generation]], verdicts: Sequence[Sequence[Verdict]]) -> None:
+def write_verdicts(
+    path: Path, generations: Sequence[Sequence[Generation]], verdicts: Sequence[Sequence[Verdict]]
+) -> None:
     """A JSON line a generation, under a temporary name until all are written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.tmp")
     with half.open("w") as stream:
         for read, judged in zip(generations, verdicts, strict=True):
             for g, v in zip(read, judged, strict=True):
-                row = {"file": g.file, "row": g.row, "question": g.problem.prompt, "answer": v.answer, "score": v.score}
+                row = {
+                    "file": g.file,
+                    "row": g.row,
+                    "question": g.problem.prompt,
+                    "answer": v.answer,
+                    "score": v.score,
+                }
                 stream.write(json.dumps(row | v.figures) + "\n")
     half.rename(path)

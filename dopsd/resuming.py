@@ -71,25 +71,49 @@ def steps_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-??????"))
 
 
-def resumable(folder: Path, made_with: dict[str, Any], settings: Train, is_whole: bool) -> Resumable:
+def resumable(
+    folder: Path, made_with: dict[str, Any], settings: Train, is_whole: bool
+) -> Resumable:
     """What `folder`, made with other values of layout.ENDS, has for these settings; is_whole: none of its checkpoints lacks."""
     sound = list(takewhile(lambda step: checkpoint.fault(step) is None, steps_of(folder)))
     last = update_of(sound[-1]) if sound else 0
-    rows = [row for row in _rows(log_of(sound[-1]) if sound else folder / LOG) if row["update"] <= last]
-    if sound and any(made_with.get(name, vars(settings)[name]) != vars(settings)[name] for name in WATCHING):
+    rows = [
+        row for row in _rows(log_of(sound[-1]) if sound else folder / LOG) if row["update"] <= last
+    ]
+    if sound and any(
+        made_with.get(name, vars(settings)[name]) != vars(settings)[name] for name in WATCHING
+    ):
         rows = watched_again(rows, _state(sound[-1]), settings)
-    end = min(settings.updates, _collapsed(rows) if settings.stop_on_collapse else math.inf, _starved(rows, settings))
-    lacking = sorted({*range(settings.checkpoint_every, last + 1, settings.checkpoint_every)} - {*map(update_of, sound)})
+    end = min(
+        settings.updates,
+        _collapsed(rows) if settings.stop_on_collapse else math.inf,
+        _starved(rows, settings),
+    )
+    lacking = sorted(
+        {*range(settings.checkpoint_every, last + 1, settings.checkpoint_every)}
+        - {*map(update_of, sound)}
+    )
     if is_whole and lacking:
         end = min(end, lacking[0] - 1)
     patience = made_with.get("max_empty_collects", settings.max_empty_collects)
     is_same = patience == settings.max_empty_collects
-    steps = [step for step in sound if update_of(step) <= end and (is_same or _state(step)["empty_in_a_row"] <= patience)]
-    while steps and not (steps[-1] / "trainer.safetensors").is_file() and update_of(steps[-1]) != settings.updates:
+    steps = [
+        step
+        for step in sound
+        if update_of(step) <= end and (is_same or _state(step)["empty_in_a_row"] <= patience)
+    ]
+    while (
+        steps
+        and not (steps[-1] / "trainer.safetensors").is_file()
+        and update_of(steps[-1]) != settings.updates
+    ):
         steps.pop()
     update = update_of(steps[-1]) if steps else 0
     return Resumable(
-        folder, steps, [row for row in rows if row["update"] <= update], [missing for missing in lacking if missing <= update]
+        folder,
+        steps,
+        [row for row in rows if row["update"] <= update],
+        [missing for missing in lacking if missing <= update],
     )
 
 
@@ -104,20 +128,28 @@ def _rows(log: Path) -> list[dict[str, Any]]:
 
 
 def _is_row(row: dict[str, Any]) -> bool:
-    return type(row.get("update")) is int and all(isinstance(row.get(name), int | float) for name in COUNTS)
+    return type(row.get("update")) is int and all(
+        isinstance(row.get(name), int | float) for name in COUNTS
+    )
 
 
-def watched_again(rows: list[dict[str, Any]], state: dict[str, Any], settings: Train) -> list[dict[str, Any]]:
+def watched_again(
+    rows: list[dict[str, Any]], state: dict[str, Any], settings: Train
+) -> list[dict[str, Any]]:
     """The rows as they had been with these settings of collapse_*, from the scores of all collects that a checkpoint keeps."""
     scores, squares = state["scores"], state["squares"]
-    if len(scores) != state["counters"]["collects"]:  # the method's rollouts are not those of the policy in training
+    if (
+        len(scores) != state["counters"]["collects"]
+    ):  # the method's rollouts are not those of the policy in training
         return rows
     found, before = [], 0
     for row in rows:
         seen = int(row["count/collects"])
         watches = [watch_of(settings, scores[:n], squares[:n]) for n in range(before + 1, seen + 1)]
         means = [watch.means[-1] for watch in watches if watch.means]
-        kept = {name: value for name, value in row.items() if name not in ("rolling_score", "collapsed")}
+        kept = {
+            name: value for name, value in row.items() if name not in ("rolling_score", "collapsed")
+        }
         kept |= {"rolling_score": sum(means) / len(means)} if means else {}
         is_collapsed = watch_of(settings, scores[:seen], squares[:seen]).is_collapsed
         found.append(kept | ({"collapsed": 1.0} if is_collapsed else {}))
@@ -128,15 +160,30 @@ def watched_again(rows: list[dict[str, Any]], state: dict[str, Any], settings: T
 def is_finished(folder: Path, settings: Train) -> bool:
     """Whether it has all updates, and no optimizer any more to load for that."""
     steps = steps_of(folder)
-    if not steps or update_of(steps[-1]) != settings.updates or (steps[-1] / "trainer.safetensors").is_file():
+    if (
+        not steps
+        or update_of(steps[-1]) != settings.updates
+        or (steps[-1] / "trainer.safetensors").is_file()
+    ):
         return False
-    kept = [step for step in steps if update_of(step) % settings.checkpoint_every == 0 or step == steps[-1]]
+    kept = [
+        step
+        for step in steps
+        if update_of(step) % settings.checkpoint_every == 0 or step == steps[-1]
+    ]
     return all(checkpoint.fault(step) is None for step in kept)
 
 
 def watch_of(settings: Train, scores: list[float], squares: list[float]) -> Watch:
     s = settings
-    return Watch(s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors, scores, squares)
+    return Watch(
+        s.collapse_window,
+        s.collapse_drop,
+        s.prompts_per_collect,
+        s.collapse_errors,
+        scores,
+        squares,
+    )
 
 
 def _collapsed(rows: list[dict[str, Any]]) -> float:
@@ -168,7 +215,9 @@ def bring(found: Resumable, folder: Path) -> None:
         shutil.copytree(step, half, copy_function=_link)
         if (half / LOG).exists():
             (half / LOG).unlink()  # a second name of the other folder's file
-            (half / LOG).write_text(_text(row for row in found.rows if row["update"] <= update_of(step)))
+            (half / LOG).write_text(
+                _text(row for row in found.rows if row["update"] <= update_of(step))
+            )
             checkpoint.write_digests(half)
         half.rename(folder / step.name)
 

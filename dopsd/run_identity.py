@@ -21,7 +21,17 @@ from dopsd.layout import Cell, scratch_folder, settings_of
 from dopsd.other_releases import differing, inputs_of, of_other_releases
 from dopsd.progress import WORK, say, write_json
 from dopsd.provenance import sources
-from dopsd.resuming import RECORD, Resumable, bring, empty, object_of, record_of, resumable, steps_of, update_of
+from dopsd.resuming import (
+    RECORD,
+    Resumable,
+    bring,
+    empty,
+    object_of,
+    record_of,
+    resumable,
+    steps_of,
+    update_of,
+)
 
 ANSWERS = ("stop", "continue", "anew")
 OTHER_CODE = "DOPSD_OTHER_CODE"  # one of them, where a command's words cannot be changed
@@ -48,13 +58,20 @@ def code_of(task: str, method: str) -> dict[str, str]:
 def _meaning(path: Path) -> str:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
             del node.body[0]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 
 def digest(code: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:16] if code else UNKNOWN
+    return (
+        hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:16]
+        if code
+        else UNKNOWN
+    )
 
 
 def codes(scratch: Path) -> dict[str, str]:
@@ -69,13 +86,19 @@ def first_code(params: Params, cell: Cell) -> str:
     if history:
         return history[0]["code"]
     made = object_of(cell.folder / "train.json")
-    return made["first_code"] if is_current(params, cell, made) else digest(code_of(cell.task, cell.method))
+    return (
+        made["first_code"]
+        if is_current(params, cell, made)
+        else digest(code_of(cell.task, cell.method))
+    )
 
 
 def is_current(params: Params, cell: Cell, made: dict[str, Any]) -> bool:
     """Whether a train.json is of these settings and of this code, or of older code that a person has accepted."""
     name = scratch_folder(params, *cell.parts).name
-    return made.get("fingerprint") == name and made.get("code") == digest(code_of(cell.task, cell.method))
+    return made.get("fingerprint") == name and made.get("code") == digest(
+        code_of(cell.task, cell.method)
+    )
 
 
 def make_ready(params: Params, cell: Cell, answer: str, adopted: Path | None = None) -> None:
@@ -94,7 +117,9 @@ def make_ready(params: Params, cell: Cell, answer: str, adopted: Path | None = N
     known = [one for one in found if record_of(one.folder).get("code") == code]
     if known or record_of(own).get("code") == code:
         if known and answer == "anew":
-            say(f"train: --anew: this code has learnt the last of {own}, so that it continues; move that away to start at zero")
+            say(
+                f"train: --anew: this code has learnt the last of {own}, so that it continues; move that away to start at zero"
+            )
         return _begin(params, cell, own, _furthest(known, own))
     best = _furthest(found, own)
     if best and answer == "stop":
@@ -113,20 +138,31 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
 
     A cell that has learnt nothing yet is also looked for under the names that other releases gave to its settings.
     """
-    settings, (_, ends), record = params.of(cell.method).train, settings_of(params, *cell.parts), record_of(own)
+    settings, (_, ends), record = (
+        params.of(cell.method).train,
+        settings_of(params, *cell.parts),
+        record_of(own),
+    )
     mine = resumable(own, ends, settings, is_whole=False)
     found = [mine] if mine.update else []
     named = set(own.parent.glob(f"{own.name.rpartition('-')[0]}-*"))
     for folder in sorted(named if mine.update else {*named, *of_other_releases(params, cell)}):
         other = record_of(folder)
         is_further = max(map(update_of, steps_of(folder)), default=0) > mine.update
-        if folder == own or not other or not is_further or (mine.update and other["history"] != record.get("history")):
+        if (
+            folder == own
+            or not other
+            or not is_further
+            or (mine.update and other["history"] != record.get("history"))
+        ):
             continue
         past = resumable(folder, other["ends"], settings, is_whole=str(cell) not in other["cells"])
         if past.update > mine.update and past.is_logged:
             found.append(past)
         else:
-            say(f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates} updates can begin with")
+            say(
+                f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates} updates can begin with"
+            )
     return found
 
 
@@ -164,7 +200,9 @@ def _adopted(params: Params, cell: Cell, folder: Path) -> Resumable:
     refuse_misfit(params, cell, folder)
     found = resumable(folder, {}, params.of(cell.method).train, is_whole=False)
     if not found.update or not found.is_logged:
-        raise DopsdError(f"--adopt {folder}: no whole checkpoint in it that these settings can continue from")
+        raise DopsdError(
+            f"--adopt {folder}: no whole checkpoint in it that these settings can continue from"
+        )
     return found
 
 
@@ -188,20 +226,29 @@ def _begin(params: Params, cell: Cell, own: Path, best: Resumable | None) -> Non
     if best and best.folder != own and not record:  # an older release's
         record = {"adopted": best.folder.name}
     if best and best.folder != own:
-        if record_of(best.folder):  # before the checkpoints: nobody should have to ask whose they are
+        if record_of(
+            best.folder
+        ):  # before the checkpoints: nobody should have to ask whose they are
             write_json(own / RECORD, record)
         bring(best, own)
         say(f"train: {own} begins with update {best.update} of {best.folder}")
         if best.lacking:
-            say(f"train: no checkpoints {', '.join(map(str, best.lacking))}: the run kept others (train.checkpoint_every)")
+            say(
+                f"train: no checkpoints {', '.join(map(str, best.lacking))}: the run kept others (train.checkpoint_every)"
+            )
     if not best and record.get("code") != code:
         _set_aside(own)
         empty(own)
         record = {}
     history = record.get("history", [{"update": 0, "code": UNKNOWN}] if best else [])
     if not history or history[-1]["code"] != digest(code):
-        history = [*history, {"update": best.update if best else 0, "code": digest(code), "version": _version()}]
-    cells = sorted({str(cell), *(record.get("cells", []) if not best or best.folder == own else [])})
+        history = [
+            *history,
+            {"update": best.update if best else 0, "code": digest(code), "version": _version()},
+        ]
+    cells = sorted(
+        {str(cell), *(record.get("cells", []) if not best or best.folder == own else [])}
+    )
     facts = {
         "settings": decisive,
         "ends": ends,

@@ -40,7 +40,9 @@ class RunFolder:
         self.scratch, self.accelerator = scratch, accelerator
         self.is_main = accelerator.is_main_process
         scratch.mkdir(parents=True, exist_ok=True)
-        self.lines: list[str] = []  # of the log, which every checkpoint has a copy of: the one on the disk may change
+        self.lines: list[
+            str
+        ] = []  # of the log, which every checkpoint has a copy of: the one on the disk may change
 
     def __enter__(self) -> Self:
         """Hold the folder: two trainers in one, after a kill that left one of them alive, would mix their files."""
@@ -59,10 +61,13 @@ class RunFolder:
             except BlockingIOError as error:
                 if time.monotonic() > until:
                     raise DopsdError(
-                        f"train: another process is training in {self.scratch}; wait for it or stop it", TEMPORARY
+                        f"train: another process is training in {self.scratch}; wait for it or stop it",
+                        TEMPORARY,
                     ) from error
             if not is_announced:
-                say(f"train: another process is training in {self.scratch}; waiting up to {SAVING:.0f} s for it to end")
+                say(
+                    f"train: another process is training in {self.scratch}; waiting up to {SAVING:.0f} s for it to end"
+                )
             is_announced = True
             time.sleep(0.2)
 
@@ -73,7 +78,9 @@ class RunFolder:
         """Append one update's figures; lines under `time/` stay out of what DVC compares."""
         if not self.is_main:
             return
-        line = json.dumps({"update": update, **figures, "time/update_seconds": round(seconds, 3)}, sort_keys=True)
+        line = json.dumps(
+            {"update": update, **figures, "time/update_seconds": round(seconds, 3)}, sort_keys=True
+        )
         self.lines.append(line + "\n")
         with (self.scratch / LOG).open("a") as log:
             log.write(self.lines[-1])
@@ -106,7 +113,9 @@ class RunFolder:
         rank = self.accelerator.process_index
         own = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
         micro = loop.micro_batches
-        own["micro_batch"] = torch.tensor([micro.size, micro.is_halved])  # measured again it might differ, and round otherwise
+        own["micro_batch"] = torch.tensor(
+            [micro.size, micro.is_halved]
+        )  # measured again it might differ, and round otherwise
         if torch.cuda.is_available():
             own["cuda_rng"] = torch.cuda.get_rng_state()
         checkpoint.save_tensors(own, half / f"batches.{rank}.safetensors")
@@ -123,13 +132,18 @@ class RunFolder:
         counts |= {"memory": {name: vars(loop.settings)[name] for name in MEMORY}}
         counts |= {"empty_in_a_row": loop.empty_in_a_row, "spent": loop.spent}
         counts |= {"scores": loop.watch.scores, "squares": loop.watch.squares}
-        write_json(half / "state.json", counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes})
+        write_json(
+            half / "state.json",
+            counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes},
+        )
 
     def resume(self, loop: Any) -> None:
         """Bring the loop to the newest whole checkpoint, and the log with it."""
         found = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
         if found:
-            state = parse_object((found.path / "state.json").read_bytes(), found.path / "state.json")
+            state = parse_object(
+                (found.path / "state.json").read_bytes(), found.path / "state.json"
+            )
             ranks = state.get("ranks")
             if ranks != self.accelerator.num_processes:
                 raise DopsdError(
@@ -161,14 +175,21 @@ class RunFolder:
     def _restore(self, loop: Any, folder: Path, state: dict[str, Any]) -> None:
         load_adapter(loop.policy.adapted, checkpoint.read_adapter(folder), folder)
         device = loop.policy.device
-        tensors = {k: v.to(device) for k, v in checkpoint.load_tensors(folder / "trainer.safetensors").items()}
+        tensors = {
+            k: v.to(device)
+            for k, v in checkpoint.load_tensors(folder / "trainer.safetensors").items()
+        }
         for name, p in loop.parameters.items():
             kinds = ("step", "exp_avg", "exp_avg_sq")
             loop.optimizer.state[p] = {kind: tensors[f"{kind}/{name}"] for kind in kinds}
-        loop.policy.ema = {k.removeprefix("ema/"): v for k, v in tensors.items() if k.startswith("ema/")}
+        loop.policy.ema = {
+            k.removeprefix("ema/"): v for k, v in tensors.items() if k.startswith("ema/")
+        }
         if state["update"] != int(folder.name[5:]):
             raise ValueError(f"state.json is of update {state['update']!r}")
-        own = checkpoint.load_tensors(folder / f"batches.{self.accelerator.process_index}.safetensors")
+        own = checkpoint.load_tensors(
+            folder / f"batches.{self.accelerator.process_index}.safetensors"
+        )
         torch.set_rng_state(own.pop("rng"))
         size, is_halved = own.pop("micro_batch").tolist()
         asked = {name: vars(loop.settings)[name] for name in MEMORY}
@@ -181,7 +202,9 @@ class RunFolder:
         loop.update, loop.counters = state["update"], state["counters"]
         loop.empty_in_a_row, loop.spent = state["empty_in_a_row"], state["spent"]
         loop.watch.scores, loop.watch.squares = state["scores"], state["squares"]
-        loop.gathered = Sums({name: (total, count) for name, (total, count) in state["gathered"].items()})
+        loop.gathered = Sums(
+            {name: (total, count) for name, (total, count) in state["gathered"].items()}
+        )
 
     def _restore_log(self, update: int, log: Path | None) -> None:
         """The log as it was at the checkpoint: later lines, half-written ones included, will be made again."""
@@ -206,7 +229,10 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
     last, known = max((found.update for found in whole), default=0), {found.path for found in whole}
     for folder in checkpoint.folders(scratch):
         if folder not in known and (update_of(folder) % every == 0 or update_of(folder) > last):
-            raise DopsdError(f"train: {folder} was damaged after it was saved; the same command makes it again", TEMPORARY)
+            raise DopsdError(
+                f"train: {folder} was damaged after it was saved; the same command makes it again",
+                TEMPORARY,
+            )
     with fresh_folder(out) as half:
         for found in whole:
             if found.update % every == 0 or found is whole[-1]:
@@ -215,22 +241,49 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
                 for name in (checkpoint.ADAPTER, "adapter_config.json"):
                     shutil.copyfile(found.path / name, target / name)
                 checkpoint.write_digests(target)
-    rows = [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_log(log_of(whole[-1].path))]
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith("time/")}
+        for row in read_log(log_of(whole[-1].path))
+    ]
     write_table(out.with_suffix(".csv"), rows)
-    counts = json.loads((whole[-1].path / "state.json").read_text())["counters"]  # with collects after the last update
-    if whole[-1].update == record_of(scratch)["ends"]["updates"]:  # which a run has that was interrupted there, or longer
-        counts = {name.removeprefix("count/"): value for name, value in rows[-1].items() if name.startswith("count/")}
-    write_json(out.with_suffix(".json"), {"fingerprint": scratch.name, "updates": whole[-1].update, **codes(scratch), **counts})
+    counts = json.loads((whole[-1].path / "state.json").read_text())[
+        "counters"
+    ]  # with collects after the last update
+    if (
+        whole[-1].update == record_of(scratch)["ends"]["updates"]
+    ):  # which a run has that was interrupted there, or longer
+        counts = {
+            name.removeprefix("count/"): value
+            for name, value in rows[-1].items()
+            if name.startswith("count/")
+        }
+    write_json(
+        out.with_suffix(".json"),
+        {"fingerprint": scratch.name, "updates": whole[-1].update, **codes(scratch), **counts},
+    )
 
 
 @contextmanager
 def followed(task: str, method: str, seed: int, scratch: Path) -> Iterator[None]:
     """While this context lasts, a process beside this one copies the log to the tracking server."""
     if find_spec("mlflow") is None:
-        say("tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its folder")
+        say(
+            "tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its folder"
+        )
         yield
         return
-    command = [sys.executable, "-m", "dopsd", "follow", "--task", task, "--method", method, "--seed", str(seed)]
+    command = [
+        sys.executable,
+        "-m",
+        "dopsd",
+        "follow",
+        "--task",
+        task,
+        "--method",
+        method,
+        "--seed",
+        str(seed),
+    ]
     with (scratch / "tracking.log").open("a") as log:
         follower = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
     try:

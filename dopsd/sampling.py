@@ -15,8 +15,13 @@ from torch import Tensor
 from dopsd.keyed import fold_in, uniform_table
 from dopsd.types import Policy, Rollout
 
-CPU_NOISE, GPU_NOISE = 2**18, 2**26  # entries of noise made together: what a CPU's cache holds, what fills a GPU
-HEAD_ENTRIES = 2**26  # logits in memory at a time: noise for a vocabulary of 126464 costs 30 bytes an entry
+CPU_NOISE, GPU_NOISE = (
+    2**18,
+    2**26,
+)  # entries of noise made together: what a CPU's cache holds, what fills a GPU
+HEAD_ENTRIES = (
+    2**26
+)  # logits in memory at a time: noise for a vocabulary of 126464 costs 30 bytes an entry
 
 
 @dataclass(frozen=True)
@@ -35,14 +40,14 @@ class Decoding:
     cache: str = "none"
 
     @property
-    def schedule(self) -> list[int]:
+    def num_transfer_tokens(self) -> list[int]:
         """Tokens committed at each step of a block: spread evenly, the remainder to the first steps."""
         steps = self.steps // (self.gen_length // self.block_length)
         return [self.block_length // steps + (i < self.block_length % steps) for i in range(steps)]
 
 
 @dataclass(frozen=True)
-class Draw:
+class GenerationRequest:
     """One row of a batch to be denoised: a tokenised prompt, the key of its noise, and tokens it is shown ahead.
 
     Hints stand in later blocks; each block is cleared when it is entered, so that none is copied into its own place.
@@ -91,20 +96,31 @@ def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 
 def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
     u = uniform_table(keys, logits.shape[-1])  # [N, V]
-    if decoding.gumbel_dtype == "bfloat16":  # as published: exp(l) / (-ln u)^t in bf16, where u has 8 bits
+    if (
+        decoding.gumbel_dtype == "bfloat16"
+    ):  # as published: exp(l) / (-ln u)^t in bf16, where u has 8 bits
         u = (u * 256).floor().div(256).bfloat16()
         return (logits.bfloat16().exp() / (-u.log()) ** decoding.temperature).argmax(-1)
     return u.log_().neg_().log_().mul_(-decoding.temperature).add_(logits).argmax(-1)
 
 
-def propose(policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding) -> tuple[Tensor, Tensor]:
+def propose(
+    policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding
+) -> tuple[Tensor, Tensor]:
     """Tokens and their noise-free confidence at masked positions, a part at a time. hidden [N, D], keys [N] -> [N], [N]."""
     rows = max(1, HEAD_ENTRIES // policy.vocabulary)
-    parts = [_propose_part(policy, h, k, decoding) for h, k in zip(hidden.split(rows), keys.split(rows), strict=True)]
-    return torch.cat([tokens for tokens, _ in parts]), torch.cat([confidence for _, confidence in parts])
+    parts = [
+        _propose_part(policy, h, k, decoding)
+        for h, k in zip(hidden.split(rows), keys.split(rows), strict=True)
+    ]
+    return torch.cat([tokens for tokens, _ in parts]), torch.cat(
+        [confidence for _, confidence in parts]
+    )
 
 
-def _propose_part(policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding) -> tuple[Tensor, Tensor]:
+def _propose_part(
+    policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding
+) -> tuple[Tensor, Tensor]:
     logits = policy.head(hidden).float()  # [N, V]
     logits[:, list(policy.banned_ids)] = -torch.inf
     tokens = choose(logits, keys, decoding)
@@ -112,7 +128,15 @@ def _propose_part(policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decodi
     return tokens, confidence
 
 
-def _step(policy: Policy, ids: Tensor, mask: Tensor | None, slots: Tensor, keys: Tensor, k: int, decoding: Decoding):
+def _step(
+    policy: Policy,
+    ids: Tensor,
+    mask: Tensor | None,
+    slots: Tensor,
+    keys: Tensor,
+    k: int,
+    decoding: Decoding,
+):
     """Commit the k most confident of the masked slots of every row.
 
     ids [B, T], slots [B, m] positions in T, keys [B] -> chosen positions [B, k] and their tokens [B, k].
@@ -120,26 +144,36 @@ def _step(policy: Policy, ids: Tensor, mask: Tensor | None, slots: Tensor, keys:
     """
     rows = torch.arange(len(ids), device=ids.device)[:, None]
     hidden = policy.hidden(ids, mask)[rows, slots]  # [B, m, D]
-    place = slots - (ids.shape[1] - decoding.gen_length)  # position in the completion, whatever the padding
+    place = slots - (
+        ids.shape[1] - decoding.gen_length
+    )  # position in the completion, whatever the padding
     noise_keys = fold_in(keys[:, None], place)  # [B, m]
     tokens, confidence = propose(policy, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
     return slots.gather(1, order), tokens.view_as(slots).gather(1, order)
 
 
-class Canvas:
+class DenoisingState:
     """A batch in denoising: prompts and completions, where they are padded, and the step that committed each position."""
 
-    def __init__(self, policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> None:
-        self.policy, self.draws, self.decoding, self.step = policy, draws, decoding, 0
-        prompt, real = left_pad([draw.prompt_ids for draw in draws], policy.eos_id)  # [B, P]
-        size, length, device = len(draws), decoding.gen_length, prompt.device
+    def __init__(
+        self, policy: Policy, requests: Sequence[GenerationRequest], decoding: Decoding
+    ) -> None:
+        self.policy, self.requests, self.decoding, self.step = policy, requests, decoding, 0
+        prompt, real = left_pad(
+            [request.prompt_ids for request in requests], policy.eos_id
+        )  # [B, P]
+        size, length, device = len(requests), decoding.gen_length, prompt.device
         blank = prompt.new_full((length,), policy.mask_id)
-        self.ids = torch.cat([prompt, torch.stack([blank if d.hints is None else d.hints for d in draws])], 1)  # [B, T]
+        self.ids = torch.cat(
+            [prompt, torch.stack([blank if d.hints is None else d.hints for d in requests])], 1
+        )  # [B, T]
         is_even = bool(real.all()) or not decoding.mask_padding
-        self.attention = None if is_even else torch.cat([real, real.new_ones(size, length)], 1)  # [B, T]
+        self.attention = (
+            None if is_even else torch.cat([real, real.new_ones(size, length)], 1)
+        )  # [B, T]
         self.revealed_at = torch.full((size, length), decoding.steps, device=device)  # [B, G]
-        self.keys = torch.tensor([draw.key for draw in draws], device=device)  # [B]
+        self.keys = torch.tensor([request.key for request in requests], device=device)  # [B]
         self.start = self.ids.shape[1] - length
 
     @property
@@ -166,31 +200,43 @@ class Canvas:
 
     def rollouts(self) -> list[Rollout]:
         return [
-            Rollout(draw.problem_id, draw.attempt, draw.prompt_ids, row[self.start :].clone(), steps.clone())
-            for draw, row, steps in zip(self.draws, self.ids, self.revealed_at, strict=True)
+            Rollout(
+                request.problem_id,
+                request.attempt,
+                request.prompt_ids,
+                row[self.start :].clone(),
+                steps.clone(),
+            )
+            for request, row, steps in zip(self.requests, self.ids, self.revealed_at, strict=True)
         ]
 
 
 @torch.no_grad()
-def denoise(policy: Policy, draws: Sequence[Draw], decoding: Decoding) -> list[Rollout]:
+def denoise(
+    policy: Policy, requests: Sequence[GenerationRequest], decoding: Decoding
+) -> list[Rollout]:
     """Denoise every draw from masks alone, in one batch.
 
     Results do not depend on the batch: noise is keyed by the draw, padding is masked (unless `mask_padding` is off, as
     in the published evaluation, where a row sees the padding that its neighbours gave it). With `stop_after_eos` a row
     whose block ends with an end-of-sequence token and no mask before it is finished: what follows is filled with EOS.
     """
-    canvas = Canvas(policy, draws, decoding)
-    active = torch.arange(len(draws), device=canvas.ids.device)
-    for block in canvas.blocks:
-        canvas.ids[active, block] = policy.mask_id
-        for k in decoding.schedule:
-            part = canvas.ids[active]
-            slots = (part[:, block] == policy.mask_id).nonzero()[:, 1].view(len(active), -1) + block.start  # [B, m]
-            keys = fold_in(canvas.keys[active], canvas.step)
-            where, tokens = _step(policy, part, canvas.attention_of(active), slots, keys, k, decoding)
-            canvas.commit(active[:, None], where, tokens)
-            canvas.step += 1
-        active = canvas.unfinished(active, block.stop)
+    state = DenoisingState(policy, requests, decoding)
+    active = torch.arange(len(requests), device=state.ids.device)
+    for block in state.blocks:
+        state.ids[active, block] = policy.mask_id
+        for k in decoding.num_transfer_tokens:
+            part = state.ids[active]
+            slots = (part[:, block] == policy.mask_id).nonzero()[:, 1].view(
+                len(active), -1
+            ) + block.start  # [B, m]
+            keys = fold_in(state.keys[active], state.step)
+            where, tokens = _step(
+                policy, part, state.attention_of(active), slots, keys, k, decoding
+            )
+            state.commit(active[:, None], where, tokens)
+            state.step += 1
+        active = state.unfinished(active, block.stop)
         if len(active) == 0:
             break
-    return canvas.rollouts()
+    return state.rollouts()

@@ -7,12 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dopsd.attempts import PassK, attempts
-from dopsd.config import Attempts, Protocol, Sampling
+from dopsd.attempts import SamplingPlan, generate_until_correct
+from dopsd.config import CollectorConfig, Protocol, Sampling
 from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
 from dopsd.sampling import Decoding
-from dopsd.types import Collected, EvalReport, Policy, Problem, Rollout, Scored, Sums, Task, Verdict
+from dopsd.types import (
+    Collected,
+    EvalReport,
+    Policy,
+    Problem,
+    Rollout,
+    SelectedRollout,
+    Sums,
+    Task,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +36,7 @@ def decoding(sampling: Sampling, temperature: float = 0.0) -> Decoding:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PromptSet:
     """The problems of a split and how they are put to the model."""
 
     task: Task
@@ -50,7 +60,10 @@ class Asked:
         return cut
 
     def _whole(self, policy: Policy, sampling: Sampling) -> list[Tensor]:
-        return [policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill) for p in self.problems]
+        return [
+            policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill)
+            for p in self.problems
+        ]
 
     def share_cut(self, policy: Policy, sampling: Sampling) -> float:
         """Share of prompts that max_prompt_tokens cuts: their instructions may be lost."""
@@ -61,7 +74,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Tried:
+class RolloutGroup:
     """A problem, its attempts in order, and their verdicts."""
 
     problem: Problem
@@ -75,20 +88,22 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Attempter:
+class RolloutCollector:
     """Samples and verifies: what a method needs to see of task, prompt and sampler."""
 
     task: Task
     sampling: Sampling
-    config: Attempts
+    config: CollectorConfig
     prompt_style: str
     seed: int
 
-    def sample(self, policy: Policy, problems: Sequence[Problem], update: int, stops: bool) -> list[Tried]:
+    def sample(
+        self, policy: Policy, problems: Sequence[Problem], update: int, stops: bool
+    ) -> list[RolloutGroup]:
         """Every attempt at every problem with its verdict; `stops`: none after the first that is correct."""
         c = self.config
-        pass_k = PassK(c.attempts, c.first_temperature, c.retry_temperature, stops)
-        asked = Asked(self.task, problems, "train", self.prompt_style)
+        plan = SamplingPlan(c.attempts, c.first_temperature, c.retry_temperature, stops)
+        asked = PromptSet(self.task, problems, "train", self.prompt_style)
         prompts = list(zip(problems, asked.prompts(policy, self.sampling), strict=True))
         verdicts: dict[tuple[str, int], Verdict] = {}
 
@@ -98,28 +113,49 @@ class Attempter:
                 verdicts[key] = self.task.verify(problem, policy.decode(rollout.completion_ids))
             return verdicts[key]
 
-        tried = attempts(
-            policy, prompts, decoding(self.sampling), pass_k, (self.seed, update), lambda p, r: verify(p, r).correct
+        tried = generate_until_correct(
+            policy,
+            prompts,
+            decoding(self.sampling),
+            plan,
+            (self.seed, update),
+            lambda p, r: verify(p, r).correct,
         )
-        return [Tried(p, tuple(tried[p.id]), tuple(verify(p, r) for r in tried[p.id])) for p in problems]
+        return [
+            RolloutGroup(p, tuple(tried[p.id]), tuple(verify(p, r) for r in tried[p.id]))
+            for p in problems
+        ]
 
-    def collect(self, policy: Policy, problems: Sequence[Problem], update: int) -> list[Scored]:
+    def collect(
+        self, policy: Policy, problems: Sequence[Problem], update: int
+    ) -> list[SelectedRollout]:
         """pass@k for every problem, and for each the rollout to learn from (paper, section 3; notes, section 2).
 
         Ungraded tasks stop at the first correct attempt. Graded ones sample all attempts and keep the best, the
         latest on ties, if it scores `keep_threshold`.
         """
-        return [self.scored(tried) for tried in self.sample(policy, problems, update, not self.task.graded)]
+        return [
+            self.scored(tried)
+            for tried in self.sample(policy, problems, update, not self.task.graded)
+        ]
 
-    def scored(self, tried: Tried) -> Scored:
+    def scored(self, tried: RolloutGroup) -> SelectedRollout:
         """The best attempt, the latest on ties, and whether it is kept."""
         best = tried.best
         threshold = self.config.keep_threshold if self.task.graded else 1.0
         is_kept = self.config.keep == "all" or tried.verdicts[best].score >= threshold
         found = tried.verdicts
-        return Scored(tried.problem, tried.rollouts[best], found[best], tried.rollouts[0], found[0], len(found), is_kept)
+        return SelectedRollout(
+            tried.problem,
+            tried.rollouts[best],
+            found[best],
+            tried.rollouts[0],
+            found[0],
+            len(found),
+            is_kept,
+        )
 
-    def summary(self, policy: Policy, scored: Sequence[Scored]) -> Collected:
+    def summary(self, policy: Policy, scored: Sequence[SelectedRollout]) -> Collected:
         """Counters and rollout metrics of one collect, before any gating; lengths in tokens, of first attempts."""
         sums = Sums()
         for item in scored:
@@ -129,7 +165,9 @@ class Attempter:
             sums.add("best_score", item.verdict.score)
             sums.add("first_attempt_score", item.first.score)
             sums.add("first_attempt_square", item.first.score**2)
-            sums.add("completion_length", row.index(policy.eos_id) if policy.eos_id in row else len(row))
+            sums.add(
+                "completion_length", row.index(policy.eos_id) if policy.eos_id in row else len(row)
+            )
         rollouts = sum(item.attempts for item in scored)
         counters = {
             "trajectories": sum(item.is_kept for item in scored),
@@ -139,7 +177,13 @@ class Attempter:
         return Collected(counters, sums)
 
 
-def report(asked: Asked, protocol: Sampling, verdicts: dict[str, list[Verdict]], attempts: int, resamples: int) -> EvalReport:
+def report(
+    asked: PromptSet,
+    protocol: Sampling,
+    verdicts: dict[str, list[Verdict]],
+    attempts: int,
+    resamples: int,
+) -> EvalReport:
     """Verdicts of every attempt at every problem, as figures: Wilson interval for 0/1 scores, bootstrap for partial ones."""
     task = asked.task
     tried = [verdicts[problem.id] for problem in asked.problems]
@@ -147,7 +191,9 @@ def report(asked: Asked, protocol: Sampling, verdicts: dict[str, list[Verdict]],
     best = [max(verdict.score for verdict in found) for found in tried]
 
     def interval(values: list[float]) -> tuple[float, float]:
-        return bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
+        return (
+            bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
+        )
 
     values = [verdict.score for verdict in first]
     return EvalReport(
@@ -158,11 +204,16 @@ def report(asked: Asked, protocol: Sampling, verdicts: dict[str, list[Verdict]],
         interval=interval(values),
         n=len(values),
         whole=sum(verdict.correct for verdict in first) / len(values),
-        figures={name: sum(v.figures[name] for v in first) / len(first) for name in sorted(first[0].figures)},
+        figures={
+            name: sum(v.figures[name] for v in first) / len(first)
+            for name in sorted(first[0].figures)
+        },
         attempts=attempts,
         pass_at_k=sum(best) / len(best),
         pass_at_k_interval=interval(best),
-        per_problem={problem.id: value for problem, value in zip(asked.problems, values, strict=True)},
+        per_problem={
+            problem.id: value for problem, value in zip(asked.problems, values, strict=True)
+        },
     )
 
 

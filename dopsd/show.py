@@ -38,21 +38,32 @@ def summary(params: Params) -> None:
             continue
         tested = read_json(folder / "test" / "paired.json", "dopsd test")
         found = tested["protocols"][tested["selected"]["protocol"]]
-        sides = [_with_interval(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")]
+        sides = [
+            _with_interval(found[side]["accuracy"], found[side]["interval"])
+            for side in ("base", "best")
+        ]
         gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
         table.add_row(f"{task}/{method}/{seed}", *sides, gap)
         costs.append(_cost(params, task, method, seed, tested))
     if not costs:
         raise DopsdError("summary: no finished run of params.yaml's matrix; `dvc repro` makes them")
-    console.print("Base against trained on test: accuracy in % [95% interval], paired difference", markup=False)
+    console.print(
+        "Base against trained on test: accuracy in % [95% interval], paired difference",
+        markup=False,
+    )
     console.print(table)
     for line in costs:
         console.print(line, markup=False, highlight=False)
-    console.print(_where(params), markup=False, highlight=False, soft_wrap=True)  # a link that breaks cannot be followed
+    console.print(
+        _where(params), markup=False, highlight=False, soft_wrap=True
+    )  # a link that breaks cannot be followed
 
 
 def _cost(params: Params, task: str, method: str, seed: int, tested: dict[str, Any]) -> str:
-    folder, n = cell_folder(task, method, seed), next(iter(tested["protocols"].values()))["base"]["n"]
+    folder, n = (
+        cell_folder(task, method, seed),
+        next(iter(tested["protocols"].values()))["base"]["n"],
+    )
     c = read_json(folder / "train.json", "dopsd train")
     log = scratch_folder(params, task, method, seed) / LOG
     seconds = "restored from the cache"
@@ -68,34 +79,51 @@ def _cost(params: Params, task: str, method: str, seed: int, tested: dict[str, A
 
 def _where(params: Params) -> str:
     uri = tracking_uri(params.tracking.uri)
-    where = f"MLflow: {shown(uri)}" if not uri.startswith("sqlite") else "MLflow, while `make up` or `make mlflow` runs:"
+    where = (
+        f"MLflow: {shown(uri)}"
+        if not uri.startswith("sqlite")
+        else "MLflow, while `make up` or `make mlflow` runs:"
+    )
     links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
     if not links:
         return f"{where} `dopsd publish` sends what is missing and prints links"
     return "\n".join([where, *(f"  {task} side by side: {link}" for task, link in links.items())])
 
 
-def sample(params: Params, task_name: str, puzzle: str | None, adapter: Path | None, temperature: float, seed: int) -> None:
+def sample(
+    params: Params,
+    task_name: str,
+    puzzle: str | None,
+    adapter: Path | None,
+    temperature: float,
+    seed: int,
+) -> None:
     """Denoise one answer and print the state after every step: new tokens green, masks as dots."""
     from dopsd.evaluations import Evaluator
     from dopsd.keyed import key_from
     from dopsd.models.lora import lora_of
-    from dopsd.sampling import Draw, denoise
+    from dopsd.sampling import GenerationRequest, denoise
     from dopsd.scoring import decoding
 
     evaluator = Evaluator(params, task_name, "test", lora=lora_of(adapter) if adapter else None)
     problem = evaluator.task.ask(puzzle) if puzzle else evaluator.problems[0]
     policy = evaluator.with_adapter(adapter)
     prompt = evaluator.prompt_of(problem)
-    draw = Draw(problem.id, 0, prompt, key_from("sample", seed, problem.id))
-    rollout = denoise(policy, [draw], decoding(params.sampling, temperature))[0]
+    request = GenerationRequest(problem.id, 0, prompt, key_from("sample", seed, problem.id))
+    rollout = denoise(policy, [request], decoding(params.sampling, temperature))[0]
     console = Console()
     console.print(f"problem {problem.prompt}", markup=False)
     tokens = policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist())
     for step in range(params.sampling.steps):
-        console.print(Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)), soft_wrap=True)
+        console.print(
+            Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)),
+            soft_wrap=True,
+        )
     verdict = evaluator.task.verify(problem, policy.decode(rollout.completion_ids))
-    console.print(f"answer {verdict.answer}   score {verdict.score:.2f}   solution {problem.answer}", markup=False)
+    console.print(
+        f"answer {verdict.answer}   score {verdict.score:.2f}   solution {problem.answer}",
+        markup=False,
+    )
 
 
 def _state(tokens: list[str], revealed: list[int], step: int) -> Text:

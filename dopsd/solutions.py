@@ -43,7 +43,9 @@ class Solutions:
         longest = max(map(len, tokens))
         if longest > self.length and not self.is_told:
             self.is_told = True
-            say(f"{self.method}: some solutions are cut, end and answer too: one has {longest} tokens of {self.length}")
+            say(
+                f"{self.method}: some solutions are cut, end and answer too: one has {longest} tokens of {self.length}"
+            )
         return [padded(found, self.length, policy.eos_id) for found in tokens]
 
 

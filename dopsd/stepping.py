@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def adamw(parameters: Iterable[Tensor], settings: Train) -> Optimizer:
     betas = (settings.betas[0], settings.betas[1])
-    return torch.optim.AdamW(parameters, lr=settings.learning_rate, betas=betas, weight_decay=settings.weight_decay)
+    return torch.optim.AdamW(
+        parameters, lr=settings.learning_rate, betas=betas, weight_decay=settings.weight_decay
+    )
 
 
 def rate(update: int, settings: Train) -> float:
@@ -32,7 +34,9 @@ def rate(update: int, settings: Train) -> float:
     return 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, settings.updates - warmup)))
 
 
-def take_step(optimizer: Optimizer, accelerator: Accelerator, settings: Train, update: int) -> float:
+def take_step(
+    optimizer: Optimizer, accelerator: Accelerator, settings: Train, update: int
+) -> float:
     """Sum gradients over ranks, clip them, take the step; the gradient norm before clipping.
 
     Raises DopsdError, before anything has changed, where that norm is not finite.

@@ -42,7 +42,9 @@ def line(*cells: object) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def cost_cells(found: dict[str, float] | None, names: Sequence[str] = (*COUNTED, "seconds")) -> list[str]:
+def cost_cells(
+    found: dict[str, float] | None, names: Sequence[str] = (*COUNTED, "seconds")
+) -> list[str]:
     """A cell a cost; seconds are not known of a run that came from DVC's cache."""
     if found is None:
         return ["not reached"] * len(names)
@@ -51,7 +53,11 @@ def cost_cells(found: dict[str, float] | None, names: Sequence[str] = (*COUNTED,
 
 def mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
     """Of the costs that all of them have."""
-    return {name: sum(c[name] for c in costs) / len(costs) for name in costs[0] if all(name in c for c in costs)}
+    return {
+        name: sum(c[name] for c in costs) / len(costs)
+        for name in costs[0]
+        if all(name in c for c in costs)
+    }
 
 
 def groups(runs: list[Finished]) -> dict[tuple[str, str], list[Finished]]:
@@ -78,12 +84,16 @@ def gap(mean: float, interval: Sequence[float]) -> str:
     return f"{100 * mean:+.1f} [{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
 
 
-def means(runs: list[Finished], resamples: int) -> Iterator[tuple[str, str, int, Difference, Difference, dict[str, float]]]:
+def means(
+    runs: list[Finished], resamples: int
+) -> Iterator[tuple[str, str, int, Difference, Difference, dict[str, float]]]:
     """Each method's mean test accuracy over seeds, its paired difference to the base, and its mean cost."""
     for (task, method), group in groups(runs).items():
         gaps = [gaps_between(run.tested["best"], run.tested["base"]) for run in group]
         scores = [run.tested["best"]["per_problem"] for run in group]
-        accuracy = paired_over_seeds([[of[name] for name in sorted(of)] for of in scores], resamples)
+        accuracy = paired_over_seeds(
+            [[of[name] for name in sorted(of)] for of in scores], resamples
+        )
         if len(group) == 1:  # the report's own, which is Wilson's for right and wrong
             accuracy = group[0].tested["best"]["accuracy"], group[0].tested["best"]["interval"]
         cost = mean_cost([run.costs()[run.selected["update"]] for run in group])
@@ -99,7 +109,11 @@ def gaps_between(one: dict[str, Any], other: dict[str, Any]) -> list[float]:
 def gaps_of(first: list[Finished], second: list[Finished]) -> list[list[float]]:
     """Score of the first's selected checkpoint less the second's, over the seeds that both have. -> [seed, problem]."""
     others = {run.seed: run for run in second}
-    return [gaps_between(run.tested["best"], others[run.seed].tested["best"]) for run in first if run.seed in others]
+    return [
+        gaps_between(run.tested["best"], others[run.seed].tested["best"])
+        for run in first
+        if run.seed in others
+    ]
 
 
 def mean_curve(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
@@ -107,7 +121,10 @@ def mean_curve(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
     curves = [dict(run.points()) for run in group]
     shared = [update for update in curves[0] if all(update in curve for curve in curves)]
     costs = [run.costs() for run in group]
-    return [(sum(c[u] for c in curves) / len(group), mean_cost([c[u] for c in costs])) for u in sorted(shared)]
+    return [
+        (sum(c[u] for c in curves) / len(group), mean_cost([c[u] for c in costs]))
+        for u in sorted(shared)
+    ]
 
 
 def draw_group(axis: Axes, group: list[Finished], cost: str, colour: str, label: str) -> None:
@@ -128,4 +145,6 @@ def print_markdown(text: str) -> None:
 
     console = Console()
     is_seen = console.is_terminal  # a file gets the lines as they are
-    console.print(Markdown(text) if is_seen else text, markup=False, highlight=False, soft_wrap=not is_seen)
+    console.print(
+        Markdown(text) if is_seen else text, markup=False, highlight=False, soft_wrap=not is_seen
+    )

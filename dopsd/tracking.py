@@ -51,7 +51,11 @@ class Identity:
 
 def tracking_uri(configured: str | None) -> str:
     """MLFLOW_TRACKING_URI, else params.yaml's, else an sqlite file in the project's root; always absolute."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or configured or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+    return (
+        os.environ.get("MLFLOW_TRACKING_URI")
+        or configured
+        or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+    )
 
 
 def local_port(service: str, usual: int) -> int:
@@ -63,7 +67,11 @@ def local_port(service: str, usual: int) -> int:
 def shown(uri: str) -> str:
     """Without user and password, for logs and pages."""
     parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if "@" in parts.netloc else uri
+    return (
+        urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        if "@" in parts.netloc
+        else uri
+    )
 
 
 def connect(uri: str) -> MlflowClient:
@@ -109,7 +117,9 @@ def find_run(client: MlflowClient, identity: Identity) -> str:
     tags = identity.tags | {FINGERPRINT_TAG: identity.fingerprint}
     run = found[0] if found else client.create_run(experiment, tags=tags, run_name=identity.name)
     if not run.data.params:  # new, or made by a process that was killed before it came to this
-        client.log_batch(run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()])
+        client.log_batch(
+            run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()]
+        )
     return run.info.run_id
 
 
@@ -125,7 +135,11 @@ def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
     waiting: list[Metric] = []
     for row in rows:
         now, step = int(time.time() * 1000), int(row["update"])
-        points = [Metric(f"train/{name}", float(value), now, step) for name, value in row.items() if name != "update"]
+        points = [
+            Metric(f"train/{name}", float(value), now, step)
+            for name, value in row.items()
+            if name != "update"
+        ]
         if len(waiting) + len(points) > MOST_METRICS:
             client.log_batch(run_id, metrics=waiting)
             waiting = []
@@ -142,7 +156,9 @@ def whole_rows(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def sync(client: MlflowClient, identity: Identity, rows: list[dict[str, Any]], lock_folder: Path) -> str:
+def sync(
+    client: MlflowClient, identity: Identity, rows: list[dict[str, Any]], lock_folder: Path
+) -> str:
     """Send what the server lacks, once; the run's id."""
     lock_folder.mkdir(parents=True, exist_ok=True)
     with _only_one(lock_folder):
@@ -159,9 +175,13 @@ def follow(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) 
         is_last = is_over(FOLLOW_EVERY)
         try:
             sync(client, identity, whole_rows(scratch / "log.jsonl"), scratch)
-        except Exception as error:  # any fault of a server that is not ours: keep the log, try again, say it once
+        except (
+            Exception
+        ) as error:  # any fault of a server that is not ours: keep the log, try again, say it once
             if not warned:
-                say(f"tracking: {identity.uri} does not take metrics ({type(error).__name__}: {error}); kept on disk")
+                say(
+                    f"tracking: {identity.uri} does not take metrics ({type(error).__name__}: {error}); kept on disk"
+                )
             warned = True
         if is_last:
             return

@@ -42,14 +42,22 @@ class Rollout:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, which other processes can read whatever their device."""
-        return {name: value if isinstance(value, str | int) else value.tolist() for name, value in vars(self).items()}
+        return {
+            name: value if isinstance(value, str | int) else value.tolist()
+            for name, value in vars(self).items()
+        }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], device: Any) -> Self:
         """Return the rollout that `to_dict` described, on `device`."""
         import torch
 
-        return cls(**{k: torch.tensor(v, device=device) if isinstance(v, list) else v for k, v in values.items()})
+        return cls(
+            **{
+                k: torch.tensor(v, device=device) if isinstance(v, list) else v
+                for k, v in values.items()
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class Collected:
 
 
 @dataclass(frozen=True)
-class Scored:
+class SelectedRollout:
     """One problem's attempts: the one to learn from, the first, and the verdicts on both."""
 
     problem: Problem
@@ -165,7 +173,9 @@ class Policy(Protocol):
 
     process_group: ProcessGroup
     device: Any  # where its weights are, and prompts go
-    rows_that_fit: dict[int, int]  # sequences at once that were found to fit into memory, by the tokens of an answer
+    rows_that_fit: dict[
+        int, int
+    ]  # sequences at once that were found to fit into memory, by the tokens of an answer
     is_locked: bool  # whether all processes must make every forward together, each with an input of its own
     mask_id: int
     eos_id: int
@@ -174,7 +184,11 @@ class Policy(Protocol):
     max_length: int  # tokens of prompt and completion that the model was trained for
 
     def hidden(  # [B, T] -> [B, T, D]; a whole forward fills `kept`, one of a window's ids [B, W] reads the rest from it
-        self, ids: Tensor, attention_mask: Tensor | None, kept: Any = None, window: slice | None = None
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None,
+        kept: Any = None,
+        window: slice | None = None,
     ) -> Tensor: ...
 
     def key_values(self) -> Any: ...  # an empty `kept`
@@ -218,7 +232,9 @@ class Task(Protocol):
 
     def reward(self, problem: Problem, text: str) -> float: ...
 
-    def of_generation(self, question: str, ground_truth: Any) -> Problem: ...  # of a file of generations
+    def of_generation(
+        self, question: str, ground_truth: Any
+    ) -> Problem: ...  # of a file of generations
 
     def ground_truth(self, problem: Problem) -> Any: ...  # as such a file has it
 
@@ -232,10 +248,14 @@ class TaughtTask(Task, Protocol):
 class Method(Protocol):
     """How rollouts become updates."""
 
-    counts_failed: bool  # True: an update's loss is divided by all its prompts, not by the kept ones
+    counts_failed: (
+        bool  # True: an update's loss is divided by all its prompts, not by the kept ones
+    )
     collected: Collected
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]: ...
+    def collect(
+        self, policy: Policy, problems: list[Problem], update: int
+    ) -> list[list[Batch]]: ...
 
     def loss(self, policy: Policy, batch: Any) -> StepLoss: ...
 

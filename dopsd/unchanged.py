@@ -26,8 +26,12 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
     before = _code(declared)
     yield
     now = load_params(path) if sections else params
-    changed = [f"{path} ({name})" for name in sorted(sections) if vars(now)[name] != vars(params)[name]]
-    changed += sorted(name for name, digest in _code(declared).items() if before.get(name) != digest)
+    changed = [
+        f"{path} ({name})" for name in sorted(sections) if vars(now)[name] != vars(params)[name]
+    ]
+    changed += sorted(
+        name for name, digest in _code(declared).items() if before.get(name) != digest
+    )
     if changed:
         raise DopsdError(
             f"{stage}: {', '.join(changed)} changed while it ran, so that DVC would record its result as that of the new ones; "
@@ -37,5 +41,9 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
 
 def _code(declared: dict[str, list[str]]) -> dict[str, str]:
     """Digests of the files that dvc.yaml names as the stage's code; of a templated name, all that it can stand for."""
-    names = [re.sub(r"\$\{.*?\}", "*", name) for name in declared.get("deps", []) if name.startswith("dopsd/")]
+    names = [
+        re.sub(r"\$\{.*?\}", "*", name)
+        for name in declared.get("deps", [])
+        if name.startswith("dopsd/")
+    ]
     return {path.as_posix(): sha256(path) for name in names for path in sorted(Path().glob(name))}

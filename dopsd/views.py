@@ -6,7 +6,12 @@ import json
 from typing import Any, Protocol
 
 RESULTS = {"best/test_accuracy": "BAR", "best/test_difference": "BAR"}
-CURVES = {"eval/accuracy": "LINE", "train/first_attempt_score": "LINE", "train/loss": "LINE", "train/grad_norm": "LINE"}
+CURVES = {
+    "eval/accuracy": "LINE",
+    "train/first_attempt_score": "LINE",
+    "train/loss": "LINE",
+    "train/grad_norm": "LINE",
+}
 SHARED_VIEW = "mlflow.sharedViewState."  # the tag of an experiment where MLflow's UI looks for a view by its key
 RUNS_SHOWN = 100
 CURVE = {
@@ -52,7 +57,8 @@ def view(task: str) -> dict[str, Any]:
         "isAccordionReordered": True,
         "compareRunCharts": charts,
         "compareRunSections": [
-            {"uuid": key, "name": name, "display": True, "isReordered": False, "columns": 2} for key, name in sections
+            {"uuid": key, "name": name, "display": True, "isReordered": False, "columns": 2}
+            for key, name in sections
         ],
     }
 

@@ -75,7 +75,10 @@ def _read(path: Path) -> tuple[Writer | None, int]:
         with suppress(ValueError, TypeError, OverflowError, RecursionError):
             writer = Writer(**json.load(file))
             numbers = [writer.pid, writer.dvc or 1]
-            if all(isinstance(n, int) and 0 < n < 2**31 for n in numbers) and 0 < float(writer.interval) < 3600:
+            if (
+                all(isinstance(n, int) and 0 < n < 2**31 for n in numbers)
+                and 0 < float(writer.interval) < 3600
+            ):
                 return replace(writer, interval=float(writer.interval)), stamp
     return None, stamp
 
@@ -93,11 +96,18 @@ def _create(path: Path, text: str) -> bool:
 class WriterLock:
     """Hold the workspace while this context lasts; `lost` is called where another writer has taken it over."""
 
-    def __init__(self, command: str, lost: Callable[[], None] = lambda: None, tell: Callable[[str], None] = say) -> None:
+    def __init__(
+        self,
+        command: str,
+        lost: Callable[[], None] = lambda: None,
+        tell: Callable[[str], None] = say,
+    ) -> None:
         interval = float(os.environ.get(INTERVAL, "6"))
         job = os.environ.get("SLURM_JOB_ID")
         self.command, self.lost, self.tell = command, lost, tell
-        self.me = Writer(uuid.uuid4().hex, socket.gethostname(), job, os.getpid(), _machine(), interval)
+        self.me = Writer(
+            uuid.uuid4().hex, socket.gethostname(), job, os.getpid(), _machine(), interval
+        )
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
@@ -150,7 +160,9 @@ class WriterLock:
                 )
             if holder and holder.token != announced:
                 announced = holder.token
-                self.tell(f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until that ends")
+                self.tell(
+                    f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until that ends"
+                )
             time.sleep(min(1.0, interval / 2))
 
     def _take_over(self, stale: tuple[Writer | None, int]) -> None:
@@ -161,7 +173,9 @@ class WriterLock:
             if _read(aside) != stale:
                 _create(LOCK, aside.read_text())
             elif stale[0]:
-                self.tell(f"{self.command}: {LOCK}: {stale[0]} has ended without removing it; taking over")
+                self.tell(
+                    f"{self.command}: {LOCK}: {stale[0]} has ended without removing it; taking over"
+                )
                 forget(stale[0].dvc)
             aside.unlink()
 
@@ -176,7 +190,9 @@ class WriterLock:
             except OSError:  # of a network file system: a beat is missed
                 continue
             if not is_mine:
-                self.tell(f"{self.command}: {LOCK}: another writer has taken this workspace over; stopping")
+                self.tell(
+                    f"{self.command}: {LOCK}: another writer has taken this workspace over; stopping"
+                )
                 self.lost()
                 return
             with suppress(OSError):
@@ -194,10 +210,18 @@ def forget(dvc: int | None = None) -> None:
         fcntl.flock(guard, fcntl.LOCK_EX)
         try:
             found = json.loads(RWLOCK.read_bytes())
-            writes = {path: info for path, info in found.get("write", {}).items() if info["pid"] != dvc}
-            reads = {path: [i for i in infos if i["pid"] != dvc] for path, infos in found.get("read", {}).items()}
+            writes = {
+                path: info for path, info in found.get("write", {}).items() if info["pid"] != dvc
+            }
+            reads = {
+                path: [i for i in infos if i["pid"] != dvc]
+                for path, infos in found.get("read", {}).items()
+            }
         except (ValueError, AttributeError, TypeError, KeyError):
             RWLOCK.unlink()
             return
         if dvc is not None:
-            write_json(RWLOCK, {"write": writes, "read": {path: infos for path, infos in reads.items() if infos}})
+            write_json(
+                RWLOCK,
+                {"write": writes, "read": {path: infos for path, infos in reads.items() if infos}},
+            )

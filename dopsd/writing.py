@@ -27,7 +27,9 @@ from dopsd.writer_lock import WriterLock, forget
 
 LOCKFILE, KEPT, DAMAGED = Path("dvc.lock"), WORK / "dvc.lock", WORK / "dvc.lock.damaged"
 AGAIN = 5.0  # seconds between two times that DVC and its stage are asked to stop; training ignores repetitions
-ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
+ADOPT_ORPHANS = (
+    36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
+)
 
 
 class Writing:
@@ -48,7 +50,9 @@ class Writing:
             keep_lockfile(self.name)
             command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
             env = os.environ | {PARENT: str(os.getpid())}
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=env)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, process_group=0, env=env
+            )
             lock.name_dvc(self.process.pid)
             status = self._wait()
             self._wait_for_orphans()
@@ -65,11 +69,18 @@ class Writing:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.process is None:
-            raise DopsdError(f"{self.name}: {signal.Signals(number).name} before DVC began; nothing was changed", 128 + number)
+            raise DopsdError(
+                f"{self.name}: {signal.Signals(number).name} before DVC began; nothing was changed",
+                128 + number,
+            )
         if not self.stopped_at:
             self.stopped_at = time.monotonic()
             self.stop()
-        elif number == signal.SIGINT and time.monotonic() - self.stopped_at >= MEANT and is_at_terminal():
+        elif (
+            number == signal.SIGINT
+            and time.monotonic() - self.stopped_at >= MEANT
+            and is_at_terminal()
+        ):
             self.stop(signal.SIGKILL)
 
     def _go_on(self, *_: object) -> None:
@@ -105,7 +116,9 @@ def keep_lockfile(name: str) -> None:
     elif kept is not None and b"<<<<<<<" not in content:
         _replace(DAMAGED, content)
         _replace(LOCKFILE, kept)
-        say(f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run (the damaged one: {DAMAGED})")
+        say(
+            f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run (the damaged one: {DAMAGED})"
+        )
 
 
 def _is_lockfile(content: bytes) -> bool:
@@ -130,7 +143,9 @@ def _replace(path: Path, content: bytes) -> None:
 def run(words: Sequence[str]) -> int:
     """Run `dvc WORDS`, such as `repro --force train`, as the workspace's one writer; its exit status."""
     if not find_spec("dvc"):
-        raise DopsdError(f"{words[0]}: dvc is not installed, which runs the stages; pip install dvc")
+        raise DopsdError(
+            f"{words[0]}: dvc is not installed, which runs the stages; pip install dvc"
+        )
     if not Path("dvc.yaml").is_file():
         raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")
     return Writing(words).run()

@@ -25,14 +25,22 @@ from flows.running import Watch
 
 WORK = Path("work")
 EVERY = 5.0  # seconds between two looks at a stage's progress
-SILENT = (httpx.HTTPError, PrefectException, OSError)  # the server is away, or stops: the work goes on
+SILENT = (
+    httpx.HTTPError,
+    PrefectException,
+    OSError,
+)  # the server is away, or stops: the work goes on
 
 
 class ProgressBar(Watch):
     """A progress artifact that follows work/<stage>.json, which the stage's own command rewrites as it goes."""
 
     def __init__(self, stage: str, key: str) -> None:
-        self.file, self.key, self.stage = WORK / f"{stage}.json", f"{stage.replace('_', '-')}-{key}", stage
+        self.file, self.key, self.stage = (
+            WORK / f"{stage}.json",
+            f"{stage.replace('_', '-')}-{key}",
+            stage,
+        )
         self.started = time.time()
         self.looked, self.shown = 0.0, -1.0
         self.artifact: UUID | None = None
@@ -75,7 +83,11 @@ def show_checkpoints(cell: Cell) -> None:
             "accuracy %": percent(row["accuracy"]),
             "95% interval": f"{percent(row['low'])} to {percent(row['high'])}",
             "problems": row["n"],
-            "note": "base" if row["update"] == 0 else "selected" if row["update"] == chosen["update"] else "",
+            "note": "base"
+            if row["update"] == 0
+            else "selected"
+            if row["update"] == chosen["update"]
+            else "",
         }
         for row in read_table(cell.folder / "curve.csv")
     ]
@@ -88,7 +100,12 @@ def show_result(cell: Cell, links: dict[str, str]) -> None:
     text = result(cell, links)
     create_markdown_artifact(text, key=f"result-{cell.key}", description=f"Result of {cell}")
     if "run" in links:
-        create_link_artifact(links["run"], "The run in MLflow", key=f"mlflow-{cell.key}", description=f"MLflow run of {cell}")
+        create_link_artifact(
+            links["run"],
+            "The run in MLflow",
+            key=f"mlflow-{cell.key}",
+            description=f"MLflow run of {cell}",
+        )
 
 
 def result(cell: Cell, links: dict[str, str]) -> str:
@@ -106,11 +123,24 @@ def result(cell: Cell, links: dict[str, str]) -> str:
         sides = " | ".join(percent(found[side]["accuracy"]) for side in ("base", "best"))
         gap = f"{100 * found['paired']['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
         lines.append(f"| {name} | {sides} | {gap} | {found['base']['n']} |")
-    lines += ["", f"Checkpoint {chosen['update']}, selected on {chosen['split']}; cost: {costs['updates']} updates, "]
-    lines[-1] += f"{costs['rollouts']} rollouts ({costs['trajectories']} kept), {costs['sampled_tokens']} tokens."
-    lines += ["", f"## Accuracy on {chosen['split']}", "", "| update | accuracy % | 95% interval |", "|---|---|---|"]
+    lines += [
+        "",
+        f"Checkpoint {chosen['update']}, selected on {chosen['split']}; cost: {costs['updates']} updates, ",
+    ]
+    lines[-1] += (
+        f"{costs['rollouts']} rollouts ({costs['trajectories']} kept), {costs['sampled_tokens']} tokens."
+    )
+    lines += [
+        "",
+        f"## Accuracy on {chosen['split']}",
+        "",
+        "| update | accuracy % | 95% interval |",
+        "|---|---|---|",
+    ]
     for row in read_table(cell.folder / "curve.csv"):
-        lines.append(f"| {row['update']} | {percent(row['accuracy'])} | {percent(row['low'])} to {percent(row['high'])} |")
+        lines.append(
+            f"| {row['update']} | {percent(row['accuracy'])} | {percent(row['low'])} to {percent(row['high'])} |"
+        )
     lines += [
         "",
         "## Training",
@@ -129,7 +159,10 @@ def _training(cell: Cell, rows: int = 10) -> list[str]:
     log = read_table(cell.folder / "train.csv")
     step = max(1, len(log) // rows)
     parts = [log[start : start + step] for start in range(0, len(log), step)]
-    return [f"| {part[-1]['update']} | {_mean(part, 'loss')} | {_mean(part, 'first_attempt_score')} |" for part in parts]
+    return [
+        f"| {part[-1]['update']} | {_mean(part, 'loss')} | {_mean(part, 'first_attempt_score')} |"
+        for part in parts
+    ]
 
 
 def _mean(rows: list[dict[str, Any]], name: str) -> str:

@@ -48,11 +48,18 @@ def compare(
         allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
         other_code: what to do with runs that other code began: stop and say so, continue them, or train them anew
     """
-    shared = {"preset": preset, "hardware": hardware, "max_updates": max_updates, "overrides": overrides}
+    shared = {
+        "preset": preset,
+        "hardware": hardware,
+        "max_updates": max_updates,
+        "overrides": overrides,
+    }
     shared |= {"allow_retrain": allow_retrain, "other_code": other_code}
     shared |= {"methods": methods or ["d_opsd", "diffu_grpo"], "seeds": seeds or [0, 1, 2]}
     try:
-        finished = [cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)]
+        finished = [
+            cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)
+        ]
         lay_side_by_side(finished)
     except Exception as error:
         return failed(error)
@@ -65,4 +72,6 @@ def lay_side_by_side(runs: list[str]) -> None:
     run("compare", (*DOPSD, "compare", *runs), get_run_logger())
     get_run_logger().info("reports/compare/ has the table and the figure:\n%s", TABLE.read_text())
     where = "\n\nThe figure, accuracy against updates, rollouts and seconds: `reports/compare/accuracy.png`.\n"
-    create_markdown_artifact(TABLE.read_text() + where, key="comparison", description=f"{len(runs)} runs side by side")
+    create_markdown_artifact(
+        TABLE.read_text() + where, key="comparison", description=f"{len(runs)} runs side by side"
+    )

@@ -12,7 +12,10 @@ from dopsd.errors import DopsdError
 from flows.running import CommandFailed
 
 EXPLAINED = (DopsdError, CommandFailed)  # their messages name what is wrong and what to do
-ENGINES = ("prefect.flow_runs", "prefect.task_runs")  # loggers of the engine, for all runs of a process
+ENGINES = (
+    "prefect.flow_runs",
+    "prefect.task_runs",
+)  # loggers of the engine, for all runs of a process
 
 
 def drop_traceback(record: logging.LogRecord) -> bool:

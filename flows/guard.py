@@ -18,10 +18,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-LOCK = Path("work/guard.lock")  # shared by the guards of a workspace: the next run begins when none is left
+LOCK = Path(
+    "work/guard.lock"
+)  # shared by the guards of a workspace: the next run begins when none is left
 GRACE = 1800.0  # seconds: a forward of a large model, and its checkpoint
 LOOK_EVERY = 0.2  # seconds
-ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
+ADOPT_ORPHANS = (
+    36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
+)
 
 
 def main(words: list[str]) -> int:
@@ -33,7 +37,9 @@ def main(words: list[str]) -> int:
     LOCK.parent.mkdir(exist_ok=True)
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        env = os.environ | {"DOPSD_GUARD": str(os.getpid())}  # should this process be killed, the command stops by itself
+        env = os.environ | {
+            "DOPSD_GUARD": str(os.getpid())
+        }  # should this process be killed, the command stops by itself
         group = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, env=env)
         while group.poll() is None:
             if is_closed():
@@ -64,7 +70,9 @@ def stop(group: int) -> None:
         time.sleep(LOOK_EVERY)
     import psutil
 
-    for process in psutil.Process().children(recursive=True):  # in whatever group: orphans come to this process
+    for process in psutil.Process().children(
+        recursive=True
+    ):  # in whatever group: orphans come to this process
         with suppress(psutil.Error):
             process.kill()
 

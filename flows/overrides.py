@@ -53,7 +53,11 @@ def _value(schema: Any, definitions: Schema, is_section: bool) -> Any:
         return {} if is_section else schema
     if "$ref" in schema:
         return _value(definitions[schema["$ref"].rpartition("/")[2]], definitions, False)
-    return {key: _value(part, definitions, False) for key, part in schema.items() if key not in ("title", "default")}
+    return {
+        key: _value(part, definitions, False)
+        for key, part in schema.items()
+        if key not in ("title", "default")
+    }
 
 
 Overrides = Annotated[dict[str, Any], WithJsonSchema(overrides_schema())]

@@ -37,4 +37,8 @@ def rehearse(
         said = run("rehearse", (*DOPSD, "rehearse", *words), get_run_logger())
     except CommandFailed as error:
         return failed(error)
-    create_markdown_artifact("```\n" + "\n".join(said) + "\n```\n", key="rehearsal", description=f"Rehearsal of {profile}")
+    create_markdown_artifact(
+        "```\n" + "\n".join(said) + "\n```\n",
+        key="rehearsal",
+        description=f"Rehearsal of {profile}",
+    )

@@ -30,7 +30,12 @@ KEPT_LOGS = 100  # files
 LOOK_EVERY = 0.5  # seconds
 SAY_EVERY = 60.0
 PATIENCE = 20.0  # seconds for a stopped command to end before the flow does: the worker kills a flow after 30
-QUIET = {"DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1", "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONUNBUFFERED": "1"}
+QUIET = {
+    "DVC_NO_ANALYTICS": "1",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PYTHONUNBUFFERED": "1",
+}
 CHATTER = (
     "To track the changes",
     "To enable auto staging",
@@ -55,7 +60,9 @@ def begin(log: Log) -> None:
             except BlockingIOError:
                 if time.monotonic() - said > SAY_EVERY:
                     said = time.monotonic()
-                    log.warning("commands of an earlier run are still saving in this workspace; this one begins after them")
+                    log.warning(
+                        "commands of an earlier run are still saving in this workspace; this one begins after them"
+                    )
                 time.sleep(0.2)
 
 
@@ -93,7 +100,11 @@ class Watch:
 
 
 def run(
-    name: str, words: tuple[str, ...], log: Log, env: Mapping[str, str] | None = None, watch: Watch | None = None
+    name: str,
+    words: tuple[str, ...],
+    log: Log,
+    env: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
 ) -> list[str]:
     """Run a command until it ends or the flow is stopped; its lines go to the log.
 

@@ -20,7 +20,9 @@ def is_there() -> bool:
     if not url.hostname:
         return True
     try:
-        socket.create_connection((url.hostname, url.port or PORTS[url.scheme]), timeout=LOOK_EVERY).close()
+        socket.create_connection(
+            (url.hostname, url.port or PORTS[url.scheme]), timeout=LOOK_EVERY
+        ).close()
     except OSError:
         return False
     return True
@@ -32,5 +34,7 @@ def wait(log: logging.Logger | logging.LoggerAdapter) -> None:
     while not is_there():
         if time.monotonic() - said > SAY_EVERY:
             said = time.monotonic()
-            log.warning("Prefect's server is away; the work is on disk, and the flow goes on when `make up` brings it back")
+            log.warning(
+                "Prefect's server is away; the work is on disk, and the flow goes on when `make up` brings it back"
+            )
         time.sleep(LOOK_EVERY)

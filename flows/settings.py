@@ -14,7 +14,12 @@ from dopsd.layout import Cell
 from dopsd.params import read_yaml
 
 Profile = Literal[
-    "embedded", "llada-8b-gsm8k", "llada-8b-math500", "llada-8b-countdown", "llada-8b-sudoku", "params.yaml as it stands"
+    "embedded",
+    "llada-8b-gsm8k",
+    "llada-8b-math500",
+    "llada-8b-countdown",
+    "llada-8b-sudoku",
+    "params.yaml as it stands",
 ]
 Task = Literal["sudoku", "gsm8k", "math500", "countdown"]
 Method = Literal["d_opsd", "rft", "diffu_grpo", "sft", "ar_opsd", "vrpo", "d3llm"]
@@ -26,7 +31,7 @@ PARAMS = Path("params.yaml")
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRequest:
     """The parameters of a run that decide its settings; what is None or empty stays as the profile has it."""
 
     profile: Profile = "embedded"
@@ -41,21 +46,35 @@ class Asked:
     @property
     def changes(self) -> list[str]:
         """As `dopsd params --set` takes them; named parameters go before `overrides`."""
-        named = {"matrix.methods": self.methods, "matrix.seeds": self.seeds, "train.updates": self.max_updates}
+        named = {
+            "matrix.methods": self.methods,
+            "matrix.seeds": self.seeds,
+            "train.updates": self.max_updates,
+        }
         named["matrix.tasks"] = [self.task] if self.task else None
         given = dict(self.overrides) | {key: value for key, value in named.items() if value}
         return [f"{key}={json.dumps(value)}" for key, value in given.items()]
 
 
-def write(asked: Asked) -> list[str]:
+def write(request: RunRequest) -> list[str]:
     """params.yaml for this run, checked before it is written; a line for every key that changed."""
-    profile = None if asked.profile == AS_IT_STANDS else asked.profile
-    changes = asked.changes
-    if asked.max_updates:  # of every method, also of those that have a number of their own
-        raw = profiles.resolve(profile, asked.preset, asked.hardware) if profile else read_yaml(PARAMS)
-        own = [name for name, section in raw.get("method", {}).items() if (section.get("train") or {}).get("updates")]
-        changes += [f"method.{name}.train.updates={asked.max_updates}" for name in own]
-    return profiles.params(profile, asked.preset, asked.hardware, changes, PARAMS, needs_files=True)
+    profile = None if request.profile == AS_IT_STANDS else request.profile
+    changes = request.changes
+    if request.max_updates:  # of every method, also of those that have a number of their own
+        raw = (
+            profiles.resolve(profile, request.preset, request.hardware)
+            if profile
+            else read_yaml(PARAMS)
+        )
+        own = [
+            name
+            for name, section in raw.get("method", {}).items()
+            if (section.get("train") or {}).get("updates")
+        ]
+        changes += [f"method.{name}.train.updates={request.max_updates}" for name in own]
+    return profiles.params(
+        profile, request.preset, request.hardware, changes, PARAMS, needs_files=True
+    )
 
 
 def cells(params: Params) -> list[Cell]:

@@ -23,7 +23,7 @@ from dopsd.writer_lock import WriterLock
 from flows import settings
 from flows.artifacts import SILENT, ProgressBar, show_checkpoints, show_result
 from flows.running import DOPSD, DVC, CommandFailed, Log, Watch, run
-from flows.settings import Asked
+from flows.settings import RunRequest
 
 LOOK_EVERY = 0.5  # seconds
 
@@ -39,16 +39,23 @@ def may_help(_task: Any, _run: TaskRun, state: State[Any]) -> bool:
     return False
 
 
-RETRIED = {"retries": 2, "retry_delay_seconds": [10, 60], "retry_condition_fn": may_help, "cache_policy": NO_CACHE}
+RETRIED = {
+    "retries": 2,
+    "retry_delay_seconds": [10, 60],
+    "retry_condition_fn": may_help,
+    "cache_policy": NO_CACHE,
+}
 
 
 @task(name="settings", task_run_name="settings", cache_policy=NO_CACHE)
-def write_settings(asked: Asked) -> dict[str, Any]:
+def write_settings(request: RunRequest) -> dict[str, Any]:
     """params.yaml for this run; refused, with the key that is wrong, before anything else is done."""
     log = get_run_logger()
     try:
-        with WriterLock("settings", tell=log.warning):  # DVC's stage would take these settings for its own
-            changed = settings.write(asked)
+        with WriterLock(
+            "settings", tell=log.warning
+        ):  # DVC's stage would take these settings for its own
+            changed = settings.write(request)
     except DopsdError as error:
         lines = [line.removeprefix("--set: ") for line in str(error).splitlines()]
         raise DopsdError("refused, nothing was started: " + "; ".join(lines)) from None
@@ -116,8 +123,13 @@ def gpus() -> list[str]:
         return [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
     if shutil.which("nvidia-smi") is None:
         return []
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    return [str(i) for i, line in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))]
+    listed = subprocess.run(
+        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False
+    ).stdout
+    return [
+        str(i)
+        for i, line in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))
+    ]
 
 
 class Shift(Watch):
@@ -149,7 +161,13 @@ class Shift(Watch):
         missing = [str(update) for update, event in self.done.items() if not event.is_set()]
         try:
             with self.devices.one() as env:
-                run("evaluate", (*DOPSD, "evaluate", *self.cell.words, "--update", *missing), self.log, env, self)
+                run(
+                    "evaluate",
+                    (*DOPSD, "evaluate", *self.cell.words, "--update", *missing),
+                    self.log,
+                    env,
+                    self,
+                )
         except Exception as error:  # who waits raises it
             self.error = error
 
@@ -165,7 +183,9 @@ def evaluate_checkpoint(update: int, shift: Shift | None, after: Any) -> Any:
 
 def is_up_to_date(stage: str) -> bool:
     """Whether DVC would not run this stage."""
-    found = subprocess.run([*DVC, "status", "--json", stage], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [*DVC, "status", "--json", stage], capture_output=True, text=True, check=False
+    )
     return found.returncode == 0 and json.loads(found.stdout or "{}") == {}
 
 

@@ -25,7 +25,7 @@ from flows import server, stages
 from flows.failures import failed
 from flows.overrides import Overrides
 from flows.running import begin, stop_all
-from flows.settings import Asked, Hardware, Method, OtherCode, Preset, Profile, Task, cells
+from flows.settings import Hardware, Method, OtherCode, Preset, Profile, RunRequest, Task, cells
 from flows.stages import Devices, Shift
 
 LOOK_EVERY = 1.0  # seconds
@@ -64,20 +64,25 @@ def train(
         allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
         other_code: what to do with a run that other code began: stop and say so, continue it, or train it anew
     """
-    asked = Asked(profile, preset, hardware, task, methods, seeds, max_updates, overrides or {})
+    request = RunRequest(
+        profile, preset, hardware, task, methods, seeds, max_updates, overrides or {}
+    )
     begin(get_run_logger())
     try:
-        return run_stages(asked, evaluate_while_training, allow_retrain, other_code)
+        return run_stages(request, evaluate_while_training, allow_retrain, other_code)
     except BaseException as error:
         stop_all()
         return failed(error)
 
 
 def run_stages(
-    asked: Asked, evaluate_while_training: bool | None, allow_retrain: bool = False, other_code: OtherCode = "stop"
+    request: RunRequest,
+    evaluate_while_training: bool | None,
+    allow_retrain: bool = False,
+    other_code: OtherCode = "stop",
 ) -> list[str]:
     """All stages of all cells; their names."""
-    done = stages.write_settings(asked)
+    done = stages.write_settings(request)
     params = load_params()
     wanted, devices = cells(params), stages.gpus()
     training, spare = devices[: params.launch.processes], devices[params.launch.processes :]
@@ -98,7 +103,9 @@ def run_stages(
     env |= {OTHER_CODE: other_code} if other_code != "stop" else {}
     for cell in wanted:
         if is_beside:
-            evaluated = train_and_evaluate(cell, env, Devices(spare), params.train.checkpoint_every, bases[cell.task])
+            evaluated = train_and_evaluate(
+                cell, env, Devices(spare), params.train.checkpoint_every, bases[cell.task]
+            )
         else:
             trained = stages.train(cell, env, bases[cell.task])
             evaluated = evaluate(cell, updates_in(cell.folder / "train"), Devices(devices), trained)
@@ -110,13 +117,18 @@ def run_stages(
     return [str(cell) for cell in wanted]
 
 
-def evaluate(cell: Cell, updates: list[int], devices: Devices, after: Any) -> list[PrefectFuture[Any]]:
+def evaluate(
+    cell: Cell, updates: list[int], devices: Devices, after: Any
+) -> list[PrefectFuture[Any]]:
     """Every checkpoint, shared out evenly: a process a device."""
     if stages.is_up_to_date(f"evaluate@{cell.stage}"):
         return [stages.evaluate_checkpoint.submit(update, None, after) for update in updates]
     n, log = len(devices.names), get_run_logger()
     shifts = [Shift(cell, updates[i::n], devices, log) for i in range(n)]
-    return [stages.evaluate_checkpoint.submit(update, shifts[i % n], after) for i, update in enumerate(updates)]
+    return [
+        stages.evaluate_checkpoint.submit(update, shifts[i % n], after)
+        for i, update in enumerate(updates)
+    ]
 
 
 def updates_in(folder: Path) -> list[int]:
@@ -124,7 +136,9 @@ def updates_in(folder: Path) -> list[int]:
     return sorted(int(path.name[5:]) for path in folder.glob("step-??????"))
 
 
-def train_and_evaluate(cell: Cell, env: dict[str, str], devices: Devices, every: int, after: Any) -> list[PrefectFuture[Any]]:
+def train_and_evaluate(
+    cell: Cell, env: dict[str, str], devices: Devices, every: int, after: Any
+) -> list[PrefectFuture[Any]]:
     """Training in a thread, and each of its checkpoints evaluated when it is there; without a server, after it is back."""
     started, found = time.time(), {}
     training = stages.train.submit(cell, env, after)

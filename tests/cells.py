@@ -10,7 +10,12 @@ from dopsd.progress import write_json
 
 
 def cost(update: int) -> dict[str, int]:
-    return {"update": update, "count/rollouts": 2 * update, "count/trajectories": update, "count/sampled_tokens": 80 * update}
+    return {
+        "update": update,
+        "count/rollouts": 2 * update,
+        "count/trajectories": update,
+        "count/sampled_tokens": 80 * update,
+    }
 
 
 def finished(
@@ -28,15 +33,29 @@ def finished(
     protocol = {"gen_length": 40, "steps": 20}
     base = {"accuracy": 0.25, "n": len(scores), "per_problem": dict.fromkeys(scores, base_score)}
     base |= {"interval": [0.2, 0.3], "protocol": protocol}
-    sides = {"base": base, "best": {"accuracy": mean, "interval": [mean - 0.1, mean + 0.1], "per_problem": scores}}
+    sides = {
+        "base": base,
+        "best": {"accuracy": mean, "interval": [mean - 0.1, mean + 0.1], "per_problem": scores},
+    }
     paired = {"difference": mean - 0.25, "interval": [mean - 0.35, mean - 0.15]}
     chosen = {"update": 2, "protocol": "greedy", "split": split}
-    write_json(cell / "test" / "paired.json", {"selected": chosen, "protocols": {"greedy": sides | {"paired": paired}}})
+    write_json(
+        cell / "test" / "paired.json",
+        {"selected": chosen, "protocols": {"greedy": sides | {"paired": paired}}},
+    )
     write_json(cell / "best" / "select.json", chosen)
     write_json(cell / "train.json", {"fingerprint": f"train-{method}{seed}"})
     write_table(cell / "train.csv", [cost(1), cost(2)])
-    write_table(cell / "curve.csv", [{"update": u, "accuracy": a, "protocol": "greedy"} for u, a in ((0, 0.25), (2, mean))])
+    write_table(
+        cell / "curve.csv",
+        [{"update": u, "accuracy": a, "protocol": "greedy"} for u, a in ((0, 0.25), (2, mean))],
+    )
     if seconds:
         log = Path("work") / f"train-{method}{seed}" / "log.jsonl"
         log.parent.mkdir(parents=True)
-        log.write_text("".join(json.dumps({"update": i + 1, "time/update_seconds": s}) + "\n" for i, s in enumerate(seconds)))
+        log.write_text(
+            "".join(
+                json.dumps({"update": i + 1, "time/update_seconds": s}) + "\n"
+                for i, s in enumerate(seconds)
+            )
+        )

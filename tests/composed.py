@@ -21,8 +21,15 @@ import yaml
 from conftest import ROOT
 
 COMPOSE = ROOT / "infra" / "compose"
-PORTS = {"postgres": 5432, "minio": 9000, "prefect": 4200, "mlflow": 5000}  # inside the network of compose.yaml
-ENDS_WITHIN = 120.0  # seconds after SIGTERM: an upper bound on a loaded machine, where seconds are usual
+PORTS = {
+    "postgres": 5432,
+    "minio": 9000,
+    "prefect": 4200,
+    "mlflow": 5000,
+}  # inside the network of compose.yaml
+ENDS_WITHIN = (
+    120.0  # seconds after SIGTERM: an upper bound on a loaded machine, where seconds are usual
+)
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
@@ -56,13 +63,21 @@ class Stack:
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder, self.running = folder, {}
-        self.services = interpolated(yaml.safe_load((COMPOSE / "compose.yaml").read_text()), env)["services"]
+        self.services = interpolated(yaml.safe_load((COMPOSE / "compose.yaml").read_text()), env)[
+            "services"
+        ]
         self.ports = {name: free_port() for name in PORTS}
         self.bin = folder / "bin"
         self.bin.mkdir(parents=True)
-        copied = re.findall(r"^COPY --chmod=755 (\S+) /usr/local/bin/(\S+)", (COMPOSE / "Dockerfile").read_text(), re.M)
+        copied = re.findall(
+            r"^COPY --chmod=755 (\S+) /usr/local/bin/(\S+)",
+            (COMPOSE / "Dockerfile").read_text(),
+            re.M,
+        )
         for source, name in copied:
-            text = (ROOT / source).read_text().replace("#!/usr/bin/env python3", f"#!{sys.executable}")
+            text = (
+                (ROOT / source).read_text().replace("#!/usr/bin/env python3", f"#!{sys.executable}")
+            )
             (self.bin / name).write_text(text)
             (self.bin / name).chmod(0o755)
 
@@ -73,8 +88,13 @@ class Stack:
         return text
 
     def env(self, name: str) -> dict[str, str]:
-        given = {key: self.here(str(value)) for key, value in self.services[name].get("environment", {}).items()}
-        path = os.pathsep.join([str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]])
+        given = {
+            key: self.here(str(value))
+            for key, value in self.services[name].get("environment", {}).items()
+        }
+        path = os.pathsep.join(
+            [str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
         home = {"HOME": str(self.folder), "PREFECT_HOME": str(self.folder / f".prefect-{name}")}
         kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TMPDIR") if key in os.environ}
         return kept | home | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | given
@@ -90,7 +110,12 @@ class Stack:
     def start(self, name: str, **changes: str) -> None:
         log = (self.folder / f"{name}.log").open("w")
         self.running[name] = subprocess.Popen(
-            self.command(name), cwd=self.folder, env=self.env(name) | changes, stdout=log, stderr=log, start_new_session=True
+            self.command(name),
+            cwd=self.folder,
+            env=self.env(name) | changes,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
     def run(self, *words: str, like: str, cwd: Path | None = None, **changes: str) -> str:
@@ -109,11 +134,14 @@ class Stack:
     def until_healthy(self, name: str, seconds: float = 600) -> None:
         """By the service's own health check."""
         check = [
-            re.sub(rf":{PORTS[name]}/", f":{self.ports[name]}/", w) for w in self.services[name]["healthcheck"]["test"][1:]
+            re.sub(rf":{PORTS[name]}/", f":{self.ports[name]}/", w)
+            for w in self.services[name]["healthcheck"]["test"][1:]
         ]
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            assert self.running[name].poll() is None, (self.folder / f"{name}.log").read_text()[-3000:]
+            assert self.running[name].poll() is None, (self.folder / f"{name}.log").read_text()[
+                -3000:
+            ]
             with suppress(AssertionError):
                 self.run(*check, like=name)
                 return
@@ -124,8 +152,12 @@ class Stack:
         """Stop the services as Compose does, the last one first; one that has to be killed is a failure."""
         killed = [name for name, process in reversed(self.running.items()) if not self.end(process)]
         self.running.clear()
-        logs = "".join(f"\n{name}:\n{(self.folder / f'{name}.log').read_text()[-3000:]}" for name in killed)
-        assert not killed, f"did not end within {ENDS_WITHIN:.0f} s of SIGTERM: {', '.join(killed)}{logs}"
+        logs = "".join(
+            f"\n{name}:\n{(self.folder / f'{name}.log').read_text()[-3000:]}" for name in killed
+        )
+        assert not killed, (
+            f"did not end within {ENDS_WITHIN:.0f} s of SIGTERM: {', '.join(killed)}{logs}"
+        )
 
     @staticmethod
     def end(process: subprocess.Popen[bytes]) -> bool:
@@ -155,19 +187,44 @@ class Postgres:
         folder = self.folder = Path(
             tempfile.mkdtemp(prefix="dopsd-postgres-")
         )  # not in pytest's: only its owner may enter that
-        self.user = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}  # it refuses to run as root
+        self.user = (
+            {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+        )  # it refuses to run as root
         folder.chmod(0o777)
         (folder / "password").write_text(env["POSTGRES_PASSWORD"])
-        words = ["--pgdata", str(folder / "data"), "--username", env["POSTGRES_USER"], "--pwfile", str(folder / "password")]
+        words = [
+            "--pgdata",
+            str(folder / "data"),
+            "--username",
+            env["POSTGRES_USER"],
+            "--pwfile",
+            str(folder / "password"),
+        ]
         self.call("initdb", *words, "--auth", "scram-sha-256", "--no-sync")
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
-        self.call("pg_ctl", "--pgdata", str(folder / "data"), "--wait", "--log", str(folder / "log"), "-o", options, "start")
+        self.call(
+            "pg_ctl",
+            "--pgdata",
+            str(folder / "data"),
+            "--wait",
+            "--log",
+            str(folder / "log"),
+            "-o",
+            options,
+            "start",
+        )
         self.sql("postgres", f"CREATE DATABASE {env['POSTGRES_DB']}")
         self.sql("postgres", (COMPOSE / "databases.sql").read_text())
 
     def call(self, program: str, *words: str) -> None:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run([str(self.programs / program), *words], cwd=self.folder, check=True, **quiet, **self.user)
+        subprocess.run(
+            [str(self.programs / program), *words],
+            cwd=self.folder,
+            check=True,
+            **quiet,
+            **self.user,
+        )
 
     def sql(self, database: str, statement: str) -> list[tuple[Any, ...]]:
         import psycopg2
@@ -191,11 +248,22 @@ class Store:
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        command = [str(Path(sys.executable).with_name("moto_server")), "--host", "127.0.0.1", "--port", str(port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            str(Path(sys.executable).with_name("moto_server")),
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         until = time.monotonic() + 300
         while time.monotonic() < until:
-            with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(self.url, timeout=2):
+            with (
+                suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(self.url, timeout=2),
+            ):
                 return
             time.sleep(0.2)
         raise AssertionError("moto_server did not start")

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 PUZZLE, GRID = "0234341221434320", "1234341221434321"
 ROWS = {  # a generation of each task, where the published ones are not at hand
-    "sudoku": {"question": f"Solve: {PUZZLE}", "ground_truth": GRID, "generation": f"<answer>{GRID}</answer>"},
-    "gsm8k": {"question": "2 + 2?", "ground_truth": 4.0, "generation": r"<answer>\boxed{4}</answer>"},
-    "math500": {"question": "Half?", "ground_truth": r"\frac12", "generation": r"<answer>\boxed{\frac{1}{2}}</answer>"},
-    "countdown": {"question": "", "ground_truth": [[49, 55, 53], 51], "generation": r"<answer>\boxed{49+55-53}</answer>"},
+    "sudoku": {
+        "question": f"Solve: {PUZZLE}",
+        "ground_truth": GRID,
+        "generation": f"<answer>{GRID}</answer>",
+    },
+    "gsm8k": {
+        "question": "2 + 2?",
+        "ground_truth": 4.0,
+        "generation": r"<answer>\boxed{4}</answer>",
+    },
+    "math500": {
+        "question": "Half?",
+        "ground_truth": r"\frac12",
+        "generation": r"<answer>\boxed{\frac{1}{2}}</answer>",
+    },
+    "countdown": {
+        "question": "",
+        "ground_truth": [[49, 55, 53], 51],
+        "generation": r"<answer>\boxed{49+55-53}</answer>",
+    },
 }
 SOURCES = {  # rows as the datasets have them
     "sudoku": {"Puzzle": PUZZLE, "Solution": GRID},
@@ -34,9 +50,24 @@ ablate:
   tables: {teachers: [default, live_teacher]}
 tracking: {enabled: false, uri: null, experiment: dopsd, registered_model: dopsd}
 """
-KEYS = ["train.updates", "matrix.seeds", "evaluate.protocols.greedy.steps", "ablate.variants.x.teacher", "tracking.experiment"]
+KEYS = [
+    "train.updates",
+    "matrix.seeds",
+    "evaluate.protocols.greedy.steps",
+    "ablate.variants.x.teacher",
+    "tracking.experiment",
+]
 KEYS += ["data.gsm8k.train.path", "method.d_opsd.clip", "train", "x"]
-KEYS += ["", ".", "a..b", "evaluate.protocols.../x", "train.lora.r", "matrix.methods", "ablate.tables.../x", "train.betas"]
+KEYS += [
+    "",
+    ".",
+    "a..b",
+    "evaluate.protocols.../x",
+    "train.lora.r",
+    "matrix.methods",
+    "ablate.tables.../x",
+    "train.betas",
+]
 KEYS += ["sampling.gen_length", "data.sudoku.test_file", "\ud800", "a\nb"]
 VALUES = [
     None,
@@ -54,14 +85,27 @@ VALUES = [
     "null",
     "2001-01-01",
 ]
-STATE = {"update": 4, "counters": {"rollouts": 8}, "waiting": 0, "empty_in_a_row": 0, "spent": 1.5, "ranks": 1}
+STATE = {
+    "update": 4,
+    "counters": {"rollouts": 8},
+    "waiting": 0,
+    "empty_in_a_row": 0,
+    "spent": 1.5,
+    "ranks": 1,
+}
 STATE |= {"scores": [0.5], "squares": [0.1], "gathered": {"loss": [1.0, 2.0]}}
 COMMANDS = [  # words of commands, a name in place of @
     *("compare @", "compare sudoku/d_opsd/@", "compare sudoku/@/0", "compare @/d_opsd/0"),
-    *(f"{stage} --task=@" for stage in ("prepare", "pretrain", "evaluate-base", "verify-teacher", "record", "sample")),
+    *(
+        f"{stage} --task=@"
+        for stage in ("prepare", "pretrain", "evaluate-base", "verify-teacher", "record", "sample")
+    ),
     *(f"{stage} --method=@" for stage in ("train", "evaluate", "select", "test", "report")),
     *(f"{stage} --seed=@" for stage in ("select", "test", "report")),
-    *(f"evaluate --{key}=@" for key in ("protocol", "adapter", "model", "prompt-file", "split", "update", "attempts")),
+    *(
+        f"evaluate --{key}=@"
+        for key in ("protocol", "adapter", "model", "prompt-file", "split", "update", "attempts")
+    ),
     *("ablate -- @", "score --task @ x.jsonl", "score --task=gsm8k @", "sample -- @"),
     *("export --merged --adapter=@ --out=exported", "sample --adapter=@", "sample --temperature=@"),
     *("params --profile=@", "params --preset=@ --profile=llada-8b-gsm8k", "check --params=@"),
@@ -102,7 +146,8 @@ DOCUMENTS = [
         "a0: &a {x: *a}",
     ),
     "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)),
-    "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)),
+    "a0: &a0 {x: 1}\n"
+    + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)),
     *(
         "\n".join(f"k{n}: 1" for n in range(4000)),
         "a: [" + "1," * 30_000 + "]",

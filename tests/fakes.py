@@ -21,7 +21,11 @@ class FakePolicy:
         self.length, self.vocabulary, self.max_length = length, vocabulary, 1000
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []
-        self.process_group, self.device, self.is_locked = SingleProcess(), torch.device("cpu"), False
+        self.process_group, self.device, self.is_locked = (
+            SingleProcess(),
+            torch.device("cpu"),
+            False,
+        )
         self.rows_that_fit: dict[int, int] = {}
         self.head_rows = 0
 

@@ -78,7 +78,10 @@ def fed(parser: str, seed: str, root: Path, found: Found, is_shown: bool = False
     """One input; what came of it is counted."""
     before = outside(root)
     err = io.StringIO()
-    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")), contextlib.redirect_stderr(err):
+    with (
+        contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")),
+        contextlib.redirect_stderr(err),
+    ):
         call = PARSERS[parser](Random(f"{parser} {seed}"), str(root))
         signal.alarm(HANGS)
         started = time.process_time()
@@ -91,9 +94,16 @@ def fed(parser: str, seed: str, root: Path, found: Found, is_shown: bool = False
         except MISTAKES as error:
             outcome, said = "refused", readable(f"{error.strerror}: {error.filename}")
         except SystemExit as error:
-            outcome, said = "refused" if error.code == 2 else "tracebacks", err.getvalue().strip().splitlines()[-1]
+            outcome, said = (
+                "refused" if error.code == 2 else "tracebacks",
+                err.getvalue().strip().splitlines()[-1],
+            )
         except BaseException as error:
-            outcome, said, trace = "tracebacks", f"{type(error).__name__}: {error}"[:300], traceback.format_exc()
+            outcome, said, trace = (
+                "tracebacks",
+                f"{type(error).__name__}: {error}"[:300],
+                traceback.format_exc(),
+            )
         seconds = time.process_time() - started
         signal.alarm(0)
     found.inputs += 1
@@ -130,7 +140,9 @@ def refused(call: Callable[[], object], *words: str) -> None:
 def is_line(said: str) -> bool:
     """Whether a refusal is a line, or one a fault, that a terminal can show."""
     lines = said.rstrip("\n").split("\n")
-    return 0 < len(lines) <= MOST and all(0 < len(line) <= WIDEST and "Traceback" not in line for line in lines)
+    return 0 < len(lines) <= MOST and all(
+        0 < len(line) <= WIDEST and "Traceback" not in line for line in lines
+    )
 
 
 def campaign(parser: str, inputs: int, seed: int) -> Found:
@@ -162,7 +174,11 @@ def isolated(parser: str, inputs: int, seed: int) -> Found:
     with os.fdopen(reader, "rb") as stream:
         answer = stream.read()
     _, status = os.waitpid(child, 0)
-    return pickle.loads(answer) if answer else Found(parser, misses=[f"{parser}: the process ended with status {status}"])
+    return (
+        pickle.loads(answer)
+        if answer
+        else Found(parser, misses=[f"{parser}: the process ended with status {status}"])
+    )
 
 
 def main() -> int:
@@ -179,7 +195,9 @@ def main() -> int:
         return bool(found.misses)
     misses: list[str] = []
     columns = ("accepted", "refused", "tracebacks", "outside")
-    print(f"| parser | inputs | {' | '.join(columns)} | slowest, CPU s |\n|{'---|' * 7}", flush=True)
+    print(
+        f"| parser | inputs | {' | '.join(columns)} | slowest, CPU s |\n|{'---|' * 7}", flush=True
+    )
     for name in chosen:
         found = isolated(name, a.inputs, a.seed)
         cells = " | ".join(str(found.counts[column]) for column in columns)

@@ -66,11 +66,48 @@ BYTES = [
         b"a" * 20000,
         b"\\ud800",
     ),
-    *(b"%YAML 1.1\n", b"!!binary ", b"!!set ", b"!!int ", b"0b_", b"|\n", b">\n", b"\xd9\xa3", b"\xc2\xb2", *BRACKETS),
+    *(
+        b"%YAML 1.1\n",
+        b"!!binary ",
+        b"!!set ",
+        b"!!int ",
+        b"0b_",
+        b"|\n",
+        b">\n",
+        b"\xd9\xa3",
+        b"\xc2\xb2",
+        *BRACKETS,
+    ),
 ]
 JSON = [  # as they stand in a file
-    *("null", "true", "false", "0", "-1", "1", "0.5", "1e999", "-1e999", "NaN", "Infinity", "1e308", "5e-324", "-0.0"),
-    *("9" * 5000, "9" * 400, "1" * 19, '""', '" "', '"\\u0000"', '"\\ud800"', '"\\udfff\\ud800"', '"a\\nb"', '"\\u2028"'),
+    *(
+        "null",
+        "true",
+        "false",
+        "0",
+        "-1",
+        "1",
+        "0.5",
+        "1e999",
+        "-1e999",
+        "NaN",
+        "Infinity",
+        "1e308",
+        "5e-324",
+        "-0.0",
+    ),
+    *(
+        "9" * 5000,
+        "9" * 400,
+        "1" * 19,
+        '""',
+        '" "',
+        '"\\u0000"',
+        '"\\ud800"',
+        '"\\udfff\\ud800"',
+        '"a\\nb"',
+        '"\\u2028"',
+    ),
     *(
         '"' + "a" * 20000 + '"',
         '"../../etc/passwd"',
@@ -101,7 +138,8 @@ def text(draw: Random) -> str:
     """Fragments that extraction looks for, some in long runs."""
     runs = (1, 1, 1, 1, 2, 50, 600)
     return "".join(
-        draw.choice([*FRAGMENTS, chr(draw.randrange(0x11000))]) * draw.choice(runs) for _ in range(draw.randrange(12))
+        draw.choice([*FRAGMENTS, chr(draw.randrange(0x11000))]) * draw.choice(runs)
+        for _ in range(draw.randrange(12))
     )
 
 
@@ -111,7 +149,9 @@ def name(draw: Random, root: str) -> str:
     return (
         found
         if draw.random() < 0.7
-        else found + draw.choice(["/", "", "\n", "\0", "x"]) + draw.choice(NAMES).replace("{root}", root)
+        else found
+        + draw.choice(["/", "", "\n", "\0", "x"])
+        + draw.choice(NAMES).replace("{root}", root)
     )
 
 
@@ -129,7 +169,9 @@ def changed(draw: Random, sound: bytes, others: Sequence[bytes] = ()) -> bytes:
         elif kind == 2:
             del found[start : start + length]
         elif kind == 3:
-            found[start:start] = found[start : start + length] * draw.choice((1, 2, 100 if len(found) < 5000 else 2))
+            found[start:start] = found[start : start + length] * draw.choice(
+                (1, 2, 100 if len(found) < 5000 else 2)
+            )
         elif kind == 4 and others:
             found[start:] = draw.choice(others)[start:]
         elif kind == 5:
@@ -160,10 +202,14 @@ def _swap(draw: Random, value: Any, odd: list[str]) -> Any:
         elif kind < 0.85 or isinstance(value, list):
             del value[key]
         else:
-            value[draw.choice(["", "a\nb", "\ud800", "../x", "id", "extra", key + "x", "\0"])] = value.pop(key)
+            value[draw.choice(["", "a\nb", "\ud800", "../x", "id", "extra", key + "x", "\0"])] = (
+                value.pop(key)
+            )
         return value
     if isinstance(value, str) and draw.random() < 0.3:
-        return changed(draw, value.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogateescape")
+        return changed(draw, value.encode("utf-8", "surrogatepass")).decode(
+            "utf-8", "surrogateescape"
+        )
     odd.append(draw.choice(JSON) if draw.random() < 0.8 else json.dumps(text(draw)))
     return f"@{len(odd) - 1}@"
 
@@ -176,6 +222,8 @@ def put(path: str | Path, content: bytes) -> Path:
 
 def log_lines(draw: Random) -> bytes:
     row = {"update": 2, "loss": 0.5, "time/update_seconds": 1.0}
-    lines = [swapped(draw, row) if draw.random() < 0.3 else json.dumps(row).encode() for _ in range(3)]
+    lines = [
+        swapped(draw, row) if draw.random() < 0.3 else json.dumps(row).encode() for _ in range(3)
+    ]
     found = b"\n".join(lines) + b"\n"
     return found if draw.random() < 0.5 else changed(draw, found)

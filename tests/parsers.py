@@ -14,7 +14,19 @@ from random import Random
 from typing import Any
 
 import mutate
-from examples import COMMANDS, DOCUMENTS, FEWEST, GRID, KEYS, PUZZLE, ROWS, SETTINGS, SOURCES, STATE, VALUES
+from examples import (
+    COMMANDS,
+    DOCUMENTS,
+    FEWEST,
+    GRID,
+    KEYS,
+    PUZZLE,
+    ROWS,
+    SETTINGS,
+    SOURCES,
+    STATE,
+    VALUES,
+)
 from mutate import log_lines, put
 from texts import PUBLISHED, golden
 from weights import adapters, checkpoints
@@ -46,11 +58,24 @@ def generations(task: str) -> list[dict[str, Any]]:
 def _generation_file(draw: Random, task: str) -> Path:
     rows = [dict(draw.choice(generations(task))) for _ in range(draw.choice((1, 1, 2)))]
     is_lines = draw.random() < 0.7
-    listed: Any = rows if is_lines else {"generations": [r | {"generations": [r["generation"]]} for r in rows], "n": 1}
+    listed: Any = (
+        rows
+        if is_lines
+        else {"generations": [r | {"generations": [r["generation"]]} for r in rows], "n": 1}
+    )
     if draw.random() < 0.3:
-        (rows if is_lines else listed["generations"])[0] |= {"generation" if is_lines else "generations": mutate.text(draw)}
-    lines = b"\n".join(mutate.swapped(draw, row) for row in rows) if is_lines else mutate.swapped(draw, listed)
-    return put("g.jsonl" if is_lines else "g.json", lines if draw.random() < 0.6 else mutate.changed(draw, lines))
+        (rows if is_lines else listed["generations"])[0] |= {
+            "generation" if is_lines else "generations": mutate.text(draw)
+        }
+    lines = (
+        b"\n".join(mutate.swapped(draw, row) for row in rows)
+        if is_lines
+        else mutate.swapped(draw, listed)
+    )
+    return put(
+        "g.jsonl" if is_lines else "g.json",
+        lines if draw.random() < 0.6 else mutate.changed(draw, lines),
+    )
 
 
 def score(draw: Random, root: str) -> Call:
@@ -100,9 +125,12 @@ def params(draw: Random, root: str) -> Call:
 def overrides(draw: Random, root: str) -> Call:
     """`dopsd params --set` and the overrides of a flow, over settings that are whole or broken."""
     from dopsd import profiles
-    from flows.settings import Asked
+    from flows.settings import RunRequest
 
-    path = put("params.yaml", FEWEST.encode() if draw.random() < 0.8 else mutate.changed(draw, FEWEST.encode()))
+    path = put(
+        "params.yaml",
+        FEWEST.encode() if draw.random() < 0.8 else mutate.changed(draw, FEWEST.encode()),
+    )
     key = draw.choice(KEYS) if draw.random() < 0.8 else mutate.name(draw, root)
     value = (
         mutate.changed(draw, b"[0, {a: 1}]").decode("utf-8", "surrogateescape")
@@ -112,7 +140,9 @@ def overrides(draw: Random, root: str) -> Call:
     changes = [f"{key}={value}"] if draw.random() < 0.9 else [value]
     if draw.random() < 0.3:
         odd = draw.choice(VALUES)
-        return lambda: profiles.params(None, "reference", "1x80gb", Asked(overrides={key: odd}).changes, path)
+        return lambda: profiles.params(
+            None, "reference", "1x80gb", RunRequest(overrides={key: odd}).changes, path
+        )
     return lambda: profiles.params(None, "reference", "1x80gb", changes, path)
 
 
@@ -121,7 +151,10 @@ def problems(draw: Random, root: str) -> Call:
     row = draw.choice(generations(task.name))
     problem: Problem = task.of_generation(row["question"], row["ground_truth"])
     line = mutate.swapped(draw, vars(problem))
-    put(f"data/{task.name}/train.jsonl", line if draw.random() < 0.7 else mutate.changed(draw, line + b"\n" + line))
+    put(
+        f"data/{task.name}/train.jsonl",
+        line if draw.random() < 0.7 else mutate.changed(draw, line + b"\n" + line),
+    )
     return lambda: [task.messages(p, "instructions") for p in task.load("train")]
 
 
@@ -145,15 +178,22 @@ def rows(draw: Random, root: str) -> Call:
         content = mutate.changed(draw, _parquet(name))
     elif suffix == ".csv":
         cells = [f'"{value}"' for value in values.values()]
-        content = mutate.changed(draw, f"{','.join(values)}\n{','.join(cells)}\n{','.join(cells)}\n".encode())
+        content = mutate.changed(
+            draw, f"{','.join(values)}\n{','.join(cells)}\n{','.join(cells)}\n".encode()
+        )
     else:
         content = mutate.swapped(draw, values)
-        content = content if draw.random() < 0.7 else mutate.changed(draw, content + b"\n" + content)
+        content = (
+            content if draw.random() < 0.7 else mutate.changed(draw, content + b"\n" + content)
+        )
     path = put(f"rows{suffix}", content)
     if name == "sudoku":
         return lambda: read_published(path, 1)
     if name == "traces":
-        return lambda: [(text_of(r, "question"), text_of(r, "response")) for r in read_rows(Source(path=str(path)), "traces")]
+        return lambda: [
+            (text_of(r, "question"), text_of(r, "response"))
+            for r in read_rows(Source(path=str(path)), "traces")
+        ]
     task = load_task(name, Data.model_validate({name: {"train": {"path": str(path)}}}))
     return lambda: task.read("train")
 
@@ -172,11 +212,18 @@ def logs(draw: Random, root: str) -> Call:
         path = put("lines.jsonl", log_lines(draw))
         return lambda: read_lines(path)
     if kind == 2:
-        path = put("curve.csv", mutate.changed(draw, b"update,accuracy,protocol\n0,0.5,greedy\n25,,256\n50,0.7,greedy\n"))
+        path = put(
+            "curve.csv",
+            mutate.changed(
+                draw, b"update,accuracy,protocol\n0,0.5,greedy\n25,,256\n50,0.7,greedy\n"
+            ),
+        )
         return lambda: read_table(path)
     path = put(
         "select.json",
-        mutate.changed(draw, b'{"update": 25, "accuracy": 0.5}') if draw.random() < 0.5 else mutate.swapped(draw, STATE),
+        mutate.changed(draw, b'{"update": 25, "accuracy": 0.5}')
+        if draw.random() < 0.5
+        else mutate.swapped(draw, STATE),
     )
     return lambda: read_json(path, "dopsd select")
 
@@ -186,8 +233,13 @@ def names(draw: Random, root: str) -> Call:
     from dopsd.cli import main
 
     put("params.yaml", FEWEST.encode())
-    put("data/sudoku/test.jsonl", json.dumps(vars(tasks()["sudoku published"].of_generation(PUZZLE, GRID))).encode() + b"\n")
-    odd = mutate.name(draw, root).replace("\0", "").replace("\ud800", "\udcff")  # which no command line can bring
+    put(
+        "data/sudoku/test.jsonl",
+        json.dumps(vars(tasks()["sudoku published"].of_generation(PUZZLE, GRID))).encode() + b"\n",
+    )
+    odd = (
+        mutate.name(draw, root).replace("\0", "").replace("\ud800", "\udcff")
+    )  # which no command line can bring
     words = [word.replace("@", odd) for word in draw.choice(COMMANDS).split(" ")]
     return lambda: main(words)
 
@@ -195,7 +247,9 @@ def names(draw: Random, root: str) -> Call:
 def typed(draw: Random, root: str) -> Call:
     """Problems typed by a person."""
     task = draw.choice(list(tasks().values()))
-    text = draw.choice((mutate.text(draw), mutate.name(draw, root), "0204032001400402", "49 55 53 51"))
+    text = draw.choice(
+        (mutate.text(draw), mutate.name(draw, root), "0204032001400402", "49 55 53 51")
+    )
     return lambda: task.messages(task.ask(text), "instructions")
 
 

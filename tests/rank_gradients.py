@@ -18,23 +18,38 @@ def main(out: Path) -> None:
     accelerator = all_processes()
     loop = Loop(load_params(), "sudoku", "d_opsd", 0, accelerator)
     generator = torch.Generator().manual_seed(0)
-    for p in loop.parameters.values():  # an adapter that is not the base: gradients in all its weights
+    for (
+        p
+    ) in loop.parameters.values():  # an adapter that is not the base: gradients in all its weights
         p.data += 0.1 * torch.randn(p.shape, generator=generator)
     loop._collect()
-    kept = loop.policy.process_group.all_gather_object([loop.method.collected.counters["trajectories"]])
+    kept = loop.policy.process_group.all_gather_object(
+        [loop.method.collected.counters["trajectories"]]
+    )
     sizes, gradients = [], {}
     for update, batches in enumerate(loop.waiting):
         sizes.append(loop.policy.process_group.all_gather_object([sum(map(len, batches))]))
-        metrics = loop.micro_batches.gradients(loop.method, loop.policy, batches, loop._weight(batches))
+        metrics = loop.micro_batches.gradients(
+            loop.method, loop.policy, batches, loop._weight(batches)
+        )
         for name, p in loop.parameters.items():
-            gradients[f"{update}/{name}"] = accelerator.reduce(p.grad if p.grad is not None else torch.zeros_like(p), "sum")
+            gradients[f"{update}/{name}"] = accelerator.reduce(
+                p.grad if p.grad is not None else torch.zeros_like(p), "sum"
+            )
             p.grad = None
         loss = torch.tensor(metrics["loss"][0] if "loss" in metrics else 0.0, dtype=torch.float32)
         gradients[f"{update}/loss"] = accelerator.reduce(loss, "sum")
     if accelerator.is_main_process:
         save_tensors(gradients, out)
         out.with_suffix(".json").write_text(
-            json.dumps({"states": sizes, "kept": kept, "counters": loop.counters, "sharded": loop.policy.is_locked})
+            json.dumps(
+                {
+                    "states": sizes,
+                    "kept": kept,
+                    "counters": loop.counters,
+                    "sharded": loop.policy.is_locked,
+                }
+            )
         )
 
 

@@ -33,19 +33,29 @@ def params(**changes: object) -> Params:
 def test_a_variant_changes_its_keys_and_nothing_else():
     own, varied = params().of("d_opsd"), params().of("d_opsd-short")
     assert varied.method.d_opsd.attempts == 1 and varied.train.updates == 2
-    back = varied.method.d_opsd.model_copy(update={"attempts": own.method.d_opsd.attempts, "train": own.method.d_opsd.train})
-    assert back == own.method.d_opsd and varied.train.model_copy(update={"updates": own.train.updates}) == own.train
+    back = varied.method.d_opsd.model_copy(
+        update={"attempts": own.method.d_opsd.attempts, "train": own.method.d_opsd.train}
+    )
+    assert (
+        back == own.method.d_opsd
+        and varied.train.model_copy(update={"updates": own.train.updates}) == own.train
+    )
     assert varied.of("d_opsd-short") == varied  # stages may ask twice
     assert (kind_of("d_opsd-short"), kind_of("d_opsd")) == ("d_opsd", "d_opsd")
 
 
 def test_any_method_may_have_variants():
-    varied = params(method="rft", variants={"default": {}, "many": {"draws_per_rollout": 9}}, tables={})
+    varied = params(
+        method="rft", variants={"default": {}, "many": {"draws_per_rollout": 9}}, tables={}
+    )
     assert varied.of("rft-many").method.rft.draws_per_rollout == 9
 
 
 def test_variants_that_agree_share_their_work(project):
-    folder = {name: scratch_folder(params(), "sudoku", name, 0) for name in ("d_opsd", "d_opsd-default", "d_opsd-fixed")}
+    folder = {
+        name: scratch_folder(params(), "sudoku", name, 0)
+        for name in ("d_opsd", "d_opsd-default", "d_opsd-fixed")
+    }
     assert len(set(folder.values())) == 1
     assert scratch_folder(params(), "sudoku", "d_opsd-live", 0) not in folder.values()
 
@@ -53,13 +63,25 @@ def test_variants_that_agree_share_their_work(project):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"variants": VARIANTS | {"odd": {"techer": "live"}}}, "ablate.variants.odd.techer: Extra inputs"),
-        ({"variants": VARIANTS | {"odd": {"train": {"updates": 0}}}}, "ablate.variants.odd.train.updates: Input should be"),
-        ({"variants": VARIANTS | {"odd": {"train": None}}}, "ablate.variants.odd.train: expected keys of section train"),
+        (
+            {"variants": VARIANTS | {"odd": {"techer": "live"}}},
+            "ablate.variants.odd.techer: Extra inputs",
+        ),
+        (
+            {"variants": VARIANTS | {"odd": {"train": {"updates": 0}}}},
+            "ablate.variants.odd.train.updates: Input should be",
+        ),
+        (
+            {"variants": VARIANTS | {"odd": {"train": None}}},
+            "ablate.variants.odd.train: expected keys of section train",
+        ),
         ({"variants": VARIANTS | {"a/b": {}}}, "variants: 'a/b': expected lowercase letters"),
         ({"run": ["base"]}, "run: expected names of ablate.variants, found base"),
         ({"variants": {"default": {"teacher": "live"}}}, "variants.default: expected {}"),
-        ({"tables": {"teacher": ["base"]}}, "tables.teacher: expected names of ablate.variants, found base"),
+        (
+            {"tables": {"teacher": ["base"]}},
+            "tables.teacher: expected names of ablate.variants, found base",
+        ),
         ({"method": "ppo"}, "method: ppo: unknown; there is"),
     ],
 )
@@ -76,10 +98,20 @@ def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, m
     finished("d_opsd-live", 1, {"a": 1.0, "b": 0.5})
     lines = ablate.write(params(), "teacher").splitlines()
     # by seed and problem: 0.5 and 0, then 0.5 and 0.5; every draw without an (a, 0) pair has 0.5
-    assert any(line.startswith("| live | 75.0 [50.0, 100.0] | +37.5 [+") and ", +50.0] | +50.0 [" in line for line in lines)
-    (first,) = (line for line in lines if line.startswith("| fixed (params.yaml) | 37.5 [") and "] |  | +12.5 [" in line)
+    assert any(
+        line.startswith("| live | 75.0 [50.0, 100.0] | +37.5 [+") and ", +50.0] | +50.0 [" in line
+        for line in lines
+    )
+    (first,) = (
+        line
+        for line in lines
+        if line.startswith("| fixed (params.yaml) | 37.5 [") and "] |  | +12.5 [" in line
+    )
     assert first.endswith("| 37.5 | 2 | 4 | from the cache |")
-    assert json.loads((ablate.OUT / "teacher" / "ablation.json").read_text())["live"]["over_first"][0] == 0.375
+    assert (
+        json.loads((ablate.OUT / "teacher" / "ablation.json").read_text())["live"]["over_first"][0]
+        == 0.375
+    )
 
 
 def test_what_there_is_is_listed(project, capsys):

@@ -50,11 +50,19 @@ def rows(n: int) -> Rows:
 
 def test_a_line_through_two_peaks_says_how_many_fit():
     one, three = Probe(1, 10 * GB), Probe(3, 12 * GB)
-    assert fitting(one, three, held=8 * GB, free=20 * GB) == 1 + 14  # 8 + 0.8 x 20 - 10 = 14 GB, at 1 GB each
-    assert fitting(one, three, held=8 * GB, free=2 * GB) == 1  # what fits not even once is still tried
-    assert fitting(Probe(2, 10 * GB), Probe(6, 12 * GB), held=8 * GB, free=20 * GB) == 2 + 28  # two sequences a row
+    assert (
+        fitting(one, three, held=8 * GB, free=20 * GB) == 1 + 14
+    )  # 8 + 0.8 x 20 - 10 = 14 GB, at 1 GB each
+    assert (
+        fitting(one, three, held=8 * GB, free=2 * GB) == 1
+    )  # what fits not even once is still tried
+    assert (
+        fitting(Probe(2, 10 * GB), Probe(6, 12 * GB), held=8 * GB, free=20 * GB) == 2 + 28
+    )  # two sequences a row
     assert fitting(one, three, held=8 * GB, free=2000 * GB) == MOST
-    assert fitting(one, Probe(3, 10 * GB), held=8 * GB, free=20 * GB) == 1 + 7  # a flat line: the first pass took 2 GB
+    assert (
+        fitting(one, Probe(3, 10 * GB), held=8 * GB, free=20 * GB) == 1 + 7
+    )  # a flat line: the first pass took 2 GB
 
 
 def test_what_does_not_fit_is_halved_once_and_the_gradient_is_whole(capsys):
@@ -63,7 +71,10 @@ def test_what_does_not_fit_is_halved_once_and_the_gradient_is_whole(capsys):
     assert model.sizes == [8, 4, 4, 3]
     assert model.w.grad.tolist() == ((rows(8).x.sum(0) + rows(3).x.sum(0)) / 2).tolist()
     assert found["loss"][0] == float(rows(8).x.sum() + rows(3).x.sum()) / 2
-    assert capsys.readouterr().err.count("8 states at once did not fit into memory: from here on 4") == 1
+    assert (
+        capsys.readouterr().err.count("8 states at once did not fit into memory: from here on 4")
+        == 1
+    )
     model.room = 2
     with pytest.raises(DopsdError, match="4 states at once do not fit") as caught:
         micro.gradients(model, model, [rows(8)], 2.0)
@@ -72,14 +83,19 @@ def test_what_does_not_fit_is_halved_once_and_the_gradient_is_whole(capsys):
 
 def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
     model = Linear(room=4)
-    MicroBatches(6, CPU).gradients(model, model, [rows(3), rows(6)], 1.0)  # 3 rows are through when 6 fail
+    MicroBatches(6, CPU).gradients(
+        model, model, [rows(3), rows(6)], 1.0
+    )  # 3 rows are through when 6 fail
     assert model.w.grad.tolist() == (rows(3).x.sum(0) + rows(6).x.sum(0)).tolist()
 
 
 def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_nothing_from_them():
     class Locked(SingleProcess):
         def all_gather_object(self, items: list[object], is_done: bool = False) -> list[object]:
-            return [*items, *([5] if items and isinstance(items[0], int) else [rows(1)])]  # the other has five passes
+            return [
+                *items,
+                *([5] if items and isinstance(items[0], int) else [rows(1)]),
+            ]  # the other has five passes
 
     for own in ([], [rows(4)]):
         model = Linear()

@@ -60,13 +60,23 @@ def test_lora_adapts_blocks_and_never_the_head(base: Path):
     policy = load_policy(Model(path=str(base)), LORA, 0)
     names = adapter_tensors(policy.adapted)
     assert len(names) == 2 * 2 * 2 and all(".blocks." in name for name in names)
-    assert block_modules(toy()) == ["attn_out", "ff_out", "ff_proj", "k_proj", "q_proj", "up_proj", "v_proj"]
+    assert block_modules(toy()) == [
+        "attn_out",
+        "ff_out",
+        "ff_proj",
+        "k_proj",
+        "q_proj",
+        "up_proj",
+        "v_proj",
+    ]
     with pytest.raises(DopsdError, match="1 tensors do not fit this base"):
         load_adapter(policy.adapted, dict(list(names.items())[1:]))
 
 
 def test_adapters_start_as_the_base_and_differ_by_seed_only_in_a(base: Path):
-    first, second = (adapter_tensors(load_policy(Model(path=str(base)), LORA, seed).adapted) for seed in (0, 1))
+    first, second = (
+        adapter_tensors(load_policy(Model(path=str(base)), LORA, seed).adapted) for seed in (0, 1)
+    )
     assert all(not t.any() for name, t in first.items() if "lora_B" in name)
     assert all(not torch.equal(t, second[name]) for name, t in first.items() if "lora_A" in name)
 
@@ -107,7 +117,11 @@ def test_in_bfloat16_it_rounds_away_no_more_of_a_change_than_peft(size: float):
     def error_and_share(own: bool) -> tuple[float, float]:
         """Distance from the exact sum, and how much of the adapter's change is in the outputs: 1 all, 0 nothing."""
         layer = adapted(own, torch.bfloat16)
-        up, down, base = layer.lora_B["default"].weight, layer.lora_A["default"].weight, layer.base_layer.weight
+        up, down, base = (
+            layer.lora_B["default"].weight,
+            layer.lora_A["default"].weight,
+            layer.base_layer.weight,
+        )
         up *= size * base.abs().max() / (2 * up @ down).abs().max()
         out, change = layer(x).float(), x.float() @ (2 * up @ down).T
         told = ((out - (x @ base.T).float()) * change).sum() / change.square().sum()
@@ -207,17 +221,27 @@ def test_merged_bfloat16_weights_are_the_rounded_sums(base: Path):
 
 def test_a_float32_export_is_the_adapted_model_for_plain_transformers(base: Path, tmp_path: Path):
     policy = trained(base)
-    found = export(str(base), saved(policy, tmp_path / "adapter"), tmp_path / "deep" / "out", "float32", is_merged=True)
+    found = export(
+        str(base),
+        saved(policy, tmp_path / "adapter"),
+        tmp_path / "deep" / "out",
+        "float32",
+        is_merged=True,
+    )
     assert found.lost < 1e-5
     plain = AutoModelForMaskedLM.from_pretrained(tmp_path / "deep" / "out").eval()
     with torch.no_grad():
         assert (plain(IDS).logits - logits(policy)).abs().max() < 1e-5
     assert set(plain.state_dict()) == set(toy().state_dict())
     assert AutoTokenizer.from_pretrained(tmp_path / "deep" / "out").mask_token_id == 1
-    assert torch.equal(logits(load_policy(Model(path=str(tmp_path / "deep" / "out")), None, 0)), plain(IDS).logits)
+    assert torch.equal(
+        logits(load_policy(Model(path=str(tmp_path / "deep" / "out")), None, 0)), plain(IDS).logits
+    )
 
 
-def test_a_bfloat16_export_says_what_rounding_costs(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_a_bfloat16_export_says_what_rounding_costs(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
     policy = trained(base, size=0.02)
     adapter, out = saved(policy, tmp_path / "adapter"), tmp_path / "out"
     found = export(str(base), adapter, out, "bfloat16", is_merged=True)
@@ -234,10 +258,15 @@ def test_a_bfloat16_export_says_what_rounding_costs(base: Path, tmp_path: Path, 
             unmoved += int((new[key] == old[key].bfloat16()).sum())
             count += delta.numel()
     assert count == 2 * (32 * 32 + 32 * 48) and all(t.dtype == torch.bfloat16 for t in new.values())
-    assert found.lost == pytest.approx(float((lost / changed) ** 0.5), rel=1e-4) and found.lost > 0.1
+    assert (
+        found.lost == pytest.approx(float((lost / changed) ** 0.5), rel=1e-4) and found.lost > 0.1
+    )
     assert found.unmoved == unmoved / count and 0 < found.unmoved < 1
     said = capsys.readouterr().err
-    assert f"{found.lost:.3%} of the adapter's change" in said and f"{found.unmoved:.1%} of the adapted weights" in said
+    assert (
+        f"{found.lost:.3%} of the adapter's change" in said
+        and f"{found.unmoved:.1%} of the adapted weights" in said
+    )
 
 
 def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path, tmp_path: Path):
@@ -252,15 +281,33 @@ def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path,
     assert not list(tmp_path.glob("*out*"))
 
 
-def test_the_export_command(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_the_export_command(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     adapter = saved(trained(base), tmp_path / "adapter")
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(yaml.safe_dump(small_params()))
     assert main(["export", "--adapter", str(adapter), "--out", "out"]) == 2
     assert "give --merged" in capsys.readouterr().err
-    assert main(["export", "--merged", "--adapter", str(adapter), "--out", "out"]) == 0  # model.path is base
+    assert (
+        main(["export", "--merged", "--adapter", str(adapter), "--out", "out"]) == 0
+    )  # model.path is base
     shutil.move(base, tmp_path / "elsewhere")
-    assert main(["export", "--merged", "--adapter", str(adapter), "--model", "elsewhere", "--out", "again"]) == 0
+    assert (
+        main(
+            [
+                "export",
+                "--merged",
+                "--adapter",
+                str(adapter),
+                "--model",
+                "elsewhere",
+                "--out",
+                "again",
+            ]
+        )
+        == 0
+    )
     names = sorted(p.name for p in Path("out").iterdir())
     assert names == sorted(p.name for p in Path("again").iterdir())
     assert all((Path("out") / n).read_bytes() == (Path("again") / n).read_bytes() for n in names)

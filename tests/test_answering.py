@@ -26,13 +26,13 @@ def evaluator(attempts: int = 1) -> tuple[Evaluator, Protocol]:
 def asked_problems(monkeypatch) -> list[str]:
     """The problems that reach the sampler from here on."""
     asked: list[str] = []
-    real = answering.attempts
+    real = answering.generate_until_correct
 
     def counting(policy, prompts, *others):
         asked.extend(problem.id for problem, _ in prompts)
         return real(policy, prompts, *others)
 
-    monkeypatch.setattr(answering, "attempts", counting)
+    monkeypatch.setattr(answering, "generate_until_correct", counting)
     return asked
 
 
@@ -70,7 +70,10 @@ def test_a_line_that_cannot_be_read_is_asked_again(project, monkeypatch):
 
 
 def test_an_adapter_with_dropout_answers_alike_every_time(project):
-    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.5, "targets": ["q_proj", "up_proj"]}, train__learning_rate=0.05)
+    write_params(
+        train__lora={"r": 4, "alpha": 4, "dropout": 0.5, "targets": ["q_proj", "up_proj"]},
+        train__learning_rate=0.05,
+    )
     assert main(["train"]) == 0
     adapter = Path("runs/sudoku/d_opsd/0/train/step-000004")
     found = []
@@ -79,7 +82,9 @@ def test_an_adapter_with_dropout_answers_alike_every_time(project):
         found.append(work.reports("evaluate", [adapter], protocol))
         assert not any(module.training for module in work.policy.core.modules())
         work.cached(adapter, protocol).unlink()
-        texts = [answer.text for tries in work.answers(adapter, protocol).values() for answer in tries]
+        texts = [
+            answer.text for tries in work.answers(adapter, protocol).values() for answer in tries
+        ]
         found[-1].append(sorted(texts))
         for path in work.answering(adapter, protocol).folder.glob("*"):
             path.unlink()
@@ -90,7 +95,10 @@ def test_both_doors_share_one_evaluation_of_an_adapter(project, monkeypatch, cap
     for stage in ("train", "evaluate", "select", "test"):
         assert main([stage]) == 0
     asked = asked_problems(monkeypatch)
-    assert main(["evaluate", "--adapter", "runs/sudoku/d_opsd/0/best", "--split", "test", "--json"]) == 0
+    assert (
+        main(["evaluate", "--adapter", "runs/sudoku/d_opsd/0/best", "--split", "test", "--json"])
+        == 0
+    )
     tested = json.loads(Path("runs/sudoku/d_opsd/0/test.json").read_text())["greedy"]
     assert json.loads(capsys.readouterr().out)["accuracy"] == tested["best"] and asked == []
 
@@ -107,7 +115,9 @@ def test_the_published_protocol_is_how_the_numbers_were_made(project, capsys):
 def test_a_protocol_keeps_its_own_merging(project):
     params = load_params()
     merged = params.evaluate.protocols["greedy"].model_copy(update={"merged": True})
-    params = params.model_copy(update={"evaluate": params.evaluate.model_copy(update={"protocols": {"greedy": merged}})})
+    params = params.model_copy(
+        update={"evaluate": params.evaluate.model_copy(update={"protocols": {"greedy": merged}})}
+    )
     assert measure.protocol_of(params, measure.Request("sudoku")).merged
 
 
@@ -142,7 +152,9 @@ def test_unmasked_padding_keeps_the_batches_of_the_file(project, monkeypatch):
     work.cached(None, published).unlink()
     asked.clear()
     work.reports("evaluate", [None], published)
-    assert asked == [problem.id for problem in work.problems[5:]]  # a batch with a gap is asked whole
+    assert asked == [
+        problem.id for problem in work.problems[5:]
+    ]  # a batch with a gap is asked whole
 
 
 def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(project, capsys):
@@ -160,8 +172,12 @@ def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(project, c
 
     client = connect(tracking_uri(None))
     (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
-    assert run.data.metrics["accuracy"] == found["accuracy"] and run.data.tags["kind"] == "evaluation"
-    assert main(["evaluate", "--split", "validation", "--attempts", "2"]) == 0  # cached, and not logged twice
+    assert (
+        run.data.metrics["accuracy"] == found["accuracy"] and run.data.tags["kind"] == "evaluation"
+    )
+    assert (
+        main(["evaluate", "--split", "validation", "--attempts", "2"]) == 0
+    )  # cached, and not logged twice
     assert "pass@2" in capsys.readouterr().out
     assert len(client.search_runs([run.info.experiment_id])) == 1
 

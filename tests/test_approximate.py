@@ -10,7 +10,7 @@ from toys import toy
 from dopsd.approximate import denoise_approximately
 from dopsd.config import Params, Protocol
 from dopsd.models.llada import KeyValues
-from dopsd.sampling import Decoding, Draw, denoise
+from dopsd.sampling import Decoding, GenerationRequest, denoise
 
 PROMPT = torch.tensor([1, 2])
 SURE = 9.0  # a logit among nine zeros: confidence 0.999
@@ -24,7 +24,9 @@ def table(height: list[float]) -> torch.Tensor:
 
 def test_tokens_above_the_threshold_are_committed_at_once_and_else_the_surest_one():
     policy = FakePolicy(4, table=table([SURE, 1.0, SURE, 2.0]))
-    found = denoise_approximately(policy, [Draw("p", 0, PROMPT, 0)], Decoding(4, 4, 4, threshold=0.9))[0]
+    found = denoise_approximately(
+        policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 4, 4, threshold=0.9)
+    )[0]
     assert found.completion_ids.tolist() == [0, 1, 2, 3]
     assert found.revealed_at.tolist() == [0, 2, 0, 1]
     assert len(policy.seen) == 3
@@ -32,19 +34,32 @@ def test_tokens_above_the_threshold_are_committed_at_once_and_else_the_surest_on
 
 def test_rows_that_have_a_whole_block_wait_for_the_others_without_being_computed():
     policy = FakePolicy(4, table=table([SURE, SURE, 1.0, 2.0]))
-    draws = [Draw("p", 0, PROMPT, 0, None), Draw("q", 0, PROMPT, 0, None)]
-    denoise_approximately(policy, draws, Decoding(4, 2, 4, threshold=0.9))
-    assert [len(ids) for ids in policy.seen] == [2, 2, 2]  # one step for the first block, two for the second
+    requests = [
+        GenerationRequest("p", 0, PROMPT, 0, None),
+        GenerationRequest("q", 0, PROMPT, 0, None),
+    ]
+    denoise_approximately(policy, requests, Decoding(4, 2, 4, threshold=0.9))
+    assert [len(ids) for ids in policy.seen] == [
+        2,
+        2,
+        2,
+    ]  # one step for the first block, two for the second
 
 
-def test_a_threshold_that_nothing_reaches_commits_one_token_a_step_as_the_exact_sampler_does(prepared):
+def test_a_threshold_that_nothing_reaches_commits_one_token_a_step_as_the_exact_sampler_does(
+    prepared,
+):
     from dopsd.config import Model
     from dopsd.models import load_policy
 
     policy = load_policy(Model(path=str(prepared / "base")), None, 0)
-    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
-    exact = denoise(policy, draws, Decoding(8, 4, 8))
-    for one, other in zip(exact, denoise_approximately(policy, draws, Decoding(8, 4, 8, threshold=1.0)), strict=True):
+    requests = [GenerationRequest(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
+    exact = denoise(policy, requests, Decoding(8, 4, 8))
+    for one, other in zip(
+        exact,
+        denoise_approximately(policy, requests, Decoding(8, 4, 8, threshold=1.0)),
+        strict=True,
+    ):
         assert one.completion_ids.tolist() == other.completion_ids.tolist()
         assert one.revealed_at.tolist() == other.revealed_at.tolist()
 
@@ -55,24 +70,32 @@ def test_with_a_step_a_block_a_cache_is_exact(prepared, cache: str):
     from dopsd.models import load_policy
 
     policy = load_policy(Model(path=str(prepared / "base")), None, 0)
-    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
-    exact = denoise(policy, draws, Decoding(8, 4, 2))
-    for one, other in zip(exact, denoise_approximately(policy, draws, Decoding(8, 4, 2, cache=cache)), strict=True):
+    requests = [GenerationRequest(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
+    exact = denoise(policy, requests, Decoding(8, 4, 2))
+    for one, other in zip(
+        exact, denoise_approximately(policy, requests, Decoding(8, 4, 2, cache=cache)), strict=True
+    ):
         assert one.completion_ids.tolist() == other.completion_ids.tolist()
 
 
-@pytest.mark.parametrize(("cache", "columns"), [("prefix", [19, 8, 19, 4]), ("dual", [19, 4, 19, 4])])
-def test_a_cache_computes_less_and_what_it_gives_does_not_depend_on_the_batch(prepared, cache: str, columns: list[int]):
+@pytest.mark.parametrize(
+    ("cache", "columns"), [("prefix", [19, 8, 19, 4]), ("dual", [19, 4, 19, 4])]
+)
+def test_a_cache_computes_less_and_what_it_gives_does_not_depend_on_the_batch(
+    prepared, cache: str, columns: list[int]
+):
     from dopsd.config import Model
     from dopsd.models import load_policy
 
     policy, seen = load_policy(Model(path=str(prepared / "base")), None, 0), []
     policy.core.model.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
-    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), i) for i in range(8)]  # 4 to 11 tokens
-    together = denoise_approximately(policy, draws, Decoding(8, 4, 4, cache=cache))
+    requests = [
+        GenerationRequest(str(i), 0, torch.arange(5, 9 + i), i) for i in range(8)
+    ]  # 4 to 11 tokens
+    together = denoise_approximately(policy, requests, Decoding(8, 4, 4, cache=cache))
     assert seen == columns
-    for draw, expected in zip(draws, together, strict=True):
-        alone = denoise_approximately(policy, [draw], Decoding(8, 4, 4, cache=cache))[0]
+    for request, expected in zip(requests, together, strict=True):
+        alone = denoise_approximately(policy, [request], Decoding(8, 4, 4, cache=cache))[0]
         assert alone.completion_ids.tolist() == expected.completion_ids.tolist()
 
 
@@ -85,12 +108,16 @@ def test_a_window_among_kept_keys_is_exact_while_the_rest_stands_still():
     with torch.no_grad():
         whole = model.model(ids, mask, kept)
         assert torch.allclose(whole, model.model(ids, mask))
-        assert torch.allclose(model.model(ids[:, window], mask, kept, window), whole[:, window], atol=1e-5)
+        assert torch.allclose(
+            model.model(ids[:, window], mask, kept, window), whole[:, window], atol=1e-5
+        )
         changed = ids.clone()
         changed[:, 5] = 77
         exact = model.model(changed, mask)[:, window]
         near = model.model(changed[:, window], mask, kept, window)
-    assert not torch.allclose(near, exact, atol=1e-3)  # outside the window keys are those of the old token
+    assert not torch.allclose(
+        near, exact, atol=1e-3
+    )  # outside the window keys are those of the old token
     assert (near - exact).norm() < (whole[:, window] - exact).norm()
 
 
@@ -100,7 +127,7 @@ def test_an_ended_text_is_filled_up_and_its_row_left_out():
     rows[1, EOS] = SURE
     policy = FakePolicy(6, table=rows)
     decoding = Decoding(6, 2, 6, stop_after_eos=True, threshold=0.9)
-    found = denoise_approximately(policy, [Draw("p", 0, PROMPT, 0)], decoding)[0]
+    found = denoise_approximately(policy, [GenerationRequest("p", 0, PROMPT, 0)], decoding)[0]
     assert found.completion_ids.tolist() == [0, EOS] + [EOS] * 4
     assert len(policy.seen) == 1
 
@@ -108,7 +135,10 @@ def test_an_ended_text_is_filled_up_and_its_row_left_out():
 def test_what_is_approximate_is_named_and_selects_nothing(project):
     from dopsd.params import load_params
 
-    assert Protocol(threshold=0.9, cache="dual").approximations == ["tokens of confidence 0.9 at once", "dual cache"]
+    assert Protocol(threshold=0.9, cache="dual").approximations == [
+        "tokens of confidence 0.9 at once",
+        "dual cache",
+    ]
     raw = load_params().model_dump()
     raw["evaluate"]["protocols"]["greedy"]["threshold"] = 0.9
     with pytest.raises(ValueError, match=r"select\.protocol 'greedy' is approximate"):
@@ -118,5 +148,8 @@ def test_what_is_approximate_is_named_and_selects_nothing(project):
     raw["select"]["protocol"] = "exact"
     for key, value in (("attention", "auto"), ("compile", True)):
         raw["model"] |= {"attention": "sdpa", "compile": False, key: value}
-        with pytest.raises(ValueError, match=r"protocols\.fast\.cache needs model\.attention sdpa, and model\.compile false"):
+        with pytest.raises(
+            ValueError,
+            match=r"protocols\.fast\.cache needs model\.attention sdpa, and model\.compile false",
+        ):
             Params.model_validate(raw)

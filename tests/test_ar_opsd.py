@@ -26,13 +26,17 @@ def test_the_teacher_is_told_the_solution_and_sees_the_students_state(project):
     length = batch.candidates.shape[1]
     assert torch.equal(batch.student_ids[:, -length:], batch.teacher_ids[:, -length:])
     answers = {problem.prompt: problem.answer for problem in loop.problems}
-    for row, real, own in zip(batch.teacher_ids, batch.teacher_mask, batch.student_ids, strict=True):
+    for row, real, own in zip(
+        batch.teacher_ids, batch.teacher_mask, batch.student_ids, strict=True
+    ):
         told = loop.policy.tokenizer.decode(row[:-length][real[:-length]])
         asked = loop.policy.tokenizer.decode(own[:-length])
         (puzzle,) = (prompt for prompt in answers if prompt in asked)
         assert puzzle in told and f"<answer>{answers[puzzle]}</answer>" in told
     assert "<answer>" not in loop.policy.tokenizer.decode(batch.student_ids[0, :-length])
-    assert loop.counters["trajectories"] == loop.counters["rollouts"] == 2  # one attempt each, right or wrong
+    assert (
+        loop.counters["trajectories"] == loop.counters["rollouts"] == 2
+    )  # one attempt each, right or wrong
     found = loop.method.loss(loop.policy, batch)
     found.total.backward()
     assert found.total.item() > 0
@@ -41,14 +45,20 @@ def test_the_teacher_is_told_the_solution_and_sees_the_students_state(project):
 def test_a_teacher_that_reads_more_than_the_model_was_trained_for_is_refused(project):
     loop, _ = first_batch()
     loop.policy.max_length = 60
-    with pytest.raises(DopsdError, match=r"max_teacher_prompt: .* beside an answer of 40 the model was trained for 20"):
+    with pytest.raises(
+        DopsdError,
+        match=r"max_teacher_prompt: .* beside an answer of 40 the model was trained for 20",
+    ):
         loop._collect()
 
 
 def test_a_long_prompt_of_the_teacher_keeps_its_end(project, capsys):
     _, whole = first_batch()
     _, cut = first_batch(method__ar_opsd__max_teacher_prompt=10)
-    assert "ar_opsd: some of the teacher's prompts are cut to their last 10 tokens" in capsys.readouterr().err
+    assert (
+        "ar_opsd: some of the teacher's prompts are cut to their last 10 tokens"
+        in capsys.readouterr().err
+    )
     length = whole.candidates.shape[1]
     assert cut.teacher_ids.shape[1] == 10 + length
     assert torch.equal(cut.teacher_ids[0, :10], whole.teacher_ids[0, -length - 10 : -length])

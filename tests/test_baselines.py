@@ -18,7 +18,9 @@ def test_rows_have_both_lengths_and_stand_under_our_names():
         "best/test_accuracy": 0.81,
         "best/update": 425.0,
     }
-    assert rows["sudoku", "vrpo"].metrics["best/test_accuracy"] == 0.096  # length 256, the second of 128 and 256
+    assert (
+        rows["sudoku", "vrpo"].metrics["best/test_accuracy"] == 0.096
+    )  # length 256, the second of 128 and 256
     assert "best/update" not in rows["sudoku", "vrpo"].metrics
 
 

@@ -22,14 +22,28 @@ from chaos.damage import damage
 from chaos.disk import Disk, library
 from chaos.folders import CELL, digests, locked
 from chaos.hook import sitecustomize as hook
-from chaos.outcomes import CANNOT_SAVE, LOST, RECOVERED, REFUSED, SILENT, WRONG, WRONG_REFUSAL, Facts, outcome
+from chaos.outcomes import (
+    CANNOT_SAVE,
+    LOST,
+    RECOVERED,
+    REFUSED,
+    SILENT,
+    WRONG,
+    WRONG_REFUSAL,
+    Facts,
+    outcome,
+)
 from chaos.plan import DISK, KINDS, UPDATES, draw
 
 ADAPTER = CELL / "best" / "adapter_model.safetensors"
 
 
 def plan_of(kind: str):
-    return next(plan for plan in (draw(0, number) for number in range(sum(KINDS.values()))) if plan.kind == kind)
+    return next(
+        plan
+        for plan in (draw(0, number) for number in range(sum(KINDS.values())))
+        if plan.kind == kind
+    )
 
 
 def lock(folder: Path, md5: str) -> None:
@@ -47,7 +61,9 @@ def finished(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "word"), [("kill", LOST), ("adapter", SILENT)])
-def test_one_planted_bit_is_a_loss_and_after_damage_that_nobody_refused_silent_corruption(finished, kind, word):
+def test_one_planted_bit_is_a_loss_and_after_damage_that_nobody_refused_silent_corruption(
+    finished, kind, word
+):
     folder, reference = finished
     assert judge.differences(folder, reference, "repro") == []
     damage(folder / ADAPTER, "flip", 0.5)
@@ -105,7 +121,9 @@ def test_the_repair_that_a_message_names_is_made(tmp_path):
     assert not repairs.find(Ended(255, "ERROR: Unable to acquire lock.", {})).is_refusal
     assert repairs.find(Ended(1, "dopsd: something else", {})) is None
     assert (
-        repairs.find(Ended(2, "dopsd: base/x: damaged. Run git checkout -- base to restore it", {})).name
+        repairs.find(
+            Ended(2, "dopsd: base/x: damaged. Run git checkout -- base to restore it", {})
+        ).name
         == "Run git checkout -- base"
     )
 
@@ -132,17 +150,23 @@ for call in (text, copy):
         ("eio", [f"text {errno.EIO}"], 100),
     ],  # closing the file tries again,
 )
-def test_a_full_disk_takes_part_of_a_write_and_no_more_and_a_broken_one_fails_once(tmp_path, kind, said, left):
+def test_a_full_disk_takes_part_of_a_write_and_no_more_and_a_broken_one_fails_once(
+    tmp_path, kind, said, left
+):
     (tmp_path / "runs").mkdir()
     (tmp_path / "source").write_bytes(bytes(100))
     disk = Disk(tmp_path, tmp_path, library(tmp_path))
     disk.fail(DISK.index("runs/"), 2, kind)  # the first is the creation of the file
     words = [sys.executable, "-S", "-c", WRITE]
-    found = subprocess.run(words, cwd=tmp_path, env=os.environ | disk.env, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        words, cwd=tmp_path, env=os.environ | disk.env, capture_output=True, text=True, check=True
+    )
     assert found.stdout.splitlines() == said and disk.hit == "runs/text"
     assert (tmp_path / "runs/text").stat().st_size == left
     disk.free()
-    assert not subprocess.run(words, cwd=tmp_path, env=os.environ | disk.env, capture_output=True, check=True).stdout
+    assert not subprocess.run(
+        words, cwd=tmp_path, env=os.environ | disk.env, capture_output=True, check=True
+    ).stdout
 
 
 def test_what_the_hook_looks_at_is_there():
@@ -150,6 +174,10 @@ def test_what_the_hook_looks_at_is_there():
     for module, names in hook.PHASES.items():
         for name, inner in names.items():
             found = vars(import_module(module)).get(name)
-            missing += [name] if found is None else [m for m in inner if isinstance(inner, dict) and m not in vars(found)]
+            missing += (
+                [name]
+                if found is None
+                else [m for m in inner if isinstance(inner, dict) and m not in vars(found)]
+            )
     assert not missing
     assert json.loads(json.dumps(hook.asked())) == {}

@@ -24,7 +24,9 @@ def folder(tmp_path, monkeypatch) -> Params:
     monkeypatch.chdir(tmp_path)
     is_current = lambda _params, run, made: made["fingerprint"] == f"train-{run.method}{run.seed}"  # noqa: E731
     monkeypatch.setattr(compare.run_identity, "is_current", is_current)
-    return Params.model_validate(small_params(matrix__methods=["d_opsd", "rft"], matrix__seeds=[0, 1, 2]))
+    return Params.model_validate(
+        small_params(matrix__methods=["d_opsd", "rft"], matrix__seeds=[0, 1, 2])
+    )
 
 
 def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
@@ -35,7 +37,10 @@ def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
     finished("d_opsd", 2, {"a": 0.0, "b": 0.0})  # rft has no seed 2
     text = compare.compare(folder, [])
     # seed 0: 0.5, 0.5; seed 1: 0.5, 0. One draw in 16 takes seed 1 and problem b twice, and has 0
-    assert "| sudoku | d_opsd | 23.9 | 20.6 | 425 |" in text.split("PUBLISHED, not run here")[1].splitlines()
+    assert (
+        "| sudoku | d_opsd | 23.9 | 20.6 | 425 |"
+        in text.split("PUBLISHED, not run here")[1].splitlines()
+    )
     assert "| sudoku | d_opsd | rft | 2 | +37.5 [+0.0, +50.0] |" in text.splitlines()
     row = "| sudoku/d_opsd/0 | 2 | 25.0 [20.0, 30.0] | 75.0 [65.0, 85.0] | +50.0 [+40.0, +60.0] | 2 | 2 | 4 | 160 |"
     assert f"{row} from the cache |" in text.splitlines()
@@ -58,7 +63,9 @@ def test_runs_of_other_settings_or_other_problems_are_not_mixed(folder, capsys):
         compare.compare(folder, [])
     write_json(Path("runs/sudoku/rft/0/train.json"), {"fingerprint": "train-of-before"})
     text = compare.compare(folder, [])
-    assert "sudoku/rft/0 was made with other settings" in capsys.readouterr().err and "rft" not in text
+    assert (
+        "sudoku/rft/0 was made with other settings" in capsys.readouterr().err and "rft" not in text
+    )
 
 
 def test_costs_are_summed_to_each_checkpoint(folder):
@@ -80,7 +87,11 @@ def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder,
     Path("params.yaml").write_text(json.dumps(folder.model_dump()))
     finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
     assert main(["compare"]) == 0
-    assert sorted(path.name for path in compare.OUT.iterdir()) == ["accuracy.png", "comparison.json", "comparison.md"]
+    assert sorted(path.name for path in compare.OUT.iterdir()) == [
+        "accuracy.png",
+        "comparison.json",
+        "comparison.md",
+    ]
     before = (compare.OUT / "comparison.md").read_bytes()
     wrong = {
         "sudoku/rft/0": "dopsd test",
@@ -98,9 +109,18 @@ def test_costs_until_the_baselines_best_and_means_over_seeds(folder):
         finished("d_opsd", seed, {"a": ours, "b": ours}, seconds=[1.0, 2.0])
         finished("diffu_grpo", seed, {"a": theirs, "b": theirs}, seconds=[4.0, 4.0])
     finished("rft", 0, {"a": 0.25, "b": 0.5})
-    names = ["sudoku/d_opsd/0", "sudoku/d_opsd/1", "sudoku/diffu_grpo/0", "sudoku/diffu_grpo/1", "sudoku/rft/0"]
+    names = [
+        "sudoku/d_opsd/0",
+        "sudoku/d_opsd/1",
+        "sudoku/diffu_grpo/0",
+        "sudoku/diffu_grpo/1",
+        "sudoku/rft/0",
+    ]
     lines = compare.compare(folder, names).splitlines()
-    assert "| sudoku | d_opsd | 2 | 50.0 [25.0, 75.0] | +25.0 [+0.0, +50.0] | 2 | 2 | 4 | 160 | 3 |" in lines  # seeds +50 and 0
+    assert (
+        "| sudoku | d_opsd | 2 | 50.0 [25.0, 75.0] | +25.0 [+0.0, +50.0] | 2 | 2 | 4 | 160 | 3 |"
+        in lines
+    )  # seeds +50 and 0
     assert "| sudoku | d_opsd | 2 | 50.0 | 2 | 2 | 4 | 160 | 3 |" in lines
     assert "| sudoku | diffu_grpo | 2 | 50.0 | 2 | 2 | 4 | 160 | 8 |" in lines
     assert f"| sudoku | rft | 1 | 50.0 |{' not reached |' * 5}" in lines
@@ -110,10 +130,22 @@ def test_costs_until_the_baselines_best_and_means_over_seeds(folder):
         "method": "d_opsd",
         "seeds": 2,
         "best": 0.5,
-        "cost": {"updates": 2, "trajectories": 2, "rollouts": 4, "sampled_tokens": 160, "seconds": 3.0},
+        "cost": {
+            "updates": 2,
+            "trajectories": 2,
+            "rollouts": 4,
+            "sampled_tokens": 160,
+            "seconds": 3.0,
+        },
     }
-    assert next((row["first"], row["second"], row["difference"]) for row in found["pairs"]) == ("d_opsd", "diffu_grpo", 0.0)
-    assert found["means"][2]["trained"][1] == found["runs"][4]["trained_interval"]  # of one seed: the report's own
+    assert next((row["first"], row["second"], row["difference"]) for row in found["pairs"]) == (
+        "d_opsd",
+        "diffu_grpo",
+        0.0,
+    )
+    assert (
+        found["means"][2]["trained"][1] == found["runs"][4]["trained_interval"]
+    )  # of one seed: the report's own
 
 
 def test_the_base_itself_is_not_a_checkpoint_that_reaches_anything(folder):
@@ -136,16 +168,25 @@ def test_runs_without_a_checkpoint_in_common_leave_the_row_out(folder):
         finished("diffu_grpo", seed, {"a": 0.5})
         rows = [{"update": u, "accuracy": 0.5, "protocol": "greedy"} for u in (0, update)]
         write_table(Path("runs/sudoku/diffu_grpo") / str(seed) / "curve.csv", rows)
-    assert "first has the best" not in compare.compare(folder, ["sudoku/diffu_grpo/0", "sudoku/diffu_grpo/1"])
+    assert "first has the best" not in compare.compare(
+        folder, ["sudoku/diffu_grpo/0", "sudoku/diffu_grpo/1"]
+    )
 
 
 def test_a_choice_on_the_test_set_and_what_is_not_finished_are_said(folder, capsys):
     finished("d_opsd", 0, {"a": 1.0, "b": 0.5}, split="test")
     assert "chosen on THE TEST SET ITSELF" in compare.compare(folder, [])
-    assert "not finished yet: sudoku/d_opsd/1 sudoku/d_opsd/2 sudoku/rft/0" in capsys.readouterr().err
-    assert "| sudoku | d_opsd | 1 |" in compare.compare(folder, ["sudoku/d_opsd/0"] * 3)  # one seed, named thrice
+    assert (
+        "not finished yet: sudoku/d_opsd/1 sudoku/d_opsd/2 sudoku/rft/0" in capsys.readouterr().err
+    )
+    assert "| sudoku | d_opsd | 1 |" in compare.compare(
+        folder, ["sudoku/d_opsd/0"] * 3
+    )  # one seed, named thrice
     finished("rft", 0, {"a": 1.0, "b": 0.5})
     finished("rft", 1, {"a": 1.0, "b": 0.5}, base_score=0.5)
-    for names, said in ((["d_opsd/0", "rft/0"], "selection splits"), (["rft/0", "rft/1"], "answers of the base")):
+    for names, said in (
+        (["d_opsd/0", "rft/0"], "selection splits"),
+        (["rft/0", "rft/1"], "answers of the base"),
+    ):
         with pytest.raises(DopsdError, match=said):
             compare.compare(folder, [f"sudoku/{name}" for name in names])

@@ -18,7 +18,17 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
     params = load_params(ROOT / "params.yaml")
     raw = yaml.safe_load((ROOT / "params.yaml").read_text())
     assert raw["method"].keys() == params.model_dump()["method"].keys()
-    for section in ("data", "pretrain", "sampling", "train", "model", "select", "tracking", "matrix", "launch"):
+    for section in (
+        "data",
+        "pretrain",
+        "sampling",
+        "train",
+        "model",
+        "select",
+        "tracking",
+        "matrix",
+        "launch",
+    ):
         assert raw[section].keys() == params.model_dump()[section].keys(), section
     for name, task in params.model_dump()["data"].items():
         assert raw["data"][name].keys() == task.keys()
@@ -29,34 +39,74 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"train__learning_rat": 1.0}, "train.learning_rat: unknown key; did you mean learning_rate?"),
-        ({"train__lora": {"x": 1}}, "train.lora.x: unknown key; there is r, alpha, dropout, targets"),
+        (
+            {"train__learning_rat": 1.0},
+            "train.learning_rat: unknown key; did you mean learning_rate?",
+        ),
+        (
+            {"train__lora": {"x": 1}},
+            "train.lora.x: unknown key; there is r, alpha, dropout, targets",
+        ),
         (
             {"method__d_opsd__reveal_ratio": 1.5},
             "method.d_opsd.reveal_ratio: Input should be less than or equal to 1, found 1.5",
         ),
-        ({"method__d_opsd__attempts": 0}, "method.d_opsd.attempts: Input should be greater than or equal to 1, found 0"),
-        ({"sampling__gen_length": 44}, "sampling: gen_length 44 must be a multiple of block_length 8"),
+        (
+            {"method__d_opsd__attempts": 0},
+            "method.d_opsd.attempts: Input should be greater than or equal to 1, found 0",
+        ),
+        (
+            {"sampling__gen_length": 44},
+            "sampling: gen_length 44 must be a multiple of block_length 8",
+        ),
         ({"sampling__steps": 21}, "sampling: steps 21 must be a multiple of the 5 blocks"),
         ({"sampling__steps": 80}, "at most gen_length 40"),
-        ({"train__updates": "many"}, "train.updates: Input should be a valid integer, found 'many'"),
-        ({"train__learning_rate": float("nan")}, "train.learning_rate: Input should be a finite number"),
-        ({"method__d_opsd__divergence": "kl"}, "method.d_opsd.divergence: Input should be 'reverse_kl', 'forward_kl' or 'jsd'"),
-        ({"method__d_opsd__drop_remainder": True, "method__d_opsd__state_sample": 3}, "set drop_remainder to false"),
+        (
+            {"train__updates": "many"},
+            "train.updates: Input should be a valid integer, found 'many'",
+        ),
+        (
+            {"train__learning_rate": float("nan")},
+            "train.learning_rate: Input should be a finite number",
+        ),
+        (
+            {"method__d_opsd__divergence": "kl"},
+            "method.d_opsd.divergence: Input should be 'reverse_kl', 'forward_kl' or 'jsd'",
+        ),
+        (
+            {"method__d_opsd__drop_remainder": True, "method__d_opsd__state_sample": 3},
+            "set drop_remainder to false",
+        ),
         ({"pretrain__n_heads": 3}, "d_model 32 must be a multiple of 2 x n_heads 3"),
-        ({"data__sudoku__validation_grids": 143, "data__sudoku__test_grids": 143, "data__sudoku__blanks": 13}, "blanks"),
+        (
+            {
+                "data__sudoku__validation_grids": 143,
+                "data__sudoku__test_grids": 143,
+                "data__sudoku__blanks": 13,
+            },
+            "blanks",
+        ),
         ({"matrix__seeds": []}, "matrix.seeds"),
-        ({"matrix__methods": ["ppo"]}, "matrix: methods: ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo"),
+        (
+            {"matrix__methods": ["ppo"]},
+            "matrix: methods: ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo",
+        ),
         ({"model__attention": "flash_attention_2"}, "flash_attention_2 computes in bfloat16"),
         ({"launch__processes": 3}, "launch.processes must be at most train.prompts_per_collect"),
         ({"evaluate__protocols": {}}, "evaluate.protocols"),
-        ({"matrix__tasks": ["countdown"], "matrix__methods": ["sft"]}, "sft needs reference solutions, and countdown has none"),
+        (
+            {"matrix__tasks": ["countdown"], "matrix__methods": ["sft"]},
+            "sft needs reference solutions, and countdown has none",
+        ),
         ({"verify_teacher__reveal_ratios": [0.1, 0.101]}, "reveal_ratios must differ"),
         (
             {"method__d_opsd__reveal_scope": "all_masked", "method__d_opsd__reveal_ratio": 1.0},
             "nothing is left to learn",
         ),
-        ({"select__protocol": "other"}, "select.protocol 'other' is not one of evaluate.protocols (greedy)"),
+        (
+            {"select__protocol": "other"},
+            "select.protocol 'other' is not one of evaluate.protocols (greedy)",
+        ),
         ({"sampling__block_length": 40}, "no state to train on"),
         ({"method__d_opsd__updates_per_trajectory": 21}, "must be at most sampling.steps 20"),
     ],
@@ -93,14 +143,28 @@ def test_check_says_sound_and_unknown_names_are_refused(tmp_path, monkeypatch, c
     assert main(["check"]) == 0
     assert "sound" in capsys.readouterr().out
     assert main(["train", "--method", "ppo"]) == 2
-    assert "--method ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo" in capsys.readouterr().err
+    assert (
+        "--method ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo"
+        in capsys.readouterr().err
+    )
     assert main(["prepare", "--task", "chess"]) == 2
     assert "--task chess: unknown" in capsys.readouterr().err
 
 
 def test_check_names_files_that_are_not_there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["params", "--profile", "llada-8b-countdown", "--set", "data.countdown.prompt_file=mine.txt"]) == 0
+    assert (
+        main(
+            [
+                "params",
+                "--profile",
+                "llada-8b-countdown",
+                "--set",
+                "data.countdown.prompt_file=mine.txt",
+            ]
+        )
+        == 0
+    )
     assert main(["check"]) == 2
     lines = capsys.readouterr().err.splitlines()
     missing = (
@@ -108,7 +172,9 @@ def test_check_names_files_that_are_not_there(tmp_path, monkeypatch, capsys):
         "test.path: data/external/countdown.jsonl",
         "model.path: models/LLaDA-8B-Instruct/config.json",
     )
-    assert len(lines) == 3 and all(f"{name}: no such file" in line for name, line in zip(missing, lines, strict=True))
+    assert len(lines) == 3 and all(
+        f"{name}: no such file" in line for name, line in zip(missing, lines, strict=True)
+    )
 
 
 def test_params_cannot_be_changed_after_reading():

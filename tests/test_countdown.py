@@ -27,7 +27,15 @@ def strict(text: str) -> float:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("1+2*3", 7), ("(1+2)*3", 9), (" -4/8 ", -0.5), ("7//2", 3), ("2**10", 1024), ("2**-1", 0.5), ("4.5+1", 5.5)],
+    [
+        ("1+2*3", 7),
+        ("(1+2)*3", 9),
+        (" -4/8 ", -0.5),
+        ("7//2", 3),
+        ("2**10", 1024),
+        ("2**-1", 0.5),
+        ("4.5+1", 5.5),
+    ],
 )
 def test_values_of_expressions(text: str, found: float):
     assert value(text, ALL) == found
@@ -36,10 +44,40 @@ def test_values_of_expressions(text: str, found: float):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "1/0", "0**-1", "(-8)**(1/3)", "2(3)", "(1,2)", "1+", "007", "...", "1e3", "x", "1_0", "٣", "1\x00"),
+        *(
+            "",
+            "1/0",
+            "0**-1",
+            "(-8)**(1/3)",
+            "2(3)",
+            "(1,2)",
+            "1+",
+            "007",
+            "...",
+            "1e3",
+            "x",
+            "1_0",
+            "٣",
+            "1\x00",
+        ),
         "+" * 100 + "1",
-        *("9**9**9", "9**9**9**9**9", "(9**9)**(9**9)", "99**64", "2**-9999", "9" * 190, "9" * 100000, "9**" * 30 + "9"),
-        *("(" * 100 + "1" + ")" * 100, "(" * 5000 + "1" + ")" * 5000, "-" * 199 + "1", "1+" * 99 + "1", "(" * 100000),
+        *(
+            "9**9**9",
+            "9**9**9**9**9",
+            "(9**9)**(9**9)",
+            "99**64",
+            "2**-9999",
+            "9" * 190,
+            "9" * 100000,
+            "9**" * 30 + "9",
+        ),
+        *(
+            "(" * 100 + "1" + ")" * 100,
+            "(" * 5000 + "1" + ")" * 5000,
+            "-" * 199 + "1",
+            "1+" * 99 + "1",
+            "(" * 100000,
+        ),
     ],
 )
 def test_what_has_no_bounded_value_is_answered_at_once(text: str):
@@ -58,7 +96,10 @@ def test_powers_and_whole_division_pass_only_where_they_are_allowed():
         (r"\boxed{1+2} \boxed{49 + 55 - 53}", "49 + 55 - 53"),
         (r"\boxed{49 \times 55 \div 53 \cdot 2}", "49 * 55 / 53 * 2"),
         (r"\boxed{49 + 55 - 53 = 51}", "49 + 55 - 53"),
-        ("x == 3, 49 + 55 = 104, 104 - 53 = 51", "49 + 55"),  # no box: the first equation of the whole text
+        (
+            "x == 3, 49 + 55 = 104, 104 - 53 = 51",
+            "49 + 55",
+        ),  # no box: the first equation of the whole text
         (r"<answer>49 - 55</answer> \boxed{1", "49 - 55"),  # the box stays open: the tag
         ("<answer>49 - 55</answer>", "<answer>49 - 55</answer>"),
     ],
@@ -68,7 +109,13 @@ def test_extraction_takes_the_published_order(text: str, found: str):
 
 
 def test_every_number_is_used_once_and_the_target_is_met():
-    for text, score in [("49+55-53", 1.0), ("49-53+55", 1.0), ("51", 0.0), ("49+55-53+0", 0.0), ("49*55-53", 0.0)]:
+    for text, score in [
+        ("49+55-53", 1.0),
+        ("49-53+55", 1.0),
+        ("51", 0.0),
+        ("49+55-53+0", 0.0),
+        ("49*55-53", 0.0),
+    ]:
         assert TASK.verify(PROBLEM, rf"\boxed{{{text}}}").score == score
 
 
@@ -88,7 +135,10 @@ def test_strict_wants_the_expression_alone_in_a_box_in_a_closed_tag(text: str, s
 
 def test_a_point_between_two_numbers_uses_neither_in_strict_scoring():
     problem = problem_from([4, 5, 2], 9)
-    assert TASK.verify(problem, r"<answer>\boxed{4.5*2}</answer>").figures == {"published": 1.0, "strict": 0.0}
+    assert TASK.verify(problem, r"<answer>\boxed{4.5*2}</answer>").figures == {
+        "published": 1.0,
+        "strict": 0.0,
+    }
 
 
 def test_prompts_have_the_published_words():
@@ -112,7 +162,14 @@ def test_rows_of_every_published_form_are_one_problem(row: dict):
 
 
 @pytest.mark.parametrize(
-    "row", [{"nums": [1, "x"], "target": 1}, {"nums": [1, True], "target": 1}, {"nums": [1, 2]}, {"nums": 5, "target": 1}, {}]
+    "row",
+    [
+        {"nums": [1, "x"], "target": 1},
+        {"nums": [1, True], "target": 1},
+        {"nums": [1, 2]},
+        {"nums": 5, "target": 1},
+        {},
+    ],
 )
 def test_a_bad_row_is_named(row: dict):
     with pytest.raises(DopsdError, match=r"^f:3: expected numbers"):
@@ -139,11 +196,17 @@ def test_made_problems_can_be_solved_are_distinct_and_keep_off_test(tmp_path: Pa
     source = Source(path=str(tmp_path / "t.jsonl"))
     config = CountdownData(test=source, numbers=count, generate=30, validation=5)
     splits = Countdown(config).build()
-    assert {name: len(problems) for name, problems in splits.items()} == {"train": 30, "validation": 5, "test": 1}
+    assert {name: len(problems) for name, problems in splits.items()} == {
+        "train": 30,
+        "validation": 5,
+        "test": 1,
+    }
     made = [p for problems in splits.values() for p in problems]
     assert len({TASK.identity(p) for p in made}) == 36
     for problem in made:
-        assert any(abs(v - problem.extra["target"]) < 1e-6 for v in reachable(problem.extra["numbers"]))
+        assert any(
+            abs(v - problem.extra["target"]) < 1e-6 for v in reachable(problem.extra["numbers"])
+        )
     assert Countdown(config).build() == splits
     assert Countdown(config.model_copy(update={"seed": 1})).build()["train"] != splits["train"]
 

@@ -36,8 +36,15 @@ def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
     assert 1 <= first.tries <= 2 and (first.tries == 2 or first.correct)
     lines = recorder.path.read_text().splitlines()
     assert main(["record"]) == 0
-    assert recorder.path.read_text().splitlines()[: len(lines)] == lines  # nothing is recorded twice
-    again = Recorder(load_params().of("d3llm"), recorder.config, load_task("sudoku", load_params().data), loop.policy)
+    assert (
+        recorder.path.read_text().splitlines()[: len(lines)] == lines
+    )  # nothing is recorded twice
+    again = Recorder(
+        load_params().of("d3llm"),
+        recorder.config,
+        load_task("sudoku", load_params().data),
+        loop.policy,
+    )
     assert len(again.known) == 64 and again.known[first.problem_id] == first
     assert json.loads(lines[0])["value"]["problem_id"] in again.known
 
@@ -49,7 +56,10 @@ def test_the_cost_of_recordings_is_the_runs_own_whatever_others_recorded(project
     other._collect()
     assert loop.counters == other.counters and loop.counters["rollouts"] >= 2
     own, borrowed = (one.gathered["time/borrowed_seconds"][0] for one in (loop, other))
-    assert own == 0.0 and borrowed == sum(item.seconds for item in loop.method.recorder.known.values()) > 0
+    assert (
+        own == 0.0
+        and borrowed == sum(item.seconds for item in loop.method.recorder.known.values()) > 0
+    )
     loop.counters["collects"] = 32  # of 64 problems, two a collect: the second epoch
     before = loop.counters["rollouts"]
     loop._collect()
@@ -67,15 +77,25 @@ def test_a_half_written_line_is_recorded_again(project):
 
 
 def test_a_block_is_masked_in_the_recorded_order_and_all_after_it(project):
-    method = loop_of(train__updates=3, method__d3llm__first_block=4, method__d3llm__last_block=8).method
+    method = loop_of(
+        train__updates=3, method__d3llm__first_block=4, method__d3llm__last_block=8
+    ).method
     steps = torch.tensor([[3, 0, 1, 2, 7, 4, 5, 6]])
     for key in range(20):
         inside, late, later = method.masks(steps, torch.tensor([8]), torch.tensor([key]), update=0)
         start = 4 * int(inside[0, 4])
         assert inside[0].nonzero()[:, 0].tolist() == [start, start + 1, start + 2, start + 3]
         assert later[0].tolist() == [place >= start + 4 for place in range(8)]
-        by_age = [start, start + 3, start + 2, start + 1]  # the first place of each block was written last
-        assert set(late[0].nonzero()[:, 0].tolist()) == set(by_age[: int(late.sum())]) and 1 <= int(late.sum()) <= 3
+        by_age = [
+            start,
+            start + 3,
+            start + 2,
+            start + 1,
+        ]  # the first place of each block was written last
+        assert (
+            set(late[0].nonzero()[:, 0].tolist()) == set(by_age[: int(late.sum())])
+            and 1 <= int(late.sum()) <= 3
+        )
     inside, late, _ = method.masks(steps, torch.tensor([8]), torch.tensor([0]), update=2)
     assert inside.all() and int(late.sum()) == 6  # at the end: the whole of 8, 0.8 of it masked
 
@@ -90,7 +110,9 @@ def test_the_loss_is_the_formula(fake_policy):
     flags[0, 0, [0, 1]] = True
     flags[1, 0, [2, 3]] = True
     ids = torch.full((1, 10), 9)
-    batch = Unmasking(ids, ids, torch.ones(1, 10, dtype=torch.bool), targets, flags[0], flags[1], torch.ones(1))
+    batch = Unmasking(
+        ids, ids, torch.ones(1, 10, dtype=torch.bool), targets, flags[0], flags[1], torch.ones(1)
+    )
     value, figures = unmasking(fake_policy, batch, 2.0, 0.5)
     cross = (-math.log(0.91) - math.log(0.1)) / 2
     sharp = 91**2 / (91**2 + 9)  # softmax of twice the logits

@@ -12,10 +12,15 @@ from dopsd.batches import States
 from dopsd.config import DOpsd
 from dopsd.distilling import Distil, pack, take
 from dopsd.params import load_params
-from dopsd.teacher import Geometry
+from dopsd.teacher import BlockSchedule
 
 
-def states(k: list[int], candidates: list[list[int]], committed: list[list[int]], weight: list[float] | None = None) -> States:
+def states(
+    k: list[int],
+    candidates: list[list[int]],
+    committed: list[list[int]],
+    weight: list[float] | None = None,
+) -> States:
     rows = len(k)
     flags = torch.zeros(2, rows, 4, dtype=torch.bool)
     for kind, places in enumerate((candidates, committed)):
@@ -63,8 +68,14 @@ def kl(p: float) -> float:
 
 
 def method(**changes: object) -> Distil:
-    config = DOpsd(divergence="forward_kl", loss_vocabulary="full", clip=None, teacher_confidence="max_prob", **changes)
-    return Distil(config, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    config = DOpsd(
+        divergence="forward_kl",
+        loss_vocabulary="full",
+        clip=None,
+        teacher_confidence="max_prob",
+        **changes,
+    )
+    return Distil(config, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
 
 
 def test_the_surest_candidates_of_the_teacher_are_trained_on():
@@ -82,9 +93,11 @@ def test_max_logit_and_max_prob_can_choose_different_positions():
     shifted[0] += 100.0  # a flat distribution at a great height
     batch = states([1], [[0, 1, 2, 3]], [[0]])
     by_logit = DOpsd(divergence="forward_kl", loss_vocabulary="full", clip=None)
-    tall = Distil(by_logit, None, Geometry(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    tall = Distil(by_logit, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
     assert tall.loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(0.0, abs=1e-5)
-    assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(kl(0.9), abs=1e-5)
+    assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(
+        kl(0.9), abs=1e-5
+    )
 
 
 def test_tokens_that_cannot_be_sampled_win_neither_confidence_nor_loss():
@@ -99,7 +112,9 @@ def test_tokens_that_cannot_be_sampled_win_neither_confidence_nor_loss():
 
 
 def test_student_selection_takes_what_was_committed():
-    found = method(position_selection="student").loss(TwoFaced(TEACHER, STUDENT), states([2], [[0, 1, 2, 3]], [[0, 2]]))
+    found = method(position_selection="student").loss(
+        TwoFaced(TEACHER, STUDENT), states([2], [[0, 1, 2, 3]], [[0, 2]])
+    )
     assert found.total.item() == pytest.approx(kl(0.5) + kl(0.6), abs=1e-6)
 
 
@@ -113,7 +128,10 @@ def test_states_are_weighted_and_uneven_k_is_not_padded_into_the_loss():
     batch = states([2, 1], [[1, 3], [2]], [[1, 3], [2]], weight=[0.25, 2.0])
     found = method().loss(TwoFaced(TEACHER, STUDENT), batch)
     assert found.total.item() == pytest.approx(0.25 * (kl(0.9) + kl(0.8)) + 2 * kl(0.6), abs=1e-6)
-    assert found.metrics["divergence"] == (pytest.approx(kl(0.9) + kl(0.8) + kl(0.6), abs=1e-6), 3.0)
+    assert found.metrics["divergence"] == (
+        pytest.approx(kl(0.9) + kl(0.8) + kl(0.6), abs=1e-6),
+        3.0,
+    )
 
 
 def test_pack_and_take_gather_the_flagged_rows_in_order():
@@ -141,7 +159,9 @@ def first_update(project, **changes):
 
 @pytest.mark.parametrize("divergence", ["reverse_kl", "forward_kl", "jsd"])
 def test_without_a_reveal_the_first_update_is_exactly_zero(project, divergence: str):
-    _, found, gradients = first_update(project, method__d_opsd__reveal_ratio=0.0, method__d_opsd__divergence=divergence)
+    _, found, gradients = first_update(
+        project, method__d_opsd__reveal_ratio=0.0, method__d_opsd__divergence=divergence
+    )
     assert found.total.item() == 0.0
     assert max(gradients) == 0.0
 
@@ -155,7 +175,9 @@ def test_with_a_reveal_the_first_update_teaches(project):
 
 def test_micro_batches_add_up_to_the_whole_batch(project):
     loop, whole, _ = first_update(project, method__d_opsd__reveal_ratio=0.5)
-    parts = [loop.method.loss(loop.policy, part).total.item() for part in loop.waiting[0][0].split(3)]
+    parts = [
+        loop.method.loss(loop.policy, part).total.item() for part in loop.waiting[0][0].split(3)
+    ]
     assert len(parts) > 1
     assert sum(parts) == pytest.approx(whole.total.item(), rel=1e-5)
 
@@ -185,7 +207,9 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
 
 @pytest.mark.parametrize("teacher", ["live", "ema"])
 def test_the_teacher_follows_the_student_where_it_is_told_to(project, teacher: str):
-    loop, _, _ = first_update(project, method__d_opsd__teacher=teacher, method__d_opsd__ema_decay=0.5)
+    loop, _, _ = first_update(
+        project, method__d_opsd__teacher=teacher, method__d_opsd__ema_decay=0.5
+    )
     ids = loop.waiting[0][0].student_ids
     with torch.no_grad():
         for p in loop.parameters.values():

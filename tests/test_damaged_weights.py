@@ -70,11 +70,17 @@ def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float |
     tensors = load((folder / ADAPTER).read_bytes())
     name = sorted(tensors)[0]
     if odd is None:
-        tensors[name] = tensors[name].view(torch.int32)  # as one changed letter of the header has it
+        tensors[name] = tensors[name].view(
+            torch.int32
+        )  # as one changed letter of the header has it
     else:
         tensors[name][0, 0] = odd
     save_file(tensors, folder / ADAPTER)
-    refused(lambda: load_adapter(policy().adapted, read_adapter(folder), folder), "no finite numbers", name)
+    refused(
+        lambda: load_adapter(policy().adapted, read_adapter(folder), folder),
+        "no finite numbers",
+        name,
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,11 +90,21 @@ def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float |
         ("[" * 5000, "digests.json is missing or damaged"),
         ("{}", "digests.json is missing or damaged"),
         (json.dumps({"state.json": ""}), "digests.json does not name adapter_model.safetensors"),
-        (json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "/etc/passwd": ""}), "names '/etc/passwd'"),
-        (json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "a\0": ""}), "names 'a"),
+        (
+            json.dumps(
+                {ADAPTER: "", "adapter_config.json": "", "state.json": "", "/etc/passwd": ""}
+            ),
+            "names '/etc/passwd'",
+        ),
+        (
+            json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "a\0": ""}),
+            "names 'a",
+        ),
     ],
 )
-def test_a_checkpoint_with_odd_digests_is_not_used(here: Path, capsys: pytest.CaptureFixture, digests: str, said: str):
+def test_a_checkpoint_with_odd_digests_is_not_used(
+    here: Path, capsys: pytest.CaptureFixture, digests: str, said: str
+):
     for name in ("step-000002", "step-abcdef"):
         Path(name).mkdir()
         (Path(name) / "digests.json").write_text(digests)

@@ -25,7 +25,11 @@ def collected(**changes):
 
 def test_tokens_count_up_to_the_first_end_of_text():
     tokens = torch.tensor([[1, 0, 2, 0], [1, 2, 3, 4], [0, 0, 0, 0]])
-    assert through_first(tokens, 0).tolist() == [[True, True, False, False], [True] * 4, [True, False, False, False]]
+    assert through_first(tokens, 0).tolist() == [
+        [True, True, False, False],
+        [True] * 4,
+        [True, False, False, False],
+    ]
 
 
 def test_advantages_of_a_group_add_up_to_nothing_and_every_iteration_has_its_own_masks(project):
@@ -44,16 +48,16 @@ def test_advantages_of_a_group_add_up_to_nothing_and_every_iteration_has_its_own
 
 def test_a_right_or_wrong_reward_gives_part_of_a_solution_nothing(project, monkeypatch):
     """Of a group of three, one solves the puzzle and the others half of it: 1, 0 and 0, mean a third."""
-    from dopsd.scoring import Attempter
+    from dopsd.scoring import RolloutCollector
     from dopsd.types import Verdict
 
-    sample = Attempter.sample
+    sample = RolloutCollector.sample
 
     def graded(self, *given, **named):
         marks = (Verdict("a", 0.5, False), Verdict("b", 1.0, True), Verdict("c", 0.5, False))
         return [replace(group, verdicts=marks) for group in sample(self, *given, **named)]
 
-    monkeypatch.setattr(Attempter, "sample", graded)
+    monkeypatch.setattr(RolloutCollector, "sample", graded)
     _, (batch, *_) = collected(group_size=3, iterations=1, reward="correct")
     assert batch.advantage.tolist() == pytest.approx([-1 / 3, 2 / 3, -1 / 3] * 2)
 

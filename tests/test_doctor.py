@@ -31,7 +31,11 @@ def params(**changes: object) -> Params:
 def test_the_embedded_default_is_ready_here(project, capsys):
     assert main(["doctor"]) == 0
     screen = capsys.readouterr().out
-    assert "torch" in screen and "NO" not in screen.split() and "name local files" in " ".join(screen.split())
+    assert (
+        "torch" in screen
+        and "NO" not in screen.split()
+        and "name local files" in " ".join(screen.split())
+    )
 
 
 def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, capsys):
@@ -70,7 +74,10 @@ def test_too_little_disk_and_a_kernel_that_cannot_run_are_said(monkeypatch):
 def test_a_version_that_breaks_the_platform_is_seen(monkeypatch):
     monkeypatch.setattr(doctor, "version", lambda name: "0.165.0" if name == "fastapi" else "9.9")
     (found,) = (finding for finding in doctor.packages(params()) if finding.name == "fastapi")
-    assert (found.is_fit, found.said) == (False, "0.165.0") and "wants <0.151,>=0.139" in found.advice
+    assert (found.is_fit, found.said) == (
+        False,
+        "0.165.0",
+    ) and "wants <0.151,>=0.139" in found.advice
 
 
 def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
@@ -110,7 +117,11 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
             self.answer(self.path == "/api/health")
 
         def do_POST(self) -> None:
-            self.answer([{"name": "w", "status": status[0]}] if self.path.startswith("/api/work_pools/dopsd/workers") else [])
+            self.answer(
+                [{"name": "w", "status": status[0]}]
+                if self.path.startswith("/api/work_pools/dopsd/workers")
+                else []
+            )
 
         def log_message(self, *_: object) -> None:
             pass
@@ -121,7 +132,10 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
     doctor.SOURCED.parent.mkdir(parents=True)
     doctor.SOURCED.touch()
     (silent,) = doctor.prefect_server(params())
-    assert "`source work/services/env` sets PREFECT_API_URL to the server of `make up`" in silent.advice
+    assert (
+        "`source work/services/env` sets PREFECT_API_URL to the server of `make up`"
+        in silent.advice
+    )
     with http.server.HTTPServer(("127.0.0.1", 0), Prefect) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_address[1]}/api")
@@ -129,7 +143,12 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
         status[0] = "ONLINE"
         assert [f.is_fit for f in doctor.prefect_server(params())] == [True, True]
         monkeypatch.delenv("PREFECT_API_URL")
-        (doctor.SOURCED.parent / "services.json").write_text(json.dumps({"prefect": {"port": server.server_address[1]}}))
+        (doctor.SOURCED.parent / "services.json").write_text(
+            json.dumps({"prefect": {"port": server.server_address[1]}})
+        )
         named, _ = doctor.prefect_server(params())
-        assert named.is_fit is None and "`prefect` asks port 4200: `source work/services/env`" in named.advice
+        assert (
+            named.is_fit is None
+            and "`prefect` asks port 4200: `source work/services/env`" in named.advice
+        )
         server.shutdown()

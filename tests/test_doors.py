@@ -20,7 +20,9 @@ CHANGES = {"train__updates": 2, "train__checkpoint_every": 1, "tracking__enabled
 
 def overrides() -> dict[str, object]:
     """What makes the small settings of the tests out of the profile `embedded`."""
-    shipped, small = (profiles.flat(raw) for raw in (profiles.resolve("embedded"), small_params(**CHANGES)))
+    shipped, small = (
+        profiles.flat(raw) for raw in (profiles.resolve("embedded"), small_params(**CHANGES))
+    )
     return {key: value for key, value in small.items() if shipped[key] != value}
 
 
@@ -41,12 +43,23 @@ def test_both_doors_give_the_same_bytes(tmp_path: Path):
     ports = {name: free_port() for name in ("prefect", "mlflow")}
     services = (sys.executable, "infra/local/services.py")
     try:
-        told = by_flow.run(*services, "up", *(f"--{name}-port={port}" for name, port in ports.items()))
+        told = by_flow.run(
+            *services, "up", *(f"--{name}-port={port}" for name, port in ports.items())
+        )
         assert "source work/services/env; prefect deployment run dopsd/train --watch" in told
-        run = ["sh", "-c", '. work/services/env; exec prefect deployment run dopsd/train --watch "$@"', "sh"]
+        run = [
+            "sh",
+            "-c",
+            '. work/services/env; exec prefect deployment run dopsd/train --watch "$@"',
+            "sh",
+        ]
         wrong = [*run, "--param", 'overrides={"train.updats": 5}']
-        refused = subprocess.run(wrong, cwd=by_flow.folder, env=by_flow.env, capture_output=True, text=True)
-        assert refused.returncode == 1 and "('train.updats' was unexpected)" in " ".join(refused.stdout.split())
+        refused = subprocess.run(
+            wrong, cwd=by_flow.folder, env=by_flow.env, capture_output=True, text=True
+        )
+        assert refused.returncode == 1 and "('train.updats' was unexpected)" in " ".join(
+            refused.stdout.split()
+        )
         asked = [f"overrides={json.dumps(overrides())}", "evaluate_while_training=true"]
         by_flow.run(*run, *(word for param in asked for word in ("--param", param)))
     finally:
@@ -56,6 +69,13 @@ def test_both_doors_give_the_same_bytes(tmp_path: Path):
     assert results(tmp_path / "flow") == results(tmp_path / "dvc")
     assert (tmp_path / "flow/params.yaml").read_text() == (tmp_path / "dvc/params.yaml").read_text()
     cell = "runs/sudoku/d_opsd/0"
-    wanted = {"data/sudoku/train.jsonl", "base", f"{cell}/train", f"{cell}/evaluate.json", f"{cell}/best", f"{cell}/test.json"}
+    wanted = {
+        "data/sudoku/train.jsonl",
+        "base",
+        f"{cell}/train",
+        f"{cell}/evaluate.json",
+        f"{cell}/best",
+        f"{cell}/test.json",
+    }
     assert wanted <= results(tmp_path / "dvc").keys()
     assert "up to date" in by_flow.dvc("status") and by_flow.repro() == set()

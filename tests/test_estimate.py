@@ -11,7 +11,16 @@ from toys import IDS
 
 from dopsd import profiles
 from dopsd.config import Lora
-from dopsd.estimate import ADAPTER_BYTES, EAGER_BYTES, Cost, Facts, Shape, estimate, lines, lora_parameters
+from dopsd.estimate import (
+    ADAPTER_BYTES,
+    EAGER_BYTES,
+    Cost,
+    Facts,
+    Shape,
+    estimate,
+    lines,
+    lora_parameters,
+)
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.lora import attach
 from dopsd.params import checked
@@ -44,7 +53,9 @@ def test_a_run_is_its_rollouts_states_and_evaluations():
     tests = 2 * 1319 * (128 * forward + 256 * at_512)
     assert cost.selection == pytest.approx(21 * 256 * 128 * forward / 1e15, rel=0.01)
     assert cost.test == pytest.approx(tests / 1e15, rel=0.01)
-    one_update_a_trajectory = estimate(params("paper"), LladaConfig(), Facts(attempts=1.8, test=1319))
+    one_update_a_trajectory = estimate(
+        params("paper"), LladaConfig(), Facts(attempts=1.8, test=1319)
+    )
     assert one_update_a_trajectory.rollouts == pytest.approx(4 * cost.rollouts)
 
 
@@ -53,17 +64,27 @@ def test_more_micro_batch_states_need_more_memory_and_nf4_less():
     plain = estimate(params(), LladaConfig(), facts).memory
     assert plain["weights"] == pytest.approx(16.03, abs=0.01)
     assert plain["adapter and optimizer"] == pytest.approx(16 * 0.1678, abs=0.01)
-    eager = estimate(params("reference", "1x80gb", "train.gradient_checkpointing=false"), LladaConfig(), facts).memory
-    assert eager["work"] == pytest.approx(8 * 456 * (5.0e-3 + 1.6e-3), rel=0.05)  # activations and adapters' inputs
-    small = estimate(params("reference", "1x80gb", "model.quantization=nf4"), LladaConfig(), facts).memory
+    eager = estimate(
+        params("reference", "1x80gb", "train.gradient_checkpointing=false"), LladaConfig(), facts
+    ).memory
+    assert eager["work"] == pytest.approx(
+        8 * 456 * (5.0e-3 + 1.6e-3), rel=0.05
+    )  # activations and adapters' inputs
+    small = estimate(
+        params("reference", "1x80gb", "model.quantization=nf4"), LladaConfig(), facts
+    ).memory
     assert small["weights"] < 0.4 * plain["weights"]
 
 
-@pytest.mark.parametrize(("dropout", "size"), [(0.0, EAGER_BYTES), (0.05, EAGER_BYTES + ADAPTER_BYTES)])
+@pytest.mark.parametrize(
+    ("dropout", "size"), [(0.0, EAGER_BYTES), (0.05, EAGER_BYTES + ADAPTER_BYTES)]
+)
 def test_bytes_of_a_layer_are_those_that_autograd_keeps(dropout: float, size: int):
     def kept(layers: int) -> int:
         shape = {"d_model": 512, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 1536}
-        model = LladaForMaskedLM(LladaConfig(**IDS, embedding_size=32, n_layers=layers, **shape)).bfloat16()
+        model = LladaForMaskedLM(
+            LladaConfig(**IDS, embedding_size=32, n_layers=layers, **shape)
+        ).bfloat16()
         attach(model, Lora(r=4, dropout=dropout), 0)
         own = {p.untyped_storage().data_ptr() for p in model.parameters()}
         found: dict[int, Tensor] = {}

@@ -20,7 +20,7 @@ from dopsd.errors import DopsdError
 from flows import stages
 from flows.failures import failed
 from flows.running import CommandFailed
-from flows.settings import Asked
+from flows.settings import RunRequest
 
 FLOWS = ("flows/train.py:train", "flows/compare.py:compare", "flows/rehearse.py:rehearse")
 
@@ -58,8 +58,20 @@ def test_a_value_of_another_kind_is_refused_on_submission(submit):
 def test_every_setting_of_every_profile_may_be_overridden(submit):
     for profile in profiles.names():
         submit(profiles.flat(profiles.resolve(profile)))
-    submit({"evaluate.protocols.mine": {"steps": 8}, "evaluate.protocols.256.steps": 8, "train": {"updates": 5}})
-    submit({"ablate.variants.mine.train.updates": 5, "data.gsm8k.train.path": "rows.jsonl", "tracking.uri": None})
+    submit(
+        {
+            "evaluate.protocols.mine": {"steps": 8},
+            "evaluate.protocols.256.steps": 8,
+            "train": {"updates": 5},
+        }
+    )
+    submit(
+        {
+            "ablate.variants.mine.train.updates": 5,
+            "data.gsm8k.train.path": "rows.jsonl",
+            "tracking.uri": None,
+        }
+    )
     submit({})
     submit(None)
 
@@ -84,7 +96,9 @@ def logged(server) -> Any:
         engine.removeHandler(handler)
 
 
-def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(tmp_path, monkeypatch, logged):
+def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
+    tmp_path, monkeypatch, logged
+):
     monkeypatch.chdir(tmp_path)
     write_params()
     before = Path("params.yaml").read_bytes()
@@ -92,13 +106,16 @@ def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
     @flow
     def run() -> Any:
         try:
-            return stages.write_settings(Asked(overrides={"train.learning_rat": 1}))
+            return stages.write_settings(RunRequest(overrides={"train.learning_rat": 1}))
         except DopsdError as error:
             return failed(error)
 
     state = run(return_state=True)
     said = "\n".join(logged)
-    assert state.is_failed() and "train.learning_rat: unknown key; did you mean learning_rate?" in state.message
+    assert (
+        state.is_failed()
+        and "train.learning_rat: unknown key; did you mean learning_rate?" in state.message
+    )
     assert state.message in said and "Traceback" not in said
     assert Path("params.yaml").read_bytes() == before
 

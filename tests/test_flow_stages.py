@@ -26,7 +26,7 @@ from dopsd.layout import Cell
 from flows import compare as comparing
 from flows import running, settings, stages
 from flows import train as training
-from flows.settings import Asked
+from flows.settings import RunRequest
 
 LOG = logging.getLogger("test")
 
@@ -37,24 +37,41 @@ def no_server_is_waited_for(monkeypatch):
 
 
 def test_what_is_asked_becomes_settings_and_named_parameters_go_first():
-    asked = Asked(task="gsm8k", seeds=[1], max_updates=2, overrides={"train.updates": 9, "tracking.uri": None})
-    assert asked.changes == ["train.updates=2", "tracking.uri=null", "matrix.seeds=[1]", 'matrix.tasks=["gsm8k"]']
+    asked = RunRequest(
+        task="gsm8k", seeds=[1], max_updates=2, overrides={"train.updates": 9, "tracking.uri": None}
+    )
+    assert asked.changes == [
+        "train.updates=2",
+        "tracking.uri=null",
+        "matrix.seeds=[1]",
+        'matrix.tasks=["gsm8k"]',
+    ]
     assert {*get_args(settings.Profile)} == {*profiles.names(), settings.AS_IT_STANDS}
-    assert {*get_args(settings.Task)} == {*Data.model_fields} and {*get_args(settings.Method)} == {*Methods.model_fields}
+    assert {*get_args(settings.Task)} == {*Data.model_fields} and {*get_args(settings.Method)} == {
+        *Methods.model_fields
+    }
 
 
 def test_a_wrong_key_is_refused_before_params_yaml_is_touched(project):
     write_params()
     before = Path("params.yaml").read_bytes()
-    with pytest.raises(DopsdError, match=r"train\.learning_rat: unknown key; did you mean learning_rate"):
-        settings.write(Asked(overrides={"train.learning_rat": 1}))
+    with pytest.raises(
+        DopsdError, match=r"train\.learning_rat: unknown key; did you mean learning_rate"
+    ):
+        settings.write(RunRequest(overrides={"train.learning_rat": 1}))
     assert Path("params.yaml").read_bytes() == before
-    with pytest.raises(DopsdError, match=r"model\.path: models/LLaDA-8B-Instruct/config\.json: no such file"):
-        settings.write(Asked("llada-8b-gsm8k"))
+    with pytest.raises(
+        DopsdError, match=r"model\.path: models/LLaDA-8B-Instruct/config\.json: no such file"
+    ):
+        settings.write(RunRequest("llada-8b-gsm8k"))
     assert Path("params.yaml").read_bytes() == before
-    assert settings.write(Asked(settings.AS_IT_STANDS, max_updates=6)) == ["train.updates: 4 -> 6"]
-    settings.write(Asked(settings.AS_IT_STANDS, overrides={"method.diffu_grpo.train.updates": 9}))
-    found = settings.write(Asked(settings.AS_IT_STANDS, max_updates=7))
+    assert settings.write(RunRequest(settings.AS_IT_STANDS, max_updates=6)) == [
+        "train.updates: 4 -> 6"
+    ]
+    settings.write(
+        RunRequest(settings.AS_IT_STANDS, overrides={"method.diffu_grpo.train.updates": 9})
+    )
+    found = settings.write(RunRequest(settings.AS_IT_STANDS, max_updates=7))
     assert sorted(found) == ["method.diffu_grpo.train.updates: 9 -> 7", "train.updates: 6 -> 7"]
 
 
@@ -68,10 +85,22 @@ def staged(project, monkeypatch):
             calls.append(" ".join([name, *(str(word) for word in words[:1])]))
             return f"{name} done"
 
-        stage.submit = lambda *words: stage(*words) and SimpleNamespace(result=lambda: "state", wrapped_future=done)
+        stage.submit = lambda *words: (
+            stage(*words) and SimpleNamespace(result=lambda: "state", wrapped_future=done)
+        )
         return stage
 
-    names = ("prepare", "pretrain", "evaluate_base", "train", "evaluate_checkpoint", "select", "test", "report", "publish")
+    names = (
+        "prepare",
+        "pretrain",
+        "evaluate_base",
+        "train",
+        "evaluate_checkpoint",
+        "select",
+        "test",
+        "report",
+        "publish",
+    )
     for name in names:
         monkeypatch.setattr(stages, name, note(name))
     monkeypatch.setattr(stages, "write_settings", lambda asked: settings.write(asked))
@@ -83,13 +112,18 @@ def staged(project, monkeypatch):
     return calls, done
 
 
-ALL = ["evaluate_base sudoku", "train sudoku/d_opsd/0", "evaluate_checkpoint 2", "evaluate_checkpoint 4"]
+ALL = [
+    "evaluate_base sudoku",
+    "train sudoku/d_opsd/0",
+    "evaluate_checkpoint 2",
+    "evaluate_checkpoint 4",
+]
 ALL += ["select sudoku/d_opsd/0", "test sudoku/d_opsd/0", "report sudoku/d_opsd/0"]
 
 
 def test_stages_run_in_order_and_each_checkpoint_has_a_task(staged):
     write_params(train__checkpoint_every=2)
-    assert training.run_stages(Asked(settings.AS_IT_STANDS), None) == ["sudoku/d_opsd/0"]
+    assert training.run_stages(RunRequest(settings.AS_IT_STANDS), None) == ["sudoku/d_opsd/0"]
     assert [call for call in staged[0] if not call.startswith("pre")] == ALL
 
 
@@ -98,19 +132,25 @@ def test_the_base_is_made_again_only_with_leave(staged, monkeypatch):
     monkeypatch.setattr(stages, "pretrain", lambda name, env, after: given.append(env))
     write_params(train__checkpoint_every=2)
     for allow_retrain in (False, True):
-        training.run_stages(Asked(settings.AS_IT_STANDS), None, allow_retrain)
+        training.run_stages(RunRequest(settings.AS_IT_STANDS), None, allow_retrain)
     assert given == [{}, {"DOPSD_ALLOW_RETRAIN": "1"}]
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_server(staged, monkeypatch, is_there):
+def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_server(
+    staged, monkeypatch, is_there
+):
     calls, done = staged
     write_params(train__checkpoint_every=2)
     monkeypatch.setattr(training, "LOOK_EVERY", 0.02)
     monkeypatch.setattr(training, "scratch_since", lambda started: Path("scratch"))
     looked = threading.Event()
     monkeypatch.setattr(training.server, "is_there", lambda: looked.set() or is_there)
-    for name in ("step-000002", "step-000004.tmp", "step-000003"):  # one half written, one saved at a stop
+    for name in (
+        "step-000002",
+        "step-000004.tmp",
+        "step-000003",
+    ):  # one half written, one saved at a stop
         Path("scratch", name).mkdir(parents=True)
     seen = []
 
@@ -124,17 +164,19 @@ def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_serve
         done.set_result(None)
 
     threading.Thread(target=end).start()
-    training.run_stages(Asked(settings.AS_IT_STANDS), True)
+    training.run_stages(RunRequest(settings.AS_IT_STANDS), True)
     assert ("evaluate_checkpoint 2" in seen) == is_there and "evaluate_checkpoint 3" not in calls
     assert [call for call in calls if not call.startswith("pre")] == ALL
 
 
-def test_what_to_do_with_other_code_reaches_the_training_stage_and_only_if_it_was_said(staged, monkeypatch):
+def test_what_to_do_with_other_code_reaches_the_training_stage_and_only_if_it_was_said(
+    staged, monkeypatch
+):
     write_params(train__checkpoint_every=2)
     found = []
     monkeypatch.setattr(stages, "train", lambda _cell, env, _after: found.append(dict(env)))
     for answer in ("continue", "stop"):  # without a word the worker's own environment decides
-        training.run_stages(Asked(settings.AS_IT_STANDS), None, other_code=answer)
+        training.run_stages(RunRequest(settings.AS_IT_STANDS), None, other_code=answer)
     assert found == [{"DOPSD_OTHER_CODE": "continue"}, {}]
 
 
@@ -142,22 +184,30 @@ def test_training_on_every_gpu_leaves_none_to_evaluate_beside_it(staged, monkeyp
     write_params()
     monkeypatch.setattr(stages, "gpus", lambda: ["0"])
     with pytest.raises(DopsdError, match="training takes all of the 1 GPUs"):
-        training.run_stages(Asked(settings.AS_IT_STANDS), True)
+        training.run_stages(RunRequest(settings.AS_IT_STANDS), True)
     assert staged[0] == []
 
 
 def test_each_profile_of_a_comparison_is_trained_and_all_are_compared(monkeypatch):
     asked, compared = [], []
-    monkeypatch.setattr(comparing, "train", lambda profile, **shared: asked.append((profile, shared)) or [f"{profile}/0"])
+    monkeypatch.setattr(
+        comparing,
+        "train",
+        lambda profile, **shared: asked.append((profile, shared)) or [f"{profile}/0"],
+    )
     monkeypatch.setattr(comparing, "lay_side_by_side", compared.append)
-    assert comparing.compare.fn(["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2, other_code="anew") == [
+    assert comparing.compare.fn(
+        ["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2, other_code="anew"
+    ) == [
         "embedded/0",
         "llada-8b-gsm8k/0",
     ]
     assert compared == [["embedded/0", "llada-8b-gsm8k/0"]]
     assert asked[1][1]["other_code"] == "anew"
     assert (
-        asked[1][1]["seeds"] == [3] and asked[1][1]["methods"] == ["d_opsd", "diffu_grpo"] and asked[1][1]["max_updates"] == 2
+        asked[1][1]["seeds"] == [3]
+        and asked[1][1]["methods"] == ["d_opsd", "diffu_grpo"]
+        and asked[1][1]["max_updates"] == 2
     )
 
 
@@ -203,7 +253,9 @@ class Awaited(threading.Event):
         return super().wait(timeout)
 
 
-def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_missing(monkeypatch, tmp_path):
+def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_missing(
+    monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     code = "import pathlib, sys, time\nprint('evaluate: done with checkpoint 25', flush=True)\n"
     code += "while not pathlib.Path('awaited').exists():\n    time.sleep(0.02)\nsys.exit(len(sys.argv) > 2)"
@@ -233,8 +285,15 @@ def deployments() -> list[dict]:
 def test_every_deployment_has_a_flow_whose_parameters_are_explained(deployment, monkeypatch):
     monkeypatch.chdir(ROOT)
     flow = import_object(deployment["entrypoint"])
-    assert flow.name == {"train": "dopsd", "compare": "dopsd-compare", "rehearse": "dopsd-rehearse"}[deployment["name"]]
+    assert (
+        flow.name
+        == {"train": "dopsd", "compare": "dopsd-compare", "rehearse": "dopsd-rehearse"}[
+            deployment["name"]
+        ]
+    )
     for name, field in parameter_schema(flow).properties.items():
         assert field.get("description"), name
-    assert "concurrency_limit" not in deployment  # its leases die with the server, and then the run is ended: the pool has it
+    assert (
+        "concurrency_limit" not in deployment
+    )  # its leases die with the server, and then the run is ended: the pool has it
     assert all(schedule["active"] is False for schedule in deployment.get("schedules", []))

@@ -59,7 +59,13 @@ def until(holds) -> bool:
 
 
 def test_a_guarded_command_saves_and_ends_when_its_starter_is_killed(tmp_path):
-    command = [sys.executable, str(running.GUARD), "sh", "-c", f'{sys.executable} -c "{WORKER}"; true']
+    command = [
+        sys.executable,
+        str(running.GUARD),
+        "sh",
+        "-c",
+        f'{sys.executable} -c "{WORKER}"; true',
+    ]
     code = f"import subprocess, time\nsubprocess.Popen({command!r}, stdin=subprocess.PIPE)\ntime.sleep(60)"
     starter = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
     assert until((tmp_path / "ready").exists)
@@ -72,7 +78,10 @@ def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path
     code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); open('ready', 'w').close(); time.sleep(60)"
     patched = f"from flows import guard; guard.GRACE = 0.5; raise SystemExit(guard.main({[sys.executable, '-c', code]!r}))"
     guard = subprocess.Popen(
-        [sys.executable, "-c", patched], stdin=subprocess.PIPE, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}
+        [sys.executable, "-c", patched],
+        stdin=subprocess.PIPE,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert until((tmp_path / "ready").exists)
     guard.stdin.close()
@@ -82,7 +91,8 @@ def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path
 def test_a_failure_is_told_in_the_words_of_the_command_that_failed():
     said = "dopsd: params.yaml: train.updates: expected more\\nERROR: failed to run: python -m dopsd train, exited with 2"
     with pytest.raises(
-        running.CommandFailed, match=r"^train: params.yaml: train.updates: expected more \(exit status 2\)$"
+        running.CommandFailed,
+        match=r"^train: params.yaml: train.updates: expected more \(exit status 2\)$",
     ) as f:
         running.run("train", ("sh", "-c", f"printf '{said}\\n'; exit 255"), LOG)
     assert f.value.is_mistake
@@ -97,14 +107,18 @@ def test_lines_come_in_order_and_watchers_are_called():
     watch = running.Watch()
     watch.look, watch.hear = lambda: looks.append("look"), looks.append
     assert running.run("count", ("sh", "-c", script), LOG, watch=watch) == ["1", "2", "3", "end"]
-    assert [seen for seen in looks if seen != "look"] == ["1", "2", "3", "end"] and "look" in looks[: looks.index("end")]
+    assert [seen for seen in looks if seen != "look"] == ["1", "2", "3", "end"] and "look" in looks[
+        : looks.index("end")
+    ]
 
 
 def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "import os, signal, time; signal.signal(2, lambda *_: (time.sleep(1), open('saved', 'w').close(), os._exit(0))); "
     code += "open('ready', 'w').close(); time.sleep(60)"
-    guard = subprocess.Popen([sys.executable, str(running.GUARD), sys.executable, "-c", code], stdin=subprocess.PIPE)
+    guard = subprocess.Popen(
+        [sys.executable, str(running.GUARD), sys.executable, "-c", code], stdin=subprocess.PIPE
+    )
     assert until((tmp_path / "ready").exists)
     guard.stdin.close()
     running.begin(LOG)
@@ -115,9 +129,8 @@ def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monke
 def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "PATIENCE", 1.0)
-    code = (
-        "import pathlib, signal, sys, time; signal.signal(2, signal.SIG_IGN); pathlib.Path(sys.argv[1]).touch(); time.sleep(4)"
-    )
+    code = "import pathlib, signal, sys, time; signal.signal(2, signal.SIG_IGN); "
+    code += "pathlib.Path(sys.argv[1]).touch(); time.sleep(4)"
     ends = []
 
     def command(name: str) -> None:
@@ -139,7 +152,9 @@ def test_a_command_that_still_writes_when_its_flow_has_ended_saves(tmp_path):
     (tmp_path / "saving.py").write_text(SAVING)
     code = "import logging, sys; from flows import running; "
     code += "running.run('train', (sys.executable, 'saving.py'), logging.getLogger())"
-    flow = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    flow = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
     assert until((tmp_path / "ready").exists)
     flow.kill()
     flow.wait()
@@ -151,7 +166,11 @@ def test_a_command_that_still_writes_when_its_flow_has_ended_saves(tmp_path):
 def test_half_a_line_is_not_logged_before_its_end_comes(tmp_path, caplog):
     with (tmp_path / "log").open("w+") as written, (tmp_path / "log").open() as reading:
         said: list[str] = []
-        for text, expected in (("train: sav", []), ("ed\nné", ["train: saved"]), ("xt", ["train: saved"])):
+        for text, expected in (
+            ("train: sav", []),
+            ("ed\nné", ["train: saved"]),
+            ("xt", ["train: saved"]),
+        ):
             written.write(text)
             written.flush()
             running._tell(reading, said, LOG, running.Watch())
@@ -174,8 +193,14 @@ def test_a_server_that_is_away_is_noticed_at_once():
 def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made = []
-    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda p, **k: made.append((p, k["description"])) or "id")
-    monkeypatch.setattr(artifacts, "update_progress_artifact", lambda i, p, **k: made.append((p, k["description"])))
+    monkeypatch.setattr(
+        artifacts,
+        "create_progress_artifact",
+        lambda p, **k: made.append((p, k["description"])) or "id",
+    )
+    monkeypatch.setattr(
+        artifacts, "update_progress_artifact", lambda i, p, **k: made.append((p, k["description"]))
+    )
     monkeypatch.setattr(artifacts.server, "is_there", lambda: True)
     state = Path("work/train.json")
     state.parent.mkdir()
@@ -187,7 +212,10 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
     for done in (2, 2, 6):
         state.write_text(json.dumps({"done": done, "total": 8, "rate": 0.1}))
         bar.finish()
-    assert made == [(25.0, "train: 2 of 8, 0.10/s, 1.0 min left"), (75.0, "train: 6 of 8, 0.10/s, 0.3 min left")]
+    assert made == [
+        (25.0, "train: 2 of 8, 0.10/s, 1.0 min left"),
+        (75.0, "train: 6 of 8, 0.10/s, 0.3 min left"),
+    ]
 
 
 def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch):
@@ -203,8 +231,13 @@ def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch
     (cell.folder / "train.json").write_text(json.dumps(costs))
     log = "".join(f"{u},{0.5 if u % 2 else 0.25},{0.75 if u % 2 else ''}\n" for u in range(1, 21))
     (cell.folder / "train.csv").write_text(f"update,loss,first_attempt_score\n{log}")
-    (cell.folder / "curve.csv").write_text("update,accuracy,low,high,protocol,n\n0,0.25,0.2,0.3,greedy,2\n")
+    (cell.folder / "curve.csv").write_text(
+        "update,accuracy,low,high,protocol,n\n0,0.25,0.2,0.3,greedy,2\n"
+    )
     text = artifacts.result(cell, {"run": "http://127.0.0.1:5000/#/1"})
     assert "| greedy | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 |" in text
     assert "| 0 | 25.0 | 20.0 to 30.0 |" in text and "| 20 | 0.3750 | 0.7500 |" in text
-    assert "2 updates, 4 rollouts (3 kept), 160 tokens" in text and "[run](http://127.0.0.1:5000/#/1)" in text
+    assert (
+        "2 updates, 4 rollouts (3 kept), 160 tokens" in text
+        and "[run](http://127.0.0.1:5000/#/1)" in text
+    )

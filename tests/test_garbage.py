@@ -24,8 +24,14 @@ from dopsd.tasks.storage import read_problems
 
 INPUTS = 100
 HUGE = "9" * 5000
-LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)) + "train: *a39"
-MERGES = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40))
+LAUGHS = (
+    "a0: &a0 [x, x]\n"
+    + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+    + "train: *a39"
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)
+)
 
 
 @pytest.fixture
@@ -35,8 +41,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("parser", PARSERS)
-def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewhere(parser: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(garbage, "SECONDS", 20.0)  # `make garbage` holds one second; coverage and other work cost more here
+def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewhere(
+    parser: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        garbage, "SECONDS", 20.0
+    )  # `make garbage` holds one second; coverage and other work cost more here
     found = Found(parser)
     with workspace() as root:
         for number in range(10):
@@ -57,15 +67,27 @@ def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewher
         ("train: {updates: " + HUGE + "}", "not valid YAML"),
         ("train: 2001-99-99", "not valid YAML"),
         ("train: [" + "1," * 20_000 + "]", "longer than 65536 characters, or than 10000 values"),
-        ("train: {lora: {alpha: " + "9" * 400 + "}}", "train.lora.alpha: Input should be less than or equal to"),
-        ("matrix: {seeds: [100000000000000000000]}", "matrix.seeds.0: Input should be less than or equal to"),
-        ("evaluate: {protocols: {../../x: {}}}", "evaluate.protocols.../../x.[key]: expected letters"),
+        (
+            "train: {lora: {alpha: " + "9" * 400 + "}}",
+            "train.lora.alpha: Input should be less than or equal to",
+        ),
+        (
+            "matrix: {seeds: [100000000000000000000]}",
+            "matrix.seeds.0: Input should be less than or equal to",
+        ),
+        (
+            "evaluate: {protocols: {../../x: {}}}",
+            "evaluate.protocols.../../x.[key]: expected letters",
+        ),
         ("evaluate: {protocols: {'a/b': {}}}", "evaluate.protocols.a/b.[key]: expected letters"),
         ("ablate: {tables: {../x: []}}", "ablate.tables.../x.[key]: expected letters"),
         ('train: {updates: "\\ud800"}', "a lone surrogate"),
         ('{"\\ud800": 1}', "a lone surrogate"),
         ("tracking: {registered_model: ../x}", "tracking.registered_model: expected letters"),
-        ('data: {sudoku: {test_file: "a\\0b.csv"}}', "data.sudoku.test_file: a text must not contain the character NUL"),
+        (
+            'data: {sudoku: {test_file: "a\\0b.csv"}}',
+            "data.sudoku.test_file: a text must not contain the character NUL",
+        ),
         ("\n".join(f"k{n}: 1" for n in range(500)), "and 481 other faults"),
         ("train: " + "x" * 50_000, "train: Input should be a valid dictionary"),
     ],
@@ -87,7 +109,10 @@ def test_broken_settings_can_be_replaced_and_a_folder_cannot(here: Path):
         assert params("embedded", "reference", "1x80gb", [], Path("params.yaml"))
         load_params(Path("params.yaml"))
     Path("folder").mkdir()
-    refused(lambda: params("embedded", "reference", "1x80gb", [], Path("folder")), "--params folder: is a folder")
+    refused(
+        lambda: params("embedded", "reference", "1x80gb", [], Path("folder")),
+        "--params folder: is a folder",
+    )
     assert {path.name for path in here.iterdir()} == {"params.yaml", "folder", "work"}
 
 
@@ -96,7 +121,9 @@ def test_a_change_that_no_yaml_reader_takes_is_one_line(here: Path, value: str):
     Path("params.yaml").write_text(SETTINGS)
     change = [f"train.updates={value}"]
     refused(
-        lambda: params(None, "reference", "1x80gb", change, Path("params.yaml")), "--set train.updates", "is not a YAML value"
+        lambda: params(None, "reference", "1x80gb", change, Path("params.yaml")),
+        "--set train.updates",
+        "is not a YAML value",
     )
     assert Path("params.yaml").read_text() == SETTINGS
 
@@ -107,13 +134,17 @@ def test_a_solution_written_as_a_number_is_scored(here: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["files"][0]["accuracy"] == 1.0
 
 
-def test_verdicts_never_replace_a_folder_or_what_is_scored(here: Path, capsys: pytest.CaptureFixture):
+def test_verdicts_never_replace_a_folder_or_what_is_scored(
+    here: Path, capsys: pytest.CaptureFixture
+):
     Path("g.jsonl").write_text(json.dumps(ROWS["gsm8k"]))
     Path("folder").mkdir()
     for out in ("g.jsonl", "./g.jsonl", "folder", ".", "/"):
         assert main(["score", "--task", "gsm8k", "--verdicts", out, "g.jsonl"]) == 2
         assert f"--verdicts {Path(out)}: " in capsys.readouterr().err
-    assert Path("g.jsonl").read_text() == json.dumps(ROWS["gsm8k"]) and len(list(here.iterdir())) == 2
+    assert (
+        Path("g.jsonl").read_text() == json.dumps(ROWS["gsm8k"]) and len(list(here.iterdir())) == 2
+    )
 
 
 @pytest.mark.parametrize("name", ["a[/b].jsonl", "a\udcff.jsonl"])
@@ -124,7 +155,9 @@ def test_a_file_of_any_name_is_scored(here: Path, capsys: pytest.CaptureFixture,
     assert name.replace("\udcff", "?") in capsys.readouterr().out
 
 
-def test_a_comparison_never_removes_a_folder_with_anything_else_in_it(here: Path, capsys: pytest.CaptureFixture):
+def test_a_comparison_never_removes_a_folder_with_anything_else_in_it(
+    here: Path, capsys: pytest.CaptureFixture
+):
     Path("params.yaml").write_text(SETTINGS)
     Path("kept").mkdir()
     (Path("kept") / "thesis.tex").write_text("years")
@@ -170,21 +203,30 @@ def test_a_problem_that_no_tokenizer_takes_is_named_by_row(here: Path, change: d
 
 
 @pytest.mark.parametrize("seed", ["-1", "\u0663", "99999999999999999999", HUGE])
-def test_a_seed_is_a_whole_number_that_generators_take(here: Path, capsys: pytest.CaptureFixture, seed: str):
+def test_a_seed_is_a_whole_number_that_generators_take(
+    here: Path, capsys: pytest.CaptureFixture, seed: str
+):
     with pytest.raises(SystemExit, match="2"):
         main(["test", f"--seed={seed}"])
     assert "argument --seed: expected a whole number from 0 to" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--attempts", HUGE], ["--temperature", HUGE + "x"], ["--split", HUGE], ["--update", "0"]])
-def test_a_wrong_argument_is_a_readable_line(here: Path, capsys: pytest.CaptureFixture, words: list[str]):
+@pytest.mark.parametrize(
+    "words",
+    [["--attempts", HUGE], ["--temperature", HUGE + "x"], ["--split", HUGE], ["--update", "0"]],
+)
+def test_a_wrong_argument_is_a_readable_line(
+    here: Path, capsys: pytest.CaptureFixture, words: list[str]
+):
     with pytest.raises(SystemExit, match="2"):
         main(["evaluate", *words])
     line = capsys.readouterr().err.splitlines()[-1]
     assert f"argument {words[0]}: " in line and "_" not in line and len(line) < WIDEST + 100
 
 
-def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(here: Path, capsys: pytest.CaptureFixture):
+def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(
+    here: Path, capsys: pytest.CaptureFixture
+):
     Path("params.yaml").write_text(SETTINGS)
     Path("loop").symlink_to("loop")
     for words in (["score", "--task=gsm8k", "x" * 5000], ["check", f"--params={'x' * 5000}"]):

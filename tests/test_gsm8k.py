@@ -29,7 +29,10 @@ PROBLEM = Problem("p", "How many?", "1234")
         ("<answer>from 5 to 9 days</answer>", 9.0),  # the last number of the tag
         ("<answer>2 <answer>3</answer> 4</answer>", 3.0),
         ("the answer is 12", None),
-        (r"\boxed{nan} \boxed{inf} \boxed{1e999}", 1.0),  # no answer is infinite: 1e999 starts with 1
+        (
+            r"\boxed{nan} \boxed{inf} \boxed{1e999}",
+            1.0,
+        ),  # no answer is infinite: 1e999 starts with 1
         (r"\boxed{²}", None),
         (r"\boxed{" + "9" * 5000 + "}", None),
     ],
@@ -54,7 +57,10 @@ def test_strict_wants_a_box_in_a_closed_tag(text: str, found: float | None):
 
 def test_the_rule_of_the_settings_gives_the_verdict_and_both_are_figures():
     text = r"so \boxed{1,234}"
-    lenient, strict = TASK.verify(PROBLEM, text), Gsm8k(Gsm8kData(scoring="strict")).verify(PROBLEM, text)
+    lenient, strict = (
+        TASK.verify(PROBLEM, text),
+        Gsm8k(Gsm8kData(scoring="strict")).verify(PROBLEM, text),
+    )
     assert (lenient.answer, lenient.score, lenient.correct) == ("1234", 1.0, True)
     assert (strict.answer, strict.score, strict.correct) == (None, 0.0, False)
     assert lenient.figures == strict.figures == {"published": 1.0, "strict": 0.0}
@@ -65,11 +71,20 @@ def test_a_question_typed_by_a_person_has_no_gold_and_scores_nothing():
 
 
 def test_a_row_becomes_a_problem_with_its_solution():
-    found = TASK.problem_of(Row({"question": "How many?", "answer": "Add them.\n#### 1,234"}, "f", 1))
-    assert (found.prompt, found.answer, found.reference) == ("How many?", "1234", "Add them.\n#### 1,234")
+    found = TASK.problem_of(
+        Row({"question": "How many?", "answer": "Add them.\n#### 1,234"}, "f", 1)
+    )
+    assert (found.prompt, found.answer, found.reference) == (
+        "How many?",
+        "1234",
+        "Add them.\n#### 1,234",
+    )
 
 
-@pytest.mark.parametrize("row", [{"question": "q", "answer": "12"}, {"question": "", "answer": "#### 1"}, {"answer": "#### 1"}])
+@pytest.mark.parametrize(
+    "row",
+    [{"question": "q", "answer": "12"}, {"question": "", "answer": "#### 1"}, {"answer": "#### 1"}],
+)
 def test_a_bad_row_is_named(row: dict):
     with pytest.raises(DopsdError, match=r"^f:3: expected"):
         TASK.problem_of(Row(row, "f", 3))
@@ -78,7 +93,10 @@ def test_a_bad_row_is_named(row: dict):
 def test_the_instructions_ask_for_what_strict_wants():
     (message,) = TASK.messages(PROBLEM, "instructions")
     assert message["role"] == "user" and message["content"].endswith("\n\nHow many?")
-    assert all(part in message["content"] for part in ("<reasoning>", "</reasoning>", "<answer>", "</answer>", r"\boxed{"))
+    assert all(
+        part in message["content"]
+        for part in ("<reasoning>", "</reasoning>", "<answer>", "</answer>", r"\boxed{")
+    )
 
 
 @given(garbage())
@@ -88,4 +106,6 @@ def test_no_generation_raises(text: str):
 
 @needs_golden
 def test_the_published_generations_get_the_published_scores():
-    assert published_mean(TASK, lambda answer: None if answer is None else float(answer)) == pytest.approx(77.257, abs=5e-4)
+    assert published_mean(
+        TASK, lambda answer: None if answer is None else float(answer)
+    ) == pytest.approx(77.257, abs=5e-4)

@@ -16,7 +16,12 @@ import yaml
 from composed import COMPOSE, interpolated
 
 BIN = Path(sys.executable).parent
-NAMED = {"POSTGRES_PASSWORD": "p", "STORE_USER": "u", "STORE_PASSWORD": "w", "DOPSD_REPOSITORY": "r"}
+NAMED = {
+    "POSTGRES_PASSWORD": "p",
+    "STORE_USER": "u",
+    "STORE_PASSWORD": "w",
+    "DOPSD_REPOSITORY": "r",
+}
 
 
 def run(program: str, *words: str | Path) -> str:
@@ -43,27 +48,39 @@ def test_the_dockerfile_has_the_targets_that_are_built_and_no_fault():
 def test_every_command_of_ours_is_in_the_image():
     copied = set(re.findall(r"/usr/local/bin/(\S+)", (COMPOSE / "Dockerfile").read_text()))
     words = [word for service in services().values() for word in service.get("command", [])]
-    words += [word for service in services().values() for word in service.get("healthcheck", {}).get("test", [])]
+    words += [
+        word
+        for service in services().values()
+        for word in service.get("healthcheck", {}).get("test", [])
+    ]
     assert {word for word in words if word.startswith("dopsd-")} <= copied
 
 
 @pytest.mark.parametrize("file", ["local/services.py", "compose/worker.sh", "k8s/base/deploy.py"])
 def test_every_way_to_deploy_limits_the_pool_to_one_run(file):
-    words = re.findall(r"[\w-]+", (COMPOSE.parent / file).read_text().split("set-concurrency-limit")[1])
+    words = re.findall(
+        r"[\w-]+", (COMPOSE.parent / file).read_text().split("set-concurrency-limit")[1]
+    )
     assert words[0] in ("POOL", "dopsd") and words[1] == "1"
 
 
 def test_the_worker_ends_with_its_container_though_a_shell_started_it(tmp_path: Path):
     """A shell's background commands ignore SIGINT, and Prefect's worker answers SIGTERM by sending itself SIGINT."""
-    worker = (
-        "import os, signal, sys, time\nif sys.argv[1] == 'worker':\n    signal.signal(15, lambda *_: os.kill(os.getpid(), 2))\n"
-    )
+    worker = "import os, signal, sys, time\nif sys.argv[1] == 'worker':\n"
+    worker += "    signal.signal(15, lambda *_: os.kill(os.getpid(), 2))\n"
     worker += "    open('ready', 'w').close()\n    time.sleep(600)\n"
-    commands = {"prefect": f"#!{sys.executable}\n{worker}", "dopsd-workspace": "#!/bin/sh\n", "python": "#!/bin/sh\n"}
+    commands = {
+        "prefect": f"#!{sys.executable}\n{worker}",
+        "dopsd-workspace": "#!/bin/sh\n",
+        "python": "#!/bin/sh\n",
+    }
     for name, text in commands.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    env = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "DOPSD_WORKSPACE": str(tmp_path / "workspace")}
+    env = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "DOPSD_WORKSPACE": str(tmp_path / "workspace"),
+    }
     container = subprocess.Popen(["sh", COMPOSE / "worker.sh"], env=env, start_new_session=True)
     ends = time.monotonic() + 60
     while not (tmp_path / "workspace/ready").exists():
@@ -78,13 +95,21 @@ def test_the_worker_ends_with_its_container_though_a_shell_started_it(tmp_path: 
 
 
 def test_only_the_uis_are_published_and_only_on_loopback():
-    published = {name: service["ports"] for name, service in services().items() if "ports" in service}
+    published = {
+        name: service["ports"] for name, service in services().items() if "ports" in service
+    }
     assert published == {"prefect": ["127.0.0.1:4200:4200"], "mlflow": ["127.0.0.1:5000:5000"]}
-    assert yaml.safe_load((COMPOSE / "compose.yaml").read_text())["networks"]["inside"] == {"internal": True}
+    assert yaml.safe_load((COMPOSE / "compose.yaml").read_text())["networks"]["inside"] == {
+        "internal": True
+    }
 
 
 def test_no_password_has_a_default_and_every_one_is_asked_for():
-    example = dict(line.split("=") for line in (COMPOSE / ".env.example").read_text().splitlines() if re.match(r"\w+=", line))
+    example = dict(
+        line.split("=")
+        for line in (COMPOSE / ".env.example").read_text().splitlines()
+        if re.match(r"\w+=", line)
+    )
     assert {name for name, value in example.items() if value == ""} == set(NAMED)
     text = (COMPOSE / "compose.yaml").read_text()
     for name in NAMED:

@@ -26,8 +26,17 @@ INFRA = ROOT / "infra"
 K8S = INFRA / "k8s"
 BASE, OVERLAYS = K8S / "base", sorted((K8S / "overlays").iterdir())
 KUBERNETES = "1.30"  # the oldest version that these manifests are for
-PREFECT_WANTS = {"parallelism": 1, "completions": 1}  # in the pod's spec, where Kubernetes ignores them
-GIVEN = {"image": "dopsd:cpu", "namespace": "dopsd", "name": "run", "command": "prefect flow-run execute", "labels": {}}
+PREFECT_WANTS = {
+    "parallelism": 1,
+    "completions": 1,
+}  # in the pod's spec, where Kubernetes ignores them
+GIVEN = {
+    "image": "dopsd:cpu",
+    "namespace": "dopsd",
+    "name": "run",
+    "command": "prefect flow-run execute",
+    "labels": {},
+}
 
 
 def resources() -> list[dict[str, Any]]:
@@ -46,17 +55,31 @@ def module(name: str) -> ModuleType:
 def job_of(overlay: Path) -> dict[str, Any]:
     """The Job of a flow run, as the worker renders the template that deploy.py makes."""
     defaults = json.loads((overlay / "job-defaults.json").read_text())
-    template = module("deploy").job_template(json.loads((BASE / "job-template.json").read_text()), defaults | GIVEN)
-    values = {name: about["default"] for name, about in template["variables"]["properties"].items() if "default" in about}
+    template = module("deploy").job_template(
+        json.loads((BASE / "job-template.json").read_text()), defaults | GIVEN
+    )
+    values = {
+        name: about["default"]
+        for name, about in template["variables"]["properties"].items()
+        if "default" in about
+    }
     job = apply_values(template["job_configuration"], values)["job_manifest"]
-    job["spec"]["template"]["spec"]["containers"][0]["args"] = GIVEN["command"].split()  # the worker does this
+    job["spec"]["template"]["spec"]["containers"][0]["args"] = GIVEN[
+        "command"
+    ].split()  # the worker does this
     return job
 
 
 def pods() -> dict[str, dict[str, Any]]:
     """The pod of every Deployment and of every overlay's runs."""
-    found = {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in resources() if each["kind"] == "Deployment"}
-    return found | {f"run-{overlay.name}": job_of(overlay)["spec"]["template"]["spec"] for overlay in OVERLAYS}
+    found = {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]
+        for each in resources()
+        if each["kind"] == "Deployment"
+    }
+    return found | {
+        f"run-{overlay.name}": job_of(overlay)["spec"]["template"]["spec"] for overlay in OVERLAYS
+    }
 
 
 def containers() -> dict[str, dict[str, Any]]:
@@ -86,17 +109,22 @@ def test_the_job_of_a_run_has_the_form_that_kubernetes_and_prefect_demand(overla
 
 def test_the_job_template_uses_all_of_its_variables_and_no_other():
     template = json.loads((BASE / "job-template.json").read_text())
-    assert {each.name for each in find_placeholders(template["job_configuration"])} == template["variables"][
-        "properties"
-    ].keys()
+    assert {each.name for each in find_placeholders(template["job_configuration"])} == template[
+        "variables"
+    ]["properties"].keys()
 
 
 def test_only_the_gpu_overlay_asks_for_gpus():
     limits = {
-        overlay.name: job_of(overlay)["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+        overlay.name: job_of(overlay)["spec"]["template"]["spec"]["containers"][0]["resources"][
+            "limits"
+        ]
         for overlay in OVERLAYS
     }
-    assert {name: found.get("nvidia.com/gpu") for name, found in limits.items()} == {"cpu": None, "gpu": 4}
+    assert {name: found.get("nvidia.com/gpu") for name, found in limits.items()} == {
+        "cpu": None,
+        "gpu": 4,
+    }
 
 
 def test_a_default_for_a_variable_that_the_template_lacks_is_a_mistake():
@@ -107,7 +135,11 @@ def test_a_default_for_a_variable_that_the_template_lacks_is_a_mistake():
 def test_a_kustomization_names_only_files_that_exist():
     for folder in (BASE, *OVERLAYS):
         named = yaml.safe_load((folder / "kustomization.yaml").read_text())
-        files = [*named["resources"], *named.get("configurations", []), *(patch["path"] for patch in named.get("patches", []))]
+        files = [
+            *named["resources"],
+            *named.get("configurations", []),
+            *(patch["path"] for patch in named.get("patches", [])),
+        ]
         files += [file for each in named.get("configMapGenerator", []) for file in each["files"]]
         assert len(files) >= 3
         assert not [file for file in files if not (folder / file).exists()]
@@ -115,19 +147,38 @@ def test_a_kustomization_names_only_files_that_exist():
 
 def test_containers_run_without_root_and_without_privileges():
     for spec in pods().values():
-        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 10001
+        assert (
+            spec["securityContext"]["runAsNonRoot"]
+            and spec["securityContext"]["runAsUser"] == 10001
+        )
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for name, each in containers().items():
-        safe = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+        safe = {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
         assert each["securityContext"] == safe, name
-        assert {mount["mountPath"] for mount in each["volumeMounts"]} >= {"/tmp", "/home/dopsd"}, name
+        assert {mount["mountPath"] for mount in each["volumeMounts"]} >= {"/tmp", "/home/dopsd"}, (
+            name
+        )
 
 
 def test_only_the_worker_talks_to_kubernetes_and_services_do_not_name_the_settings_of_servers():
-    assert [name for name, spec in pods().items() if spec.get("automountServiceAccountToken", True)] == ["worker"]
-    assert all(spec["enableServiceLinks"] is False for spec in pods().values())  # MLFLOW_PORT would be tcp://...
+    assert [
+        name for name, spec in pods().items() if spec.get("automountServiceAccountToken", True)
+    ] == ["worker"]
+    assert all(
+        spec["enableServiceLinks"] is False for spec in pods().values()
+    )  # MLFLOW_PORT would be tcp://...
     rules = [rule for each in resources() if each["kind"] == "Role" for rule in each["rules"]]
-    assert {name for rule in rules for name in rule["resources"]} == {"jobs", "pods", "pods/log", "pods/status", "events"}
+    assert {name for rule in rules for name in rule["resources"]} == {
+        "jobs",
+        "pods",
+        "pods/log",
+        "pods/status",
+        "events",
+    }
     assert "*" not in {verb for rule in rules for verb in rule["verbs"]}
 
 
@@ -140,25 +191,52 @@ def test_containers_ask_for_cpu_and_memory_and_have_limits():
 def test_kubernetes_can_ask_every_service_whether_it_is_well():
     for each in (each for each in resources() if each["kind"] == "Deployment"):
         (container,) = each["spec"]["template"]["spec"]["containers"]
-        kinds = {"readinessProbe"} if container["name"] == "shell" else {"startupProbe", "readinessProbe", "livenessProbe"}
+        kinds = (
+            {"readinessProbe"}
+            if container["name"] == "shell"
+            else {"startupProbe", "readinessProbe", "livenessProbe"}
+        )
         assert container.keys() >= kinds, container["name"]
 
 
 def test_images_have_a_fixed_tag_and_no_registry():
     assert {each["image"] for each in containers().values()} == {"dopsd:services", "dopsd:cpu"}
-    assert not [path for path in K8S.rglob("*.*") if path.suffix in (".yaml", ".json") and ":latest" in path.read_text()]
+    assert not [
+        path
+        for path in K8S.rglob("*.*")
+        if path.suffix in (".yaml", ".json") and ":latest" in path.read_text()
+    ]
 
 
 def test_passwords_come_from_the_secret_alone():
     for name, each in containers().items():
         plain = [env["name"] for env in each.get("env", []) if "value" in env]
-        assert not [env for env in plain if any(word in env for word in ("KEY", "TOKEN", "PASSWORD", "DATABASE"))], name
-    lines = [line for line in (BASE / "secret.example.env").read_text().splitlines() if line and not line.startswith("#")]
+        assert not [
+            env
+            for env in plain
+            if any(word in env for word in ("KEY", "TOKEN", "PASSWORD", "DATABASE"))
+        ], name
+    lines = [
+        line
+        for line in (BASE / "secret.example.env").read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     assert lines and all(line.endswith("=") for line in lines)
-    asked = {env["valueFrom"]["secretKeyRef"]["key"] for each in containers().values() for env in secrets_of(each)}
+    asked = {
+        env["valueFrom"]["secretKeyRef"]["key"]
+        for each in containers().values()
+        for env in secrets_of(each)
+    }
     assert asked == {line.removesuffix("=") for line in lines}
-    runs = [each for name, each in containers().items() if not name.startswith(("prefect/", "mlflow/"))]
-    assert not [env for each in runs for env in secrets_of(each) if "DATABASE" in env["valueFrom"]["secretKeyRef"]["key"]]
+    runs = [
+        each for name, each in containers().items() if not name.startswith(("prefect/", "mlflow/"))
+    ]
+    assert not [
+        env
+        for each in runs
+        for env in secrets_of(each)
+        if "DATABASE" in env["valueFrom"]["secretKeyRef"]["key"]
+    ]
 
 
 def secrets_of(container: dict[str, Any]) -> list[dict[str, Any]]:
@@ -176,7 +254,9 @@ def test_a_pod_ends_after_what_the_flow_has_left_behind(tmp_path: Path):
     saved = tmp_path / "saved"
     guard = f"trap '' TERM; sleep 0.5; touch {saved}"
     flow = f"setsid sh -c '{guard}' & trap 'exit 7' TERM; touch {tmp_path}/started; while :; do sleep 0.05; done"
-    pod = subprocess.Popen([sys.executable, BASE / "run_flow.py", "sh", "-c", flow.replace("trap ''", 'trap ""')])
+    pod = subprocess.Popen(
+        [sys.executable, BASE / "run_flow.py", "sh", "-c", flow.replace("trap ''", 'trap ""')]
+    )
     while not (tmp_path / "started").exists():
         time.sleep(0.02)
     pod.terminate()
@@ -186,9 +266,13 @@ def test_a_pod_ends_after_what_the_flow_has_left_behind(tmp_path: Path):
 
 def test_a_pod_does_not_wait_forever():
     left_behind = "sleep 600 & echo $!; exit 3"
-    script = f"import run_flow, sys; sys.exit(run_flow.main(['sh', '-c', {left_behind!r}], saving=1))"
+    script = (
+        f"import run_flow, sys; sys.exit(run_flow.main(['sh', '-c', {left_behind!r}], saving=1))"
+    )
     env, started = os.environ | {"PYTHONPATH": str(BASE)}, time.monotonic()
-    with subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True) as pod:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, text=True
+    ) as pod:
         sleeper = int(pod.stdout.readline())
         assert pod.wait(120) == 3 and time.monotonic() - started > 0.9
         os.kill(sleeper, signal.SIGKILL)  # it would have lived on
@@ -200,13 +284,24 @@ def test_kustomize_puts_the_users_registry_everywhere(overlay: Path, tmp_path: P
     copy = shutil.copytree(K8S, tmp_path / "k8s")
     shutil.copyfile(copy / "base" / "secret.example.env", copy / "base" / "secret.env")
     kustomization = copy / "overlays" / overlay.name / "kustomization.yaml"
-    kustomization.write_text(kustomization.read_text().replace("newName: dopsd", "newName: registry.example/dopsd"))
-    built = subprocess.run(["kubectl", "kustomize", kustomization.parent], capture_output=True, text=True, check=True).stdout
+    kustomization.write_text(
+        kustomization.read_text().replace("newName: dopsd", "newName: registry.example/dopsd")
+    )
+    built = subprocess.run(
+        ["kubectl", "kustomize", kustomization.parent], capture_output=True, text=True, check=True
+    ).stdout
     documents = list(yaml.safe_load_all(built))
     for each in documents:
         kubernetes_validate.validate(each, KUBERNETES, strict=True)
-    settings = next(each for each in documents if each["kind"] == "ConfigMap" and each["metadata"]["name"] == "dopsd")
-    assert settings["data"]["DOPSD_IMAGE"] == f"registry.example/dopsd:{'cuda' if overlay.name == 'gpu' else 'cpu'}"
+    settings = next(
+        each
+        for each in documents
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == "dopsd"
+    )
+    assert (
+        settings["data"]["DOPSD_IMAGE"]
+        == f"registry.example/dopsd:{'cuda' if overlay.name == 'gpu' else 'cpu'}"
+    )
     assert built.count("image: ") == built.count("image: registry.example/dopsd:") == 6
 
 

@@ -74,7 +74,10 @@ def set_aside() -> None:
 
 
 def saved() -> list[int]:
-    return [c.update for c in checkpoint.checkpoints(scratch_folder(load_params(), "sudoku", "d_opsd", 0))]
+    return [
+        c.update
+        for c in checkpoint.checkpoints(scratch_folder(load_params(), "sudoku", "d_opsd", 0))
+    ]
 
 
 def wait_for(*paths: Path) -> None:
@@ -107,7 +110,9 @@ def test_training_goes_on_when_nobody_reads_its_output(project):
 
 
 @pytest.mark.parametrize("at", [3, 21, 23, 40])
-def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(project, monkeypatch, capsys, at):
+def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
+    project, monkeypatch, capsys, at
+):
     """A collect has 20 forwards and an update 2: in the first collect and update, in the second update, and collect."""
     write_params(train__updates=5)
     assert main(["train"]) == 0
@@ -128,7 +133,9 @@ def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(project, m
         assert main(["train"]) == 143
     assert len(forwards) == at
     last = saved()[-1:]
-    text = f"saved at update {last[0]} in" if last else "no update was finished, so nothing is saved"
+    text = (
+        f"saved at update {last[0]} in" if last else "no update was finished, so nothing is saved"
+    )
     assert f"train: interrupted by SIGTERM; {text}" in capsys.readouterr().err
     assert main(["train"]) == 0
     assert digests() == whole
@@ -149,7 +156,9 @@ def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monk
         assert main(["train"]) == 130
     assert saved() == [2, 3]
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_collect", lambda self: pytest.fail("the collect was saved with its batches"))
+        patch.setattr(
+            Loop, "_collect", lambda self: pytest.fail("the collect was saved with its batches")
+        )
         assert main(["train"]) == 0
 
 
@@ -171,7 +180,15 @@ def test_two_ranks_stop_together_though_only_one_hears_of_it(project):
     whole = digests()
     set_aside()
     write_slow_trainer(0.5)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "slow.py", "train"]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "slow.py",
+        "train",
+    ]
     process = start(launcher, stderr=subprocess.PIPE)
     wait_for(Path("slow-0"), Path("slow-1"))
     os.kill(int(Path("slow-1").read_text()), signal.SIGTERM)
@@ -186,7 +203,15 @@ def test_no_rank_leaves_before_the_checkpoint_has_its_name(project):
     """torchrun kills the others half a minute after the first has ended."""
     write_params(train__updates=1, launch__processes=2)
     Path("sealing.py").write_text(SEALING)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "sealing.py", "train"]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "sealing.py",
+        "train",
+    ]
     assert start(launcher).wait(BOUND) == 0
     assert [Path(f"left-{rank}").read_text() for rank in (0, 1)] == ["sealed", "sealed"]
 
@@ -225,7 +250,11 @@ def test_only_a_second_ctrl_c_at_a_terminal_some_seconds_later_ends_without_savi
 def test_a_terminal_is_one_that_the_process_is_in_the_foreground_of():
     code = "from dopsd.interrupts import is_at_terminal\nprint(is_at_terminal())"
     assert subprocess.run(
-        [sys.executable, "-c", code], env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     ).stdout.startswith("False")
     pid, terminal = pty.fork()
     if pid == 0:
@@ -244,11 +273,15 @@ def test_a_checkpoint_is_never_missing_while_another_one_takes_its_place(tmp_pat
         (folder / "state.json").write_text(text)
     final.rename(final.with_suffix(checkpoint.REPLACED))  # a kill between the two renames
     checkpoint.finish_replacements(tmp_path)
-    assert (final / "state.json").read_text() == "older" and [p.name for p in tmp_path.iterdir()] == [final.name]
+    assert (final / "state.json").read_text() == "older" and [
+        p.name for p in tmp_path.iterdir()
+    ] == [final.name]
     newer.mkdir()
     (newer / "state.json").write_text("newer")
     checkpoint.seal(newer, final)
-    assert (final / "state.json").read_text() == "newer" and [p.name for p in tmp_path.iterdir()] == [final.name]
+    assert (final / "state.json").read_text() == "newer" and [
+        p.name for p in tmp_path.iterdir()
+    ] == [final.name]
 
 
 def test_training_saves_and_ends_when_dvc_is_killed(project):
@@ -256,7 +289,9 @@ def test_training_saves_and_ends_when_dvc_is_killed(project):
     write_params(train__updates=400, train__checkpoint_every=400)
     code = f"import subprocess, sys; sys.exit(subprocess.run([{sys.executable!r}, '-m', 'dopsd', 'train']).returncode)"
     parent = subprocess.Popen(
-        [sys.executable, "-c", code], env=environment() | {"DVC_STAGE": "train"}, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", code],
+        env=environment() | {"DVC_STAGE": "train"},
+        stderr=subprocess.DEVNULL,
     )
     until = time.monotonic() + BOUND
     while not any(path.stat().st_size for path in Path("work").glob("train-*/log.jsonl")):
@@ -280,5 +315,10 @@ sys.meta_path.insert(0, Interrupted())
 from dopsd.__main__ import main
 sys.exit(main())
 """
-    ended = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (130, "dopsd: interrupted; the same command continues\n")
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (
+        130,
+        "dopsd: interrupted; the same command continues\n",
+    )

@@ -83,7 +83,9 @@ def test_vrpo(project):
             seen[predicted] = mask_id
             seen[end:] = mask_id
             places = predicted.nonzero()[:, 0]
-            total = total + logps(loop, prompt, seen)[places, target[places]].sum() * end / len(places)
+            total = total + logps(loop, prompt, seen)[places, target[places]].sum() * end / len(
+                places
+            )
         return total / batch.predicted.shape[2]
 
     with as_base(loop):
@@ -93,7 +95,9 @@ def test_vrpo(project):
         good, bad = bound(row, 0), bound(row, 1)
         margin = 0.2 * ((good - reference[row][0]) - (bad - reference[row][1]))
         literal = literal - logsigmoid(margin) - 0.05 * good / batch.length[row, 0]
-    assert length == 40 and batch.reference.tolist() == [pytest.approx(pair, rel=1e-4) for pair in reference]
+    assert length == 40 and batch.reference.tolist() == [
+        pytest.approx(pair, rel=1e-4) for pair in reference
+    ]
     assert_same(loop, batch, literal)
 
 
@@ -147,9 +151,15 @@ def test_d3llm(project):
     for row in range(len(batch)):
         target, prompt = batch.targets[row], batch.ids[row, :-length][batch.mask[row, :-length]]
         block = (batch.predicted[row] | batch.other[row]).nonzero()[:, 0]
-        assert block.tolist() == list(range(int(block[0]), int(block[-1]) + 1)) and not (batch.predicted & batch.other).any()
+        assert (
+            block.tolist() == list(range(int(block[0]), int(block[-1]) + 1))
+            and not (batch.predicted & batch.other).any()
+        )
         cross, entropies, right = torch.zeros(()), torch.zeros(()), 0
-        for predicted, ids in ((batch.predicted[row], batch.ids[row]), (batch.other[row], batch.other_ids[row])):
+        for predicted, ids in (
+            (batch.predicted[row], batch.ids[row]),
+            (batch.other[row], batch.other_ids[row]),
+        ):
             seen = target.clone()
             seen[predicted] = mask_id
             seen[int(block[-1]) + 1 :] = mask_id
@@ -182,7 +192,10 @@ def test_distillation(project, method: str):
         teachers = [row_of("teacher", row) for row in range(len(batch))]
     for row, teacher in enumerate(teachers):
         student = row_of("student", row).log_softmax(-1)
-        places = sorted(batch.candidates[row].nonzero()[:, 0].tolist(), key=lambda place: -float(teacher[place].max()))
+        places = sorted(
+            batch.candidates[row].nonzero()[:, 0].tolist(),
+            key=lambda place: -float(teacher[place].max()),
+        )
         for place in places[: int(batch.k[row])]:
             p = teacher[place].log_softmax(-1)
             literal = literal + batch.weight[row] * (p.exp() * (p - student[place])).sum()

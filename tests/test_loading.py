@@ -23,7 +23,9 @@ from dopsd.models import load_policy
 from dopsd.models.llada_config import READ, LladaConfig
 from dopsd.models.loading import check_kernels, nf4
 
-PUBLISHED = json.loads(Path(__file__).with_name("llada_8b_instruct.json").read_text())  # config.json, as it is on the hub
+PUBLISHED = json.loads(
+    Path(__file__).with_name("llada_8b_instruct.json").read_text()
+)  # config.json, as it is on the hub
 
 
 def test_the_published_config_loads_as_it_is(tmp_path: Path):
@@ -31,10 +33,16 @@ def test_the_published_config_loads_as_it_is(tmp_path: Path):
     config = AutoConfig.from_pretrained(tmp_path)
     assert isinstance(config, LladaConfig)
     assert {name: vars(config)[name] for name in READ} == {name: PUBLISHED[name] for name in READ}
-    assert (config.mask_token_id, config.eos_token_id, config.pad_token_id) == (126336, 126081, 126081)
+    assert (config.mask_token_id, config.eos_token_id, config.pad_token_id) == (
+        126336,
+        126081,
+        126081,
+    )
 
 
-def test_a_folder_with_the_hubs_code_loads_without_running_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_with_the_hubs_code_loads_without_running_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
     model = save_toy(tmp_path)
     for name in ("configuration_llada.py", "modeling_llada.py"):
@@ -74,10 +82,39 @@ def test_a_config_that_would_be_silently_wrong_is_refused(tmp_path: Path, change
 def test_the_config_of_the_embedded_model_states_what_it_always_did(tmp_path: Path):
     toy().save_pretrained(tmp_path)
     assert sorted(json.loads((tmp_path / "config.json").read_text())) == [
-        *("activation_type", "architectures", "attention_layer_norm", "block_type", "d_model", "dtype", "embedding_size"),
-        *("eos_token_id", "hidden_size", "include_bias", "layer_norm_type", "mask_token_id", "max_sequence_length"),
-        *("mlp_hidden_size", "model_type", "n_heads", "n_kv_heads", "n_layers", "num_attention_heads"),
-        *("num_hidden_layers", "num_key_value_heads", "rms_norm_eps", "rope", "rope_full_precision", "rope_theta"),
+        *(
+            "activation_type",
+            "architectures",
+            "attention_layer_norm",
+            "block_type",
+            "d_model",
+            "dtype",
+            "embedding_size",
+        ),
+        *(
+            "eos_token_id",
+            "hidden_size",
+            "include_bias",
+            "layer_norm_type",
+            "mask_token_id",
+            "max_sequence_length",
+        ),
+        *(
+            "mlp_hidden_size",
+            "model_type",
+            "n_heads",
+            "n_kv_heads",
+            "n_layers",
+            "num_attention_heads",
+        ),
+        *(
+            "num_hidden_layers",
+            "num_key_value_heads",
+            "rms_norm_eps",
+            "rope",
+            "rope_full_precision",
+            "rope_theta",
+        ),
         *("tie_word_embeddings", "transformers_version", "vocab_size", "weight_tying"),
     ]
 
@@ -86,7 +123,10 @@ NORM = "model.transformer.ln_f.weight"
 
 
 def shard_with(folder: Path, name: str) -> Path:
-    return folder / json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name]
+    return (
+        folder
+        / json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name]
+    )
 
 
 def change_tensor(folder: Path, change: dict[str, Tensor | None]) -> None:
@@ -94,7 +134,11 @@ def change_tensor(folder: Path, change: dict[str, Tensor | None]) -> None:
     path, index = shard_with(folder, NORM), folder / "model.safetensors.index.json"
     tensors = {name: t for name, t in (load_file(path) | change).items() if t is not None}
     save_file(tensors, path, metadata={"format": "pt"})
-    listed = {name: file for name, file in json.loads(index.read_text())["weight_map"].items() if file != path.name}
+    listed = {
+        name: file
+        for name, file in json.loads(index.read_text())["weight_map"].items()
+        if file != path.name
+    }
     rewrite(index, weight_map=listed | dict.fromkeys(tensors, path.name))
 
 
@@ -102,8 +146,14 @@ def change_tensor(folder: Path, change: dict[str, Tensor | None]) -> None:
     ("change", "said"),
     [
         ({NORM: None}, rf"1 tensor missing: {NORM}; download it again"),
-        ({"stranger": torch.ones(1)}, r"model-.*safetensors: 1 tensor unknown to config.json: stranger; download"),
-        ({NORM: torch.ones(31)}, rf"1 tensor of another shape \(first: \[31\] where config.json makes \[32\]\): {NORM}"),
+        (
+            {"stranger": torch.ones(1)},
+            r"model-.*safetensors: 1 tensor unknown to config.json: stranger; download",
+        ),
+        (
+            {NORM: torch.ones(31)},
+            rf"1 tensor of another shape \(first: \[31\] where config.json makes \[32\]\): {NORM}",
+        ),
         ({NORM: torch.full([32], torch.nan)}, rf"1 tensor not finite .*: {NORM}; download"),
         ({NORM: torch.tensor([torch.inf] + [0.0] * 31)}, rf"1 tensor not finite .*: {NORM}"),
     ],
@@ -119,7 +169,9 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path, change: dict, said: s
 def test_three_names_stand_for_many(tmp_path: Path):
     save_toy(tmp_path)
     change_tensor(tmp_path, {f"stranger{i}": torch.ones(1) for i in range(5)})
-    with pytest.raises(DopsdError, match=r"5 tensors unknown .*: stranger0, stranger1, stranger2, \.\.\.; download"):
+    with pytest.raises(
+        DopsdError, match=r"5 tensors unknown .*: stranger0, stranger1, stranger2, \.\.\.; download"
+    ):
         load_policy(Model(path=str(tmp_path)), None, 0)
 
 
@@ -129,10 +181,16 @@ def test_a_damaged_or_absent_shard_is_named(tmp_path: Path):
     whole = path.read_bytes()
     for content in (whole[:-8], whole[:4], b"\xff" * 8 + whole[8:]):
         path.write_bytes(content)
-        with pytest.raises(DopsdError, match=rf"{path.name}: not a whole safetensors file .*; restore it, or download"):
+        with pytest.raises(
+            DopsdError,
+            match=rf"{path.name}: not a whole safetensors file .*; restore it, or download",
+        ):
             load_policy(Model(path=str(tmp_path)), None, 0)
     path.unlink()
-    with pytest.raises(DopsdError, match=rf"{path.name}: \d tensors? missing with this file, which .*index.json names: "):
+    with pytest.raises(
+        DopsdError,
+        match=rf"{path.name}: \d tensors? missing with this file, which .*index.json names: ",
+    ):
         load_policy(Model(path=str(tmp_path)), None, 0)
 
 
@@ -156,7 +214,9 @@ def test_pickled_weights_are_never_read(tmp_path: Path):
     with pytest.raises(DopsdError, match=r"no weights; it needs model\.safetensors"):
         load_policy(Model(path=str(tmp_path)), None, 0)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(DopsdError, match=r"only pytorch_model\.bin, and pickle files are not read; convert"):
+    with pytest.raises(
+        DopsdError, match=r"only pytorch_model\.bin, and pickle files are not read; convert"
+    ):
         load_policy(Model(path=str(tmp_path)), None, 0)
 
 
@@ -169,25 +229,35 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path):
     save_toy(tmp_path)
     for path in tmp_path.glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(DopsdError, match=r"no tokenizer can be read there .*; copy tokenizer\.json"):
+    with pytest.raises(
+        DopsdError, match=r"no tokenizer can be read there .*; copy tokenizer\.json"
+    ):
         load_policy(Model(path=str(tmp_path)), None, 0)
     for text in ("{", '{"model_type": "stranger"}'):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(DopsdError, match=r"config\.json: not that of a model known here") as raised:
+        with pytest.raises(
+            DopsdError, match=r"config\.json: not that of a model known here"
+        ) as raised:
             load_policy(Model(path=str(tmp_path)), None, 0)
         assert "\n" not in str(raised.value)
 
 
 def test_the_dtype_is_that_of_the_settings(tmp_path: Path):
     save_toy(tmp_path)
-    assert load_policy(Model(path=str(tmp_path), dtype="bfloat16"), None, 0).core.dtype == torch.bfloat16
+    assert (
+        load_policy(Model(path=str(tmp_path), dtype="bfloat16"), None, 0).core.dtype
+        == torch.bfloat16
+    )
     assert load_policy(Model(path=str(tmp_path)), None, 0).core.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
-    ("settings", "library"), [({"quantization": "nf4"}, "bitsandbytes"), ({"attention": "flash_attention_2"}, "flash_attn")]
+    ("settings", "library"),
+    [({"quantization": "nf4"}, "bitsandbytes"), ({"attention": "flash_attention_2"}, "flash_attn")],
 )
-def test_kernels_that_this_machine_lacks_are_refused(settings: dict, library: str, monkeypatch: pytest.MonkeyPatch):
+def test_kernels_that_this_machine_lacks_are_refused(
+    settings: dict, library: str, monkeypatch: pytest.MonkeyPatch
+):
     model = Model(dtype="bfloat16", **settings)
     monkeypatch.setattr("dopsd.models.loading.find_spec", lambda name: None)
     with pytest.raises(DopsdError, match=rf"needs {library}, which is not installed: pip install"):
@@ -206,7 +276,10 @@ def test_nf4_leaves_the_head_alone_and_not_the_blocks():
     assert should_convert_module("model.transformer.blocks.0.ff_out", patterns)
 
 
-@pytest.mark.skipif(not (torch.cuda.is_available() and find_spec("bitsandbytes")), reason="needs a GPU and bitsandbytes")
+@pytest.mark.skipif(
+    not (torch.cuda.is_available() and find_spec("bitsandbytes")),
+    reason="needs a GPU and bitsandbytes",
+)
 def test_nf4_quantises_the_blocks_and_trains(tmp_path: Path):
     from bitsandbytes.nn import Linear4bit
 
@@ -215,9 +288,14 @@ def test_nf4_quantises_the_blocks_and_trains(tmp_path: Path):
     policy = load_policy(Model(path=str(tmp_path), dtype="bfloat16", quantization="nf4"), lora, 0)
     names = [name for name, module in policy.core.named_modules() if isinstance(module, Linear4bit)]
     assert len(names) == 2 * 7 and all(".blocks." in name for name in names)
-    assert policy.core.get_output_embeddings().weight.dtype == torch.bfloat16 and policy.device.type == "cuda"
+    assert (
+        policy.core.get_output_embeddings().weight.dtype == torch.bfloat16
+        and policy.device.type == "cuda"
+    )
     policy.use_gradient_checkpointing()
-    policy.head(policy.hidden(torch.tensor([[5, 6, 7]], device=policy.device), None)).square().mean().backward()
+    policy.head(
+        policy.hidden(torch.tensor([[5, 6, 7]], device=policy.device), None)
+    ).square().mean().backward()
     assert all(p.grad.any() for name, p in policy.trainable().items() if "lora_B" in name)
     with pytest.raises(DopsdError, match="cannot be added into nf4 weights"), policy.merged():
         pass
@@ -229,23 +307,32 @@ def test_weights_go_to_the_gpu_of_this_rank(tmp_path: Path, monkeypatch: pytest.
     model = save_toy(tmp_path)
     policy = load_policy(Model(path=str(tmp_path)), None, 0)
     assert policy.device == torch.device("cuda", torch.cuda.device_count() - 1)
-    assert all(torch.equal(p.cpu(), model.state_dict()[name]) for name, p in policy.core.state_dict().items())
+    assert all(
+        torch.equal(p.cpu(), model.state_dict()[name])
+        for name, p in policy.core.state_dict().items()
+    )
 
 
-@pytest.mark.skipif(not (torch.cuda.is_available() and find_spec("flash_attn")), reason="needs a GPU and flash_attn")
+@pytest.mark.skipif(
+    not (torch.cuda.is_available() and find_spec("flash_attn")), reason="needs a GPU and flash_attn"
+)
 def test_flash_attention_agrees_with_sdpa(tmp_path: Path):
     save_toy(tmp_path)
     keep = torch.tensor([[False, False, True, True, True], [True] * 5])
     found = []
     for attention in ("sdpa", "flash_attention_2"):
-        policy = load_policy(Model(path=str(tmp_path), dtype="bfloat16", attention=attention), None, 0)
+        policy = load_policy(
+            Model(path=str(tmp_path), dtype="bfloat16", attention=attention), None, 0
+        )
         ids = torch.arange(5, 15, device=policy.device).view(2, 5)
         found.append(policy.head(policy.hidden(ids, keep.to(policy.device)))[keep].float())
     assert (found[0] - found[1]).norm() < 2e-2 * found[0].norm()
 
 
 @pytest.mark.skipif(which("g++") is None, reason="torch.compile needs g++ on a CPU")
-def test_compiled_blocks_give_the_same_answers_and_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_compiled_blocks_give_the_same_answers_and_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     graphs: list[int] = []
 
     def traced(graph: torch.fx.GraphModule, given: list[Tensor]) -> Callable[..., Any]:
@@ -253,7 +340,9 @@ def test_compiled_blocks_give_the_same_answers_and_gradients(tmp_path: Path, mon
         return graph.forward  # without its C++, which would take half a minute
 
     slow = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda block, **kinds: slow(block, backend=traced, **kinds))
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda block, **kinds: slow(block, backend=traced, **kinds)
+    )
     save_toy(tmp_path)
     found, ids = [], torch.arange(5, 25).view(2, 10)
     keep = torch.tensor([[False] * 3 + [True] * 7, [True] * 10])
@@ -269,7 +358,9 @@ def test_compiled_blocks_give_the_same_answers_and_gradients(tmp_path: Path, mon
         policy.use_gradient_checkpointing()
         out = policy.hidden(ids, None)
         out.square().mean().backward()
-        found.append([plain[keep], sampled, out.detach(), *(p.grad for p in policy.trainable().values())])
+        found.append(
+            [plain[keep], sampled, out.detach(), *(p.grad for p in policy.trainable().values())]
+        )
         assert bool(graphs) is is_compiled
     assert len(graphs) < 2 * 4  # two blocks, four kinds of calls: some were shared
     for eager, compiled in zip(*found, strict=True):
@@ -280,7 +371,9 @@ def test_compiling_is_refused_where_it_cannot_work(tmp_path: Path, monkeypatch: 
     model = Model(path=str(tmp_path), compile=True)
     monkeypatch.setenv("PATH", "")
     for device, compiler in (("cpu", "g++"), ("cuda", "gcc")):
-        with pytest.raises(DopsdError, match=rf"needs a compiler, and {re.escape(compiler)} is not here"):
+        with pytest.raises(
+            DopsdError, match=rf"needs a compiler, and {re.escape(compiler)} is not here"
+        ):
             check_kernels(model, torch.device(device))
 
 
@@ -288,4 +381,6 @@ def test_attention_left_to_the_machine_is_sdpa_without_a_gpu():
     from dopsd.models.loading import attention_of
 
     assert attention_of(Model(attention="auto", dtype="bfloat16"), torch.device("cpu")) == "sdpa"
-    assert attention_of(Model(attention="auto"), torch.device("cuda", 0)) == "sdpa"  # float32 has no flash attention
+    assert (
+        attention_of(Model(attention="auto"), torch.device("cuda", 0)) == "sdpa"
+    )  # float32 has no flash attention

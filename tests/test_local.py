@@ -66,7 +66,9 @@ def test_a_service_is_started_once_and_ends_with_what_it_started(workspace, monk
     monkeypatch.setattr(processes, "END", 0.5)
     assert not processes.end(pid, started)
     psutil.wait_procs(children, timeout=60)
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    assert not any(
+        child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
+    )
     assert processes.read_state() == {}
 
 
@@ -79,7 +81,9 @@ def test_a_service_ends_when_asked_though_a_shell_started_make_up_in_the_backgro
     state: dict = {}
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        processes.start(processes.Service("worker", (sys.executable, "-c", code)), dict(os.environ), state)
+        processes.start(
+            processes.Service("worker", (sys.executable, "-c", code)), dict(os.environ), state
+        )
     finally:
         signal.signal(signal.SIGINT, before)
     until((workspace / "ready").exists)
@@ -95,7 +99,9 @@ def test_the_servers_addresses_are_written_for_a_shell_to_source(workspace):
 
 def test_a_number_that_another_process_has_now_is_not_ours(workspace):
     other = subprocess.Popen(SLEEP)
-    processes.write_state({"mlflow": {"pid": other.pid, "started": time.time() - 3600, "port": 5000}})
+    processes.write_state(
+        {"mlflow": {"pid": other.pid, "started": time.time() - 3600, "port": 5000}}
+    )
     assert processes.read_state() == {}
     services.down()
     assert other.poll() is None
@@ -112,8 +118,16 @@ def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):
     flow = subprocess.Popen([*SLEEP, "prefect.engine"])
     gone = subprocess.Popen(["true"])
     gone.wait()
-    pids = {"lost": gone.pid, "going": flow.pid, "elsewhere": f"other-host:{gone.pid}", "claimed": None, "forgotten": None}
-    since = {name: datetime.now(UTC).isoformat() for name in pids} | {"forgotten": "2026-01-01T00:00:00+00:00"}
+    pids = {
+        "lost": gone.pid,
+        "going": flow.pid,
+        "elsewhere": f"other-host:{gone.pid}",
+        "claimed": None,
+        "forgotten": None,
+    }
+    since = {name: datetime.now(UTC).isoformat() for name in pids} | {
+        "forgotten": "2026-01-01T00:00:00+00:00"
+    }
     known = [
         {
             "id": name,
@@ -125,8 +139,14 @@ def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):
         for name, pid in pids.items()
     ]
     told = []
-    monkeypatch.setattr(runs, "call", lambda url, body=None: known if url.endswith("/filter") else told.append((url, body)))
+    monkeypatch.setattr(
+        runs,
+        "call",
+        lambda url, body=None: known if url.endswith("/filter") else told.append((url, body)),
+    )
     runs.report_lost_runs("http://here/api")
     flow.kill()
-    assert [url for url, _ in told] == [f"http://here/api/flow_runs/{name}/set_state" for name in ("lost", "forgotten")]
+    assert [url for url, _ in told] == [
+        f"http://here/api/flow_runs/{name}/set_state" for name in ("lost", "forgotten")
+    ]
     assert told[0][1]["state"]["type"] == "CRASHED"

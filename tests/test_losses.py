@@ -8,13 +8,23 @@ import pytest
 import torch
 from scipy.special import rel_entr
 
-from dopsd.losses import Divergence, entropy, masked_cross_entropy, policy_gradient, shared_mass, token_logps, top_overlap
+from dopsd.losses import (
+    Divergence,
+    entropy,
+    masked_cross_entropy,
+    policy_gradient,
+    shared_mass,
+    token_logps,
+    top_overlap,
+)
 
 KINDS = ["reverse_kl", "forward_kl", "jsd"]
 
 
 def logits(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32) * 2
+    return (
+        torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32) * 2
+    )
 
 
 def literal_terms(kind: str, s: torch.Tensor, t: torch.Tensor, beta: float) -> torch.Tensor:
@@ -31,7 +41,9 @@ def literal_terms(kind: str, s: torch.Tensor, t: torch.Tensor, beta: float) -> t
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("top_k", [0, 5])
-def test_value_and_gradient_are_those_of_the_literal_formula(kind: str, clip: float | None, top_k: int):
+def test_value_and_gradient_are_those_of_the_literal_formula(
+    kind: str, clip: float | None, top_k: int
+):
     ours, plain = logits(1, 6, 30).requires_grad_(), logits(1, 6, 30).requires_grad_()
     teacher = logits(2, 6, 30)
     value, unclipped, share = Divergence(kind, 0.3, top_k, clip)(ours, teacher)
@@ -56,7 +68,11 @@ def test_divergences_agree_with_scipy(clip: float | None, top_k: int):
     kept = t.topk(top_k or 11, -1).indices
     p, q = (x.double().gather(-1, kept).softmax(-1).numpy() for x in (s, t))
     m = 0.7 * p + 0.3 * q
-    terms = {"reverse_kl": rel_entr(p, q), "forward_kl": rel_entr(q, p), "jsd": 0.3 * rel_entr(q, m) + 0.7 * rel_entr(p, m)}
+    terms = {
+        "reverse_kl": rel_entr(p, q),
+        "forward_kl": rel_entr(q, p),
+        "jsd": 0.3 * rel_entr(q, m) + 0.7 * rel_entr(p, m),
+    }
     for kind, each in terms.items():
         value, unclipped, _ = Divergence(kind, 0.3, top_k, clip)(s, t)
         assert unclipped.numpy() == pytest.approx(each.sum(-1), abs=1e-5)
@@ -66,8 +82,12 @@ def test_divergences_agree_with_scipy(clip: float | None, top_k: int):
 def test_divergences_agree_with_torch_distributions():
     s, t = logits(3, 5, 11), logits(4, 5, 11)
     p, q = torch.distributions.Categorical(logits=s), torch.distributions.Categorical(logits=t)
-    assert torch.allclose(Divergence("reverse_kl")(s, t)[0], torch.distributions.kl_divergence(p, q), atol=1e-5)
-    assert torch.allclose(Divergence("forward_kl")(s, t)[0], torch.distributions.kl_divergence(q, p), atol=1e-5)
+    assert torch.allclose(
+        Divergence("reverse_kl")(s, t)[0], torch.distributions.kl_divergence(p, q), atol=1e-5
+    )
+    assert torch.allclose(
+        Divergence("forward_kl")(s, t)[0], torch.distributions.kl_divergence(q, p), atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,7 +113,9 @@ def test_reverse_kl_of_two_entries_by_hand():
     student = torch.tensor([[math.log(0.5), math.log(0.5)]])
     teacher = torch.tensor([[math.log(0.8), math.log(0.2)]])
     value, _, _ = Divergence("reverse_kl")(student, teacher)
-    assert value.item() == pytest.approx(0.5 * math.log(0.5 / 0.8) + 0.5 * math.log(0.5 / 0.2), abs=1e-6)
+    assert value.item() == pytest.approx(
+        0.5 * math.log(0.5 / 0.8) + 0.5 * math.log(0.5 / 0.2), abs=1e-6
+    )
 
 
 def test_clipping_caps_terms_from_above_only_so_the_sum_can_go_negative():
@@ -113,9 +135,17 @@ def test_top_k_renormalises_both_over_the_teachers_best():
 
 
 def test_overlap_counts_shared_top_entries():
-    student, teacher = torch.tensor([[0.5, 0.5, 1e-9]]).log(), torch.tensor([[0.25, 0.5, 0.25]]).log()
+    student, teacher = (
+        torch.tensor([[0.5, 0.5, 1e-9]]).log(),
+        torch.tensor([[0.25, 0.5, 0.25]]).log(),
+    )
     assert shared_mass(student, teacher).item() == pytest.approx(0.75)
-    assert top_overlap(torch.tensor([[3.0, 2.0, 1.0, 0.0]]), torch.tensor([[3.0, 0.0, 1.0, 2.0]]), 2).item() == 0.5
+    assert (
+        top_overlap(
+            torch.tensor([[3.0, 2.0, 1.0, 0.0]]), torch.tensor([[3.0, 0.0, 1.0, 2.0]]), 2
+        ).item()
+        == 0.5
+    )
 
 
 def test_entropy_of_a_fair_coin_is_ln_two():
@@ -123,9 +153,9 @@ def test_entropy_of_a_fair_coin_is_ln_two():
 
 
 def test_masked_cross_entropy_by_hand():
-    assert masked_cross_entropy(torch.tensor([[0.0, math.log(3.0)]]), torch.tensor([1])).item() == pytest.approx(
-        -math.log(0.75)
-    )
+    assert masked_cross_entropy(
+        torch.tensor([[0.0, math.log(3.0)]]), torch.tensor([1])
+    ).item() == pytest.approx(-math.log(0.75))
 
 
 def test_policy_gradient_by_hand():
@@ -133,17 +163,23 @@ def test_policy_gradient_by_hand():
     old = torch.tensor([[-1.0, -1.0], [-1.0, -1.0]])
     now = old + torch.tensor([[math.log(2), math.log(0.25)], [math.log(2), math.log(0.25)]])
     reference = now + math.log(3)
-    each, clipped, kl = policy_gradient(now, old, reference, torch.tensor([[2.0], [-2.0]]), 0.5, 0.04)
+    each, clipped, kl = policy_gradient(
+        now, old, reference, torch.tensor([[2.0], [-2.0]]), 0.5, 0.04
+    )
     penalty = 0.04 * (3 - math.log(3) - 1)
     # A = 2: min(4, 3), min(0.5, 1); A = -2: min(-4, -3), min(-0.5, -1)
-    assert each.numpy() == pytest.approx(penalty - torch.tensor([[3.0, 0.5], [-4.0, -1.0]]).numpy(), abs=1e-6)
+    assert each.numpy() == pytest.approx(
+        penalty - torch.tensor([[3.0, 0.5], [-4.0, -1.0]]).numpy(), abs=1e-6
+    )
     assert clipped.tolist() == [[1.0, 0.0], [0.0, 1.0]]
     assert kl.numpy() == pytest.approx(torch.full((2, 2), 3 - math.log(3) - 1).numpy(), abs=1e-6)
 
 
 def test_policy_gradient_has_the_gradient_of_finite_differences():
     draw = torch.Generator().manual_seed(0)
-    now, old, reference = (torch.randn(3, 5, generator=draw, dtype=torch.float64) * 0.3 - 2 for _ in range(3))
+    now, old, reference = (
+        torch.randn(3, 5, generator=draw, dtype=torch.float64) * 0.3 - 2 for _ in range(3)
+    )
     advantage = torch.tensor([[1.5], [-0.5], [0.0]], dtype=torch.float64)
 
     def loss(x: torch.Tensor) -> torch.Tensor:
@@ -154,9 +190,16 @@ def test_policy_gradient_has_the_gradient_of_finite_differences():
 
 def test_logps_are_those_of_the_completion_whatever_the_padding(fake_policy):
     fake_policy.table = logits(5, 8, 10)
-    ids, targets = torch.full((2, 11), 9), torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]])
+    ids, targets = (
+        torch.full((2, 11), 9),
+        torch.tensor([[0, 1, 2, 3, 4, 5, 6, 7], [7, 6, 5, 4, 3, 2, 1, 0]]),
+    )
     mask = torch.ones(2, 11, dtype=torch.bool)
     found = token_logps(fake_policy, ids, mask, targets)
     expected = fake_policy.table.log_softmax(-1)
-    assert found[0].numpy() == pytest.approx(torch.stack([expected[i, i] for i in range(8)]).numpy(), abs=1e-6)
-    assert found[1].numpy() == pytest.approx(torch.stack([expected[i, 7 - i] for i in range(8)]).numpy(), abs=1e-6)
+    assert found[0].numpy() == pytest.approx(
+        torch.stack([expected[i, i] for i in range(8)]).numpy(), abs=1e-6
+    )
+    assert found[1].numpy() == pytest.approx(
+        torch.stack([expected[i, 7 - i] for i in range(8)]).numpy(), abs=1e-6
+    )

@@ -59,7 +59,8 @@ def test_spellings_that_are_the_same(one: str, other: str):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("2/4", "1/2"), ("abc=5", "5"), ("x", "X"), (r"\sqrt{2}", "2"), ("", "0"), ("1,2", "12")]
+    ("one", "other"),
+    [("2/4", "1/2"), ("abc=5", "5"), ("x", "X"), (r"\sqrt{2}", "2"), ("", "0"), ("1,2", "12")],
 )
 def test_spellings_that_are_not(one: str, other: str):
     assert not is_same(one, other)
@@ -77,9 +78,14 @@ def test_a_question_typed_by_a_person_has_no_gold_and_scores_nothing():
 
 
 def test_a_row_has_its_answer_or_a_solution_that_boxes_it():
-    solved = TASK.problem_of(Row({"problem": "q", "solution": r"\boxed{1}, so \boxed{x^{2}}."}, "f", 1))
+    solved = TASK.problem_of(
+        Row({"problem": "q", "solution": r"\boxed{1}, so \boxed{x^{2}}."}, "f", 1)
+    )
     assert (solved.answer, solved.reference) == ("x^{2}", r"\boxed{1}, so \boxed{x^{2}}.")
-    assert TASK.problem_of(Row({"problem": "q", "answer": "7", "solution": None}, "f", 1)).answer == "7"
+    assert (
+        TASK.problem_of(Row({"problem": "q", "answer": "7", "solution": None}, "f", 1)).answer
+        == "7"
+    )
     with pytest.raises(DopsdError, match=r"^f:2: expected a text in column answer"):
         TASK.problem_of(Row({"problem": "q", "solution": "none"}, "f", 2))
 

@@ -19,7 +19,9 @@ from dopsd.models.llada import LladaBlock, LladaConfig, LladaForMaskedLM
 LORA = Lora(r=2, alpha=4, dropout=0.0, targets=["q_proj", "ff_out"])
 
 
-def literal(model: LladaForMaskedLM, ids: Tensor, keep: Tensor, kind: torch.dtype = torch.float32) -> Tensor:
+def literal(
+    model: LladaForMaskedLM, ids: Tensor, keep: Tensor, kind: torch.dtype = torch.float32
+) -> Tensor:
     """LLaDA's forward pass written out, one head at a time, in the precision `kind`."""
     w = {name: p.detach().to(kind) for name, p in model.state_dict().items()}
     c = model.config
@@ -56,9 +58,15 @@ def literal(model: LladaForMaskedLM, ids: Tensor, keep: Tensor, kind: torch.dtyp
             x = x + torch.cat(heads, -1) @ w[at + "attn_out.weight"].T
             h = norm(x, at + "ff_norm.weight")
             gate = h @ w[at + "ff_proj.weight"].T
-            x = x + (gate * gate.sigmoid() * (h @ w[at + "up_proj.weight"].T)) @ w[at + "ff_out.weight"].T
+            x = (
+                x
+                + (gate * gate.sigmoid() * (h @ w[at + "up_proj.weight"].T))
+                @ w[at + "ff_out.weight"].T
+            )
         out = "wte" if c.weight_tying else "ff_out"
-        rows.append(norm(x, "model.transformer.ln_f.weight") @ w[f"model.transformer.{out}.weight"].T)
+        rows.append(
+            norm(x, "model.transformer.ln_f.weight") @ w[f"model.transformer.{out}.weight"].T
+        )
     return torch.stack(rows)
 
 
@@ -70,7 +78,8 @@ def texts(padding: int = 3) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "is_tied", "padding"), [(4, False, 0), (4, False, 3), (4, True, 3), (2, False, 3), (1, True, 0), (1, True, 3)]
+    ("kv_heads", "is_tied", "padding"),
+    [(4, False, 0), (4, False, 3), (4, True, 3), (2, False, 3), (1, True, 0), (1, True, 3)],
 )
 def test_logits_are_those_of_the_literal_forward_pass(kv_heads: int, is_tied: bool, padding: int):
     model, (ids, keep) = toy(kv_heads, is_tied), texts(padding)
@@ -102,10 +111,14 @@ def test_left_padding_with_a_mask_changes_nothing():
 
 @pytest.mark.parametrize(("name", "shape"), [("sdpa", (2, 1, 1, 9)), ("flash_attention_2", (2, 9))])
 @pytest.mark.parametrize("is_padded", [True, False])
-def test_attention_goes_through_the_named_function(name: str, shape: tuple, is_padded: bool, monkeypatch: pytest.MonkeyPatch):
+def test_attention_goes_through_the_named_function(
+    name: str, shape: tuple, is_padded: bool, monkeypatch: pytest.MonkeyPatch
+):
     calls = []
 
-    def recording(module, q, k, v, mask, **options):  # what transformers calls an attention function with
+    def recording(
+        module, q, k, v, mask, **options
+    ):  # what transformers calls an attention function with
         calls.append((module, q.shape, k.shape, v.shape, mask, options))
         return v.repeat_interleave(2, 1).transpose(1, 2), None
 
@@ -115,7 +128,9 @@ def test_attention_goes_through_the_named_function(name: str, shape: tuple, is_p
     model(ids, keep if is_padded else None)
     assert len(calls) == 2
     module, q, k, v, mask, options = calls[0]
-    assert isinstance(module, LladaBlock) and module.num_key_value_groups == 2 and not module.is_causal
+    assert (
+        isinstance(module, LladaBlock) and module.num_key_value_groups == 2 and not module.is_causal
+    )
     assert (q, k, v) == ((2, 4, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8))
     assert options == {"is_causal": False}
     assert mask is None if not is_padded else (mask.shape == shape and mask.dtype == torch.bool)
@@ -151,7 +166,9 @@ def test_gradient_checkpointing_recomputes_blocks_and_changes_no_gradient(
     monkeypatch.setattr(LladaBlock, "attend", lambda *args: runs.append(1) or original(*args))
 
     def gradients(is_checkpointing: bool) -> dict[str, Tensor]:
-        policy = load_policy(Model(path=str(tmp_path)), LORA.model_copy(update={"dropout": dropout}), 0)
+        policy = load_policy(
+            Model(path=str(tmp_path)), LORA.model_copy(update={"dropout": dropout}), 0
+        )
         if is_checkpointing:
             policy.use_gradient_checkpointing()
         policy.core.train(dropout > 0)
@@ -164,7 +181,9 @@ def test_gradient_checkpointing_recomputes_blocks_and_changes_no_gradient(
     plain, counted = gradients(False), len(runs)
     checkpointed = gradients(True)
     assert (counted, len(runs) - counted) == (2, 4)
-    assert len(plain) == 8 and all(g.any() and torch.equal(g, checkpointed[name]) for name, g in plain.items())
+    assert len(plain) == 8 and all(
+        g.any() and torch.equal(g, checkpointed[name]) for name, g in plain.items()
+    )
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # newer transformers have another name for it
@@ -180,9 +199,21 @@ def test_gradient_checkpointing_can_be_switched_on_as_with_any_transformers_mode
 
 
 def published_names() -> set[str]:
-    block = ["attn_norm", "ff_norm", "q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"]
+    block = [
+        "attn_norm",
+        "ff_norm",
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "attn_out",
+        "ff_proj",
+        "up_proj",
+        "ff_out",
+    ]
     names = {f"model.transformer.{name}.weight" for name in ("wte", "ln_f", "ff_out")}
-    return names | {f"model.transformer.blocks.{i}.{name}.weight" for i in range(32) for name in block}
+    return names | {
+        f"model.transformer.blocks.{i}.{name}.weight" for i in range(32) for name in block
+    }
 
 
 def test_at_8b_it_has_the_published_tensors_and_parameters():
@@ -208,4 +239,6 @@ def test_tied_embeddings_are_saved_once(tmp_path: Path):
     model.save_pretrained(tmp_path)
     back = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert "model.transformer.ff_out.weight" not in back.state_dict()
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), back.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), back.parameters(), strict=True)
+    )

@@ -24,15 +24,30 @@ def flip(path: Path) -> None:
 
 
 CHANGES = {
-    "recipe": (lambda: write_params(pretrain__recipe=2), "base was made with pretrain.recipe 1 (params.yaml: 2)."),
+    "recipe": (
+        lambda: write_params(pretrain__recipe=2),
+        "base was made with pretrain.recipe 1 (params.yaml: 2).",
+    ),
     "settings": (
         lambda: write_params(pretrain__seed=7, sampling__gen_length=48, sampling__steps=24),
         "base was made with pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40 (params.yaml: 48).",
     ),
-    "data": (lambda: flip(Path("data/sudoku/train.jsonl")), "base was made from another data/sudoku/train.jsonl"),
-    "damage": (lambda: flip(WEIGHTS), "base/model.safetensors: not the file that pretraining wrote."),
-    "no record": (lambda: Path("base/pretrain.json").unlink(), "base/pretrain.json: missing or damaged"),
-    "no JSON": (lambda: Path("base/pretrain.json").write_text('{"data": 1}'), "base/pretrain.json: missing or damaged"),
+    "data": (
+        lambda: flip(Path("data/sudoku/train.jsonl")),
+        "base was made from another data/sudoku/train.jsonl",
+    ),
+    "damage": (
+        lambda: flip(WEIGHTS),
+        "base/model.safetensors: not the file that pretraining wrote.",
+    ),
+    "no record": (
+        lambda: Path("base/pretrain.json").unlink(),
+        "base/pretrain.json: missing or damaged",
+    ),
+    "no JSON": (
+        lambda: Path("base/pretrain.json").write_text('{"data": 1}'),
+        "base/pretrain.json: missing or damaged",
+    ),
 }
 
 
@@ -41,13 +56,17 @@ def test_weights_that_are_missing_are_not_made_again_unasked(project, capsys):
     for command in ("pretrain", "check"):
         assert main([command]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("dopsd: pretrain: base/model.safetensors: not the file that pretraining wrote.")
+        assert line.startswith(
+            "dopsd: pretrain: base/model.safetensors: not the file that pretraining wrote."
+        )
         assert "git checkout -- base" in line and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in line
     assert not WEIGHTS.exists()
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_base_that_does_not_match_is_kept_and_one_line_says_why_and_what_to_do(project, capsys, name):
+def test_a_base_that_does_not_match_is_kept_and_one_line_says_why_and_what_to_do(
+    project, capsys, name
+):
     change, why = CHANGES[name]
     change()
     before = sha256(WEIGHTS)
@@ -55,7 +74,11 @@ def test_a_base_that_does_not_match_is_kept_and_one_line_says_why_and_what_to_do
         assert main([command]) == 2
         err = capsys.readouterr().err
         assert err.startswith(f"dopsd: pretrain: {why}") and err.count("\n") == 1
-        assert "git checkout -- base" in err and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in err and " min)" in err
+        assert (
+            "git checkout -- base" in err
+            and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in err
+            and " min)" in err
+        )
     assert sha256(WEIGHTS) == before
 
 
@@ -63,7 +86,10 @@ def test_a_base_that_matches_is_not_made_again(project, capsys, monkeypatch):
     before = WEIGHTS.stat().st_mtime_ns
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "1")
     assert main(["pretrain"]) == 0
-    assert capsys.readouterr().err == "pretrain: base is up to date\n" and WEIGHTS.stat().st_mtime_ns == before
+    assert (
+        capsys.readouterr().err == "pretrain: base is up to date\n"
+        and WEIGHTS.stat().st_mtime_ns == before
+    )
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "yes")
     assert main(["pretrain"]) == 2
     assert "DOPSD_ALLOW_RETRAIN=yes: expected 1" in capsys.readouterr().err
@@ -96,7 +122,9 @@ def test_without_a_base_nothing_is_lost_and_nothing_is_asked(project):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
-def test_a_kill_while_the_new_base_takes_the_place_of_the_old_leaves_one_of_them_whole(project, monkeypatch, count):
+def test_a_kill_while_the_new_base_takes_the_place_of_the_old_leaves_one_of_them_whole(
+    project, monkeypatch, count
+):
     """`count` renames of folders happen before the kill."""
     write_params(**FEW)
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "1")
@@ -126,5 +154,7 @@ def test_a_kill_while_the_new_base_takes_the_place_of_the_old_leaves_one_of_them
 def test_the_check_needs_no_torch(project):
     code = "import sys; sys.modules['torch'] = None; from dopsd.cli import main; sys.exit(main(['check']))"
     write_params(pretrain__recipe=2)
-    found = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
     assert found.returncode == 2 and "pretrain.recipe 1 (params.yaml: 2)" in found.stderr

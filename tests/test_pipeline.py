@@ -16,7 +16,9 @@ ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 EVERY = {"prepare", "pretrain", "evaluate_base", "train", "evaluate", "select", "test", "report"}
 
 
-needs_checkout = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+needs_checkout = pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
+)
 
 
 @needs_checkout
@@ -30,7 +32,13 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     adapter, data = sha256(tmp_path / ADAPTER), sha256(tmp_path / "data/sudoku/train.jsonl")
     metrics = (tmp_path / "runs/sudoku/base.json").read_bytes()
 
-    section = {"task": "sudoku", "method": "d_opsd", "seeds": [0], "run": [], "tables": {"clipping": ["same"]}}
+    section = {
+        "task": "sudoku",
+        "method": "d_opsd",
+        "seeds": [0],
+        "run": [],
+        "tables": {"clipping": ["same"]},
+    }
     w.write(ablate=section | {"variants": {"default": {}, "same": {"clip": None}}})
     said = w.run("python", "-m", "dopsd", "ablate", "clipping")
     assert "Running stage 'variant@default-0'" in said and "| same (params.yaml) |" in said
@@ -47,8 +55,13 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     w.write(data__sudoku__seed=1)
     words = (sys.executable, "-m", "dvc", *REPRO, "evaluate_base")
     refused = subprocess.run(words, cwd=tmp_path, env=w.env, capture_output=True, text=True)
-    assert refused.returncode != 0 and "dopsd: pretrain: base was made from another data/sudoku/train.jsonl" in refused.stderr
-    assert "evaluate_base" not in ran(refused.stdout) and w.run("git", "diff", "--stat", "base") == ""
+    assert (
+        refused.returncode != 0
+        and "dopsd: pretrain: base was made from another data/sudoku/train.jsonl" in refused.stderr
+    )
+    assert (
+        "evaluate_base" not in ran(refused.stdout) and w.run("git", "diff", "--stat", "base") == ""
+    )
     w.env["DOPSD_ALLOW_RETRAIN"] = "1"
     assert w.repro("evaluate_base") == {"pretrain", "evaluate_base"}
     w.commit()

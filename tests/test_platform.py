@@ -16,7 +16,10 @@ from dopsd.provenance import sha256
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(postgres_programs() is None, reason="needs PostgreSQL's server programs (Debian: postgresql)"),
+    pytest.mark.skipif(
+        postgres_programs() is None,
+        reason="needs PostgreSQL's server programs (Debian: postgresql)",
+    ),
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
 ]
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
@@ -26,7 +29,10 @@ def test_the_embedded_default_runs_on_the_composed_platform(tmp_path: Path):
     origin = Workspace(tmp_path / "origin")
     branch = origin.run("git", "branch", "--show-current").strip()
     secrets = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
-    stack = Stack(tmp_path / "stack", secrets | {"DOPSD_REPOSITORY": str(origin.folder), "DOPSD_REVISION": branch})
+    stack = Stack(
+        tmp_path / "stack",
+        secrets | {"DOPSD_REPOSITORY": str(origin.folder), "DOPSD_REVISION": branch},
+    )
     workspace = tmp_path / "workspace"
     database = Postgres(stack.ports["postgres"], stack.services["postgres"]["environment"])
     store = Store(stack.ports["minio"])
@@ -49,15 +55,28 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     """The deployment, from a client that knows the server alone; what it leaves in both databases and the store."""
     stack.run("python", "-c", WAIT, like="worker")
     asked = f"overrides={json.dumps(overrides())}"
-    stack.run("prefect", "deployment", "run", "dopsd/train", "--watch", "--param", asked, like="worker")
+    stack.run(
+        "prefect", "deployment", "run", "dopsd/train", "--watch", "--param", asked, like="worker"
+    )
     states = database.sql("prefect", "SELECT name, state_type::text FROM task_run")
-    assert {"prepare sudoku", "train sudoku/d_opsd/0", "evaluate 1", "evaluate 2", "publish"} <= {name for name, _ in states}
+    assert {"prepare sudoku", "train sudoku/d_opsd/0", "evaluate 1", "evaluate 2", "publish"} <= {
+        name for name, _ in states
+    }
     assert {state for _, state in states} == {"COMPLETED"}
     assert database.sql("mlflow", "SELECT status FROM runs") == [("FINISHED",)]
     listed = stack.run("python", "-c", LIST, "mlflow", like="worker").splitlines()
     assert sum(name.endswith("adapter_model.safetensors") for name in listed) == 2
     got = stack.folder / "champion"
-    stack.run("mlflow", "artifacts", "download", "-u", "models:/dopsd-sudoku@champion", "-d", str(got), like="worker")
+    stack.run(
+        "mlflow",
+        "artifacts",
+        "download",
+        "-u",
+        "models:/dopsd-sudoku@champion",
+        "-d",
+        str(got),
+        like="worker",
+    )
     assert sha256(got / "adapter_model.safetensors") == sha256(workspace / ADAPTER)
 
 

@@ -19,7 +19,9 @@ EVERY = list(itertools.product(LLADA, ("reference", "paper"), ("1x80gb", "4x80gb
 
 
 @pytest.mark.parametrize(("name", "preset", "hardware"), EVERY, ids="-".join)
-def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(name: str, preset: str, hardware: str):
+def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(
+    name: str, preset: str, hardware: str
+):
     raw = profiles.resolve(name, preset, hardware)
     checked(raw, Path(name))
     assert yaml.safe_load(profiles.render(raw)) == raw
@@ -36,14 +38,26 @@ def test_reference_is_the_published_code_and_paper_its_equations():
     assert reference.method.d_opsd == DOpsd()
     assert reference.train.lora == Lora() and reference.train.learning_rate == 5e-6
     paper = checked(profiles.resolve("llada-8b-math500", "paper"), Path("p")).method.d_opsd
-    assert (paper.reveal_scope, paper.loss_vocabulary, paper.reduction) == ("all_masked", "full", "mean")
+    assert (paper.reveal_scope, paper.loss_vocabulary, paper.reduction) == (
+        "all_masked",
+        "full",
+        "mean",
+    )
     assert (paper.updates_per_trajectory, paper.record, paper.clip) == (1, "all", 0.04)
 
 
 def test_hardware_changes_no_setting_that_decides_a_result():
-    parts = [profiles.flat(profiles.resolve("llada-8b-sudoku", "reference", h)) for h in ("1x80gb", "4x80gb", "1xh200")]
+    parts = [
+        profiles.flat(profiles.resolve("llada-8b-sudoku", "reference", h))
+        for h in ("1x80gb", "4x80gb", "1xh200")
+    ]
     odd = {key for key in parts[0] if len({str(part[key]) for part in parts}) > 1}
-    assert {key.split(".")[-1] for key in odd} <= {"processes", "batch_size", "micro_batch_states", "gradient_checkpointing"}
+    assert {key.split(".")[-1] for key in odd} <= {
+        "processes",
+        "batch_size",
+        "micro_batch_states",
+        "gradient_checkpointing",
+    }
 
 
 def test_a_profile_is_written_and_what_changed_is_said(tmp_path, monkeypatch, capsys):
@@ -51,7 +65,10 @@ def test_a_profile_is_written_and_what_changed_is_said(tmp_path, monkeypatch, ca
     assert main(["params", "--profile", "embedded"]) == 0
     first = Path("params.yaml").read_text()
     capsys.readouterr()
-    assert main(["params", "--set", "train.learning_rate=5e-6", "--set", "method.d_opsd.clip=null"]) == 0
+    assert (
+        main(["params", "--set", "train.learning_rate=5e-6", "--set", "method.d_opsd.clip=null"])
+        == 0
+    )
     assert capsys.readouterr().out == "train.learning_rate: 0.003 -> 5e-06\n"
     assert load_params().train.learning_rate == 5e-6
     assert "# over all processes" in Path("params.yaml").read_text()
@@ -65,18 +82,32 @@ def test_a_profile_is_written_and_what_changed_is_said(tmp_path, monkeypatch, ca
     ("words", "said"),
     [
         (["--profile", "llama"], "--profile llama: unknown; there is embedded, llada-8b-gsm8k"),
-        (["--profile", "llada-8b-gsm8k", "--preset", "best"], "--preset best: unknown; there is reference, paper"),
-        (["--profile", "llada-8b-gsm8k", "--hardware", "tpu"], "--hardware tpu: unknown; there is 1x80gb"),
+        (
+            ["--profile", "llada-8b-gsm8k", "--preset", "best"],
+            "--preset best: unknown; there is reference, paper",
+        ),
+        (
+            ["--profile", "llada-8b-gsm8k", "--hardware", "tpu"],
+            "--hardware tpu: unknown; there is 1x80gb",
+        ),
         (["--profile", "embedded", "--set", "train.updates"], "expected key=value"),
         (["--profile", "embedded", "--set", "train.update=3"], "train.update: unknown key"),
-        (["--profile", "embedded", "--set", "train.updates.x=3"], "updates is a value, not a section"),
+        (
+            ["--profile", "embedded", "--set", "train.updates.x=3"],
+            "updates is a value, not a section",
+        ),
         (["--profile", "embedded", "--set", "train.updates=["], "is not a YAML value"),
         ([], "name a --profile: embedded"),
         (["--hardware", "4x80gb"], "--preset and --hardware choose among a profile's settings"),
-        (["--profile", "embedded", "--hardware", "4x80gb"], "--profile embedded has no preset and no hardware"),
+        (
+            ["--profile", "embedded", "--hardware", "4x80gb"],
+            "--profile embedded has no preset and no hardware",
+        ),
     ],
 )
-def test_a_wrong_profile_or_change_writes_nothing(tmp_path, monkeypatch, capsys, words: list[str], said: str):
+def test_a_wrong_profile_or_change_writes_nothing(
+    tmp_path, monkeypatch, capsys, words: list[str], said: str
+):
     monkeypatch.chdir(tmp_path)
     assert main(["params", *words]) == 2
     err = capsys.readouterr().err
@@ -84,19 +115,33 @@ def test_a_wrong_profile_or_change_writes_nothing(tmp_path, monkeypatch, capsys,
     assert not Path("params.yaml").exists()
 
 
-@pytest.mark.parametrize(("task", "updates"), [("gsm8k", 7700), ("math500", 6600), ("countdown", 5000), ("sudoku", 3800)])
+@pytest.mark.parametrize(
+    ("task", "updates"), [("gsm8k", 7700), ("math500", 6600), ("countdown", 5000), ("sudoku", 3800)]
+)
 def test_baselines_run_as_long_as_they_were_published_to(task: str, updates: int):
     found = checked(profiles.resolve(f"llada-8b-{task}"), "profile")
     told = profiles.published()["methods"]["diffu_grpo"][task]["updates"]
-    assert found.of("diffu_grpo").train.updates == updates == told and found.of("d_opsd").train.updates == 500
-    assert found.of("diffu_grpo").train.learning_rate == 3e-6 and found.of("vrpo").train.schedule == "cosine"
+    assert (
+        found.of("diffu_grpo").train.updates == updates == told
+        and found.of("d_opsd").train.updates == 500
+    )
+    assert (
+        found.of("diffu_grpo").train.learning_rate == 3e-6
+        and found.of("vrpo").train.schedule == "cosine"
+    )
     same = found.of("d_opsd-one_update_same_data")
     assert same.train.updates == 125 and same.method.d_opsd.updates_per_trajectory == 1
 
 
 def test_a_change_that_does_not_hold_for_a_method_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["params", "--profile", "embedded", "--set", "matrix.methods=[d_opsd, diffu_grpo]"]) == 0
+    assert (
+        main(["params", "--profile", "embedded", "--set", "matrix.methods=[d_opsd, diffu_grpo]"])
+        == 0
+    )
     assert "note:" not in capsys.readouterr().err
     assert main(["params", "--set", "train.updates=20", "--set", "train.grad_clip=0.1"]) == 0
-    assert capsys.readouterr().err == "note: method.diffu_grpo.train.updates is 200 and goes before train.updates\n"
+    assert (
+        capsys.readouterr().err
+        == "note: method.diffu_grpo.train.updates is 200 and goes before train.updates\n"
+    )

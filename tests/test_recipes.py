@@ -16,10 +16,23 @@ from dopsd.stages.pretrain import Trainer, fresh
 from dopsd.tasks import load_task
 
 LOSSES = [5.2497349, 3.4268281, 3.3091855, 2.6674628, 2.4974597, 2.0774770]
-SHAPE = {"updates": 6, "batch_size": 16, "learning_rate": 0.02, "warmup_updates": 2, "weight_decay": 2.0, "seed": 3}
+SHAPE = {
+    "updates": 6,
+    "batch_size": 16,
+    "learning_rate": 0.02,
+    "warmup_updates": 2,
+    "weight_decay": 2.0,
+    "seed": 3,
+}
 ROWS = {
-    "gsm8k": [{"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"} for n in range(20)],
-    "math500": [{"problem": f"What is ${n}^2$?", "solution": rf"\boxed{{{n * n}}}", "answer": str(n * n)} for n in range(20)],
+    "gsm8k": [
+        {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"}
+        for n in range(20)
+    ],
+    "math500": [
+        {"problem": f"What is ${n}^2$?", "solution": rf"\boxed{{{n * n}}}", "answer": str(n * n)}
+        for n in range(20)
+    ],
 }
 DIGESTS = {
     "sudoku": "1251d1bf6e58ef86",
@@ -38,7 +51,9 @@ def test_the_first_updates_of_pretraining_have_the_losses_of_this_recipe(tmp_pat
     params = Params.model_validate(raw)
     trainer = Trainer(params, load_task("sudoku", params.data), fresh(params))
     assert params.pretrain.recipe == 1
-    assert [trainer.step(update) for update in range(SHAPE["updates"])] == pytest.approx(LOSSES, rel=1e-4)
+    assert [trainer.step(update) for update in range(SHAPE["updates"])] == pytest.approx(
+        LOSSES, rel=1e-4
+    )
 
 
 def rows(name: str, found: list[dict]) -> dict:
@@ -58,9 +73,13 @@ def test_the_same_settings_make_the_same_problems(tmp_path, monkeypatch, task):
             "test": rows(f"{name}-test", made[14:]),
             "validation": 5,
         }
-    numbers = rows("numbers", [{"input": f"{n},{n + 2},3", "output": str(2 * n + 5)} for n in range(4, 9)])
+    numbers = rows(
+        "numbers", [{"input": f"{n},{n + 2},3", "output": str(2 * n + 5)} for n in range(4, 9)]
+    )
     raw["data"]["countdown"] |= {"generate": 12, "test": numbers, "validation": 5}
     Path("params.yaml").write_text(yaml.safe_dump(raw))
     assert main(["prepare", "--task", task]) == 0
     found = b"".join(path.read_bytes() for path in sorted(Path("data", task).iterdir()))
-    assert raw["data"][task]["recipe"] == 1 and hashlib.sha256(found).hexdigest()[:16] == DIGESTS[task]
+    assert (
+        raw["data"][task]["recipe"] == 1 and hashlib.sha256(found).hexdigest()[:16] == DIGESTS[task]
+    )

@@ -24,7 +24,8 @@ FOLDER = Path("work/rehearse/llada-8b-gsm8k")
 
 def rows(path: Path, first: int, count: int) -> Path:
     made = [
-        {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"} for n in range(first, first + count)
+        {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"}
+        for n in range(first, first + count)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in made))
     return path
@@ -40,18 +41,35 @@ def test_every_stage_of_a_profile_runs_and_its_cost_is_told(tmp_path, monkeypatc
     out, err = capfd.readouterr()
     assert "2 processes" in err and "every stage ran" in err and "Traceback" not in err
     assert "memory of each GPU: about" in out and "4 x h100-80gb: about" in out
-    log = [json.loads(line) for line in next((FOLDER / "work").glob("train-*/log.jsonl")).read_text().splitlines()]
-    assert [row["update"] for row in log] == [1, 2] and log[0]["count/trajectories"] == 2 and log[0]["loss"] != 0.0
+    log = [
+        json.loads(line)
+        for line in next((FOLDER / "work").glob("train-*/log.jsonl")).read_text().splitlines()
+    ]
+    assert (
+        [row["update"] for row in log] == [1, 2]
+        and log[0]["count/trajectories"] == 2
+        and log[0]["loss"] != 0.0
+    )
     tested = json.loads((FOLDER / "runs/gsm8k/d_opsd/0/test/paired.json").read_text())
-    assert tested["protocols"].keys() == {"256", "512"} and tested["protocols"]["256"]["base"]["n"] == 4
-    assert len(list((FOLDER / "work/eval").glob("*/answers.1.jsonl"))) > 0  # the second process took its share
+    assert (
+        tested["protocols"].keys() == {"256", "512"}
+        and tested["protocols"]["256"]["base"]["n"] == 4
+    )
+    assert (
+        len(list((FOLDER / "work/eval").glob("*/answers.1.jsonl"))) > 0
+    )  # the second process took its share
 
 
 def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     rows(Path("train.jsonl"), 0, 12)
     Path("test.jsonl").write_text('{"question": "What?", "answer": "none"}\n')
-    words = ["--set", "data.gsm8k.train.path=train.jsonl", "--set", "data.gsm8k.test.path=test.jsonl"]
+    words = [
+        "--set",
+        "data.gsm8k.train.path=train.jsonl",
+        "--set",
+        "data.gsm8k.test.path=test.jsonl",
+    ]
     assert main(["rehearse", "--profile", "llada-8b-gsm8k", *words]) == 2
     err = capfd.readouterr().err
     assert "test.jsonl:1: expected an answer that ends in `#### number`" in err
@@ -59,12 +77,16 @@ def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, mon
 
 
 def test_several_processes_end_with_the_status_and_line_of_the_one_that_failed(tmp_path):
-    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("processes: 1", "processes: 2"))
+    (tmp_path / "params.yaml").write_text(
+        (ROOT / "params.yaml").read_text().replace("processes: 1", "processes: 2")
+    )
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "dopsd", "train"]
     found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert found.returncode == 2
-    assert "data/sudoku/train.jsonl: no such file" in found.stderr and "Traceback" not in found.stderr
+    assert (
+        "data/sudoku/train.jsonl: no such file" in found.stderr and "Traceback" not in found.stderr
+    )
 
 
 def test_processes_that_end_well_have_status_zero(tmp_path):
@@ -87,7 +109,9 @@ def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
     code = f"from dopsd import cli, rehearse; rehearse.STAGES = {stages}; "
     code += "raise SystemExit(cli.main(['rehearse', '--profile', 'embedded']))"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, env=env, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_two_rehearsals_of_a_profile_run_at_once_in_folders_that_are_used_again(tmp_path):
@@ -118,14 +142,23 @@ def test_no_stage_outlives_its_rehearsal(tmp_path, number, code):
     _, errors = rehearsal.communicate()  # ends when the stage, too, has closed its end of the pipe
     assert rehearsal.returncode == code and "Traceback" not in errors
     assert psutil.wait_procs(stages, timeout=300)[1] == []
-    assert not (tmp_path / "work/rehearse/embedded/runs/sudoku/base.json").exists()  # it was stopped, not finished
+    assert not (
+        tmp_path / "work/rehearse/embedded/runs/sudoku/base.json"
+    ).exists()  # it was stopped, not finished
 
 
 def test_no_error_names_none_as_a_file(monkeypatch, capsys):
-    gone, two_files = FileNotFoundError(2, "No such file or directory"), OSError(5, "Input error", "a", 0, "b")
+    gone, two_files = (
+        FileNotFoundError(2, "No such file or directory"),
+        OSError(5, "Input error", "a", 0, "b"),
+    )
     raised = [gone, OSError("it is broken"), two_files]
     for error in raised:
         monkeypatch.setattr(cli, "dispatch", lambda *_, error=error: (_ for _ in ()).throw(error))
         main(["check"])
     said = capsys.readouterr().err.splitlines()
-    assert "None" not in "".join(said) and "it is broken; " in said[1] and "Input error: a: b; " in said[2]
+    assert (
+        "None" not in "".join(said)
+        and "it is broken; " in said[1]
+        and "Input error: a: b; " in said[2]
+    )

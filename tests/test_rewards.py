@@ -20,10 +20,19 @@ HALF = Problem("m", "", r"\frac{1}{2}")
 @pytest.mark.parametrize(
     ("text", "reward"),
     [
-        ("<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\n", 2 + 0.5 + 0.5 + 0.5 + 4 * 0.125),
-        ("<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{6}\n</answer>\n", 0.5 + 0.5 + 0.5 + 4 * 0.125),
+        (
+            "<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\n",
+            2 + 0.5 + 0.5 + 0.5 + 4 * 0.125,
+        ),
+        (
+            "<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{6}\n</answer>\n",
+            0.5 + 0.5 + 0.5 + 4 * 0.125,
+        ),
         ("<reasoning>2 and 3</reasoning> <answer>\\boxed{5}</answer>", 2 + 0.5 + 0.5),
-        ("<reasoning>\n2\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\nmore", 2 + 0.5 + 0.5 + 0.5 - 0.004 - 0.004),
+        (
+            "<reasoning>\n2\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\nmore",
+            2 + 0.5 + 0.5 + 0.5 - 0.004 - 0.004,
+        ),
         ("about half", 0.0),
     ],
 )

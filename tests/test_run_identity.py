@@ -31,7 +31,11 @@ def train(*words: str) -> int:
 def result(method: str = "d_opsd") -> dict[str, str]:
     """Digests of all that the stage leaves for others."""
     cell = Path("runs/sudoku") / method / "0"
-    return {str(path.relative_to(cell)): sha256(path) for path in sorted(cell.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(cell)): sha256(path)
+        for path in sorted(cell.rglob("*"))
+        if path.is_file()
+    }
 
 
 def scratch(method: str = "d_opsd") -> Path:
@@ -72,14 +76,22 @@ def updates(monkeypatch) -> list[int]:
 def test_more_updates_continue_and_fewer_take_what_there_is(undisturbed, updates):
     five, seven, four = (undisturbed(train__updates=n) for n in (5, 7, 4))
     updates.clear()
-    for n, whole, learnt in ((5, five, [1, 2, 3, 4, 5]), (7, seven, [6, 7]), (4, four, []), (7, seven, []), (5, five, [])):
+    for n, whole, learnt in (
+        (5, five, [1, 2, 3, 4, 5]),
+        (7, seven, [6, 7]),
+        (4, four, []),
+        (7, seven, []),
+        (5, five, []),
+    ):
         write_params(train__updates=n)
         assert train() == 0
         assert (result(), updates) == (whole, learnt)
         updates.clear()
 
 
-def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer_run(undisturbed, updates, capsys):
+def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer_run(
+    undisturbed, updates, capsys
+):
     six, three = undisturbed(train__updates=6), undisturbed(train__updates=3)
     write_params(train__updates=6)
     assert train() == 0
@@ -87,7 +99,10 @@ def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer
     write_params(train__updates=3)
     assert train() == 0
     assert (result(), updates) == (three, [1, 2, 3])  # step 2 had lost its optimizer
-    assert "has learnt more, but kept no checkpoint that 3 updates can begin with" in capsys.readouterr().err
+    assert (
+        "has learnt more, but kept no checkpoint that 3 updates can begin with"
+        in capsys.readouterr().err
+    )
     updates.clear()
     write_params(train__updates=6)
     assert train() == 0
@@ -95,9 +110,16 @@ def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer
 
 
 @pytest.mark.parametrize(
-    "changes", [{"train__micro_batch_states": 3}, {"sampling__batch_size": 2}, {"train__gradient_checkpointing": True}]
+    "changes",
+    [
+        {"train__micro_batch_states": 3},
+        {"sampling__batch_size": 2},
+        {"train__gradient_checkpointing": True},
+    ],
 )
-def test_what_changes_memory_alone_continues_and_takes_effect(project, monkeypatch, updates, changes):
+def test_what_changes_memory_alone_continues_and_takes_effect(
+    project, monkeypatch, updates, changes
+):
     write_params(train__updates=4)
     stop_in(monkeypatch, 2)
     assert train() == 130
@@ -105,7 +127,11 @@ def test_what_changes_memory_alone_continues_and_takes_effect(project, monkeypat
     write_params(train__updates=4, **changes)
     seen = []
     step = Loop._step
-    monkeypatch.setattr(Loop, "_step", lambda self, batches: seen.append(self.micro_batches.size) or step(self, batches))
+    monkeypatch.setattr(
+        Loop,
+        "_step",
+        lambda self, batches: seen.append(self.micro_batches.size) or step(self, batches),
+    )
     assert train() == 0
     assert updates == [2, 3, 4] and set(seen) == {changes.get("train__micro_batch_states", 64)}
 
@@ -121,17 +147,26 @@ def test_checkpoints_more_often_or_more_seldom_continue(undisturbed, updates, ca
     write_params(train__updates=9, train__checkpoint_every=3)
     capsys.readouterr()
     assert train() == 0
-    assert updates == [9] and sorted(path.name for path in OUT.iterdir()) == ["step-000006", "step-000009"]
+    assert updates == [9] and sorted(path.name for path in OUT.iterdir()) == [
+        "step-000006",
+        "step-000009",
+    ]
     assert "no checkpoints 3: the run kept others" in capsys.readouterr().err
 
 
 def test_another_cell_takes_only_what_it_would_have_kept_itself(project, updates):
-    variants = {"default": {}, "often": {"train": {"updates": 2, "checkpoint_every": 1}}, "same": {"train": {"updates": 2}}}
+    variants = {
+        "default": {},
+        "often": {"train": {"updates": 2, "checkpoint_every": 1}},
+        "same": {"train": {"updates": 2}},
+    }
     write_params(ablate__variants=variants, ablate__tables={})
     assert train() == 0
     updates.clear()
     assert train("--method", "d_opsd-often") == 0
-    assert updates == [1, 2] and sorted(p.name for p in Path("runs/sudoku/d_opsd-often/0/train").iterdir()) == [
+    assert updates == [1, 2] and sorted(
+        p.name for p in Path("runs/sudoku/d_opsd-often/0/train").iterdir()
+    ) == [
         "step-000001",
         "step-000002",
     ]
@@ -147,7 +182,11 @@ def test_what_decides_the_updates_is_another_run(project):
         {"sampling__steps": 10},
         {"model__prompt_style": "instructions"},
     ]
-    others += [{"train__schedule": "cosine"}, {"data__sudoku__scoring": "strict"}, {"train__prompts_per_collect": 3}]
+    others += [
+        {"train__schedule": "cosine"},
+        {"data__sudoku__scoring": "strict"},
+        {"train__prompts_per_collect": 3},
+    ]
     for changes in others:
         write_params(**changes)
         assert scratch().name.rpartition("-")[0] != before, changes
@@ -190,29 +229,41 @@ def other_code(monkeypatch):
     return scratch()
 
 
-def test_other_code_stops_and_says_what_changed_and_both_ways_out(project, other_code, updates, capsys):
+def test_other_code_stops_and_says_what_changed_and_both_ways_out(
+    project, other_code, updates, capsys
+):
     capsys.readouterr()
     assert train() == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert f"{other_code} stands at update 4, learnt by other code (dopsd/losses.py and 2 more changed)" in line
+    assert (
+        f"{other_code} stands at update 4, learnt by other code (dopsd/losses.py and 2 more changed)"
+        in line
+    )
     assert "--continue" in line and "--anew" in line and "DOPSD_OTHER_CODE=continue" in line
     write_params(train__updates=6)
     assert train() == 2 and not updates  # a longer run is asked about before it begins
 
 
-def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(project, other_code, updates):
+def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(
+    project, other_code, updates
+):
     write_params(train__updates=6)
     assert train("--continue") == 0
     assert updates == [5, 6]
     history = json.loads((scratch() / "run.json").read_text())["history"]
-    assert [(entry["update"], entry["code"] == "before") for entry in history] == [(0, True), (4, False)]
+    assert [(entry["update"], entry["code"] == "before") for entry in history] == [
+        (0, True),
+        (4, False),
+    ]
     made = json.loads(OUT.with_suffix(".json").read_text())
     assert made["first_code"] == "before" and made["code"] == history[1]["code"]
     assert train() == 0 and updates == [5, 6]  # asked once
 
 
 @pytest.mark.parametrize("is_newer", [True, False])
-def test_a_release_with_another_key_asks_before_a_run_begins_at_zero(project, other_code, updates, capsys, is_newer):
+def test_a_release_with_another_key_asks_before_a_run_begins_at_zero(
+    project, other_code, updates, capsys, is_newer
+):
     """A key of params.yaml that one release has and the other has not gives the same run another folder."""
     record = json.loads((other_code / "run.json").read_text())
     if is_newer:
@@ -234,12 +285,19 @@ def test_a_release_with_another_key_asks_before_a_run_begins_at_zero(project, ot
 
 
 @pytest.mark.parametrize("is_flag", [True, False])
-def test_anew_starts_at_zero_once_and_sets_aside_what_was_learnt(project, other_code, updates, monkeypatch, capsys, is_flag):
+def test_anew_starts_at_zero_once_and_sets_aside_what_was_learnt(
+    project, other_code, updates, monkeypatch, capsys, is_flag
+):
     if not is_flag:
         monkeypatch.setenv("DOPSD_OTHER_CODE", "anew")
     words = ["--anew"] * is_flag
     assert train(*words) == 0 and updates == [1, 2, 3, 4]
-    assert train(*words) == 0 and updates == [1, 2, 3, 4]  # a job that is queued again does not lose what it had
+    assert train(*words) == 0 and updates == [
+        1,
+        2,
+        3,
+        4,
+    ]  # a job that is queued again does not lose what it had
     (aside,) = Path("work/aside").iterdir()
     assert (aside / "step-000004").is_dir() and str(aside) in capsys.readouterr().err
     assert main(["clean"]) == 0 and not any(Path("work/aside").iterdir()) and scratch().is_dir()
@@ -248,7 +306,9 @@ def test_anew_starts_at_zero_once_and_sets_aside_what_was_learnt(project, other_
 def test_a_word_that_is_no_answer_is_refused(project, monkeypatch, capsys):
     monkeypatch.setenv("DOPSD_OTHER_CODE", "yes")
     assert train() == 2
-    assert "DOPSD_OTHER_CODE: yes: unknown; expected stop, continue, anew" in capsys.readouterr().err
+    assert (
+        "DOPSD_OTHER_CODE: yes: unknown; expected stop, continue, anew" in capsys.readouterr().err
+    )
 
 
 def test_where_nothing_was_learnt_nothing_is_asked(project, other_code, updates):
@@ -284,15 +344,21 @@ def as_an_older_release() -> Path:
     scratch().rename(old)
     (old / "run.json").unlink()
     for state in old.glob("step-*/state.json"):
-        changed = {name: value for name, value in json.loads(state.read_text()).items() if name != "memory"}
+        changed = {
+            name: value for name, value in json.loads(state.read_text()).items() if name != "memory"
+        }
         state.write_text(json.dumps(changed))
-        digests = json.loads((state.parent / "digests.json").read_text()) | {"state.json": sha256(state)}
+        digests = json.loads((state.parent / "digests.json").read_text()) | {
+            "state.json": sha256(state)
+        }
         (state.parent / "digests.json").write_text(json.dumps(digests))
     shutil.rmtree("runs")
     return old
 
 
-def test_a_run_of_an_older_release_is_named_and_continues_when_it_is_adopted(project, updates, capsys):
+def test_a_run_of_an_older_release_is_named_and_continues_when_it_is_adopted(
+    project, updates, capsys
+):
     assert train() == 0
     old = as_an_older_release()
     write_params(train__updates=6)
@@ -340,8 +406,12 @@ def test_clean_keeps_a_run_that_only_lacks_a_newer_key_until_it_has_continued(pr
     assert main(["clean"]) == 0 and not old.exists() and scratch().is_dir()
 
 
-@pytest.mark.parametrize("damaged", [b"\xff", b'{"updatf": 2}\n', b'{"update": "2"}\n', b"2\n", b'{"update": 2}\n'])
-def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(undisturbed, updates, damaged):
+@pytest.mark.parametrize(
+    "damaged", [b"\xff", b'{"updatf": 2}\n', b'{"update": "2"}\n', b"2\n", b'{"update": 2}\n']
+)
+def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(
+    undisturbed, updates, damaged
+):
     whole = undisturbed()
     assert train() == 0
     for step in scratch().glob("step-*"):
@@ -359,7 +429,13 @@ def test_a_damaged_log_ends_at_the_damage(tmp_path):
 
     row = b'{"count/collects": 1, "count/empty_collects": 0, "update": 1}\n'
     log = tmp_path / "log.jsonl"
-    for damaged in (b"\xff\n", b'{"update": 2}\n', b"[2]\n", row.replace(b"1", b'"1"'), row.replace(b"date", b"dat\xe5")):
+    for damaged in (
+        b"\xff\n",
+        b'{"update": 2}\n',
+        b"[2]\n",
+        row.replace(b"1", b'"1"'),
+        row.replace(b"date", b"dat\xe5"),
+    ):
         log.write_bytes(row + damaged + row)
         assert _rows(log) == [json.loads(row)]
 
@@ -380,13 +456,19 @@ def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damage
 
     OUT.parent.mkdir(parents=True)
     OUT.with_suffix(".json").write_text(damaged)
-    assert first_code(load_params(), Cell("sudoku", "d_opsd", 0)) == digest(code_of("sudoku", "d_opsd"))
+    assert first_code(load_params(), Cell("sudoku", "d_opsd", 0)) == digest(
+        code_of("sudoku", "d_opsd")
+    )
 
 
 def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
     """A window of one collect and no patience: the first that is worse than one before it is a collapse."""
     usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1}
-    narrow = {"train__collapse_window": 1, "train__collapse_drop": 0.01, "train__collapse_errors": 0.01}
+    narrow = {
+        "train__collapse_window": 1,
+        "train__collapse_drop": 0.01,
+        "train__collapse_errors": 0.01,
+    }
     runs = [usual, usual | narrow, usual | narrow | {"train__stop_on_collapse": True}]
     whole = [undisturbed(**settings) for settings in runs]
     assert len({made["train.csv"] for made in whole}) == 3
@@ -407,7 +489,11 @@ def test_a_run_that_gave_up_is_given_up_at_the_same_update(undisturbed, monkeypa
         return found if number % 3 == 0 or number > 9 else []
 
     monkeypatch.setattr(Distil, "collect", seldom)
-    usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1, "train__checkpoint_every": 1}
+    usual = {
+        "train__updates": 8,
+        "method__d_opsd__updates_per_trajectory": 1,
+        "train__checkpoint_every": 1,
+    }
     runs = [usual | {"train__max_empty_collects": most} for most in (5, 1, 5)]
     whole = [undisturbed(**settings) for settings in runs]
     for settings, found in zip(runs, whole, strict=True):

@@ -8,9 +8,9 @@ from fakes import EOS, MASK, FakePolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd.attempts import PassK, attempts, denoise_all
+from dopsd.attempts import SamplingPlan, denoise_all, generate_until_correct
 from dopsd.keyed import fold_in, key_from, uniform, uniform_table
-from dopsd.sampling import CPU_NOISE, Decoding, Draw, choose, denoise
+from dopsd.sampling import CPU_NOISE, Decoding, GenerationRequest, choose, denoise
 from dopsd.types import Problem
 
 PROMPT = torch.tensor([1, 2])
@@ -25,54 +25,72 @@ def table(best: list[int], height: list[float]) -> torch.Tensor:
 
 def test_the_most_confident_positions_of_the_block_are_committed_first():
     policy = FakePolicy(4, table=table([1, 2, 3, 4], [1.0, 4.0, 3.0, 2.0]))
-    rollout = denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(4, 4, 2))[0]
+    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 4, 2))[0]
     assert rollout.completion_ids.tolist() == [1, 2, 3, 4]
     assert rollout.revealed_at.tolist() == [1, 0, 0, 1]
 
 
 def test_blocks_are_finished_left_to_right_whatever_the_confidence():
     policy = FakePolicy(4, table=table([1, 2, 3, 4], [1.0, 2.0, 9.0, 9.0]))
-    rollout = denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(4, 2, 4))[0]
+    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 2, 4))[0]
     assert rollout.revealed_at.tolist() == [1, 0, 2, 3]
 
 
 def test_equal_confidence_goes_to_the_lower_position():
     policy = FakePolicy(4, table=table([1, 1, 1, 1], [2.0] * 4))
-    rollout = denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(4, 4, 4))[0]
+    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 4, 4))[0]
     assert rollout.revealed_at.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("block", "steps", "expected"), [(8, 4, [2, 2, 2, 2]), (8, 3, [3, 3, 2]), (5, 5, [1] * 5)])
-def test_the_schedule_spreads_masks_with_the_remainder_first(block: int, steps: int, expected: list[int]):
-    assert Decoding(block, block, steps).schedule == expected
+@pytest.mark.parametrize(
+    ("block", "steps", "expected"), [(8, 4, [2, 2, 2, 2]), (8, 3, [3, 3, 2]), (5, 5, [1] * 5)]
+)
+def test_the_schedule_spreads_masks_with_the_remainder_first(
+    block: int, steps: int, expected: list[int]
+):
+    assert Decoding(block, block, steps).num_transfer_tokens == expected
 
 
 def test_the_mask_token_is_never_sampled_even_when_it_is_likeliest():
     rows = table([3, 3, 3, 3], [1.0] * 4)
     rows[:, MASK] = 50.0
     for temperature in (0.0, 1.0):
-        rollout = denoise(FakePolicy(4, table=rows), [Draw("p", 0, PROMPT, 5)], Decoding(4, 4, 2, temperature))[0]
+        rollout = denoise(
+            FakePolicy(4, table=rows),
+            [GenerationRequest("p", 0, PROMPT, 5)],
+            Decoding(4, 4, 2, temperature),
+        )[0]
         assert MASK not in rollout.completion_ids.tolist()
 
 
 def test_confidence_is_free_of_the_noise_that_chose_the_token():
-    rows = table([1, 2], [0.0, 5.0])  # the second position is surer, whatever token the noise proposes at the first
+    rows = table(
+        [1, 2], [0.0, 5.0]
+    )  # the second position is surer, whatever token the noise proposes at the first
     for key in range(20):
-        rollout = denoise(FakePolicy(2, table=rows), [Draw("p", 0, PROMPT, key)], Decoding(2, 2, 2, 0.3))[0]
+        rollout = denoise(
+            FakePolicy(2, table=rows),
+            [GenerationRequest("p", 0, PROMPT, key)],
+            Decoding(2, 2, 2, 0.3),
+        )[0]
         assert rollout.revealed_at.tolist() == [1, 0]
 
 
 def test_the_head_sees_only_masked_positions_of_the_current_block():
     policy = FakePolicy(8)
-    denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(8, 4, 4))
+    denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(8, 4, 4))
     assert policy.head_rows == (4 + 2) * 2  # not 4 steps x 10 positions
 
 
 def test_the_table_of_noise_is_that_of_single_keys_and_no_part_of_it_matters():
     keys = fold_in(torch.arange(7), 11)
     assert torch.equal(uniform_table(keys, 40), uniform(fold_in(keys[:, None], torch.arange(40))))
-    logits = torch.randn(7, CPU_NOISE // 3, generator=torch.Generator().manual_seed(0))  # three rows fill a part
-    whole = logits - 0.9 * (-uniform(fold_in(keys[:, None], torch.arange(logits.shape[1]))).log()).log()
+    logits = torch.randn(
+        7, CPU_NOISE // 3, generator=torch.Generator().manual_seed(0)
+    )  # three rows fill a part
+    whole = (
+        logits - 0.9 * (-uniform(fold_in(keys[:, None], torch.arange(logits.shape[1]))).log()).log()
+    )
     assert torch.equal(choose(logits, keys, Decoding(1, 1, 1, 0.9)), whole.argmax(-1))
 
 
@@ -86,7 +104,10 @@ def test_gumbel_noise_at_temperature_one_samples_the_softmax():
 def test_bfloat16_noise_has_eight_bits_and_so_its_own_odds():
     logits = torch.tensor([[0.0, 8.0]]).expand(40000, -1)  # the first token's share is 0.03%
     keys = fold_in(torch.arange(40000), 3)
-    rare = {t: int((choose(logits, keys, Decoding(1, 1, 1, 1.0, t)) == 0).sum()) for t in ("float32", "bfloat16")}
+    rare = {
+        t: int((choose(logits, keys, Decoding(1, 1, 1, 1.0, t)) == 0).sum())
+        for t in ("float32", "bfloat16")
+    }
     assert 3 < rare["float32"] < 30  # expected 13.4
     assert rare["bfloat16"] > 100  # u = 0 in one draw of 256 leaves the likely token no chance
 
@@ -96,19 +117,25 @@ def test_a_rollout_does_not_depend_on_its_batch(prepared):
     from dopsd.models import load_policy
 
     policy = load_policy(Model(path=str(prepared / "base")), None, 0)
-    draws = [Draw(str(i), 0, torch.arange(5, 9 + i), key_from("x", i)) for i in range(4)]
-    together = denoise(policy, draws, Decoding(8, 4, 4, 0.9))
-    for draw, expected in zip(draws, together, strict=True):
-        alone = denoise(policy, [draw], Decoding(8, 4, 4, 0.9))[0]
+    requests = [
+        GenerationRequest(str(i), 0, torch.arange(5, 9 + i), key_from("x", i)) for i in range(4)
+    ]
+    together = denoise(policy, requests, Decoding(8, 4, 4, 0.9))
+    for request, expected in zip(requests, together, strict=True):
+        alone = denoise(policy, [request], Decoding(8, 4, 4, 0.9))[0]
         assert alone.completion_ids.tolist() == expected.completion_ids.tolist()
         assert alone.revealed_at.tolist() == expected.revealed_at.tolist()
 
 
 def test_stopping_after_the_end_of_text_is_exact_up_to_it_and_skips_the_rest():
     rows = table([1, EOS, 3, 4, 5, 6], [3.0] * 6)
-    whole = denoise(FakePolicy(6, table=rows), [Draw("p", 0, PROMPT, 0)], Decoding(6, 2, 6))[0]
+    whole = denoise(
+        FakePolicy(6, table=rows), [GenerationRequest("p", 0, PROMPT, 0)], Decoding(6, 2, 6)
+    )[0]
     policy = FakePolicy(6, table=rows)
-    stopped = denoise(policy, [Draw("p", 0, PROMPT, 0)], Decoding(6, 2, 6, stop_after_eos=True))[0]
+    stopped = denoise(
+        policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(6, 2, 6, stop_after_eos=True)
+    )[0]
     assert whole.completion_ids.tolist() == [1, EOS, 3, 4, 5, 6]
     assert stopped.completion_ids.tolist() == [1, EOS] + [EOS] * 4
     assert len(policy.seen) == 2
@@ -117,7 +144,7 @@ def test_stopping_after_the_end_of_text_is_exact_up_to_it_and_skips_the_rest():
 def test_hints_are_seen_until_their_block_is_entered_and_then_cleared():
     policy = FakePolicy(4, table=table([1, 2, 3, 4], [2.0] * 4))
     hints = torch.tensor([MASK, 7, 7, MASK])
-    rollout = denoise(policy, [Draw("p", 0, PROMPT, 0, hints)], Decoding(4, 2, 4))[0]
+    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0, hints)], Decoding(4, 2, 4))[0]
     assert policy.seen[0][0, 2:].tolist() == [MASK, MASK, 7, MASK]
     assert rollout.completion_ids.tolist() == [1, 2, 3, 4]
 
@@ -125,8 +152,15 @@ def test_hints_are_seen_until_their_block_is_entered_and_then_cleared():
 def run_attempts(correct_at: dict[str, int], is_stopping: bool) -> tuple[dict[str, int], list[int]]:
     policy = FakePolicy(2)
     problems = [(Problem(name, "1", "1"), PROMPT) for name in correct_at]
-    pass_k = PassK(4, 0.9, 0.9, is_stopping)
-    found = attempts(policy, problems, Decoding(2, 2, 1), pass_k, (0, 0), lambda p, r: r.attempt == correct_at[p.id])
+    plan = SamplingPlan(4, 0.9, 0.9, is_stopping)
+    found = generate_until_correct(
+        policy,
+        problems,
+        Decoding(2, 2, 1),
+        plan,
+        (0, 0),
+        lambda p, r: r.attempt == correct_at[p.id],
+    )
     return {name: len(tried) for name, tried in found.items()}, [len(ids) for ids in policy.seen]
 
 
@@ -143,13 +177,17 @@ def test_a_graded_task_samples_every_attempt_in_one_wave():
 
 
 def test_denoise_all_returns_the_order_of_the_draws_whatever_the_lengths():
-    draws = [Draw(str(n), 0, torch.ones(n, dtype=torch.long), n) for n in (5, 2, 7, 3)]
-    found = denoise_all(FakePolicy(2), draws, Decoding(2, 2, 1, batch_size=2))
+    requests = [
+        GenerationRequest(str(n), 0, torch.ones(n, dtype=torch.long), n) for n in (5, 2, 7, 3)
+    ]
+    found = denoise_all(FakePolicy(2), requests, Decoding(2, 2, 1, batch_size=2))
     assert [rollout.problem_id for rollout in found] == ["5", "2", "7", "3"]
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6))
-def test_uniform_draws_stay_inside_the_open_interval_and_change_with_every_part(key: int, part: int):
+def test_uniform_draws_stay_inside_the_open_interval_and_change_with_every_part(
+    key: int, part: int
+):
     a = fold_in(torch.tensor(key), part)
     assert 0 < float(uniform(a)) < 1
     assert int(a) != int(fold_in(torch.tensor(key), part + 1))
@@ -174,14 +212,19 @@ def test_a_batch_that_does_not_fit_is_sampled_in_halves_and_said_so(capsys):
                 raise torch.OutOfMemoryError("no room")
             return super().hidden(ids, attention_mask)
 
-    draws = [Draw(str(n), 0, PROMPT, n) for n in range(6)]
-    whole = denoise_all(FakePolicy(4), draws, Decoding(4, 4, 2, 0.9))
+    requests = [GenerationRequest(str(n), 0, PROMPT, n) for n in range(6)]
+    whole = denoise_all(FakePolicy(4), requests, Decoding(4, 4, 2, 0.9))
     small = Small(4)
     for _ in range(2):  # the second time it is known
-        halved = denoise_all(small, draws, Decoding(4, 4, 2, 0.9, batch_size=4))
+        halved = denoise_all(small, requests, Decoding(4, 4, 2, 0.9, batch_size=4))
     assert [r.completion_ids.tolist() for r in halved] == [r.completion_ids.tolist() for r in whole]
-    assert capsys.readouterr().err == "4 rollouts at once did not fit into memory: from here on 2; set a smaller batch_size\n"
+    assert (
+        capsys.readouterr().err
+        == "4 rollouts at once did not fit into memory: from here on 2; set a smaller batch_size\n"
+    )
     with pytest.raises(torch.OutOfMemoryError):  # half of six is still too many
-        denoise_all(Small(4), draws, Decoding(4, 4, 2, 0.9, batch_size=6))
-    with pytest.raises(torch.OutOfMemoryError):  # unmasked padding: other batches would be other results
-        denoise_all(Small(4), draws, Decoding(4, 4, 2, 0.9, batch_size=4, mask_padding=False))
+        denoise_all(Small(4), requests, Decoding(4, 4, 2, 0.9, batch_size=6))
+    with pytest.raises(
+        torch.OutOfMemoryError
+    ):  # unmasked padding: other batches would be other results
+        denoise_all(Small(4), requests, Decoding(4, 4, 2, 0.9, batch_size=4, mask_padding=False))

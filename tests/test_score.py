@@ -22,7 +22,11 @@ def write(name: str, *generations: str) -> str:
     """Rows that ask for 2 + 2."""
     rows = [{"question": "2 + 2?", "ground_truth": 4.0, "generation": text} for text in generations]
     if name.endswith(".json"):
-        Path(name).write_text(json.dumps({"generations": [r | {"generations": [r.pop("generation")]} for r in rows], "n": 1}))
+        Path(name).write_text(
+            json.dumps(
+                {"generations": [r | {"generations": [r.pop("generation")]} for r in rows], "n": 1}
+            )
+        )
     else:
         Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return name
@@ -39,15 +43,34 @@ def test_two_files_give_a_line_each_and_one_for_all(capsys: pytest.CaptureFixtur
 
 
 def test_the_strict_rule_can_be_asked_for(capsys: pytest.CaptureFixture):
-    assert main(["score", "--task", "gsm8k", "--scoring", "strict", write("a.jsonl", RIGHT, r"\boxed{4}")]) == 0
+    assert (
+        main(
+            [
+                "score",
+                "--task",
+                "gsm8k",
+                "--scoring",
+                "strict",
+                write("a.jsonl", RIGHT, r"\boxed{4}"),
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
-    assert "strict rule" in shown and "50.000" in shown and "published %" in shown and "100.0" in shown
+    assert (
+        "strict rule" in shown and "50.000" in shown and "published %" in shown and "100.0" in shown
+    )
 
 
 def test_graded_scores_show_partial_ones_and_valid_grids(capsys: pytest.CaptureFixture):
-    row = {"question": "Solve the following Sudoku puzzle: 0234341221434320\n", "ground_truth": "1234341221434321"}
+    row = {
+        "question": "Solve the following Sudoku puzzle: 0234341221434320\n",
+        "ground_truth": "1234341221434321",
+    }
     texts = ["<answer>1234341221434321</answer>", "<answer>1234341221434324</answer>"]
-    Path("s.jsonl").write_text("".join(json.dumps(row | {"generation": text}) + "\n" for text in texts))
+    Path("s.jsonl").write_text(
+        "".join(json.dumps(row | {"generation": text}) + "\n" for text in texts)
+    )
     assert main(["score", "--task", "sudoku", "--json", "s.jsonl"]) == 0
     (line,) = json.loads(capsys.readouterr().out)["files"]
     assert (line["accuracy"], line["interval"]) == (0.75, [0.5, 1.0])
@@ -55,7 +78,19 @@ def test_graded_scores_show_partial_ones_and_valid_grids(capsys: pytest.CaptureF
 
 
 def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
-    assert main(["score", "--task", "gsm8k", "--verdicts", "out/v.jsonl", write("a.jsonl", "\n", r"\boxed{4}")]) == 0
+    assert (
+        main(
+            [
+                "score",
+                "--task",
+                "gsm8k",
+                "--verdicts",
+                "out/v.jsonl",
+                write("a.jsonl", "\n", r"\boxed{4}"),
+            ]
+        )
+        == 0
+    )
     lines = [json.loads(line) for line in Path("out/v.jsonl").read_text().splitlines()]
     assert lines[0]["answer"] is None
     scores = {"score": 1.0, "published": 1.0, "strict": 0.0}
@@ -67,10 +102,26 @@ def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
     ("name", "content", "expected"),
     [
         ("a.jsonl", "", "a.jsonl: no generations"),
-        ("a.jsonl", '{"question": "q", "ground_truth": 1, "generation": "x"}\n{', "a.jsonl:2: expected one JSON object a line"),
-        ("a.jsonl", '{"question": "q", "generation": "x"}', "a.jsonl:1: expected an object with question, ground_truth"),
-        ("a.jsonl", '{"question": "q", "ground_truth": 1, "generation": 3}', "a.jsonl:1: expected question and generation"),
-        ("a.jsonl", '{"question": "q", "ground_truth": "x", "generation": ""}', "a.jsonl:1: expected a number as ground_truth"),
+        (
+            "a.jsonl",
+            '{"question": "q", "ground_truth": 1, "generation": "x"}\n{',
+            "a.jsonl:2: expected one JSON object a line",
+        ),
+        (
+            "a.jsonl",
+            '{"question": "q", "generation": "x"}',
+            "a.jsonl:1: expected an object with question, ground_truth",
+        ),
+        (
+            "a.jsonl",
+            '{"question": "q", "ground_truth": 1, "generation": 3}',
+            "a.jsonl:1: expected question and generation",
+        ),
+        (
+            "a.jsonl",
+            '{"question": "q", "ground_truth": "x", "generation": ""}',
+            "a.jsonl:1: expected a number as ground_truth",
+        ),
         ("a.json", "[]", 'a.json: expected a JSON object with a list "generations"'),
         (
             "a.json",
@@ -79,11 +130,22 @@ def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
         ),
     ],
 )
-def test_a_malformed_file_is_one_line_and_nothing_is_written(name, content, expected, capsys: pytest.CaptureFixture):
+def test_a_malformed_file_is_one_line_and_nothing_is_written(
+    name, content, expected, capsys: pytest.CaptureFixture
+):
     Path(name).write_text(content)
-    assert main(["score", "--task", "gsm8k", "--verdicts", "v.jsonl", write("good.jsonl", RIGHT), name]) == 2
+    assert (
+        main(
+            ["score", "--task", "gsm8k", "--verdicts", "v.jsonl", write("good.jsonl", RIGHT), name]
+        )
+        == 2
+    )
     streams = capsys.readouterr()
-    assert streams.err.startswith(f"dopsd: {expected}") and streams.err.count("\n") == 1 and not streams.out
+    assert (
+        streams.err.startswith(f"dopsd: {expected}")
+        and streams.err.count("\n") == 1
+        and not streams.out
+    )
     assert not Path("v.jsonl").exists()
 
 
@@ -97,4 +159,7 @@ def test_a_missing_file_and_an_unknown_task_are_said(capsys: pytest.CaptureFixtu
     assert main(["score", "--task", "gsm8k", "none.jsonl"]) == 2
     assert main(["score", "--task", "chess", "none.jsonl"]) == 2
     missing, unknown = capsys.readouterr().err.splitlines()
-    assert "none.jsonl: No such file" in missing and "--task chess: unknown; there is countdown, gsm8k" in unknown
+    assert (
+        "none.jsonl: No such file" in missing
+        and "--task chess: unknown; there is countdown, gsm8k" in unknown
+    )

@@ -6,9 +6,9 @@ import pytest
 import torch
 from fakes import EOS, FakePolicy
 
-from dopsd.config import Attempts, Sampling
+from dopsd.config import CollectorConfig, Sampling
 from dopsd.errors import DopsdError
-from dopsd.scoring import Asked, Attempter, bootstrap, report, wilson
+from dopsd.scoring import PromptSet, RolloutCollector, bootstrap, report, wilson
 from dopsd.types import Problem, Verdict
 
 
@@ -19,14 +19,14 @@ class Marked:
 
     def __init__(self, graded: bool, **scores: list[float]) -> None:
         self.graded, self.scores = graded, scores
-        self.asked = dict.fromkeys(scores, 0)
+        self.prompt_set = dict.fromkeys(scores, 0)
 
     def messages(self, problem: Problem, style: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": problem.prompt}]
 
     def verify(self, problem: Problem, text: str) -> Verdict:
-        value = self.scores[problem.id][self.asked[problem.id]]
-        self.asked[problem.id] += 1
+        value = self.scores[problem.id][self.prompt_set[problem.id]]
+        self.prompt_set[problem.id] += 1
         return Verdict(text, value, value == 1.0)
 
 
@@ -34,14 +34,18 @@ SAMPLING = Sampling(gen_length=2, block_length=2, steps=1)
 
 
 def collect(task: Marked, **config: object):
-    attempter = Attempter(task, SAMPLING, Attempts(**{"attempts": 4} | config), "compact", 0)  # type: ignore[arg-type]
+    collector = RolloutCollector(
+        task, SAMPLING, CollectorConfig(**{"attempts": 4} | config), "compact", 0
+    )  # type: ignore[arg-type]
     problems = [Problem(name, "12", "x") for name in task.scores]
-    found = attempter.collect(FakePolicy(2), problems, 0)
-    return attempter, {item.problem.id: item for item in found}
+    found = collector.collect(FakePolicy(2), problems, 0)
+    return collector, {item.problem.id: item for item in found}
 
 
 def test_a_graded_task_keeps_the_best_attempt_and_the_latest_on_ties():
-    _, found = collect(Marked(True, a=[0.5, 0.75, 0.25, 0.75], b=[0.25, 0.1, 0.0, 0.2]), keep_threshold=0.5)
+    _, found = collect(
+        Marked(True, a=[0.5, 0.75, 0.25, 0.75], b=[0.25, 0.1, 0.0, 0.2]), keep_threshold=0.5
+    )
     assert (found["a"].best.attempt, found["a"].verdict.score, found["a"].attempts) == (3, 0.75, 4)
     assert found["a"].first.score == 0.5
     assert found["a"].is_kept and not found["b"].is_kept
@@ -53,7 +57,9 @@ def test_the_threshold_itself_is_enough():
 
 
 def test_an_ungraded_task_stops_at_the_first_right_answer_and_wants_it_whole():
-    _, found = collect(Marked(False, a=[0.0, 1.0, 1.0, 1.0], b=[0.9, 0.9, 0.9, 0.9]), keep_threshold=0.1)
+    _, found = collect(
+        Marked(False, a=[0.0, 1.0, 1.0, 1.0], b=[0.9, 0.9, 0.9, 0.9]), keep_threshold=0.1
+    )
     assert (found["a"].best.attempt, found["a"].attempts, found["a"].is_kept) == (1, 2, True)
     assert (found["b"].attempts, found["b"].is_kept) == (4, False)
 
@@ -64,11 +70,11 @@ def test_failures_are_kept_where_all_are_asked_for():
 
 
 def test_a_collect_counts_what_it_cost():
-    attempter, found = collect(Marked(False, a=[0.0, 1.0], b=[0.5] * 4))
+    collector, found = collect(Marked(False, a=[0.0, 1.0], b=[0.5] * 4))
     firsts = [item.first_rollout for item in found.values()]
     lengths = [[*rollout.completion_ids.tolist(), EOS].index(EOS) for rollout in firsts]
     assert [rollout.attempt for rollout in firsts] == [0, 0]
-    summary = attempter.summary(FakePolicy(2), list(found.values()))
+    summary = collector.summary(FakePolicy(2), list(found.values()))
     assert summary.counters == {"trajectories": 1, "rollouts": 6, "sampled_tokens": 12}
     assert summary.metrics.means() == {
         "attempts_used": 3.0,
@@ -101,30 +107,46 @@ def judged(score: float, strict: float = 0.0) -> Verdict:
 @pytest.mark.parametrize(("graded", "interval"), [(False, wilson(1, 2)), (True, None)])
 def test_a_report_has_first_attempts_and_the_best_of_all_with_fitting_intervals(graded, interval):
     problems = [Problem("a", "1", "x"), Problem("b", "12", "x")]
-    asked = Asked(Marked(graded), problems, "test", "compact")  # type: ignore[arg-type]
+    prompt_set = PromptSet(Marked(graded), problems, "test", "compact")  # type: ignore[arg-type]
     verdicts = {"b": [judged(0.0), judged(0.0), judged(1.0)], "a": [judged(1.0, 1.0)]}
-    found = report(asked, SAMPLING, verdicts, 3, 100)
-    assert (found.accuracy, found.whole, found.n, found.attempts, found.pass_at_k) == (0.5, 0.5, 2, 3, 1.0)
+    found = report(prompt_set, SAMPLING, verdicts, 3, 100)
+    assert (found.accuracy, found.whole, found.n, found.attempts, found.pass_at_k) == (
+        0.5,
+        0.5,
+        2,
+        3,
+        1.0,
+    )
     assert found.per_problem == {"a": 1.0, "b": 0.0}
     assert found.figures == {"published": 0.5, "strict": 0.5}
     assert found.interval == (interval or bootstrap([1.0, 0.0], 100))
 
 
 def test_prompts_are_cut_on_the_left_only_where_asked_and_the_share_is_known():
-    asked = Asked(Marked(True), [Problem("a", "123", "x"), Problem("b", "12345", "x")], "test", "compact")  # type: ignore[arg-type]
+    prompt_set = PromptSet(
+        Marked(True), [Problem("a", "123", "x"), Problem("b", "12345", "x")], "test", "compact"
+    )  # type: ignore[arg-type]
     cutting = SAMPLING.model_copy(update={"max_prompt_tokens": 4, "prefill": "7"})
-    assert [ids.tolist() for ids in asked.prompts(FakePolicy(2), cutting)] == [[1, 2, 3, 7], [3, 4, 5, 7]]
-    assert asked.share_cut(FakePolicy(2), cutting) == 0.5
-    assert [len(ids) for ids in asked.prompts(FakePolicy(2), SAMPLING)] == [3, 5]
-    assert asked.share_cut(FakePolicy(2), SAMPLING) == 0.0
+    assert [ids.tolist() for ids in prompt_set.prompts(FakePolicy(2), cutting)] == [
+        [1, 2, 3, 7],
+        [3, 4, 5, 7],
+    ]
+    assert prompt_set.share_cut(FakePolicy(2), cutting) == 0.5
+    assert [len(ids) for ids in prompt_set.prompts(FakePolicy(2), SAMPLING)] == [3, 5]
+    assert prompt_set.share_cut(FakePolicy(2), SAMPLING) == 0.0
 
 
 def test_a_prompt_longer_than_the_model_was_trained_for_is_named():
     policy = FakePolicy(2)
     policy.max_length = 6
-    asked = Asked(Marked(True), [Problem("a", "123", "x"), Problem("b", "12345", "x")], "test", "compact")  # type: ignore[arg-type]
-    with pytest.raises(DopsdError, match="marked problem b: a prompt of 5 tokens and 2 to write are more than the model's 6"):
-        asked.prompts(policy, SAMPLING)
+    prompt_set = PromptSet(
+        Marked(True), [Problem("a", "123", "x"), Problem("b", "12345", "x")], "test", "compact"
+    )  # type: ignore[arg-type]
+    with pytest.raises(
+        DopsdError,
+        match="marked problem b: a prompt of 5 tokens and 2 to write are more than the model's 6",
+    ):
+        prompt_set.prompts(policy, SAMPLING)
 
 
 def test_the_same_problem_is_answered_the_same_in_any_company():

@@ -38,7 +38,9 @@ def test_the_tasks_own_solutions_are_learnt_with_their_padding(project):
     texts = [loop.policy.decode(row) for row in batch.targets]
     problems = {problem.answer: problem for problem in loop.problems}
     for text in texts:
-        assert loop.task.verify(problems[text.split("<answer>")[1].split("</answer>")[0]], text).correct
+        assert loop.task.verify(
+            problems[text.split("<answer>")[1].split("</answer>")[0]], text
+        ).correct
     assert batch.targets.shape == (2, 40) and (batch.targets[:, -1] == loop.policy.eos_id).all()
     assert loop.counters["rollouts"] == 0 and loop.counters["trajectories"] == 2
 
@@ -47,9 +49,14 @@ def test_rows_of_a_file_are_asked_and_answered_as_they_stand(project):
     rows = [{"question": "12", "response": "3412"}, {"question": "3", "response": "1" * 50}]
     Path("traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     loop, batch = collected(traces={"path": "traces.jsonl"}, length=8)
-    assert {loop.policy.decode(row) for row in batch.targets} == {"3412"}  # the other is longer than 8 tokens
+    assert {loop.policy.decode(row) for row in batch.targets} == {
+        "3412"
+    }  # the other is longer than 8 tokens
     assert batch.targets.shape[1] == 8
-    with pytest.raises(DopsdError, match=r"none of 2 rows has a response of at most 2 tokens .* question of at most 254"):
+    with pytest.raises(
+        DopsdError,
+        match=r"none of 2 rows has a response of at most 2 tokens .* question of at most 254",
+    ):
         collected(traces={"path": "traces.jsonl"}, length=2)
 
 
@@ -58,12 +65,16 @@ def test_traces_are_all_read_before_one_is_read_again_and_ranks_read_different_o
     Path("traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     loop, _ = collected(traces={"path": "traces.jsonl"}, length=8)
     sft, order = loop.method, [*loop.problems]
-    both = [sft._traced(part, 0) for part in (order[0:4:2], order[1:4:2])]  # two ranks' share of one collect
+    both = [
+        sft._traced(part, 0) for part in (order[0:4:2], order[1:4:2])
+    ]  # two ranks' share of one collect
     texts = [loop.policy.decode(c) for part in both for _, c in part]
     assert len(set(texts)) == 4
     epoch = [loop.policy.decode(c) for _, c in sft._traced(order, 0)]  # 64 problems, 24 traces
     assert {epoch.count(str(10 + i)) for i in range(24)} == {2, 3}
-    later = len(order) // loop.settings.prompts_per_collect  # the first collect of the second epoch goes on at trace 64
+    later = (
+        len(order) // loop.settings.prompts_per_collect
+    )  # the first collect of the second epoch goes on at trace 64
     assert loop.policy.decode(sft._traced(order[:1], later)[0][1]) == str(10 + 64 % 24)
 
 
@@ -81,11 +92,19 @@ def test_the_loss_is_cross_entropy_over_the_share_of_masks(fake_policy):
 
 def test_the_share_of_masks_is_uniform_and_its_inverse_is_the_weight(fake_policy):
     text = torch.full((200,), 3)
-    batch = masked(fake_policy, [Text(torch.tensor([1]), text, key=key_from("t", i)) for i in range(400)])
+    batch = masked(
+        fake_policy, [Text(torch.tensor([1]), text, key=key_from("t", i)) for i in range(400)]
+    )
     share = 1 / batch.token_weight
-    assert float(share.mean()) == pytest.approx(0.5, abs=0.05) and float(share.min()) >= 0.001 and float(share.max()) <= 1
+    assert (
+        float(share.mean()) == pytest.approx(0.5, abs=0.05)
+        and float(share.min()) >= 0.001
+        and float(share.max()) <= 1
+    )
     assert float(share.quantile(0.25)) == pytest.approx(0.25, abs=0.06)
-    assert torch.allclose(batch.predicted.float().mean(1), share, atol=0.15)  # 4 standard errors of 200 tokens
+    assert torch.allclose(
+        batch.predicted.float().mean(1), share, atol=0.15
+    )  # 4 standard errors of 200 tokens
 
 
 def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(project):
@@ -101,7 +120,11 @@ def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(projec
 
 def test_what_train_does_not_name_stays_as_published():
     kept = Sft.model_validate({"train": {"updates": 1250}}).train
-    assert (kept.learning_rate, kept.prompts_per_collect, kept.lora.alpha) == (1e-5, 16, 256) and kept.updates == 1250
+    assert (kept.learning_rate, kept.prompts_per_collect, kept.lora.alpha) == (
+        1e-5,
+        16,
+        256,
+    ) and kept.updates == 1250
     assert Sft.model_validate({"train": {"lora": None}}).train.lora is None
 
 
@@ -118,8 +141,13 @@ def test_masks_are_those_of_the_text_whatever_stands_beside_it(fake_policy):
     one = Text(torch.tensor([1, 2]), torch.tensor([3, 4, 5, 6]), key=7)
     other = Text(torch.tensor([1, 2, 3, 4]), torch.tensor([6, 5, 4, 3]), key=8, weight=0.5)
     alone, beside = masked(fake_policy, [one]), masked(fake_policy, [one, other])
-    assert torch.equal(alone.predicted[0], beside.predicted[0]) and alone.token_weight[0] == beside.token_weight[0]
-    assert (beside.ids[:, -4:] == fake_policy.mask_id).equal(beside.predicted) and beside.weight.tolist() == [1.0, 0.5]
+    assert (
+        torch.equal(alone.predicted[0], beside.predicted[0])
+        and alone.token_weight[0] == beside.token_weight[0]
+    )
+    assert (beside.ids[:, -4:] == fake_policy.mask_id).equal(
+        beside.predicted
+    ) and beside.weight.tolist() == [1.0, 0.5]
 
 
 def test_padding_fills_and_cuts():

@@ -10,10 +10,10 @@ import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
 
-from dopsd.attempts import PassK, attempts
+from dopsd.attempts import SamplingPlan, generate_until_correct
 from dopsd.config import DOpsd
 from dopsd.sampling import Decoding
-from dopsd.teacher import Geometry, states_by_update
+from dopsd.teacher import BlockSchedule, states_by_update
 from dopsd.types import Problem, Rollout
 
 
@@ -21,7 +21,11 @@ class Threads:
     """A process group of threads: `all_gather_object` waits for all of them."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.lists, self.barrier = size, [[]] * size, threading.Barrier(size, timeout=300)
+        self.size, self.lists, self.barrier = (
+            size,
+            [[]] * size,
+            threading.Barrier(size, timeout=300),
+        )
 
     def of(self, rank: int) -> Any:
         group = type("ProcessGroup", (), {"rank": rank, "size": self.size})()
@@ -38,7 +42,8 @@ class Threads:
     def run(self, work: Callable[[int, Any], Any]) -> list[Any]:
         found: list[Any] = [None] * self.size
         runners = [
-            threading.Thread(target=lambda r=rank: found.__setitem__(r, work(r, self.of(r)))) for rank in range(self.size)
+            threading.Thread(target=lambda r=rank: found.__setitem__(r, work(r, self.of(r))))
+            for rank in range(self.size)
         ]
         for runner in runners:
             runner.start()
@@ -55,9 +60,19 @@ CORRECT_AT = {"a": 0, "b": 2, "c": 9, "d": 5}
 
 
 def sample(policy: FakePolicy, names: str, first: float = 0.9) -> dict[str, list[tuple[Any, ...]]]:
-    pass_k = PassK(6, first, 0.9, stop_at_first_correct=True)
-    found = attempts(policy, prompts(names), Decoding(2, 2, 1), pass_k, (0, 0), lambda p, r: r.attempt == CORRECT_AT[p.id])
-    return {name: [tuple(rollout.to_dict().values())[1:] for rollout in tried] for name, tried in found.items()}
+    plan = SamplingPlan(6, first, 0.9, stop_at_first_correct=True)
+    found = generate_until_correct(
+        policy,
+        prompts(names),
+        Decoding(2, 2, 1),
+        plan,
+        (0, 0),
+        lambda p, r: r.attempt == CORRECT_AT[p.id],
+    )
+    return {
+        name: [tuple(rollout.to_dict().values())[1:] for rollout in tried]
+        for name, tried in found.items()
+    }
 
 
 @pytest.mark.parametrize("first", [0.0, 0.9])
@@ -70,7 +85,12 @@ def test_processes_sample_what_one_does_whichever_of_them_has_the_hard_problems(
         return sample(policies[rank], ("a", "bc", "d")[rank], first)
 
     shared = Threads(3).run(work)
-    assert {name: len(tried) for part in shared for name, tried in part.items()} == {"a": 1, "b": 3, "c": 6, "d": 6}
+    assert {name: len(tried) for part in shared for name, tried in part.items()} == {
+        "a": 1,
+        "b": 3,
+        "c": 6,
+        "d": 6,
+    }
     for name in "abcd":
         found = next(part[name] for part in shared if name in part)
         assert [one[0] for one in found] == list(range(len(found)))
@@ -88,12 +108,23 @@ def test_the_last_problems_are_tried_several_times_at_once_and_no_attempt_after_
 
     found = Threads(4).run(work)
     assert len(found[0]["b"]) == 3
-    assert [len(policy.seen) for policy in policies] == [1, 1, 1, 1]  # attempts 0 to 3, one each, and no second wave
+    assert [len(policy.seen) for policy in policies] == [
+        1,
+        1,
+        1,
+        1,
+    ]  # attempts 0 to 3, one each, and no second wave
 
 
 def test_a_rollout_survives_its_way_to_another_process():
     rollout = Rollout("p", 3, torch.tensor([1, 2]), torch.tensor([4, EOS]), torch.tensor([1, 0]))
-    values = {"problem_id": "p", "attempt": 3, "prompt_ids": [1, 2], "completion_ids": [4, EOS], "revealed_at": [1, 0]}
+    values = {
+        "problem_id": "p",
+        "attempt": 3,
+        "prompt_ids": [1, 2],
+        "completion_ids": [4, EOS],
+        "revealed_at": [1, 0],
+    }
     assert Rollout.from_dict(rollout.to_dict(), "cpu").to_dict() == rollout.to_dict() == values
 
 
@@ -106,14 +137,18 @@ def rollout(name: str, prompt: int, seed: int) -> Rollout:
 @pytest.mark.parametrize("scope", ["future_blocks", "all_masked"])
 def test_shares_of_the_states_are_together_all_of_them(scope: str):
     config = DOpsd(reveal_scope=scope, updates_per_trajectory=3, drop_remainder=False)
-    geometry = Geometry(4, (2, 2), MASK, EOS)
+    geometry = BlockSchedule(4, (2, 2), MASK, EOS)
     kept = [rollout("a", 3, 0), rollout("b", 5, 1), rollout("c", 2, 2)]
     whole = states_by_update(kept, config, geometry, (0, 0))
-    shares = [states_by_update(kept, config, geometry, (0, 0), None, (rank, 5)) for rank in range(5)]
+    shares = [
+        states_by_update(kept, config, geometry, (0, 0), None, (rank, 5)) for rank in range(5)
+    ]
     for update, states in enumerate(whole):
         parts = [share[update] for share in shares if share[update] is not None]
         sizes = [0 if share[update] is None else len(share[update]) for share in shares]
         assert sum(sizes) == len(states) and max(sizes) - min(sizes) <= 1 + (scope == "all_masked")
         for name in ("candidates", "committed", "k", "step", "weight"):
             assert torch.equal(torch.cat([vars(part)[name] for part in parts]), vars(states)[name])
-        assert torch.equal(torch.cat([part.student_ids[:, -12:] for part in parts]), states.student_ids[:, -12:])
+        assert torch.equal(
+            torch.cat([part.student_ids[:, -12:] for part in parts]), states.student_ids[:, -12:]
+        )

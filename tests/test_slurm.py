@@ -58,9 +58,21 @@ def project(tmp_path: Path) -> Path:
 
 def submit(project: Path, script: str, *words: str, **env: str) -> subprocess.Popen[bytes]:
     """The job, begun with SIGINT ignored as a background command of a shell is."""
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(project), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]"}
+    slurm = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_SUBMIT_DIR": str(project),
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+    }
     environment = os.environ | slurm | {"DOPSD_VENV": str(project / "venv")} | env
-    command = ["bash", "-c", "trap '' INT; exec bash \"$@\"", "bash", project / "infra" / "slurm" / script, *words]
+    command = [
+        "bash",
+        "-c",
+        "trap '' INT; exec bash \"$@\"",
+        "bash",
+        project / "infra" / "slurm" / script,
+        *words,
+    ]
     return subprocess.Popen(command, cwd="/", env=environment)
 
 
@@ -69,7 +81,9 @@ def calls(project: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def send_while_working(job: subprocess.Popen[bytes], project: Path, *signals: signal.Signals) -> int:
+def send_while_working(
+    job: subprocess.Popen[bytes], project: Path, *signals: signal.Signals
+) -> int:
     until = time.monotonic() + 20
     while not any(line.startswith("working") for line in calls(project)):
         assert job.poll() is None and time.monotonic() < until
@@ -92,7 +106,9 @@ def test_a_cancelled_job_saves_and_does_not_come_back(project: Path):
     assert calls(project)[2:] == ["TERM: saved"]
 
 
-def test_a_job_that_gets_nowhere_is_requeued_once_and_one_that_does_is_requeued_again(project: Path):
+def test_a_job_that_gets_nowhere_is_requeued_once_and_one_that_does_is_requeued_again(
+    project: Path,
+):
     step = project / "work" / "train-0" / "step-000003"
     for is_new, status in ((False, 0), (True, 0), (False, 1)):
         if is_new:
@@ -121,7 +137,10 @@ def test_dvc_learns_of_training_on_several_nodes_when_it_has_finished(project: P
     assert submit(project, "train-nodes.sbatch", "t", "m", "0").wait(20) == 0
     prepared, trained, committed = calls(project)
     assert prepared == "dopsd repro prepare@t"
-    assert trained.startswith("srun torchrun --nnodes=2 ") and "--rdzv-endpoint=first:20007 " in trained
+    assert (
+        trained.startswith("srun torchrun --nnodes=2 ")
+        and "--rdzv-endpoint=first:20007 " in trained
+    )
     assert trained.endswith("-m dopsd train --task t --method m --seed 0")
     assert committed == "dopsd commit --force train@t-m-0"
 

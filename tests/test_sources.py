@@ -30,7 +30,10 @@ def test_a_csv_keeps_leading_zeros_and_quoted_lines(tmp_path: Path):
     path = tmp_path / "a.csv"
     path.write_text('\ufeffPuzzle,Note\n0012,"two\nlines"\n\n0300,x\n')
     rows = list(read_rows(Source(path=str(path)), KEY))
-    assert [row.values for row in rows] == [{"Puzzle": "0012", "Note": "two\nlines"}, {"Puzzle": "0300", "Note": "x"}]
+    assert [row.values for row in rows] == [
+        {"Puzzle": "0012", "Note": "two\nlines"},
+        {"Puzzle": "0300", "Note": "x"},
+    ]
     assert rows[-1].place == f"{path}:5"
 
 
@@ -58,7 +61,9 @@ def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
         ("a.txt", b"x", r"data\.gsm8k\.train\.path: .*a\.txt: expected a file that ends in"),
     ],
 )
-def test_a_malformed_file_is_named_by_place(tmp_path: Path, name: str, content: bytes, expected: str):
+def test_a_malformed_file_is_named_by_place(
+    tmp_path: Path, name: str, content: bytes, expected: str
+):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DopsdError, match=expected) as caught:
         values(tmp_path / name)
@@ -83,7 +88,9 @@ def test_the_hub_is_asked_by_name_split_and_revision(monkeypatch: pytest.MonkeyP
     assert row.place == "openai/gsm8k[train]:1"
 
 
-def test_an_unreachable_hub_is_one_line_with_the_key_and_the_way_out(monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_hub_is_one_line_with_the_key_and_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
     def load_dataset(*where: object, **how: object) -> None:
         raise ConnectionError("no route\nto host")
 
@@ -91,7 +98,11 @@ def test_an_unreachable_hub_is_one_line_with_the_key_and_the_way_out(monkeypatch
     with pytest.raises(DopsdError) as caught:
         list(read_rows(Source(path="openai/gsm8k"), KEY))
     line = str(caught.value)
-    assert line.startswith(f"{KEY}: could not read openai/gsm8k, split train") and "local file" in line and "\n" not in line
+    assert (
+        line.startswith(f"{KEY}: could not read openai/gsm8k, split train")
+        and "local file" in line
+        and "\n" not in line
+    )
 
 
 def row(question: str, answer: int = 1) -> dict:
@@ -99,16 +110,24 @@ def row(question: str, answer: int = 1) -> dict:
 
 
 def config(tmp_path: Path, train: list[dict], test: list[dict], **more: object) -> Gsm8kData:
-    sources = {name: Source(path=jsonl(tmp_path / f"{name}.jsonl", rows)) for name, rows in (("train", train), ("test", test))}
+    sources = {
+        name: Source(path=jsonl(tmp_path / f"{name}.jsonl", rows))
+        for name, rows in (("train", train), ("test", test))
+    }
     return Gsm8kData(**sources, **more)
 
 
-def test_train_loses_what_is_in_test_and_what_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_train_loses_what_is_in_test_and_what_is_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+):
     train = [row("a"), row("b"), row(" a  "), row("in  test"), row("c"), row("d")]
     splits = Gsm8k(config(tmp_path, train, [row("in test"), row("in test")], validation=1)).build()
     assert sorted(p.prompt for p in splits["train"] + splits["validation"]) == ["a", "b", "c", "d"]
     assert len({p.id for p in splits["test"]}) == 2  # test rows all count
-    assert "dropped from train 1 rows that are also in test and 1 repeated ones" in capsys.readouterr().err
+    assert (
+        "dropped from train 1 rows that are also in test and 1 repeated ones"
+        in capsys.readouterr().err
+    )
 
 
 def test_validation_is_drawn_by_seed_and_limit_takes_the_first_of_each_split(tmp_path: Path):
@@ -118,13 +137,17 @@ def test_validation_is_drawn_by_seed_and_limit_takes_the_first_of_each_split(tmp
         for more in ({}, {"seed": 1}, {"limit": 1})
     )
     held = {p.prompt for p in whole["validation"]}
-    assert len(held) == 10 and [p.prompt for p in whole["train"]] == [f"q{i}" for i in range(30) if f"q{i}" not in held]
+    assert len(held) == 10 and [p.prompt for p in whole["train"]] == [
+        f"q{i}" for i in range(30) if f"q{i}" not in held
+    ]
     assert held != {p.prompt for p in other["validation"]}
     assert cut == {name: problems[:1] for name, problems in whole.items()}
 
 
 def test_too_few_rows_name_the_key(tmp_path: Path):
-    with pytest.raises(DopsdError, match=r"data\.gsm8k\.validation: 2 problems cannot be held out of 2"):
+    with pytest.raises(
+        DopsdError, match=r"data\.gsm8k\.validation: 2 problems cannot be held out of 2"
+    ):
         Gsm8k(config(tmp_path, [row("a"), row("b")], [row("t")], validation=2)).build()
     with pytest.raises(DopsdError, match=r"data\.gsm8k\.test\.path: .* no usable row"):
         Gsm8k(config(tmp_path, [row("a"), row("b")], [], validation=1)).build()
@@ -134,16 +157,23 @@ def test_too_few_rows_name_the_key(tmp_path: Path):
     ("text", "wanted"),
     [("Solve.\n", "Solve.\n\n\nhow {x}?"), ("Q: {question}\nA {y}:", "Q: how {x}?\nA {y}:")],
 )
-def test_a_prompt_file_replaces_the_instructions_to_the_byte(tmp_path: Path, text: str, wanted: str):
+def test_a_prompt_file_replaces_the_instructions_to_the_byte(
+    tmp_path: Path, text: str, wanted: str
+):
     (tmp_path / "p.txt").write_text(text)
     task = Gsm8k(Gsm8kData(prompt_file=str(tmp_path / "p.txt")))
-    assert task.messages(task.ask("how {x}?"), "instructions") == [{"role": "user", "content": wanted}]
+    assert task.messages(task.ask("how {x}?"), "instructions") == [
+        {"role": "user", "content": wanted}
+    ]
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"), [(None, "No such file"), (b" \n", "is empty"), (b"\xff", "not a text in UTF-8")]
+    ("content", "expected"),
+    [(None, "No such file"), (b" \n", "is empty"), (b"\xff", "not a text in UTF-8")],
 )
-def test_a_prompt_file_without_a_prompt_names_the_key(tmp_path: Path, content: bytes | None, expected: str):
+def test_a_prompt_file_without_a_prompt_names_the_key(
+    tmp_path: Path, content: bytes | None, expected: str
+):
     if content is not None:
         (tmp_path / "p.txt").write_bytes(content)
     with pytest.raises(DopsdError, match=rf"data\.gsm8k\.prompt_file: .*{expected}"):

@@ -31,13 +31,16 @@ def test_every_stage_leaves_its_results(finished, capsys):
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in curve)
     base = json.loads(Path("runs/sudoku/base.json").read_text())["greedy"]
     assert (
-        base.keys() == {"accuracy", "whole", "n", "low", "high", "published", "strict", "valid_grid"}
+        base.keys()
+        == {"accuracy", "whole", "n", "low", "high", "published", "strict", "valid_grid"}
         and base["accuracy"] == curve[0]["accuracy"]
     )
     found = json.loads((CELL / "evaluate.json").read_text())
     best = max(row["accuracy"] for row in curve[1:])
     assert found["best"] == best and found["base"] == curve[0]["accuracy"]
-    assert found["best_update"] == next(row["update"] for row in curve[1:] if row["accuracy"] == best)
+    assert found["best_update"] == next(
+        row["update"] for row in curve[1:] if row["accuracy"] == best
+    )
     chosen = json.loads((CELL / "best" / "select.json").read_text())
     assert chosen["update"] == found["best_update"] and chosen["split"] == "validation"
     paired = json.loads((CELL / "test" / "paired.json").read_text())["protocols"]["greedy"]
@@ -46,10 +49,17 @@ def test_every_stage_leaves_its_results(finished, capsys):
     trajectory = json.loads((CELL / "test" / "trajectory.json").read_text())
     assert len(trajectory["tokens"]) == 40 and len(trajectory["shown"]) == 20
     figures = Path("reports/sudoku/d_opsd/0")
-    assert all((figures / f"{name}.png").stat().st_size > 5000 for name in ("accuracy", "training", "trajectory"))
+    assert all(
+        (figures / f"{name}.png").stat().st_size > 5000
+        for name in ("accuracy", "training", "trajectory")
+    )
     assert main(["summary"]) == 0
     screen = capsys.readouterr().out
-    assert "paired difference" in screen and "4 updates" in screen and "runs/sudoku/d_opsd/0/best" in screen
+    assert (
+        "paired difference" in screen
+        and "4 updates" in screen
+        and "runs/sudoku/d_opsd/0/best" in screen
+    )
 
 
 def test_an_evaluation_is_computed_once(finished, monkeypatch):
@@ -60,12 +70,16 @@ def test_an_evaluation_is_computed_once(finished, monkeypatch):
     assert main(["evaluate_base"]) == 0
 
 
-def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_collected(finished, monkeypatch, capsys):
+def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_collected(
+    finished, monkeypatch, capsys
+):
     shutil.rmtree("work/eval")
     before = (CELL / "curve.csv").read_bytes()
     shutil.rmtree(CELL / "train")  # not copied there yet: training goes on
     assert main(["evaluate", "--update", "4", "2"]) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("evaluate: done")]
+    said = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("evaluate: done")
+    ]
     assert said == ["evaluate: done with checkpoint 4", "evaluate: done with checkpoint 2"]
     assert main(["evaluate_base"]) == 0
     assert main(["evaluate", "--update", "3"]) == 2
@@ -80,7 +94,13 @@ def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_col
 
 def test_selection_uses_the_named_protocol_whatever_its_place(finished):
     first = small_params()["evaluate"]["protocols"]["greedy"]
-    write_params(evaluate__protocols={"a_short": first | {"steps": 5}, "greedy": first, "z": first | {"steps": 10}})
+    write_params(
+        evaluate__protocols={
+            "a_short": first | {"steps": 5},
+            "greedy": first,
+            "z": first | {"steps": 10},
+        }
+    )
     for stage in ("evaluate", "select", "test", "report"):
         assert main([stage]) == 0, stage
     paired = json.loads((CELL / "test" / "paired.json").read_text())
@@ -114,7 +134,11 @@ def test_selection_on_test_is_labelled(finished, capsys):
 def test_a_stage_says_which_one_must_come_first(project, capsys):
     assert main(["evaluate"]) == 2
     assert "run `dopsd train`" in capsys.readouterr().err
-    for stage, first in (("select", "dopsd evaluate"), ("test", "dopsd select"), ("report", "dopsd test")):
+    for stage, first in (
+        ("select", "dopsd evaluate"),
+        ("test", "dopsd select"),
+        ("report", "dopsd test"),
+    ):
         assert main([stage]) == 2
         assert f"run `{first}`" in capsys.readouterr().err
     assert main(["summary"]) == 2
@@ -125,7 +149,15 @@ def test_a_stage_says_which_one_must_come_first(project, capsys):
 
 
 @pytest.mark.parametrize(
-    "row", ['{"id": "a"', '{"id": "a", "prompt": "1", "answer": ""}', '{"id": "a", "prompt": "1"}', "7", BAD_PUZZLE, NO_BLANK]
+    "row",
+    [
+        '{"id": "a"',
+        '{"id": "a", "prompt": "1", "answer": ""}',
+        '{"id": "a", "prompt": "1"}',
+        "7",
+        BAD_PUZZLE,
+        NO_BLANK,
+    ],
 )
 def test_a_malformed_row_is_named_by_file_and_line(project, capsys, row):
     path = Path("data/sudoku/validation.jsonl")
@@ -184,7 +216,9 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(project, monkeypatch, capsys, is_cut):
+def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
+    project, monkeypatch, capsys, is_cut
+):
     from dopsd.provenance import sha256
     from dopsd.stages import pretrain
 
@@ -192,7 +226,9 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(project, 
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(pretrain.Trainer, "rate", lambda _, update: 0.1 if update < 6 else sys.exit(9))
+        patch.setattr(
+            pretrain.Trainer, "rate", lambda _, update: 0.1 if update < 6 else sys.exit(9)
+        )
         main(["pretrain"])
     (resume,) = Path("work").glob("pretrain-*/resume.safetensors")
     content = bytearray(resume.read_bytes())
@@ -200,12 +236,17 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(project, 
     resume.write_bytes(content[: len(content) // 2 if is_cut else None])
     capsys.readouterr()
     assert main(["pretrain"]) == 0
-    assert f"pretrain: {resume}: damaged, or of an older release; it is not used" in capsys.readouterr().err
+    assert (
+        f"pretrain: {resume}: damaged, or of an older release; it is not used"
+        in capsys.readouterr().err
+    )
     assert sha256(Path("base/model.safetensors")) == before
 
 
 def test_an_answer_that_does_not_fit_is_said(project, capsys, monkeypatch):
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "1")
-    write_params(sampling__gen_length=32, sampling__steps=16, method__d_opsd__updates_per_trajectory=1)
+    write_params(
+        sampling__gen_length=32, sampling__steps=16, method__d_opsd__updates_per_trajectory=1
+    )
     assert main(["pretrain"]) == 2
     assert "sampling.gen_length: 32 tokens do not hold a solution of 36" in capsys.readouterr().err

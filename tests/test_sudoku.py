@@ -25,7 +25,9 @@ def test_there_are_288_grids_and_each_is_valid():
     assert all(is_valid(grid) for grid in all_grids())
 
 
-@pytest.mark.parametrize("grid", ["1234341221434322", "1234123412341234", "123434122143432", "1234341221434320"])
+@pytest.mark.parametrize(
+    "grid", ["1234341221434322", "1234123412341234", "123434122143432", "1234341221434320"]
+)
 def test_a_broken_grid_is_not_valid(grid: str):
     assert not is_valid(grid)
 
@@ -53,9 +55,13 @@ def test_the_same_seed_writes_the_same_splits_and_another_does_not():
     assert Sudoku(SMALL).build() != Sudoku(SudokuData(**SMALL.model_dump() | {"seed": 1})).build()
 
 
-@pytest.mark.parametrize("counts", [{"validation": 7}, {"test": 12}, {"test": 300, "validation": 1}])
+@pytest.mark.parametrize(
+    "counts", [{"validation": 7}, {"test": 12}, {"test": 300, "validation": 1}]
+)
 def test_the_number_of_validation_and_test_puzzles_does_not_change_training(counts: dict[str, int]):
-    assert Sudoku(SMALL.model_copy(update=counts)).build()["train"] == Sudoku(SMALL).build()["train"]
+    assert (
+        Sudoku(SMALL.model_copy(update=counts)).build()["train"] == Sudoku(SMALL).build()["train"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +139,10 @@ def test_a_prompt_of_ones_own_is_followed_by_the_published_question(tmp_path: Pa
 
 
 def test_limit_cuts_every_split_and_moves_none():
-    whole, cut = Sudoku(SMALL).build(), Sudoku(SudokuData(**SMALL.model_dump() | {"limit": 3})).build()
+    whole, cut = (
+        Sudoku(SMALL).build(),
+        Sudoku(SudokuData(**SMALL.model_dump() | {"limit": 3})).build(),
+    )
     assert cut == {name: problems[:3] for name, problems in whole.items()}
 
 
@@ -184,7 +193,9 @@ def test_a_missing_or_short_file_is_said(tmp_path: Path):
 
 @needs_golden
 def test_the_published_generations_get_the_published_scores():
-    assert published_mean(Sudoku(SMALL), lambda answer: answer or "") == pytest.approx(6.689, abs=5e-4)
+    assert published_mean(Sudoku(SMALL), lambda answer: answer or "") == pytest.approx(
+        6.689, abs=5e-4
+    )
 
 
 @needs_golden

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.config import DOpsd
-from dopsd.teacher import Geometry, recorded_steps, reveal, states_by_update, trained_steps
+from dopsd.teacher import BlockSchedule, recorded_steps, reveal, states_by_update, trained_steps
 from dopsd.types import Rollout
 
 EOS, MASK = 8, 9
-GEOMETRY = Geometry(block_length=4, schedule=(2, 2), mask_id=MASK, eos_id=EOS)
+BLOCKS = BlockSchedule(block_length=4, num_transfer_tokens=(2, 2), mask_id=MASK, eos_id=EOS)
 PLAIN = {"drop_remainder": False, "updates_per_trajectory": 1}
 
 
@@ -25,34 +25,51 @@ LONG = rollout([1, 2, 3, 4, 5, 6, 7, 1, 2, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3,
 
 
 def test_the_last_block_is_not_recorded_unless_asked_for():
-    assert recorded_steps(LONG, DOpsd(), GEOMETRY) == [0, 1, 2, 3]
-    assert recorded_steps(LONG, DOpsd(record="all", record_last_block=True), GEOMETRY) == [0, 1, 2, 3, 4, 5]
+    assert recorded_steps(LONG, DOpsd(), BLOCKS) == [0, 1, 2, 3]
+    assert recorded_steps(LONG, DOpsd(record="all", record_last_block=True), BLOCKS) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ]
 
 
 def test_a_state_counts_while_a_mask_is_left_before_the_first_end_of_text():
     early_end = rollout([1, 2, EOS, EOS, 3, 3, 3, 3], [0, 1, 0, 1, 2, 2, 3, 3])
     # step 0: nothing committed; step 1: an end of text stands, position 1 before it is masked; steps 2, 3: finished
     config = DOpsd(record_last_block=True)
-    assert recorded_steps(early_end, config, GEOMETRY) == [0, 1]
-    assert recorded_steps(early_end, DOpsd(record="all", record_last_block=True), GEOMETRY) == [0, 1, 2, 3]
+    assert recorded_steps(early_end, config, BLOCKS) == [0, 1]
+    assert recorded_steps(early_end, DOpsd(record="all", record_last_block=True), BLOCKS) == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_future_blocks_are_revealed_by_the_floor_of_the_ratio_and_nothing_of_the_present_block():
-    shown = reveal(LONG, 0, DOpsd(reveal_ratio=0.3), GEOMETRY, key=1)
+    shown = reveal(LONG, 0, DOpsd(reveal_ratio=0.3), BLOCKS, key=1)
     assert int(shown.sum()) == 2  # floor(0.3 x 8)
     assert not shown[:4].any()
 
 
 def test_nothing_is_revealed_once_the_next_block_starts_at_or_after_the_first_end_of_text():
     ends_early = rollout([1, 2, 3, 4, EOS, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
-    assert not reveal(ends_early, 0, DOpsd(reveal_ratio=1.0), GEOMETRY, key=1).any()
+    assert not reveal(ends_early, 0, DOpsd(reveal_ratio=1.0), BLOCKS, key=1).any()
     later = rollout([1, 2, 3, 4, 5, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
-    assert reveal(later, 0, DOpsd(reveal_ratio=1.0), GEOMETRY, key=1).tolist() == [False] * 4 + [True] * 4
+    assert (
+        reveal(later, 0, DOpsd(reveal_ratio=1.0), BLOCKS, key=1).tolist()
+        == [False] * 4 + [True] * 4
+    )
 
 
 def test_all_masked_reveals_inside_the_block_and_takes_those_positions_out_of_the_candidates():
-    config = DOpsd(reveal_scope="all_masked", reveal_ratio=0.5, record="all", record_last_block=True, **PLAIN)
-    states = states_by_update([LONG], config, GEOMETRY, (0, 0))[0]
+    config = DOpsd(
+        reveal_scope="all_masked", reveal_ratio=0.5, record="all", record_last_block=True, **PLAIN
+    )
+    states = states_by_update([LONG], config, BLOCKS, (0, 0))[0]
     for row in range(len(states)):
         shown = (states.teacher_ids[row] != states.student_ids[row])[-12:]
         assert not (states.candidates[row] & shown).any()
@@ -60,19 +77,23 @@ def test_all_masked_reveals_inside_the_block_and_takes_those_positions_out_of_th
 
 
 def test_a_state_without_a_position_left_is_dropped():
-    config = DOpsd(reveal_scope="all_masked", reveal_ratio=1.0, record="all", record_last_block=True, **PLAIN)
-    assert states_by_update([LONG], config, GEOMETRY, (0, 0)) == []
+    config = DOpsd(
+        reveal_scope="all_masked", reveal_ratio=1.0, record="all", record_last_block=True, **PLAIN
+    )
+    assert states_by_update([LONG], config, BLOCKS, (0, 0)) == []
 
 
 def test_draws_are_independent_by_step_and_repeatable():
-    draws = [reveal(LONG, 0, DOpsd(reveal_ratio=0.5), GEOMETRY, key).tolist() for key in (1, 1, 2, 3, 4)]
+    draws = [
+        reveal(LONG, 0, DOpsd(reveal_ratio=0.5), BLOCKS, key).tolist() for key in (1, 1, 2, 3, 4)
+    ]
     assert draws[0] == draws[1]
     assert len({tuple(d) for d in draws}) > 1
 
 
 def test_student_and_teacher_rows_by_hand():
     config = DOpsd(reveal_ratio=1.0, **PLAIN)
-    states = states_by_update([LONG], config, GEOMETRY, (0, 0))[0]
+    states = states_by_update([LONG], config, BLOCKS, (0, 0))[0]
     assert states.step.tolist() == [0, 1, 2, 3]
     assert states.block.tolist() == [0, 0, 1, 1]
     assert states.student_ids[1].tolist() == [0, 1, 1, MASK, 3, MASK] + [MASK] * 8
@@ -84,9 +105,12 @@ def test_student_and_teacher_rows_by_hand():
 
 
 def test_shorter_prompts_are_padded_on_the_left_and_masked():
-    states = states_by_update([LONG, rollout([1] * 12, [s // 2 for s in range(12)], "q", 4)], DOpsd(**PLAIN), GEOMETRY, (0, 0))[
-        0
-    ]
+    states = states_by_update(
+        [LONG, rollout([1] * 12, [s // 2 for s in range(12)], "q", 4)],
+        DOpsd(**PLAIN),
+        BLOCKS,
+        (0, 0),
+    )[0]
     first = states.student_mask[0].tolist()
     assert first[:4] == [False, False, True, True]
     assert states.student_mask[-1].all()
@@ -98,12 +122,19 @@ def test_shorter_prompts_are_padded_on_the_left_and_masked():
         (9, 4, True, [2, 2, 2, 2]),  # floor((9-1)/4) x 4
         (8, 4, True, [1, 1, 1, 1]),  # the last state and the remainder are dropped
         (9, 4, False, [2, 2, 2, 3]),
-        (3, 4, True, [1, 1]),  # fewer states than chunks: fewer chunks, where the published code stops
+        (
+            3,
+            4,
+            True,
+            [1, 1],
+        ),  # fewer states than chunks: fewer chunks, where the published code stops
         (1, 4, False, [1]),
     ],
 )
-def test_states_are_cut_into_contiguous_chunks(count: int, chunks: int, drop: bool, expected: list[int]):
-    wide = Geometry(1, (1,), MASK, EOS)
+def test_states_are_cut_into_contiguous_chunks(
+    count: int, chunks: int, drop: bool, expected: list[int]
+):
+    wide = BlockSchedule(1, (1,), MASK, EOS)
     run = rollout([1] * (count + 1), list(range(count + 1)))
     config = DOpsd(drop_remainder=drop, updates_per_trajectory=chunks, record_last_block=False)
     found = trained_steps(run, config, wide, key=0)
@@ -113,7 +144,7 @@ def test_states_are_cut_into_contiguous_chunks(count: int, chunks: int, drop: bo
 
 
 def test_a_sample_of_states_has_the_asked_size_and_differs_by_key():
-    wide = Geometry(1, (1,), MASK, EOS)
+    wide = BlockSchedule(1, (1,), MASK, EOS)
     run = rollout([1] * 21, list(range(21)))
     config = DOpsd(state_sample=5, **PLAIN)
     samples = {tuple(trained_steps(run, config, wide, key=k)[0]) for k in range(6)}
@@ -121,15 +152,22 @@ def test_a_sample_of_states_has_the_asked_size_and_differs_by_key():
     assert len(samples) > 1
 
 
-@given(st.permutations(range(12)), st.floats(0, 1), st.sampled_from(["future_blocks", "all_masked"]), st.integers(0, 99))
-def test_what_is_shown_is_always_masked_for_the_student_and_never_more_than_asked(order, ratio, scope, key):
+@given(
+    st.permutations(range(12)),
+    st.floats(0, 1),
+    st.sampled_from(["future_blocks", "all_masked"]),
+    st.integers(0, 99),
+)
+def test_what_is_shown_is_always_masked_for_the_student_and_never_more_than_asked(
+    order, ratio, scope, key
+):
     revealed = [0] * 12
     for block in range(3):
         for rank, place in enumerate(p for p in order if p // 4 == block):
             revealed[place] = block * 2 + rank // 2
     run = rollout([1] * 12, revealed)
     for step in range(6):
-        shown = reveal(run, step, DOpsd(reveal_scope=scope, reveal_ratio=ratio), GEOMETRY, key)
+        shown = reveal(run, step, DOpsd(reveal_scope=scope, reveal_ratio=ratio), BLOCKS, key)
         masked = run.revealed_at >= step
         assert not (shown & ~masked).any()
         assert int(shown.sum()) <= int(ratio * int(masked.sum()))
@@ -139,7 +177,14 @@ def test_every_tensor_of_a_state_is_made_where_its_rollout_is(monkeypatch):
     """On a GPU one tensor on the CPU would end the first update."""
     made = []
     real = torch.tensor
-    monkeypatch.setattr(torch, "tensor", lambda *values, **how: made.append(how) or real(*values, **how))
+    monkeypatch.setattr(
+        torch, "tensor", lambda *values, **how: made.append(how) or real(*values, **how)
+    )
     rollout = Rollout("p", 0, torch.arange(3), torch.arange(8), torch.arange(8) // 2)
-    states_by_update([rollout], DOpsd(updates_per_trajectory=1, drop_remainder=False), Geometry(4, (2, 2), 9, 99), (0, 0))
+    states_by_update(
+        [rollout],
+        DOpsd(updates_per_trajectory=1, drop_remainder=False),
+        BlockSchedule(4, (2, 2), 9, 99),
+        (0, 0),
+    )
     assert made and all("device" in how for how in made)

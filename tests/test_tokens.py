@@ -19,7 +19,9 @@ def test_the_embedded_tokenizer_is_one_token_a_character_and_a_tag():
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert len(ids) == 1 + 5 + 1 + 1 + 1 + 1
     assert tokenizer.decode(ids) == text
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": " 12 "}], tokenize=False, add_generation_prompt=True)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": " 12 "}], tokenize=False, add_generation_prompt=True
+    )
     assert prompt == "<|startoftext|><|user|>12<|assistant|>"
     assert tokenizer.pad_token_id == tokenizer.eos_token_id != tokenizer.mask_token_id
 
@@ -43,7 +45,12 @@ def as_llada(tmp_path: Path) -> Path:
     mask, eos = tokenizer.convert_tokens_to_ids(["<|mdm_mask|>", "<|endoftext|>"])
     toy_rows = {"mask_token_id": mask, "eos_token_id": eos, "pad_token_id": eos}
     rewrite(tmp_path / "config.json", **toy_rows)
-    odd = {"tokenizer_class": "PreTrainedTokenizerFast", "trust_remote_code": True, "gmask_token": "[gMASK]", "backend": None}
+    odd = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "trust_remote_code": True,
+        "gmask_token": "[gMASK]",
+        "backend": None,
+    }
     rewrite(tmp_path / "tokenizer_config.json", **odd)  # as the published file has them
     return tmp_path
 
@@ -59,20 +66,33 @@ def test_lladas_prompt_is_the_published_one(as_llada: Path):
     )
     assert policy.tokenizer.decode(policy.encode(asked)) == expected
     ids = policy.encode(asked)
-    assert ids[0] == policy.tokenizer.bos_token_id and (ids == policy.tokenizer.bos_token_id).sum() == 1
+    assert (
+        ids[0] == policy.tokenizer.bos_token_id
+        and (ids == policy.tokenizer.bos_token_id).sum() == 1
+    )
     assert policy.tokenizer.decode(policy.encode(asked, "<a> ")) == expected + "<a> "
 
 
 def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as_llada: Path):
     policy = load_policy(Model(path=str(as_llada)), None, 0)
     tokenizer = policy.tokenizer
-    assert tokenizer.mask_token is None and policy.mask_id == tokenizer.convert_tokens_to_ids("<|mdm_mask|>")
-    names = [*("<|startoftext|>", "[CLS]", "[gMASK]", "<|reserved_token_0|>", "<role>", "</role>"), "<|arithmetic_start|>"]
+    assert tokenizer.mask_token is None and policy.mask_id == tokenizer.convert_tokens_to_ids(
+        "<|mdm_mask|>"
+    )
+    names = [
+        *("<|startoftext|>", "[CLS]", "[gMASK]", "<|reserved_token_0|>", "<role>", "</role>"),
+        "<|arithmetic_start|>",
+    ]
     names += ["<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>"]
-    assert policy.banned_ids == [*sorted(tokenizer.convert_tokens_to_ids(names)), *range(len(tokenizer), 112)]
+    assert policy.banned_ids == [
+        *sorted(tokenizer.convert_tokens_to_ids(names)),
+        *range(len(tokenizer), 112),
+    ]
 
 
 def test_a_mask_that_is_an_ordinary_token_is_refused(as_llada: Path):
     rewrite(as_llada / "config.json", mask_token_id=3)
-    with pytest.raises(DopsdError, match=r"mask_token_id 3 of config\.json must be one of its special tokens"):
+    with pytest.raises(
+        DopsdError, match=r"mask_token_id 3 of config\.json must be one of its special tokens"
+    ):
         load_policy(Model(path=str(as_llada)), None, 0)

@@ -17,7 +17,17 @@ from dopsd.layout import scratch_folder
 from dopsd.params import load_params
 from dopsd.publish import identity
 from dopsd.registry import crown
-from dopsd.tracking import Identity, connect, find_run, send, sent_until, shown, sync, tracking_uri, whole_rows
+from dopsd.tracking import (
+    Identity,
+    connect,
+    find_run,
+    send,
+    sent_until,
+    shown,
+    sync,
+    tracking_uri,
+    whole_rows,
+)
 
 
 @pytest.fixture
@@ -31,11 +41,18 @@ def tracked(project: Path) -> Path:
 def state(client) -> dict[str, int]:
     experiment = client.get_experiment_by_name("dopsd").experiment_id
     runs = client.search_runs([experiment])
-    points = {key: client.get_metric_history(runs[0].info.run_id, key) for key in runs[0].data.metrics}
+    points = {
+        key: client.get_metric_history(runs[0].info.run_id, key) for key in runs[0].data.metrics
+    }
     models = client.search_logged_models([experiment])
     versions = client.search_model_versions("name = 'dopsd-sudoku'")
     inputs = runs[0].inputs.dataset_inputs
-    sizes = {"runs": len(runs), "models": len(models), "versions": len(versions), "inputs": len(inputs)}
+    sizes = {
+        "runs": len(runs),
+        "models": len(models),
+        "versions": len(versions),
+        "inputs": len(inputs),
+    }
     return sizes | {key: len(history) for key, history in points.items()}
 
 
@@ -57,16 +74,28 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     selected = Path("runs/sudoku/d_opsd/0/best/adapter_model.safetensors")
     assert sha256(folder / "adapter_model.safetensors") == sha256(selected)
     card = (folder / "README.md").read_text()
-    tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())["protocols"]["greedy"]
-    for told in (f"{100 * tested['best']['accuracy']:.1f} [", sha256(Path("base/model.safetensors")), "learning_rate: 0.003"):
+    tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())["protocols"][
+        "greedy"
+    ]
+    for told in (
+        f"{100 * tested['best']['accuracy']:.1f} [",
+        sha256(Path("base/model.safetensors")),
+        "learning_rate: 0.003",
+    ):
         assert told in card
     experiment = client.get_experiment_by_name("dopsd")
     shown = json.loads(experiment.tags["mlflow.sharedViewState.dopsd-sudoku"])
     assert shown["compareRunCharts"][0]["metricKey"] == "best/test_accuracy"
-    assert {chart["metricSectionId"] for chart in shown["compareRunCharts"]} == {s["uuid"] for s in shown["compareRunSections"]}
+    assert {chart["metricSectionId"] for chart in shown["compareRunCharts"]} == {
+        s["uuid"] for s in shown["compareRunSections"]
+    }
     run = client.search_runs([experiment.experiment_id])[0]
     assert run.data.params["train.learning_rate"] == str(load_params().train.learning_rate)
-    assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == ("d_opsd", "sudoku", "FINISHED")
+    assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == (
+        "d_opsd",
+        "sudoku",
+        "FINISHED",
+    )
 
 
 def test_a_worse_run_does_not_take_the_crown_and_one_judged_otherwise_does(tracked, capsys):
@@ -76,7 +105,9 @@ def test_a_worse_run_does_not_take_the_crown_and_one_judged_otherwise_does(track
     better = float(first.tags["accuracy"])
 
     def crowned(**tags: str) -> int:
-        version = client.create_model_version("dopsd-sudoku", first.source, tags=first.tags | tags).version
+        version = client.create_model_version(
+            "dopsd-sudoku", first.source, tags=first.tags | tags
+        ).version
         return crown(client, "dopsd-sudoku", int(version))
 
     assert crowned(accuracy=str(better - 0.01)) == 1
@@ -90,7 +121,9 @@ def test_links_lead_to_the_page_that_people_open(tracked, monkeypatch):
     monkeypatch.setenv("DOPSD_MLFLOW_PAGE", "http://127.0.0.1:5001/")
     assert main(["publish"]) == 0
     found = json.loads(Path("work/publish.json").read_text())
-    assert found["page"] == "http://127.0.0.1:5001" and found["comparison"]["sudoku"].startswith("http://127.0.0.1:5001/#/")
+    assert found["page"] == "http://127.0.0.1:5001" and found["comparison"]["sudoku"].startswith(
+        "http://127.0.0.1:5001/#/"
+    )
 
 
 def test_a_password_in_the_address_is_not_shown():
@@ -100,12 +133,18 @@ def test_a_password_in_the_address_is_not_shown():
 
 def test_a_protocol_may_be_named_by_a_number(project):
     greedy = load_params().model_dump()["evaluate"]["protocols"]["greedy"]
-    write_params(tracking__enabled=True, evaluate__protocols={"256": greedy}, select__protocol="256")
+    write_params(
+        tracking__enabled=True, evaluate__protocols={"256": greedy}, select__protocol="256"
+    )
     for stage in ("train", "evaluate", "select", "test", "report", "publish"):
         assert main([stage]) == 0, stage
     client = connect(tracking_uri(None))
     (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
-    assert {"eval/accuracy", "best/test_accuracy", "best/test_accuracy/256"} <= run.data.metrics.keys()
+    assert {
+        "eval/accuracy",
+        "best/test_accuracy",
+        "best/test_accuracy/256",
+    } <= run.data.metrics.keys()
 
 
 def test_steps_that_the_server_has_are_not_sent_again(project):
@@ -135,7 +174,10 @@ def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeyp
     capsys.readouterr()
     assert main(["publish"]) == 75
     said = capsys.readouterr().err
-    assert "no expected answer from http://127.0.0.1:9" in said and "publish again later; `make up` starts servers here" in said
+    assert (
+        "no expected answer from http://127.0.0.1:9" in said
+        and "publish again later; `make up` starts servers here" in said
+    )
     assert len(said.strip().splitlines()) == 1
 
 
@@ -202,5 +244,10 @@ def test_a_run_that_was_created_without_its_parameters_gets_them(project):
 def test_two_processes_may_make_the_local_database_at_once(project):
     code = "from dopsd.tracking import connect, tracking_uri; connect(tracking_uri(None)).search_experiments()"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    both = [subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0], [process.stderr.read()[-800:] for process in both]
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    assert [process.wait() for process in both] == [0, 0], [
+        process.stderr.read()[-800:] for process in both
+    ]

@@ -45,7 +45,9 @@ def die_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
 
 
 def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(project, monkeypatch):
-    write_params(train__updates=5)  # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
+    write_params(
+        train__updates=5
+    )  # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
     assert train() == 0
     whole, table = adapter_digests(), read_table(OUT.with_suffix(".csv"))
     for path in Path("work").glob("train-*"):
@@ -62,7 +64,9 @@ def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(pro
 
 
 def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
-    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]}, train__updates=4)
+    write_params(
+        train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]}, train__updates=4
+    )
     assert train() == 0
     whole = adapter_digests()
     for path in Path("work").glob("train-*"):
@@ -109,12 +113,18 @@ def test_only_the_two_newest_folders_keep_the_optimizer(project):
     assert len(checkpoint.checkpoints(scratch)) == 3
 
 
-def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoint(project, monkeypatch, capsys):
+def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoint(
+    project, monkeypatch, capsys
+):
     loss = None
 
     def poisoned(self, policy, batch):
         found = loss(self, policy, batch)
-        return type(found)(found.total * float("nan"), found.metrics) if policy.updates_made == 2 else found
+        return (
+            type(found)(found.total * float("nan"), found.metrics)
+            if policy.updates_made == 2
+            else found
+        )
 
     from dopsd.distilling import Distil
     from dopsd.models import LlmPolicy
@@ -143,7 +153,9 @@ def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, mon
     def full(tensors, path):
         if path.name == "trainer.safetensors" and "000004" in str(path):
             path.write_bytes(b"half")
-            raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+            raise safetensors.SafetensorError(
+                "Error while serializing: I/O error: No space left on device (os error 28)"
+            )
         save(tensors, path)
 
     with monkeypatch.context() as patch:
@@ -168,7 +180,9 @@ def test_a_damaged_older_checkpoint_is_made_again_rather_than_missing(project, c
 
 
 @pytest.mark.parametrize(("damaged", "kept"), [([2], 8), ([6, 8], 5)])
-def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(project, monkeypatch, capsys, damaged, kept):
+def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(
+    project, monkeypatch, capsys, damaged, kept
+):
     write_params(train__updates=8)
     assert train() == 0
     whole = adapter_digests()
@@ -178,12 +192,16 @@ def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(project, m
     with monkeypatch.context() as patch:
         stop_in(patch, 6)
         assert train() == 130
-    assert f"no checkpoint of {scratch} can be continued; starting at zero" in capsys.readouterr().err
+    assert (
+        f"no checkpoint of {scratch} can be continued; starting at zero" in capsys.readouterr().err
+    )
     assert checkpoint.newest_resumable(scratch, 2).update == kept
     assert train() == 0 and adapter_digests() == whole
 
 
-def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(project, monkeypatch, capsys):
+def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(
+    project, monkeypatch, capsys
+):
     save = RunFolder.save
 
     def saved(self, loop):
@@ -194,12 +212,17 @@ def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(pr
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "save", saved)
         assert train() == 75
-    assert "step-000002 was damaged after it was saved; the same command makes it again" in capsys.readouterr().err
+    assert (
+        "step-000002 was damaged after it was saved; the same command makes it again"
+        in capsys.readouterr().err
+    )
     assert not OUT.exists()
     assert train() == 0 and len(adapter_digests()) == 2
 
 
-def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(project, monkeypatch, capsys):
+def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(
+    project, monkeypatch, capsys
+):
     from accelerate import Accelerator
 
     from dopsd import runfolder
@@ -236,7 +259,9 @@ def test_the_first_update_of_a_warm_up_has_learning_rate_zero(project):
 
 
 @pytest.mark.parametrize("method", [*Methods.model_fields])
-def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_interrupted(project, method: str):
+def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_interrupted(
+    project, method: str
+):
     out = Path("runs/sudoku") / method / "0"
     assert main(["train", "--method", method]) == 0
     rows = read_table(out / "train.csv")
@@ -261,10 +286,14 @@ def test_clean_removes_only_other_settings(project):
     write_params(train__learning_rate=5e-4)
     assert train() == 0
     assert main(["clean"]) == 0
-    assert list(Path("work").glob("train-*")) == [scratch_folder(load_params(), "sudoku", "d_opsd", 0)]
+    assert list(Path("work").glob("train-*")) == [
+        scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    ]
 
 
-@pytest.mark.parametrize("change", [{"update": "4"}, {"update": 3}, {"waiting": -1}, {"gathered": []}, None])
+@pytest.mark.parametrize(
+    "change", [{"update": "4"}, {"update": 3}, {"waiting": -1}, {"gathered": []}, None]
+)
 def test_a_sealed_state_of_another_make_is_one_line(project, capsys, change):
     assert train() == 0
     scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)

@@ -68,7 +68,10 @@ def test_only_what_the_stage_declares_counts(stage, edit, named):
         return
     with pytest.raises(DopsdError) as error, unchanged(Path("params.yaml"), load_params()):
         edit()
-    assert str(error.value).startswith(f"train: {named} changed while it ran") and error.value.exit_code == 2
+    assert (
+        str(error.value).startswith(f"train: {named} changed while it ran")
+        and error.value.exit_code == 2
+    )
 
 
 def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_training(project):

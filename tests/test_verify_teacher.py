@@ -29,18 +29,28 @@ def test_hints_are_a_share_of_the_text_and_never_its_end(length, ratio):
 
 
 def test_scores_are_kept_by_problem_and_the_table_has_a_row_a_ratio(project, monkeypatch):
-    write_params(verify_teacher={"problems": 6, "attempts": 2, "reveal_ratios": [0.0, 1.0]}, sampling__batch_size=4)
+    write_params(
+        verify_teacher={"problems": 6, "attempts": 2, "reveal_ratios": [0.0, 1.0]},
+        sampling__batch_size=4,
+    )
     assert main(["verify-teacher"]) == 0
     table = json.loads(TABLE.read_text())
     assert set(table) == {"pass@1", "pass@2", "teacher at 0.00", "teacher at 1.00"}
-    assert table["teacher at 0.00"]["accuracy"] == table["pass@1"]["accuracy"]  # nothing is: greedy again
-    assert all(row["interval"][0] <= row["accuracy"] <= row["interval"][1] and row["n"] == 6 for row in table.values())
+    assert (
+        table["teacher at 0.00"]["accuracy"] == table["pass@1"]["accuracy"]
+    )  # nothing is: greedy again
+    assert all(
+        row["interval"][0] <= row["accuracy"] <= row["interval"][1] and row["n"] == 6
+        for row in table.values()
+    )
     (lines,) = Path("work/teacher").iterdir()
     whole = lines.read_text()
     asked = []
     first = verify_teacher.Verification._scores
     monkeypatch.setattr(
-        verify_teacher.Verification, "_scores", lambda self, policy, some: asked.extend(some) or first(self, policy, some)
+        verify_teacher.Verification,
+        "_scores",
+        lambda self, policy, some: asked.extend(some) or first(self, policy, some),
     )
     lines.write_text(whole[:-20])  # killed while the last line was written
     TABLE.unlink()

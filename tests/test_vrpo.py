@@ -18,13 +18,19 @@ from dopsd.keyed import key_from
 from dopsd.losses import likelihood_bound, preference
 from dopsd.methods.vrpo import Preferences, drawn, paired
 from dopsd.params import load_params
-from dopsd.scoring import Tried
+from dopsd.scoring import RolloutGroup
 from dopsd.types import Problem, Rollout, Verdict
 
 
-def tried(*scores: float) -> Tried:
-    rollouts = tuple(Rollout("p", i, torch.zeros(1), torch.zeros(1), torch.zeros(1)) for i in range(len(scores)))
-    return Tried(Problem("p", "", ""), rollouts, tuple(Verdict(None, score, score == 1.0) for score in scores))
+def tried(*scores: float) -> RolloutGroup:
+    rollouts = tuple(
+        Rollout("p", i, torch.zeros(1), torch.zeros(1), torch.zeros(1)) for i in range(len(scores))
+    )
+    return RolloutGroup(
+        Problem("p", "", ""),
+        rollouts,
+        tuple(Verdict(None, score, score == 1.0) for score in scores),
+    )
 
 
 def attempts_of(pair) -> tuple[int, int] | None:
@@ -34,7 +40,9 @@ def attempts_of(pair) -> tuple[int, int] | None:
 def test_the_best_is_paired_with_the_worst_and_only_right_with_wrong():
     assert attempts_of(paired(tried(0.0, 1.0, 1.0, 0.0), is_graded=False)) == (2, 0)
     assert paired(tried(1.0, 1.0), is_graded=False) is None
-    assert paired(tried(0.0, 0.5), is_graded=False) is None  # a partial score does not make it right
+    assert (
+        paired(tried(0.0, 0.5), is_graded=False) is None
+    )  # a partial score does not make it right
     assert attempts_of(paired(tried(0.5, 0.25, 0.75), is_graded=True)) == (2, 1)
 
 
@@ -57,22 +65,40 @@ def test_the_number_of_masked_tokens_is_uniform():
 def test_bound_and_loss_by_hand(fake_policy):
     """Length 4 to the end of text: two masks, of 1 and of 2 tokens, weighted 4/1 and 4/2."""
     fake_policy.table = torch.zeros(8, 10)
-    fake_policy.table[0, 3] = math.log(91)  # p(3 at 0) = 91/100; every other token of that place 1/100
+    fake_policy.table[0, 3] = math.log(
+        91
+    )  # p(3 at 0) = 91/100; every other token of that place 1/100
     predicted = torch.zeros(1, 2, 2, 8, dtype=torch.bool)
     predicted[:, :, 0, 0] = True
     predicted[:, :, 1, [0, 1]] = True
-    targets = torch.tensor([[[3, 1, 2, EOS, EOS, EOS, EOS, EOS], [4, 1, 2, EOS, EOS, EOS, EOS, EOS]]])
+    targets = torch.tensor(
+        [[[3, 1, 2, EOS, EOS, EOS, EOS, EOS], [4, 1, 2, EOS, EOS, EOS, EOS, EOS]]]
+    )
     prompt = torch.tensor([[1, 2]])
-    batch = Pairs(prompt, prompt > 0, targets, predicted, torch.tensor([[4, 4]]), torch.zeros(1, 2), torch.ones(1))
+    batch = Pairs(
+        prompt,
+        prompt > 0,
+        targets,
+        predicted,
+        torch.tensor([[4, 4]]),
+        torch.zeros(1, 2),
+        torch.ones(1),
+    )
     good, bad, other = math.log(0.91), math.log(0.01), math.log(0.1)
     bounds = likelihood_bound(fake_policy, batch, 4)
-    assert (fake_policy.seen[-1][:, 2 + 4 :] == fake_policy.mask_id).all()  # nothing tells where the text ends
+    assert (
+        fake_policy.seen[-1][:, 2 + 4 :] == fake_policy.mask_id
+    ).all()  # nothing tells where the text ends
     expected = [(4 * p + 2 * (p + other)) / 2 for p in (good, bad)]
     assert bounds[0].tolist() == pytest.approx(expected, rel=1e-5)
     loss, margin = preference(bounds, torch.tensor([[0.5, -0.5]]), 0.2)
     method = Preferences(Vrpo(sft_weight=0.5), None, 4)
-    total = method.loss(fake_policy, replace(batch, reference=torch.tensor([[0.5, -0.5]]))).total.item()
-    assert total == pytest.approx(loss.item() + 0.5 * -expected[0] / 4, rel=1e-5)  # and half of the bound a token
+    total = method.loss(
+        fake_policy, replace(batch, reference=torch.tensor([[0.5, -0.5]]))
+    ).total.item()
+    assert total == pytest.approx(
+        loss.item() + 0.5 * -expected[0] / 4, rel=1e-5
+    )  # and half of the bound a token
     by_hand = 0.2 * ((expected[0] - 0.5) - (expected[1] + 0.5))
     assert margin.item() == pytest.approx(by_hand, rel=1e-5)
     assert loss.item() == pytest.approx(math.log(1 + math.exp(-by_hand)), rel=1e-5)
@@ -103,15 +129,30 @@ def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(p
     draw = torch.Generator().manual_seed(0)
     predicted = torch.rand(2, 2, 5, 8, generator=draw) < 0.5
     predicted[..., 0] = True
-    targets, prompt = torch.randint(3, 9, (2, 2, 8), generator=draw), torch.randint(3, 9, (2, 4), generator=draw)
-    batch = Pairs(prompt, prompt > 0, targets, predicted, torch.full((2, 2), 8), torch.zeros(2, 2), torch.ones(2))
-    assert [len(part) for part in batch.split(20)] == [2] and [len(part) for part in batch.split(8)] == [1, 1]
+    targets, prompt = (
+        torch.randint(3, 9, (2, 2, 8), generator=draw),
+        torch.randint(3, 9, (2, 4), generator=draw),
+    )
+    batch = Pairs(
+        prompt,
+        prompt > 0,
+        targets,
+        predicted,
+        torch.full((2, 2), 8),
+        torch.zeros(2, 2),
+        torch.ones(2),
+    )
+    assert [len(part) for part in batch.split(20)] == [2] and [
+        len(part) for part in batch.split(8)
+    ] == [1, 1]
     found = []
     for most in (20, 8, 1):
         bounds = likelihood_bound(policy, batch, most)
         policy.core.zero_grad()
         (bounds * torch.tensor([1.0, -1.0])).sum().backward()
-        found.append((bounds.detach(), torch.cat([p.grad.flatten() for p in policy.trainable().values()])))
+        found.append(
+            (bounds.detach(), torch.cat([p.grad.flatten() for p in policy.trainable().values()]))
+        )
     for bounds, gradient in found[1:]:
         torch.testing.assert_close(bounds, found[0][0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(gradient, found[0][1], rtol=1e-4, atol=1e-6)

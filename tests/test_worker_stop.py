@@ -33,7 +33,10 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     """Prefect's server on sqlite and the worker: neither the store nor MLflow is needed to stop."""
     origin = Workspace(tmp_path / "origin")
     branch = origin.run("git", "branch", "--show-current").strip()
-    stack = Stack(tmp_path / "stack", SECRETS | {"DOPSD_REPOSITORY": str(origin.folder), "DOPSD_REVISION": branch})
+    stack = Stack(
+        tmp_path / "stack",
+        SECRETS | {"DOPSD_REPOSITORY": str(origin.folder), "DOPSD_REVISION": branch},
+    )
     database = f"sqlite+aiosqlite:///{tmp_path / 'prefect.db'}"
     stack.start("prefect", PREFECT_SERVER_DATABASE_CONNECTION_URL=database)
     try:
@@ -53,8 +56,20 @@ def test_an_idle_worker_ends_within_seconds(stack: Stack):
 
 
 def test_a_worker_in_training_ends_after_training_has_saved(stack: Stack, tmp_path: Path):
-    changes = overrides() | {"train.updates": 2000, "train.checkpoint_every": 1000, "tracking.enabled": False}
-    stack.run("prefect", "deployment", "run", "dopsd/train", "--param", f"overrides={json.dumps(changes)}", like="worker")
+    changes = overrides() | {
+        "train.updates": 2000,
+        "train.checkpoint_every": 1000,
+        "tracking.enabled": False,
+    }
+    stack.run(
+        "prefect",
+        "deployment",
+        "run",
+        "dopsd/train",
+        "--param",
+        f"overrides={json.dumps(changes)}",
+        like="worker",
+    )
     state = tmp_path / "workspace/work/train.json"
     until(lambda: state.is_file() and json.loads(state.read_text())["done"] >= 2)
     worker = stack.running["worker"]

@@ -31,7 +31,15 @@ with open("work/events", "a") as events: events.write("began\\n")
 while pathlib.Path("work/go_on").exists() is False: time.sleep(0.02)
 pathlib.Path(sys.argv[1]).write_text("made")
 """
-OTHER = {"token": "t", "host": "n7", "job": "12", "pid": 1, "machine": "another", "interval": 0.05, "dvc": 4711}
+OTHER = {
+    "token": "t",
+    "host": "n7",
+    "job": "12",
+    "pid": 1,
+    "machine": "another",
+    "interval": 0.05,
+    "dvc": 4711,
+}
 
 
 @pytest.fixture
@@ -50,13 +58,17 @@ def pipeline(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q", "--force"], check=True)
     Path("stage.py").write_text(textwrap.dedent(STAGE))
     stage = f"{{cmd: {sys.executable} stage.py %s, deps: [stage.py%s], outs: [%s]}}"
-    Path("dvc.yaml").write_text(f"stages:\n  one: {stage % ('one', '', 'one')}\n  two: {stage % ('two', ', one', 'two')}\n")
+    Path("dvc.yaml").write_text(
+        f"stages:\n  one: {stage % ('one', '', 'one')}\n  two: {stage % ('two', ', one', 'two')}\n"
+    )
     return folder
 
 
 def repro(*words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "dopsd", "repro", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
 
 
 def events() -> list[str]:
@@ -75,22 +87,34 @@ def test_a_second_writer_says_whom_it_waits_for_and_finds_the_work_done(pipeline
     wait_for(events, first)
     second = repro()
     said = second.stdout.readline()
-    assert said == f"repro: work/writer.lock: process {first.pid} on {os.uname().nodename} runs DVC in this workspace; " + (
-        "waiting until that ends\n"
+    assert (
+        said
+        == f"repro: work/writer.lock: process {first.pid} on {os.uname().nodename} runs DVC in this workspace; "
+        + ("waiting until that ends\n")
     )
     Path("work/go_on").touch()
-    assert (first.wait(), second.wait()) == (0, 0) and events() == ["began", "began"]  # each stage once
+    assert (first.wait(), second.wait()) == (0, 0) and events() == [
+        "began",
+        "began",
+    ]  # each stage once
     assert "up to date" in second.stdout.read() and not LOCK.exists()
 
 
-@pytest.mark.parametrize("shell", ["/bin/bash", "/bin/sh"])  # dash would stay between DVC and its stage, and die of SIGTERM
-def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it(pipeline, monkeypatch, shell):
+@pytest.mark.parametrize(
+    "shell", ["/bin/bash", "/bin/sh"]
+)  # dash would stay between DVC and its stage, and die of SIGTERM
+def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it(
+    pipeline, monkeypatch, shell
+):
     if not Path(shell).is_file():
         pytest.skip(f"no {shell}")
     monkeypatch.setenv("SHELL", shell)
     writer = repro()
     wait_for(events, writer)
-    for process in [psutil.Process(writer.pid), *psutil.Process(writer.pid).children(recursive=True)]:
+    for process in [
+        psutil.Process(writer.pid),
+        *psutil.Process(writer.pid).children(recursive=True),
+    ]:
         process.send_signal(signal.SIGTERM)
     assert writer.wait() == 255
     assert events() == ["began", "saved", "ended"]  # and the second stage did not begin
@@ -100,9 +124,22 @@ def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it
 def test_a_stage_whose_dvc_is_killed_before_it_has_loaded_does_not_begin(project):
     with subprocess.Popen(["true"]) as dvc:
         pass
-    env = os.environ | {"DVC_STAGE": "train@sudoku-d_opsd-0", "DOPSD_DVC": str(dvc.pid), "PYTHONPATH": str(ROOT)}
-    stage = subprocess.run([sys.executable, "-m", "dopsd", "train"], env=env, capture_output=True, text=True, check=False)
-    assert stage.returncode == 143 and stage.stderr == "DVC was killed before this stage began; the same command continues\n"
+    env = os.environ | {
+        "DVC_STAGE": "train@sudoku-d_opsd-0",
+        "DOPSD_DVC": str(dvc.pid),
+        "PYTHONPATH": str(ROOT),
+    }
+    stage = subprocess.run(
+        [sys.executable, "-m", "dopsd", "train"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (
+        stage.returncode == 143
+        and stage.stderr == "DVC was killed before this stage began; the same command continues\n"
+    )
     assert not list(Path("work").glob("train-*"))
 
 
@@ -111,7 +148,10 @@ def test_a_writer_is_not_suspended_while_its_dvc_goes_on(pipeline):
     wait_for(events, writer)
     writer.send_signal(signal.SIGTSTP)
     said = iter(writer.stdout.readline, "")
-    assert any(line == "repro: is not suspended; Ctrl-C stops it, and the same command continues\n" for line in said)
+    assert any(
+        line == "repro: is not suspended; Ctrl-C stops it, and the same command continues\n"
+        for line in said
+    )
     Path("work/go_on").touch()
     assert writer.wait() == 0
 
@@ -119,7 +159,9 @@ def test_a_writer_is_not_suspended_while_its_dvc_goes_on(pipeline):
 def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     """A stage that has made its last forward publishes and ends well; DVC would go on with the others for hours."""
     deaf = STAGE.replace("signal.signal(number, save)", "signal.signal(number, signal.SIG_IGN)")
-    Path("stage.py").write_text(textwrap.dedent("import sys\n" + f"exec({deaf!r} if sys.argv[1] == 'one' else {STAGE!r})\n"))
+    Path("stage.py").write_text(
+        textwrap.dedent("import sys\n" + f"exec({deaf!r} if sys.argv[1] == 'one' else {STAGE!r})\n")
+    )
     process = repro()
     wait_for(lambda: events() == ["began"], process)
     process.send_signal(signal.SIGTERM)
@@ -147,7 +189,10 @@ def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
     Path("dvc.lock").write_bytes(cut)
     process = repro("one")
     assert process.wait(300) == 0, process.stdout.read()
-    assert "repro: dvc.lock was cut off or damaged; put back as it was before the last run" in process.stdout.read()
+    assert (
+        "repro: dvc.lock was cut off or damaged; put back as it was before the last run"
+        in process.stdout.read()
+    )
     assert Path("dvc.lock").read_bytes() == whole and events() == ["began"]
     assert Path("work/dvc.lock.damaged").read_bytes() == cut
     merged = b"<<<<<<< HEAD\n" + whole
@@ -156,8 +201,17 @@ def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
 
 
 def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
-    words = [sys.executable, str(ROOT / "flows" / "guard.py"), sys.executable, "-m", "dopsd", "repro"]
-    guard = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = [
+        sys.executable,
+        str(ROOT / "flows" / "guard.py"),
+        sys.executable,
+        "-m",
+        "dopsd",
+        "repro",
+    ]
+    guard = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     wait_for(events, guard)
     guard.kill()
     guard.wait()
@@ -167,7 +221,9 @@ def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
 
 def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
     found = [
-        subprocess.run([sys.executable, "-m", *door, "repro", "no-such-stage"], capture_output=True, text=True)
+        subprocess.run(
+            [sys.executable, "-m", *door, "repro", "no-such-stage"], capture_output=True, text=True
+        )
         for door in (("dvc",), ("dopsd",))
     ]
     by_dvc, by_us = ((one.returncode, one.stdout, one.stderr) for one in found)
@@ -180,7 +236,9 @@ def test_a_killed_writer_takes_dvc_along_and_the_next_one_continues(pipeline):
     dvc = json.loads(LOCK.read_text())["dvc"]
     stage = psutil.Process(dvc).children()[0]
     writer.kill()
-    wait_for(lambda: not psutil.pid_exists(dvc) or psutil.Process(dvc).status() == psutil.STATUS_ZOMBIE)
+    wait_for(
+        lambda: not psutil.pid_exists(dvc) or psutil.Process(dvc).status() == psutil.STATUS_ZOMBIE
+    )
     Path("work/go_on").touch()
     stage.wait(60)
     assert str(dvc) in RWLOCK.read_text()
@@ -190,9 +248,18 @@ def test_a_killed_writer_takes_dvc_along_and_the_next_one_continues(pipeline):
     assert str(dvc) not in RWLOCK.read_text()
 
 
-def test_a_writer_on_another_machine_is_respected_while_it_beats_and_taken_over_when_it_does_not(folder):
+def test_a_writer_on_another_machine_is_respected_while_it_beats_and_taken_over_when_it_does_not(
+    folder,
+):
     LOCK.write_text(json.dumps(OTHER))
-    RWLOCK.write_text(json.dumps({"write": {"/a": {"pid": 4711, "cmd": "dvc"}, "/b": {"pid": 5, "cmd": "dvc"}}, "read": {}}))
+    RWLOCK.write_text(
+        json.dumps(
+            {
+                "write": {"/a": {"pid": 4711, "cmd": "dvc"}, "/b": {"pid": 5, "cmd": "dvc"}},
+                "read": {},
+            }
+        )
+    )
     last = 0.0
     ended = threading.Event()
 
@@ -207,7 +274,9 @@ def test_a_writer_on_another_machine_is_respected_while_it_beats_and_taken_over_
     threading.Timer(2.0, ended.set).start()
     with WriterLock("repro"):
         assert time.monotonic() - last >= 10 * OTHER["interval"] and ended.is_set()
-    assert json.loads(RWLOCK.read_text())["write"].keys() == {"/b"}  # a plain `dvc repro` beside it keeps its own
+    assert json.loads(RWLOCK.read_text())["write"].keys() == {
+        "/b"
+    }  # a plain `dvc repro` beside it keeps its own
 
 
 def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(folder):
@@ -218,7 +287,9 @@ def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(folder):
         "    with WriterLock('repro'), open('work/order', 'a') as order:\n"
         "        print('in', file=order, flush=True); time.sleep(0.05); print('out', file=order, flush=True)\n"
     )
-    waiting = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) for _ in range(4)]
+    waiting = [
+        subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) for _ in range(4)
+    ]
     assert [process.wait(120) for process in waiting] == [0] * 4
     assert Path("work/order").read_text().split() == ["in", "out"] * 12
     assert sorted(Path("work").iterdir()) == [Path("work/order")]

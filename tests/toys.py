@@ -12,8 +12,21 @@ from transformers import PreTrainedTokenizerFast
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.tiny import CHARACTERS, build_tokenizer
 
-SHAPE = {"d_model": 32, "n_heads": 4, "n_layers": 2, "mlp_hidden_size": 48, "vocab_size": 106, "embedding_size": 112}
-IDS = {"max_sequence_length": 64, "rope_theta": 500.0, "rms_norm_eps": 1e-5, "mask_token_id": 1, "eos_token_id": 0}
+SHAPE = {
+    "d_model": 32,
+    "n_heads": 4,
+    "n_layers": 2,
+    "mlp_hidden_size": 48,
+    "vocab_size": 106,
+    "embedding_size": 112,
+}
+IDS = {
+    "max_sequence_length": 64,
+    "rope_theta": 500.0,
+    "rms_norm_eps": 1e-5,
+    "mask_token_id": 1,
+    "eos_token_id": 0,
+}
 
 
 def toy(kv_heads: int = 4, is_tied: bool = False) -> LladaForMaskedLM:
@@ -26,7 +39,9 @@ def toy(kv_heads: int = 4, is_tied: bool = False) -> LladaForMaskedLM:
                 module.weight.normal_(std=module.in_features**-0.5)
             elif not list(module.children()):
                 module.weight.normal_(mean=1.0, std=0.1)
-        model.get_input_embeddings().weight.normal_(std=SHAPE["d_model"] ** -0.5 if is_tied else 1.0)
+        model.get_input_embeddings().weight.normal_(
+            std=SHAPE["d_model"] ** -0.5 if is_tied else 1.0
+        )
     return model.eval()
 
 
@@ -42,7 +57,9 @@ def llada_tokenizer() -> PreTrainedTokenizerFast:
     """Characters, and special tokens as LLaDA-8B-Instruct declares them: the mask only as an added one, no template."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(CHARACTERS)}, unk_token="?"))
+    core = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate(CHARACTERS)}, unk_token="?")
+    )
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     core.decoder = decoders.Fuse()
     added = ["<|startoftext|>", "<|endoftext|>", "[CLS]", "[gMASK]", "<|reserved_token_0|>"]

@@ -28,7 +28,9 @@ def policy() -> Any:
     from dopsd.models import load_policy
 
     save_toy(Path("base"))
-    return load_policy(Model(path="base"), Lora(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"]), 0)
+    return load_policy(
+        Model(path="base"), Lora(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"]), 0
+    )
 
 
 @cache
@@ -48,7 +50,9 @@ def _header_changed(draw: Random, sound: bytes) -> bytes:
     """A safetensors file whose header is another JSON, its length right or not."""
     size = int.from_bytes(sound[:8], "little")
     header = mutate.swapped(draw, json.loads(sound[8 : 8 + size]))
-    for old, new in ((b"F32", draw.choice((b"I32", b"F16", b"BF16", b"BOOL", b"U64", b"F4", b"C64", b"F32"))),):
+    for old, new in (
+        (b"F32", draw.choice((b"I32", b"F16", b"BF16", b"BOOL", b"U64", b"F4", b"C64", b"F32"))),
+    ):
         header = header.replace(old, new, draw.choice((0, 1)))
     length = len(header) if draw.random() < 0.9 else draw.choice((0, 1, 2**31, 2**63, 2**64 - 1))
     return length.to_bytes(8, "little") + header + sound[8 + size :]
@@ -61,7 +65,11 @@ def _adapter_files(draw: Random, folder: Path) -> None:
         if kind < 0.3:
             content = mutate.changed(draw, content)
         elif kind < 0.7:
-            content = mutate.swapped(draw, json.loads(content)) if name.endswith(".json") else _header_changed(draw, content)
+            content = (
+                mutate.swapped(draw, json.loads(content))
+                if name.endswith(".json")
+                else _header_changed(draw, content)
+            )
         put(folder / name, content)
     if draw.random() < 0.1:
         odd = folder / draw.choice(list(adapter()))
@@ -107,13 +115,19 @@ def checkpoints(draw: Random, root: str) -> Call:
     scratch, is_sealed = Path("work/train-0"), draw.random() < 0.6
     policy()
     shutil.rmtree(scratch, ignore_errors=True)
-    for number in ("000002", draw.choice(("000004", "000004", "abcdef", "\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2"))):
+    for number in (
+        "000002",
+        draw.choice(("000004", "000004", "abcdef", "\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2")),
+    ):
         folder = scratch / f"step-{number}"
         for name, content in adapter().items():
             put(folder / name, content)
         put(folder / "state.json", json.dumps(STATE).encode())
         put(folder / "trainer.safetensors", save({"ema/x": torch.zeros(2)}))
-        put(folder / "batches.0.safetensors", save({"rng": torch.get_rng_state(), "micro_batch": torch.tensor([8, 0])}))
+        put(
+            folder / "batches.0.safetensors",
+            save({"rng": torch.get_rng_state(), "micro_batch": torch.tensor([8, 0])}),
+        )
         odd = folder / draw.choice(sorted(path.name for path in folder.iterdir()))
         content = odd.read_bytes()
         if is_sealed:
@@ -126,20 +140,38 @@ def checkpoints(draw: Random, root: str) -> Call:
                 if odd.suffix != ".json"
                 else b"",
             )
-        digests = json.dumps({path.name: sha256(path) for path in sorted(folder.iterdir())}).encode()
+        digests = json.dumps(
+            {path.name: sha256(path) for path in sorted(folder.iterdir())}
+        ).encode()
         if not is_sealed:
             put(odd, mutate.changed(draw, content))
         if draw.random() < 0.5:
             listed = json.loads(digests) | draw.choice(
-                ({}, {"../../../etc/passwd": "0"}, {"/etc/passwd": "0"}, {"a\0": "0"}, {"x" * 300: "0"})
+                (
+                    {},
+                    {"../../../etc/passwd": "0"},
+                    {"/etc/passwd": "0"},
+                    {"a\0": "0"},
+                    {"x" * 300: "0"},
+                )
             )
-            digests = mutate.swapped(draw, listed) if draw.random() < 0.7 else mutate.changed(draw, digests)
+            digests = (
+                mutate.swapped(draw, listed)
+                if draw.random() < 0.7
+                else mutate.changed(draw, digests)
+            )
         put(folder / "digests.json", digests)
     put(scratch / "log.jsonl", log_lines(draw))
     accelerator = SimpleNamespace(is_main_process=True, num_processes=1, process_index=0)
     learner = SimpleNamespace(adapted=policy().adapted, device=torch.device("cpu"))
-    loop = SimpleNamespace(policy=learner, parameters={}, optimizer=SimpleNamespace(state={}), update=0)
-    loop.watch, loop.micro_batches, loop.settings = SimpleNamespace(), SimpleNamespace(), Train(checkpoint_every=2)
+    loop = SimpleNamespace(
+        policy=learner, parameters={}, optimizer=SimpleNamespace(state={}), update=0
+    )
+    loop.watch, loop.micro_batches, loop.settings = (
+        SimpleNamespace(),
+        SimpleNamespace(),
+        Train(checkpoint_every=2),
+    )
 
     def call() -> None:
         checkpoint.checkpoints(scratch)

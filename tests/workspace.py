@@ -23,22 +23,35 @@ class Workspace:
         left_out = ("tests/",) if is_shipped else ("base/", "dvc.lock", "tests/")
         folder.mkdir(parents=True, exist_ok=True)
         names = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+            ["git", "ls-files", "-co", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
         ).stdout
         for name in names.splitlines():
             if (ROOT / name).is_file() and not name.startswith(left_out):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, folder / name)
         bin_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        self.env = os.environ | {"PATH": bin_path, "PYTHONPATH": str(folder), "DVC_NO_ANALYTICS": "1"}
-        self.env |= {f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        self.env = os.environ | {
+            "PATH": bin_path,
+            "PYTHONPATH": str(folder),
+            "DVC_NO_ANALYTICS": "1",
+        }
+        self.env |= {
+            f"GIT_{who}_{what}": "test@localhost"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        }
         self.run("git", "init", "-q")
         if not is_shipped:
             self.write()
         self.commit()
 
     def run(self, *command: str) -> str:
-        found = subprocess.run(command, cwd=self.folder, env=self.env, capture_output=True, text=True)
+        found = subprocess.run(
+            command, cwd=self.folder, env=self.env, capture_output=True, text=True
+        )
         assert found.returncode == 0, found.stdout + found.stderr
         return found.stdout + found.stderr
 

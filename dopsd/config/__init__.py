@@ -10,16 +10,37 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from dopsd.config.base import LARGEST, Betas, Count, Name, Natural, Positive, Section, Share
-from dopsd.config.data import CountdownData, Data, Gsm8kData, Math500Data, RowData, Source, SudokuData, TaskData
+from dopsd.config.data import (
+    CountdownData,
+    Data,
+    Gsm8kData,
+    Math500Data,
+    RowData,
+    Source,
+    SudokuData,
+    TaskData,
+)
 from dopsd.config.experiments import Ablate, Compare, VerifyTeacher
-from dopsd.config.methods import ArOpsd, Attempts, D3llm, DiffuGrpo, DOpsd, Methods, MethodSection, Own, Rft, Sft, Vrpo
+from dopsd.config.methods import (
+    ArOpsd,
+    CollectorConfig,
+    D3llm,
+    DiffuGrpo,
+    DOpsd,
+    Methods,
+    MethodSection,
+    Own,
+    Rft,
+    Sft,
+    Vrpo,
+)
 from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
 
 __all__ = [
     "AUTO",
     "Ablate",
     "ArOpsd",
-    "Attempts",
+    "CollectorConfig",
     "Compare",
     "Count",
     "CountdownData",
@@ -71,7 +92,9 @@ class Matrix(Section):
             known = sorted(section.model_fields)
             unknown = [name for name in vars(self)[key] if name not in known]
             if unknown:
-                raise ValueError(f"{key}: {', '.join(unknown)}: unknown; there is {', '.join(known)}")
+                raise ValueError(
+                    f"{key}: {', '.join(unknown)}: unknown; there is {', '.join(known)}"
+                )
         return self
 
 
@@ -123,7 +146,9 @@ class Launch(Section):
     """Processes that a stage starts on this machine, one a GPU; more than one goes through torchrun."""
 
     processes: Count = 1
-    shard: bool = False  # the frozen base in parts over the processes, where a card does not hold it whole
+    shard: bool = (
+        False  # the frozen base in parts over the processes, where a card does not hold it whole
+    )
 
 
 class Tracking(Section):
@@ -161,7 +186,10 @@ class Params(Section):
         kind, _, variant = method.partition(BETWEEN)
         config = self.changed(variant) if variant else vars(self.method)[kind]
         own = {name: value for name, value in vars(config.train).items() if value is not None}
-        sections = {"method": self.method.model_copy(update={kind: config}), "train": self.train.model_copy(update=own)}
+        sections = {
+            "method": self.method.model_copy(update={kind: config}),
+            "train": self.train.model_copy(update=own),
+        }
         return self.model_copy(update=sections)
 
     def changed(self, variant: str) -> Any:
@@ -170,8 +198,12 @@ class Params(Section):
         changes = self.ablate.variants[variant]
         own = changes.get("train", {})
         if not isinstance(own, dict):
-            raise ValueError(f"ablate.variants.{variant}.train: expected keys of section train, found {own!r}")
-        return type(config).model_validate(config.model_dump() | changes | {"train": config.train.model_dump() | own})
+            raise ValueError(
+                f"ablate.variants.{variant}.train: expected keys of section train, found {own!r}"
+            )
+        return type(config).model_validate(
+            config.model_dump() | changes | {"train": config.train.model_dump() | own}
+        )
 
     @property
     def variants(self) -> list[str]:
@@ -190,41 +222,65 @@ class Params(Section):
             except ValidationError as error:
                 fault = error.errors()[0]
                 key = ".".join(map(str, ("ablate.variants", name, *fault["loc"])))
-                raise ValueError(f"{key}: {fault['msg'].removeprefix('Value error, ')}, found {fault['input']!r}") from error
+                raise ValueError(
+                    f"{key}: {fault['msg'].removeprefix('Value error, ')}, found {fault['input']!r}"
+                ) from error
         return self
 
     @model_validator(mode="after")
     def sections_agree(self) -> Self:
         if self.select.protocol not in self.evaluate.protocols:
             known = ", ".join(self.evaluate.protocols)
-            raise ValueError(f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})")
+            raise ValueError(
+                f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})"
+            )
         if words := self.evaluate.protocols[self.select.protocol].approximations:
-            raise ValueError(f"select.protocol {self.select.protocol!r} is approximate ({', '.join(words)})")
-        cached = [name for name, protocol in self.evaluate.protocols.items() if protocol.cache != "none"]
+            raise ValueError(
+                f"select.protocol {self.select.protocol!r} is approximate ({', '.join(words)})"
+            )
+        cached = [
+            name for name, protocol in self.evaluate.protocols.items() if protocol.cache != "none"
+        ]
         if cached and (self.model.attention != "sdpa" or self.model.compile):
-            raise ValueError(f"evaluate.protocols.{cached[0]}.cache needs model.attention sdpa, and model.compile false")
+            raise ValueError(
+                f"evaluate.protocols.{cached[0]}.cache needs model.attention sdpa, and model.compile false"
+            )
         for name, config in vars(self.method).items():
             self._check_states(f"method.{name}", config)
         asked = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
         if asked and self.model.prompt_style == "compact":
-            raise ValueError(f"data.{asked[0]}.prompt_file is not read with model.prompt_style compact: set instructions")
+            raise ValueError(
+                f"data.{asked[0]}.prompt_file is not read with model.prompt_style compact: set instructions"
+            )
         if self.launch.shard:
             self._check_shard()
         for method in self.matrix.methods:
             if self.launch.processes > self.of(method).train.prompts_per_collect:
-                raise ValueError(f"launch.processes must be at most train.prompts_per_collect of {method}: a prompt for each")
+                raise ValueError(
+                    f"launch.processes must be at most train.prompts_per_collect of {method}: a prompt for each"
+                )
             bare = [t for t in self.matrix.tasks if not vars(self.data)[t].has_solutions]
             if bare and vars(self.method)[method].wants_solutions:
-                raise ValueError(f"matrix.methods: {method} needs reference solutions, and {bare[0]} has none: leave one out")
+                raise ValueError(
+                    f"matrix.methods: {method} needs reference solutions, and {bare[0]} has none: leave one out"
+                )
         return self
 
     def _check_shard(self) -> None:
         """In parts over processes, all of them must make the same forwards, of weights as they are in the file."""
-        if self.model.quantization != "none" or self.model.attention == "auto" or self.model.compile:
-            raise ValueError("launch.shard: needs model.quantization none, compile false, attention sdpa or flash_attention_2")
+        if (
+            self.model.quantization != "none"
+            or self.model.attention == "auto"
+            or self.model.compile
+        ):
+            raise ValueError(
+                "launch.shard: needs model.quantization none, compile false, attention sdpa or flash_attention_2"
+            )
         merged = [name for name, protocol in self.evaluate.protocols.items() if protocol.merged]
         if merged:
-            raise ValueError(f"launch.shard: evaluate.protocols.{merged[0]}.merged cannot be computed from parts")
+            raise ValueError(
+                f"launch.shard: evaluate.protocols.{merged[0]}.merged cannot be computed from parts"
+            )
         for method in self.matrix.methods:
             if fault := self.of(method).unshardable(method):
                 raise ValueError(fault)
@@ -243,8 +299,14 @@ class Params(Section):
             return
         s = self.sampling
         if s.gen_length == s.block_length and not config.record_last_block:
-            raise ValueError(f"sampling: one block only, and {key}.record_last_block is false: no state to train on")
+            raise ValueError(
+                f"sampling: one block only, and {key}.record_last_block is false: no state to train on"
+            )
         if config.reveal_scope == "all_masked" and config.reveal_ratio == 1:
-            raise ValueError(f"{key}.reveal_ratio 1 with reveal_scope all_masked: nothing is left to learn")
+            raise ValueError(
+                f"{key}.reveal_ratio 1 with reveal_scope all_masked: nothing is left to learn"
+            )
         if config.updates_per_trajectory > s.steps:
-            raise ValueError(f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}")
+            raise ValueError(
+                f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}"
+            )

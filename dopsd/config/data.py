@@ -50,7 +50,9 @@ class SudokuData(TaskData):
     @model_validator(mode="after")
     def grids_are_left(self) -> Self:
         if self.validation_grids + self.test_grids > 287:
-            raise ValueError("validation_grids and test_grids must leave grids of the 288 for training")
+            raise ValueError(
+                "validation_grids and test_grids must leave grids of the 288 for training"
+            )
         return self
 
 

@@ -31,18 +31,28 @@ class Ablate(Section):
     @model_validator(mode="after")
     def names_exist(self) -> Self:
         if self.variants.get("default") != {}:
-            raise ValueError("variants.default: expected {}: the settings as they stand in the method's section")
+            raise ValueError(
+                "variants.default: expected {}: the settings as they stand in the method's section"
+            )
         odd = [name for name in self.variants if not re.fullmatch("[a-z0-9_]{1,100}", name)]
         if odd:
-            raise ValueError(f"variants: {odd[0]!r}: expected lowercase letters, digits and _ : it names folders and stages")
+            raise ValueError(
+                f"variants: {odd[0]!r}: expected lowercase letters, digits and _ : it names folders and stages"
+            )
         for key, value, section in (("task", self.task, Data), ("method", self.method, Methods)):
             if value not in section.model_fields:
-                raise ValueError(f"{key}: {value}: unknown; there is {', '.join(sorted(section.model_fields))}")
-        lists = {f"tables.{name}": variants for name, variants in self.tables.items()} | {"run": self.run}
+                raise ValueError(
+                    f"{key}: {value}: unknown; there is {', '.join(sorted(section.model_fields))}"
+                )
+        lists = {f"tables.{name}": variants for name, variants in self.tables.items()} | {
+            "run": self.run
+        }
         for name, variants in lists.items():
             unknown = [variant for variant in variants if variant not in self.variants]
             if unknown:
-                raise ValueError(f"{name}: expected names of ablate.variants, found {', '.join(unknown)}")
+                raise ValueError(
+                    f"{name}: expected names of ablate.variants, found {', '.join(unknown)}"
+                )
         return self
 
 
@@ -58,5 +68,7 @@ class VerifyTeacher(Section):
     @model_validator(mode="after")
     def ratios_differ(self) -> Self:
         if len({f"{ratio:.2f}" for ratio in self.reveal_ratios}) < len(self.reveal_ratios):
-            raise ValueError("reveal_ratios must differ in their first two decimals, which name the rows")
+            raise ValueError(
+                "reveal_ratios must differ in their first two decimals, which name the rows"
+            )
         return self

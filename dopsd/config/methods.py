@@ -55,7 +55,7 @@ class MethodSection(Section):
         return False
 
 
-class Attempts(MethodSection):
+class CollectorConfig(MethodSection):
     """pass@k collection, shared by the methods that learn from their own kept rollouts."""
 
     attempts: Count = 8
@@ -67,7 +67,7 @@ class Attempts(MethodSection):
     denominator: Literal["prompts", "kept"] = "prompts"
 
 
-class DOpsd(Attempts):
+class DOpsd(CollectorConfig):
     """On-policy self-distillation with the self-future as teacher (arXiv 2606.18195); each switch: README, d-OPSD."""
 
     reveal_scope: Literal["future_blocks", "all_masked"] = "future_blocks"
@@ -91,11 +91,13 @@ class DOpsd(Attempts):
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
         if self.drop_remainder and self.state_sample:
-            raise ValueError("state_sample draws from all states: set drop_remainder to false with it")
+            raise ValueError(
+                "state_sample draws from all states: set drop_remainder to false with it"
+            )
         return self
 
 
-class Rft(Attempts):
+class Rft(CollectorConfig):
     """Rejection fine-tuning: masked-diffusion cross-entropy on the same kept rollouts. Settings are ours."""
 
     draws_per_rollout: Count = 4
@@ -120,7 +122,9 @@ class DiffuGrpo(MethodSection):
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6
     temperature: Weight = 0.9
-    iterations: Count = 12  # updates a collect feeds, each with its own masks of the prompt; 8 for planning tasks
+    iterations: Count = (
+        12  # updates a collect feeds, each with its own masks of the prompt; 8 for planning tasks
+    )
     clip_range: Positive = 0.5
     kl_weight: Weight = 0.04
     prompt_mask: Share = 0.15
@@ -163,7 +167,12 @@ class Vrpo(MethodSection):
     draws: Count = 8  # masks an estimate, the same for policy and reference
     sft_weight: Weight = 0.05
     train: Own = Own(
-        learning_rate=5e-7, schedule="cosine", warmup_updates=15, betas=[0.9, 0.95], weight_decay=0.01, prompts_per_collect=64
+        learning_rate=5e-7,
+        schedule="cosine",
+        warmup_updates=15,
+        betas=[0.9, 0.95],
+        weight_decay=0.01,
+        prompts_per_collect=64,
     )
 
     @property

@@ -23,7 +23,9 @@ class Model(Section):
     def kernels_and_dtypes_fit(self) -> Self:
         for name, needs in (("attention", "flash_attention_2"), ("quantization", "nf4")):
             if vars(self)[name] == needs and self.dtype != "bfloat16":
-                raise ValueError(f"{name}: {needs} computes in bfloat16: set dtype to bfloat16 with it")
+                raise ValueError(
+                    f"{name}: {needs} computes in bfloat16: set dtype to bfloat16 with it"
+                )
         return self
 
 
@@ -54,7 +56,9 @@ class Pretrain(Section):
     @model_validator(mode="after")
     def heads_divide_width(self) -> Self:
         if self.d_model % (2 * self.n_heads):
-            raise ValueError(f"d_model {self.d_model} must be a multiple of 2 x n_heads {self.n_heads}")
+            raise ValueError(
+                f"d_model {self.d_model} must be a multiple of 2 x n_heads {self.n_heads}"
+            )
         return self
 
 
@@ -83,7 +87,9 @@ class Sampling(Section):
     def blocks_and_steps_fit(self) -> Self:
         blocks, rest = divmod(self.gen_length, self.block_length)
         if rest:
-            raise ValueError(f"gen_length {self.gen_length} must be a multiple of block_length {self.block_length}")
+            raise ValueError(
+                f"gen_length {self.gen_length} must be a multiple of block_length {self.block_length}"
+            )
         if self.steps % blocks or self.steps > self.gen_length:
             raise ValueError(
                 f"steps {self.steps} must be a multiple of the {blocks} blocks and at most gen_length {self.gen_length}"
@@ -98,7 +104,9 @@ class Protocol(Sampling):
     autocast: Literal["none", "float16"] = "none"
     merged: bool = False  # adapters added into the weights: faster, and rounded in bfloat16
     threshold: Share | None = None  # commit all tokens of this confidence at once, and at least one
-    cache: Literal["none", "prefix", "dual"] = "none"  # keys and values kept through a block: before it, or all but it
+    cache: Literal["none", "prefix", "dual"] = (
+        "none"  # keys and values kept through a block: before it, or all but it
+    )
 
     @property
     def approximations(self) -> list[str]:

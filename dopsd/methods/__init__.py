@@ -11,4 +11,6 @@ from dopsd.types import Method, Policy, Task
 def load_method(name: str, params: Params, task: Task, policy: Policy, seed: int) -> Method:
     """`params` are those of this name (Params.of)."""
     kind = kind_of(name)
-    return import_module(f"dopsd.methods.{kind}").build(vars(params.method)[kind], params, task, policy, seed)
+    return import_module(f"dopsd.methods.{kind}").build(
+        vars(params.method)[kind], params, task, policy, seed
+    )

@@ -15,7 +15,7 @@ from dopsd.distilling import Distil, parts
 from dopsd.errors import DopsdError
 from dopsd.progress import say
 from dopsd.solutions import solution
-from dopsd.types import Policy, Problem, Scored, Task
+from dopsd.types import Policy, Problem, SelectedRollout, Task
 
 SHOWN = (
     "{question}\n\nHere is a reference solution:\n{solution}\n\nAfter understanding the reference solution, please try to "
@@ -33,9 +33,11 @@ class DistilReference(Distil):
     config: ArOpsd
     is_told = False
 
-    def teacher_prompts(self, policy: Policy, kept: Sequence[Scored]) -> Mapping[str, Tensor]:
+    def teacher_prompts(
+        self, policy: Policy, kept: Sequence[SelectedRollout]
+    ) -> Mapping[str, Tensor]:
         """Their last `max_teacher_prompt` tokens [Q] by problem; says once that some are cut."""
-        most, length = self.config.max_teacher_prompt, self.attempter.sampling.gen_length
+        most, length = self.config.max_teacher_prompt, self.collector.sampling.gen_length
         whole = {item.problem.id: self._shown(policy, item.problem) for item in kept}
         longest = max(map(len, whole.values()), default=0)
         taken, room = min(longest, most), policy.max_length - length
@@ -46,13 +48,17 @@ class DistilReference(Distil):
             )
         if longest > most and not self.is_told:
             self.is_told = True
-            say(f"ar_opsd: some of the teacher's prompts are cut to their last {most} tokens: one has {longest}")
+            say(
+                f"ar_opsd: some of the teacher's prompts are cut to their last {most} tokens: one has {longest}"
+            )
         return {name: ids[-most:] for name, ids in whole.items()}
 
     def _shown(self, policy: Policy, problem: Problem) -> Tensor:
         """[Q]; a compact prompt knows no words, and has the solution after it."""
-        asked = self.attempter
+        asked = self.collector
         *before, last = asked.task.messages(problem, asked.prompt_style)
         text = "{question}{solution}" if asked.prompt_style == "compact" else SHOWN
-        told = text.format(question=last["content"], solution=solution(asked.task, problem, "ar_opsd"))
+        told = text.format(
+            question=last["content"], solution=solution(asked.task, problem, "ar_opsd")
+        )
         return policy.encode([*before, last | {"content": told}], asked.sampling.prefill)

@@ -15,7 +15,7 @@ from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import unmasking
 from dopsd.recording import Recorder
 from dopsd.sampling import left_pad
-from dopsd.scoring import Asked, through_first
+from dopsd.scoring import PromptSet, through_first
 from dopsd.solutions import Solutions
 from dopsd.types import Collected, Policy, Problem, StepLoss, Sums, Task
 
@@ -29,7 +29,9 @@ class Unmask:
 
     counts_failed = False
 
-    def __init__(self, config: D3llm, params: Params, task: Task, policy: Policy, seed: int) -> None:
+    def __init__(
+        self, config: D3llm, params: Params, task: Task, policy: Policy, seed: int
+    ) -> None:
         self.config, self.params, self.task, self.seed = config, params, task, seed
         self.recorder = Recorder(params, config, task, policy)
         self.solutions = Solutions(task, "d3llm", params.sampling.gen_length)
@@ -37,31 +39,52 @@ class Unmask:
         self.collected = Collected({}, Sums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
-        others = {problem.id for problem in problems} & set(self.recorder.known)  # recorded by other runs, or earlier
+        others = {problem.id for problem in problems} & set(
+            self.recorder.known
+        )  # recorded by other runs, or earlier
         recorded = self.recorder.record(problems)
-        is_first = update * self.params.train.prompts_per_collect < self.size  # later epochs find what this run recorded
-        new = sum(item.tries for item in recorded) if is_first else 0  # whatever others had recorded before
-        borrowed = sum(item.seconds for item in recorded if item.problem_id in others) if is_first else 0.0
-        asked = Asked(self.task, problems, "train", self.params.model.prompt_style).prompts(policy, self.params.sampling)
+        is_first = (
+            update * self.params.train.prompts_per_collect < self.size
+        )  # later epochs find what this run recorded
+        new = (
+            sum(item.tries for item in recorded) if is_first else 0
+        )  # whatever others had recorded before
+        borrowed = (
+            sum(item.seconds for item in recorded if item.problem_id in others) if is_first else 0.0
+        )
+        asked = PromptSet(self.task, problems, "train", self.params.model.prompt_style).prompts(
+            policy, self.params.sampling
+        )
         prompts, real = left_pad(asked, policy.eos_id)  # [B, P]
         length = self.params.sampling.gen_length
         targets = torch.stack(self.solutions.of(policy, problems))  # [B, G]
-        steps = torch.tensor([item.revealed_at for item in recorded], device=targets.device)  # [B, G]
-        keys = torch.tensor([key_from("d3llm", self.seed, update, p.id) for p in problems], device=targets.device)
-        inside, late, later = self.masks(steps, through_first(targets, policy.eos_id).sum(1), keys, update)
+        steps = torch.tensor(
+            [item.revealed_at for item in recorded], device=targets.device
+        )  # [B, G]
+        keys = torch.tensor(
+            [key_from("d3llm", self.seed, update, p.id) for p in problems], device=targets.device
+        )
+        inside, late, later = self.masks(
+            steps, through_first(targets, policy.eos_id).sum(1), keys, update
+        )
         sums = Sums()
         sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
-        sums.add("time/borrowed_seconds", borrowed)  # what recording here would have taken: a cost like the rollouts
+        sums.add(
+            "time/borrowed_seconds", borrowed
+        )  # what recording here would have taken: a cost like the rollouts
         counters = {"trajectories": len(problems), "rollouts": new, "sampled_tokens": new * length}
         self.collected = Collected(counters, sums)
         ids, other = (
-            torch.cat([prompts, targets.masked_fill(hidden | later, policy.mask_id)], 1) for hidden in (late, inside & ~late)
+            torch.cat([prompts, targets.masked_fill(hidden | later, policy.mask_id)], 1)
+            for hidden in (late, inside & ~late)
         )
         mask = torch.cat([real, torch.ones_like(later)], 1)
         weight = torch.ones(len(problems), device=targets.device)
         return [[Unmasking(ids, other, mask, targets, late, inside & ~late, weight)]]
 
-    def masks(self, steps: Tensor, length: Tensor, keys: Tensor, update: int) -> tuple[Tensor, Tensor, Tensor]:
+    def masks(
+        self, steps: Tensor, length: Tensor, keys: Tensor, update: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The sampled block, the part of it that was written last, and all after it. [B, G], [B], [B] -> 3 x [B, G].
 
         Only blocks with text are sampled, which is ours: behind the end of text there is nothing to write.
@@ -71,11 +94,17 @@ class Unmask:
         progress = min(1.0, update / max(1, self.params.train.updates - 1))
         size = round(c.first_block + (c.last_block - c.first_block) * progress)
         draw = uniform(fold_in(keys[:, None], torch.arange(2, device=steps.device)))  # [B, 2]
-        start = (draw[:, 0] * ((length + size - 1) // size)).long() * size  # [B], of a block that has text
+        start = (
+            draw[:, 0] * ((length + size - 1) // size)
+        ).long() * size  # [B], of a block that has text
         inside = (places >= start[:, None]) & (places < start[:, None] + size)
         share = c.most_masked * (progress + (1 - progress) * draw[:, 1])  # U(progress x most, most)
         count = (share * inside.sum(1)).round().clamp(min=1)  # [B]
-        rank = steps.masked_fill(~inside, -1).argsort(dim=1, descending=True, stable=True).argsort(dim=1)  # 0: written last
+        rank = (
+            steps.masked_fill(~inside, -1)
+            .argsort(dim=1, descending=True, stable=True)
+            .argsort(dim=1)
+        )  # 0: written last
         return inside, inside & (rank < count[:, None]), places >= start[:, None] + size
 
     def loss(self, policy: Policy, batch: Unmasking) -> StepLoss:

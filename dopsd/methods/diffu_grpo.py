@@ -13,18 +13,22 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import Batch, Group
-from dopsd.config import Attempts, DiffuGrpo, Params
+from dopsd.config import CollectorConfig, DiffuGrpo, Params
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import policy_gradient, token_logps
 from dopsd.sampling import left_pad
-from dopsd.scoring import Attempter, Tried, through_first
+from dopsd.scoring import RolloutCollector, RolloutGroup, through_first
 from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
 
 
-def build(config: DiffuGrpo, params: Params, task: Task, policy: Policy, seed: int) -> GroupRelative:
+def build(
+    config: DiffuGrpo, params: Params, task: Task, policy: Policy, seed: int
+) -> GroupRelative:
     t, n = config.temperature, config.group_size
-    asked = Attempts(attempts=n, first_temperature=t, retry_temperature=t, keep="all")
-    return GroupRelative(config, Attempter(task, params.sampling, asked, params.model.prompt_style, seed))
+    asked = CollectorConfig(attempts=n, first_temperature=t, retry_temperature=t, keep="all")
+    return GroupRelative(
+        config, RolloutCollector(task, params.sampling, asked, params.model.prompt_style, seed)
+    )
 
 
 @dataclass(frozen=True)
@@ -40,43 +44,59 @@ class GroupRelative:
 
     counts_failed = False
 
-    def __init__(self, config: DiffuGrpo, attempter: Attempter) -> None:
-        self.config, self.attempter = config, attempter
+    def __init__(self, config: DiffuGrpo, collector: RolloutCollector) -> None:
+        self.config, self.collector = config, collector
         self.collected = Collected({}, Sums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         """Sample and reward; an update for each of the inner iterations, with old and initial log-probabilities."""
-        groups = self.attempter.sample(policy, problems, update, stops=False)
+        groups = self.collector.sample(policy, problems, update, stops=False)
         rewarded = self._rewarded(policy, groups)
-        return [[self._group(policy, rewarded, update, n)] for n in range(self.config.iterations)] if rewarded else []
+        return (
+            [[self._group(policy, rewarded, update, n)] for n in range(self.config.iterations)]
+            if rewarded
+            else []
+        )
 
-    def _rewarded(self, policy: Policy, groups: Sequence[Tried]) -> list[Rewarded]:
+    def _rewarded(self, policy: Policy, groups: Sequence[RolloutGroup]) -> list[Rewarded]:
         found: list[Rewarded] = []
-        collected = self.attempter.summary(policy, [self.attempter.scored(group) for group in groups])
+        collected = self.collector.summary(
+            policy, [self.collector.scored(group) for group in groups]
+        )
         sums = collected.metrics
         for group in groups:
             rewards = self._rewards(policy, group)
             mean = sum(rewards) / len(rewards)
-            found += [Rewarded(r, reward - mean) for r, reward in zip(group.rollouts, rewards, strict=True)]
+            found += [
+                Rewarded(r, reward - mean)
+                for r, reward in zip(group.rollouts, rewards, strict=True)
+            ]
             sums.add("reward", sum(rewards), len(rewards))
             sums.add("flat_groups", max(rewards) == min(rewards))
         self.collected = Collected(collected.counters | {"trajectories": len(found)}, sums)
         return found
 
-    def _rewards(self, policy: Policy, group: Tried) -> list[float]:
+    def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
         if self.config.reward == "correct":
             return [float(verdict.correct) for verdict in group.verdicts]
         texts = [policy.decode(rollout.completion_ids) for rollout in group.rollouts]
-        return [self.attempter.task.reward(group.problem, text) for text in texts]
+        return [self.collector.task.reward(group.problem, text) for text in texts]
 
-    def _group(self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int) -> Group:
+    def _group(
+        self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int
+    ) -> Group:
         """Completions all masked, each prompt token with probability `prompt_mask`, anew in every iteration."""
         rollouts = [item.rollout for item in rewarded]
         prompts, real = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
         targets = torch.stack([r.completion_ids for r in rollouts])  # [B, G]
-        seed, width, device = self.attempter.seed, prompts.shape[1], prompts.device
-        keys = [key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt) for r in rollouts]
-        places = torch.arange(width, device=device) - width  # counted from the completion, whatever the padding
+        seed, width, device = self.collector.seed, prompts.shape[1], prompts.device
+        keys = [
+            key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt)
+            for r in rollouts
+        ]
+        places = (
+            torch.arange(width, device=device) - width
+        )  # counted from the completion, whatever the padding
         draw = uniform(fold_in(torch.tensor(keys, device=device)[:, None], places))
         prompts = prompts.masked_fill((draw < self.config.prompt_mask) & real, policy.mask_id)
         ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
@@ -89,7 +109,7 @@ class GroupRelative:
         return Group(ids, mask, targets, counted, advantage, old, reference, counted.sum(1).float())
 
     def _logps(self, policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
-        n = self.attempter.sampling.batch_size
+        n = self.collector.sampling.batch_size
         with torch.no_grad():
             parts = zip(ids.split(n), mask.split(n), targets.split(n), strict=True)
             return torch.cat([token_logps(policy, *part) for part in parts])

@@ -11,35 +11,45 @@ from dopsd.config import Params, Rft
 from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
-from dopsd.scoring import Attempter
+from dopsd.scoring import RolloutCollector
 from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
 
 
 def build(config: Rft, params: Params, task: Task, policy: Policy, seed: int) -> FineTuneOnKept:
-    return FineTuneOnKept(config, Attempter(task, params.sampling, config, params.model.prompt_style, seed))
+    return FineTuneOnKept(
+        config, RolloutCollector(task, params.sampling, config, params.model.prompt_style, seed)
+    )
 
 
 class FineTuneOnKept:
     """The method: pass@k, keep, predict the kept tokens from random masks."""
 
-    def __init__(self, config: Rft, attempter: Attempter) -> None:
-        self.config, self.attempter = config, attempter
+    def __init__(self, config: Rft, collector: RolloutCollector) -> None:
+        self.config, self.collector = config, collector
         self.counts_failed = config.denominator == "prompts"
         self.collected = Collected({}, Sums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
-        scored = self.attempter.collect(policy, problems, update)
-        self.collected = self.attempter.summary(policy, scored)
+        scored = self.collector.collect(policy, problems, update)
+        self.collected = self.collector.summary(policy, scored)
         kept = [item.best for item in scored if item.is_kept]
         if not kept:
             return [] if self.config.skip_empty else [[]]
-        return [[self._masked(policy, kept, update, n)] for n in range(self.config.updates_per_collect)]
+        return [
+            [self._masked(policy, kept, update, n)] for n in range(self.config.updates_per_collect)
+        ]
 
     def _masked(self, policy: Policy, kept: list[Rollout], update: int, number: int) -> MaskedTexts:
         """Each kept rollout `draws_per_rollout` times, each time with its own mask."""
-        draws, seed = self.config.draws_per_rollout, self.attempter.seed
-        keys = ((r, key_from("rft", seed, update, number, r.problem_id, n)) for r in kept for n in range(draws))
-        return masked(policy, [Text(r.prompt_ids, r.completion_ids, key, 1 / draws) for r, key in keys])
+        draws, seed = self.config.draws_per_rollout, self.collector.seed
+        keys = (
+            (r, key_from("rft", seed, update, number, r.problem_id, n))
+            for r in kept
+            for n in range(draws)
+        )
+        return masked(
+            policy, [Text(r.prompt_ids, r.completion_ids, key, 1 / draws) for r, key in keys]
+        )
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> StepLoss:
         each = masked_diffusion_loss(policy, batch)  # [B]

@@ -16,7 +16,7 @@ from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
 from dopsd.progress import say
-from dopsd.scoring import Asked
+from dopsd.scoring import PromptSet
 from dopsd.solutions import Solutions, padded
 from dopsd.tasks.sources import read_rows, text_of
 from dopsd.types import Collected, Policy, Problem, StepLoss, Sums, Task
@@ -42,13 +42,23 @@ class FineTune:
     def _read(self, policy: Policy) -> list[tuple[Tensor, Tensor]]:
         """Rows {question, response} that fit, as tokens."""
         rows = [
-            (text_of(row, "question"), text_of(row, "response")) for row in read_rows(self.config.traces, "method.sft.traces")
+            (text_of(row, "question"), text_of(row, "response"))
+            for row in read_rows(self.config.traces, "method.sft.traces")
         ]
-        asked = [(policy.encode([{"role": "user", "content": question}]), policy.tokens(text)) for question, text in rows]
+        asked = [
+            (policy.encode([{"role": "user", "content": question}]), policy.tokens(text))
+            for question, text in rows
+        ]
         room = policy.max_length - self.length
-        kept = [(p, padded(t, self.length, policy.eos_id)) for p, t in asked if len(t) <= self.length and len(p) <= room]
+        kept = [
+            (p, padded(t, self.length, policy.eos_id))
+            for p, t in asked
+            if len(t) <= self.length and len(p) <= room
+        ]
         if len(kept) < len(rows):
-            say(f"sft: {len(rows) - len(kept)} of {len(rows)} traces are too long for {self.length} tokens and are left out")
+            say(
+                f"sft: {len(rows) - len(kept)} of {len(rows)} traces are too long for {self.length} tokens and are left out"
+            )
         if not kept:
             raise DopsdError(
                 f"method.sft.traces: none of {len(rows)} rows has a response of at most {self.length} tokens "
@@ -59,18 +69,27 @@ class FineTune:
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
         keys = [key_from("sft", self.seed, update, problem.id) for problem in problems]
-        self.collected = Collected({"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, Sums())
-        return [[masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])]]
+        self.collected = Collected(
+            {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, Sums()
+        )
+        return [
+            [masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])]
+        ]
 
     def _traced(self, problems: Sequence[Problem], update: int) -> list[tuple[Tensor, Tensor]]:
         """A trace a problem: as the loop goes through all problems in a new order each epoch, so it does through traces."""
         size = len(self.place)
         epoch = update * self.params.train.prompts_per_collect // size
-        return [self.traces[(self.place[problem.id] + epoch * size) % len(self.traces)] for problem in problems]
+        return [
+            self.traces[(self.place[problem.id] + epoch * size) % len(self.traces)]
+            for problem in problems
+        ]
 
     def _solved(self, policy: Policy, problems: Sequence[Problem]) -> list[tuple[Tensor, Tensor]]:
-        asked = Asked(self.task, problems, "train", self.params.model.prompt_style)
-        prompts = asked.prompts(policy, self.params.sampling.model_copy(update={"gen_length": self.length}))
+        asked = PromptSet(self.task, problems, "train", self.params.model.prompt_style)
+        prompts = asked.prompts(
+            policy, self.params.sampling.model_copy(update={"gen_length": self.length})
+        )
         texts = self.solutions.of(policy, problems)
         return list(zip(prompts, texts, strict=True))
 

@@ -12,19 +12,21 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import Batch, Pairs
-from dopsd.config import Attempts, Params, Vrpo
+from dopsd.config import CollectorConfig, Params, Vrpo
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import likelihood_bound, preference
 from dopsd.sampling import left_pad
-from dopsd.scoring import Attempter, Tried, through_first
+from dopsd.scoring import RolloutCollector, RolloutGroup, through_first
 from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
 
 
 def build(config: Vrpo, params: Params, task: Task, policy: Policy, seed: int) -> Preferences:
     t = config.temperature
-    asked = Attempts(attempts=config.attempts, first_temperature=t, retry_temperature=t, keep="all")
-    attempter = Attempter(task, params.sampling, asked, params.model.prompt_style, seed)
-    return Preferences(config, attempter, params.train.states_at_once)
+    asked = CollectorConfig(
+        attempts=config.attempts, first_temperature=t, retry_temperature=t, keep="all"
+    )
+    collector = RolloutCollector(task, params.sampling, asked, params.model.prompt_style, seed)
+    return Preferences(config, collector, params.train.states_at_once)
 
 
 class Preferences:
@@ -32,34 +34,55 @@ class Preferences:
 
     counts_failed = False
 
-    def __init__(self, config: Vrpo, attempter: Attempter, most: int) -> None:
-        self.config, self.attempter, self.most = config, attempter, most
+    def __init__(self, config: Vrpo, collector: RolloutCollector, most: int) -> None:
+        self.config, self.collector, self.most = config, collector, most
         self.collected = Collected({}, Sums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         with policy.reference() if self.config.pairs == "initial" else nullcontext():
-            tried = self.attempter.sample(policy, problems, update, stops=False)
-        pairs = [pair for each in tried if (pair := paired(each, self.attempter.task.graded))]
-        collected = self.attempter.summary(policy, [self.attempter.scored(each) for each in tried])
+            tried = self.collector.sample(policy, problems, update, stops=False)
+        pairs = [pair for each in tried if (pair := paired(each, self.collector.task.graded))]
+        collected = self.collector.summary(policy, [self.collector.scored(each) for each in tried])
         collected.metrics.add("paired", len(pairs), len(tried))
-        if self.config.pairs == "initial":  # the initial policy's score says nothing of the one in training
-            collected.metrics["initial_first_attempt_score"] = collected.metrics.pop("first_attempt_score")
-        self.collected = Collected(collected.counters | {"trajectories": 2 * len(pairs)}, collected.metrics)
+        if (
+            self.config.pairs == "initial"
+        ):  # the initial policy's score says nothing of the one in training
+            collected.metrics["initial_first_attempt_score"] = collected.metrics.pop(
+                "first_attempt_score"
+            )
+        self.collected = Collected(
+            collected.counters | {"trajectories": 2 * len(pairs)}, collected.metrics
+        )
         return [[self._pairs(policy, pairs, update)]] if pairs else []
 
-    def _pairs(self, policy: Policy, pairs: Sequence[tuple[Rollout, Rollout]], update: int) -> Pairs:
+    def _pairs(
+        self, policy: Policy, pairs: Sequence[tuple[Rollout, Rollout]], update: int
+    ) -> Pairs:
         prompt, mask = left_pad([better.prompt_ids for better, _ in pairs], policy.eos_id)  # [B, P]
-        targets = torch.stack([torch.stack([r.completion_ids for r in pair]) for pair in pairs])  # [B, 2, G]
+        targets = torch.stack(
+            [torch.stack([r.completion_ids for r in pair]) for pair in pairs]
+        )  # [B, 2, G]
         counted = through_first(targets, policy.eos_id)
         length = counted.sum(-1)  # [B, 2]
-        names = [[key_from("vrpo", self.attempter.seed, update, r.problem_id, r.attempt) for r in pair] for pair in pairs]
+        names = [
+            [key_from("vrpo", self.collector.seed, update, r.problem_id, r.attempt) for r in pair]
+            for pair in pairs
+        ]
         key = torch.tensor(names, device=targets.device)[:, :, None]  # [B, 2, 1]
         key = fold_in(key, torch.arange(self.config.draws, device=targets.device))  # [B, 2, N]
         predicted = drawn(key, counted, length)
         nothing = torch.zeros(len(pairs), 2, device=targets.device)
-        batch = Pairs(prompt, mask, targets, predicted, length, nothing, torch.ones(len(pairs), device=targets.device))
+        batch = Pairs(
+            prompt,
+            mask,
+            targets,
+            predicted,
+            length,
+            nothing,
+            torch.ones(len(pairs), device=targets.device),
+        )
         with torch.no_grad(), policy.reference():
-            most = self.attempter.sampling.batch_size
+            most = self.collector.sampling.batch_size
             bounds = torch.cat([likelihood_bound(policy, part, most) for part in batch.split(most)])
         return Pairs(**(batch.tensors() | {"reference": bounds}))
 
@@ -75,7 +98,7 @@ class Preferences:
         return StepLoss(((each + self.config.sft_weight * tuned) * batch.weight).sum(), sums)
 
 
-def paired(tried: Tried, is_graded: bool) -> tuple[Rollout, Rollout] | None:
+def paired(tried: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | None:
     """The best and the worst attempt (the latest and the earliest on ties); None where no attempt is right, or all are."""
     scores = [verdict.score for verdict in tried.verdicts]
     worst = min(range(len(scores)), key=lambda i: (scores[i], i))

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 class LlmPolicy:
     """A masked diffusion model behind the Policy protocol. `ema` is a shadow adapter, where the teacher wants one."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, lora: Lora | None, seed: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        lora: Lora | None,
+        seed: int,
+    ) -> None:
         self.core = model
         self.tokenizer = tokenizer
         self.adapted = attach(model, lora, seed) if lora else None
@@ -56,7 +62,11 @@ class LlmPolicy:
         return self.forwards.is_locked
 
     def hidden(
-        self, ids: Tensor, attention_mask: Tensor | None, kept: KeyValues | None = None, window: slice | None = None
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None,
+        kept: KeyValues | None = None,
+        window: slice | None = None,
     ) -> Tensor:
         self.forwards.before_forward()
         return self.core.model(ids, attention_mask, kept, window)
@@ -73,7 +83,10 @@ class LlmPolicy:
     def reference(self) -> AbstractContextManager[None]:
         """The initial policy: adapters off."""
         if self.is_merged:
-            raise DopsdError("merged: the initial policy is not there while adapters are in the weights", exit_code=1)
+            raise DopsdError(
+                "merged: the initial policy is not there while adapters are in the weights",
+                exit_code=1,
+            )
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
 
     def teacher(self) -> AbstractContextManager[None]:
@@ -94,7 +107,9 @@ class LlmPolicy:
     def merged(self) -> Iterator[None]:
         """The student with its adapters in the weights: faster, and in bfloat16 rounded, so that its figures say so."""
         if self.is_locked:
-            raise DopsdError("merged: adapters cannot be added into a base in parts; set launch.shard to false")
+            raise DopsdError(
+                "merged: adapters cannot be added into a base in parts; set launch.shard to false"
+            )
         with merged_weights(self.adapted) if self.adapted else nullcontext():
             self.is_merged = self.adapted is not None
             try:
@@ -105,7 +120,9 @@ class LlmPolicy:
     def use_gradient_checkpointing(self) -> None:
         """Recompute each block's activations in the backward pass: less memory, the same gradients."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # newer transformers have another name for it
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # newer transformers have another name for it
             self.core.gradient_checkpointing_enable({"use_reentrant": False})
 
     @contextmanager
@@ -126,14 +143,21 @@ class LlmPolicy:
         """Token ids [P] of the chat with the assistant's header, and how its answer starts."""
         import torch
 
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) + prefill
-        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device)
+        text = (
+            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            + prefill
+        )
+        return torch.tensor(
+            self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device
+        )
 
     def tokens(self, text: str) -> Tensor:
         """Token ids [n] of a text as it stands."""
         import torch
 
-        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device)
+        return torch.tensor(
+            self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device
+        )
 
     def decode(self, ids: Tensor) -> str:
         """The text before the first end-of-sequence token."""
@@ -142,14 +166,20 @@ class LlmPolicy:
 
 
 def load_policy(
-    model: Model, lora: Lora | None, seed: int, device: torch.device | None = None, shard: bool = False
+    model: Model,
+    lora: Lora | None,
+    seed: int,
+    device: torch.device | None = None,
+    shard: bool = False,
 ) -> LlmPolicy:
     """Weights and tokenizer from `model.path`, in eval mode, with a fresh adapter if asked; by default on own_device().
 
     shard: in parts over the processes that were started together (sharding.py).
     """
     place = device or own_device()
-    policy = LlmPolicy(load_base(model, place, on_host=shard), load_tokenizer(Path(model.path)), lora, seed)
+    policy = LlmPolicy(
+        load_base(model, place, on_host=shard), load_tokenizer(Path(model.path)), lora, seed
+    )
     if shard:
         policy.forwards = spread(policy.core, place)
     return policy

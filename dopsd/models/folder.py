@@ -30,7 +30,11 @@ def check_folder(folder: Path, config: PretrainedConfig) -> None:
         _refuse(path, "unknown to config.json", set(shapes) - set(expected))
         odd = {name for name, shape in shapes.items() if shape != expected[name]}
         first = next(iter(sorted(odd)), "")
-        sizes = f" (first: {list(shapes[first])} where config.json makes {list(expected[first])})" if odd else ""
+        sizes = (
+            f" (first: {list(shapes[first])} where config.json makes {list(expected[first])})"
+            if odd
+            else ""
+        )
         _refuse(path, f"of another shape{sizes}", odd)
         found |= shapes
     _refuse(folder, "missing", set(expected) - set(found))
@@ -52,7 +56,11 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
         return {folder / WHOLE: None}
     if not (folder / INDEX).is_file():
         pickled = sorted(path.name for path in folder.glob("*.bin"))
-        what = f"only {pickled[0]}, and pickle files are not read; convert it to" if pickled else "no weights; it needs"
+        what = (
+            f"only {pickled[0]}, and pickle files are not read; convert it to"
+            if pickled
+            else "no weights; it needs"
+        )
         raise DopsdError(f"{folder}: {what} {WHOLE}, or shards with {INDEX}")
     listed: dict[Path, set[str] | None] = {}
     try:
@@ -74,7 +82,9 @@ def header(path: Path) -> Shapes:
         with safe_open(path, framework="pt") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise DopsdError(f"{path}: not a whole safetensors file ({error}); restore it, or {AGAIN}") from error
+        raise DopsdError(
+            f"{path}: not a whole safetensors file ({error}); restore it, or {AGAIN}"
+        ) from error
 
 
 def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:

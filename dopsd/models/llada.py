@@ -33,10 +33,14 @@ class RMSNorm(nn.Module):
         return wide.to(x.dtype) * self.weight
 
 
-def rope_tables(length: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+def rope_tables(
+    length: int, width: int, theta: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """cos and sin [T, width] in float32, for the half-split (NeoX) rotation."""
     rates = theta ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
-    angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * rates  # [T, width/2]
+    angles = (
+        torch.arange(length, device=device, dtype=torch.float32)[:, None] * rates
+    )  # [T, width/2]
     angles = torch.cat([angles, angles], -1)
     return angles.cos(), angles.sin()
 
@@ -57,7 +61,9 @@ class KeyValues:
     def __init__(self, layers: int) -> None:
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
 
-    def joined(self, layer: int, k: Tensor, v: Tensor, window: slice | None) -> tuple[Tensor, Tensor]:
+    def joined(
+        self, layer: int, k: Tensor, v: Tensor, window: slice | None
+    ) -> tuple[Tensor, Tensor]:
         """k and v [B, heads, W, width] of the window among those of the whole sequence; without a window they replace all."""
         kept = self.layers[layer]
         if window is None or kept is None:
@@ -91,7 +97,9 @@ class LladaBlock(nn.Module):
         self.up_proj = nn.Linear(width, config.mlp_hidden_size, bias=False)
         self.ff_out = nn.Linear(config.mlp_hidden_size, width, bias=False)
 
-    def attend(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past) -> Tensor:
+    def attend(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past
+    ) -> Tensor:
         size, length, _ = x.shape
         q = self.q_proj(x).view(size, length, self.heads, -1).transpose(1, 2)
         k = self.k_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
@@ -103,7 +111,9 @@ class LladaBlock(nn.Module):
         out, _ = attention(self, q, k, v, mask, is_causal=False)  # [B, T, heads, width]
         return self.attn_out(out.reshape(size, length, -1))
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past = None) -> Tensor:
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past = None
+    ) -> Tensor:
         x = x + self.attend(self.attn_norm(x), rope, mask, past)
         h = self.ff_norm(x)
         return x + self.ff_out(nn.functional.silu(self.ff_proj(h)) * self.up_proj(h))
@@ -112,7 +122,9 @@ class LladaBlock(nn.Module):
 class LladaTrunk(nn.Module):
     """Everything but the language-model head's application: ids -> normalised hidden states."""
 
-    gradient_checkpointing = False  # set, with the function below, by model.gradient_checkpointing_enable()
+    gradient_checkpointing = (
+        False  # set, with the function below, by model.gradient_checkpointing_enable()
+    )
     _gradient_checkpointing_func: Callable[..., Tensor]
 
     def __init__(self, config: LladaConfig) -> None:
@@ -126,7 +138,9 @@ class LladaTrunk(nn.Module):
             }
         )
         if not config.weight_tying:
-            self.transformer["ff_out"] = nn.Linear(config.d_model, config.embedding_size, bias=False)
+            self.transformer["ff_out"] = nn.Linear(
+                config.d_model, config.embedding_size, bias=False
+            )
 
     def forward(
         self,
@@ -145,11 +159,17 @@ class LladaTrunk(nn.Module):
         cos, sin = rope_tables(end, width, self.config.rope_theta, ids.device)
         rope = cos[first:], sin[first:]
         mask = self._mask(attention_mask)
-        is_recomputing = self.gradient_checkpointing and torch.is_grad_enabled()  # also in eval mode: dropout may be 0
+        is_recomputing = (
+            self.gradient_checkpointing and torch.is_grad_enabled()
+        )  # also in eval mode: dropout may be 0
         x = self.transformer["wte"](ids)
         past = None if kept is None else (kept, window)
         for block in self.transformer["blocks"]:
-            x = self._gradient_checkpointing_func(block, x, rope, mask) if is_recomputing else block(x, rope, mask, past)
+            x = (
+                self._gradient_checkpointing_func(block, x, rope, mask)
+                if is_recomputing
+                else block(x, rope, mask, past)
+            )
         return self.transformer["ln_f"](x)
 
     def _mask(self, attention_mask: Tensor | None) -> Tensor | None:
@@ -174,7 +194,9 @@ class LladaForMaskedLM(PreTrainedModel):
     def __init__(self, config: LladaConfig) -> None:
         super().__init__(config)
         if config._attn_implementation not in ALL_ATTENTION_FUNCTIONS:
-            raise DopsdError(f"attention {config._attn_implementation!r} is not one that LLaDA has; use sdpa")
+            raise DopsdError(
+                f"attention {config._attn_implementation!r} is not one that LLaDA has; use sdpa"
+            )
         self.model = LladaTrunk(config)
         self.post_init()
 

@@ -9,8 +9,23 @@ from transformers import PretrainedConfig
 from dopsd.errors import DopsdError
 
 READ = (  # fields of config.json that change what is computed: each must be there, none has a silent default
-    *("d_model", "n_heads", "n_kv_heads", "n_layers", "mlp_hidden_size", "vocab_size", "embedding_size"),
-    *("weight_tying", "max_sequence_length", "rope_theta", "rms_norm_eps", "mask_token_id", "eos_token_id"),
+    *(
+        "d_model",
+        "n_heads",
+        "n_kv_heads",
+        "n_layers",
+        "mlp_hidden_size",
+        "vocab_size",
+        "embedding_size",
+    ),
+    *(
+        "weight_tying",
+        "max_sequence_length",
+        "rope_theta",
+        "rms_norm_eps",
+        "mask_token_id",
+        "eos_token_id",
+    ),
 )
 FIXED = {  # values that this class computes; any other would load and be silently wrong
     "block_type": "llama",
@@ -35,7 +50,13 @@ ABSENT_OR = {  # fields of the published files that change the computation too; 
     "embedding_dropout": (0.0,),
     "residual_dropout": (0.0,),
 }
-RENAMED = {"hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings"}
+RENAMED = {
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "tie_word_embeddings",
+}
 
 
 class LladaConfig(PretrainedConfig):
@@ -65,23 +86,31 @@ class LladaConfig(PretrainedConfig):
             setattr(self, name, values[name])
         self.num_hidden_layers, self.hidden_size = n_layers, d_model
         self.num_attention_heads, self.num_key_value_heads = n_heads, n_kv_heads
-        super().__init__(eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | others))
+        super().__init__(
+            eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | others)
+        )
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **others: Any) -> LladaConfig:
         """Refuse what is missing or computed differently; the hub's pointers to its own code are dropped."""
         _check(config_dict)
         ignored = RENAMED | {"auto_map"}
-        return super().from_dict({k: v for k, v in config_dict.items() if k not in ignored}, **others)
+        return super().from_dict(
+            {k: v for k, v in config_dict.items() if k not in ignored}, **others
+        )
 
 
 def _check(raw: dict[str, Any]) -> None:
     missing = [name for name in READ if raw.get(name) is None]
     if missing:
-        raise DopsdError(f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is read")
+        raise DopsdError(
+            f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is read"
+        )
     for name, known in ({name: (value,) for name, value in FIXED.items()} | ABSENT_OR).items():
         if raw.get(name, known[0]) not in known:
-            raise DopsdError(f"config.json has {name}: {raw[name]!r}; this model computes {known[0]!r} only")
+            raise DopsdError(
+                f"config.json has {name}: {raw[name]!r}; this model computes {known[0]!r} only"
+            )
     width, heads, kv_heads = raw["d_model"], raw["n_heads"], raw["n_kv_heads"]
     if width % (2 * heads) or heads % kv_heads:
         raise DopsdError(

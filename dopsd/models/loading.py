@@ -17,15 +17,24 @@ if TYPE_CHECKING:
 
     from dopsd.config import Model
 
-NEEDS = {"nf4": ("quantization", "bitsandbytes", "nf4"), "flash_attention_2": ("attention", "flash_attn", "gpu")}
-RECOMPILE_LIMIT = 32  # torch's 8 are too few for gradients, adapters, padding, one row or many, with and without
+NEEDS = {
+    "nf4": ("quantization", "bitsandbytes", "nf4"),
+    "flash_attention_2": ("attention", "flash_attn", "gpu"),
+}
+RECOMPILE_LIMIT = (
+    32  # torch's 8 are too few for gradients, adapters, padding, one row or many, with and without
+)
 
 
 def own_device() -> torch.device:
     """The GPU of this process, by LOCAL_RANK, or the CPU where there is none."""
     import torch
 
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else torch.device("cpu")
+    return (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
 
 
 def check_kernels(model: Model, device: torch.device) -> None:
@@ -33,19 +42,29 @@ def check_kernels(model: Model, device: torch.device) -> None:
     for value, (key, library, extra) in NEEDS.items():
         if vars(model)[key] == value:
             if find_spec(library) is None:
-                raise DopsdError(f"model.{key}: {value} needs {library}, which is not installed: pip install 'dopsd[{extra}]'")
+                raise DopsdError(
+                    f"model.{key}: {value} needs {library}, which is not installed: pip install 'dopsd[{extra}]'"
+                )
             if device.type != "cuda":
-                raise DopsdError(f"model.{key}: {value} needs an NVIDIA GPU and there is none here; leave the key out")
-    compiler = os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
+                raise DopsdError(
+                    f"model.{key}: {value} needs an NVIDIA GPU and there is none here; leave the key out"
+                )
+    compiler = (
+        os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
+    )
     if model.compile and which(compiler) is None:
-        raise DopsdError(f"model.compile needs a compiler, and {compiler} is not here; install it or leave the key out")
+        raise DopsdError(
+            f"model.compile needs a compiler, and {compiler} is not here; install it or leave the key out"
+        )
 
 
 def attention_of(model: Model, device: torch.device) -> str:
     """`auto` is flash attention where its package, a GPU and a half precision are there, else sdpa."""
     if model.attention != "auto":
         return model.attention
-    can_flash = find_spec("flash_attn") is not None and device.type == "cuda" and model.dtype == "bfloat16"
+    can_flash = (
+        find_spec("flash_attn") is not None and device.type == "cuda" and model.dtype == "bfloat16"
+    )
     return "flash_attention_2" if can_flash else "sdpa"
 
 
@@ -75,7 +94,9 @@ def nf4() -> BitsAndBytesConfig:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
-        llm_int8_skip_modules=["model.transformer.ff_out"],  # the head by its full name: blocks have an ff_out too
+        llm_int8_skip_modules=[
+            "model.transformer.ff_out"
+        ],  # the head by its full name: blocks have an ff_out too
     )
 
 
@@ -108,7 +129,9 @@ def read_config(folder: Path) -> PretrainedConfig:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:120]
-        raise DopsdError(f"{folder}/config.json: not that of a model known here ({why}...); {AGAIN}") from error
+        raise DopsdError(
+            f"{folder}/config.json: not that of a model known here ({why}...); {AGAIN}"
+        ) from error
 
 
 def read_weights(model: Model, device: torch.device, on_host: bool) -> PreTrainedModel:

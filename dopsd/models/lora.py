@@ -20,14 +20,26 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = r".*\.blocks\.\d+\.({})"  # filled with the names, so that a head of the same name is never adapted
-PLAIN = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias")
+PLAIN = (
+    "use_dora",
+    "use_rslora",
+    "modules_to_save",
+    "rank_pattern",
+    "alpha_pattern",
+    "fan_in_fan_out",
+    "lora_bias",
+)
 
 
 def block_modules(model: PreTrainedModel) -> list[str]:
     """Names of the linear layers inside the blocks: what LoRA may adapt. The head is not among them."""
     from torch import nn
 
-    trunk = {name.split(".")[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear) and ".blocks." in name}
+    trunk = {
+        name.split(".")[-1]
+        for name, m in model.named_modules()
+        if isinstance(m, nn.Linear) and ".blocks." in name
+    }
     return sorted(trunk)
 
 
@@ -44,7 +56,9 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
     names = block_modules(model)
     unknown = sorted(set(lora.targets) - set(names))
     if unknown:
-        raise DopsdError(f"lora.targets: {', '.join(unknown)} match no layer of the model; it has {', '.join(names)}")
+        raise DopsdError(
+            f"lora.targets: {', '.join(unknown)} match no layer of the model; it has {', '.join(names)}"
+        )
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
@@ -52,11 +66,17 @@ def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
         target_modules=TARGETS.format("|".join(sorted(lora.targets))),
         base_model_name_or_path="base",
     )
-    config._register_custom_module({nn.Linear: LowRankLinear})  # peft's way in for other layers; saved files do not tell
+    config._register_custom_module(
+        {nn.Linear: LowRankLinear}
+    )  # peft's way in for other layers; saved files do not tell
     with torch.random.fork_rng(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft reads an attribute that transformers has renamed
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # peft reads an attribute that transformers has renamed
         torch.manual_seed(seed)
-        model.name_or_path = "base"  # by role: peft would write this machine's path into every adapter
+        model.name_or_path = (
+            "base"  # by role: peft would write this machine's path into every adapter
+        )
         return get_peft_model(model, config)
 
 
@@ -64,7 +84,9 @@ def adapter_tensors(peft_model: nn.Module) -> dict[str, Tensor]:
     """The adapter's weights under peft's own file names."""
     from peft import get_peft_model_state_dict
 
-    state = get_peft_model_state_dict(peft_model, save_embedding_layers=False)  # "auto" would compare with the folder base
+    state = get_peft_model_state_dict(
+        peft_model, save_embedding_layers=False
+    )  # "auto" would compare with the folder base
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
 
 
@@ -80,9 +102,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{path}: not valid JSON ({error}); restore it from where the adapter came") from error
+        raise DopsdError(
+            f"{path}: not valid JSON ({error}); restore it from where the adapter came"
+        ) from error
     if not isinstance(found, dict):
-        raise DopsdError(f"{path}: expected settings by name, found a {type(found).__name__}; restore it")
+        raise DopsdError(
+            f"{path}: expected settings by name, found a {type(found).__name__}; restore it"
+        )
     return found
 
 
@@ -93,9 +119,13 @@ def lora_of(folder: Path) -> Lora:
     from dopsd.config import Lora
 
     saved = read_config(folder)
-    odd = [name for name in PLAIN if saved.get(name)] + (["bias"] if saved.get("bias", "none") != "none" else [])
+    odd = [name for name in PLAIN if saved.get(name)] + (
+        ["bias"] if saved.get("bias", "none") != "none" else []
+    )
     if odd or saved.get("peft_type", "LORA") != "LORA":
-        raise DopsdError(f"{folder / CONFIG}: {', '.join(odd) or saved['peft_type']} is set; only plain LoRA can be read")
+        raise DopsdError(
+            f"{folder / CONFIG}: {', '.join(odd) or saved['peft_type']} is set; only plain LoRA can be read"
+        )
     try:
         found = Lora(
             r=saved["r"],
@@ -105,7 +135,9 @@ def lora_of(folder: Path) -> Lora:
         )
     except (KeyError, ValidationError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
-        raise DopsdError(f"{folder / CONFIG} {what}; name a checkpoint that this program or peft wrote") from error
+        raise DopsdError(
+            f"{folder / CONFIG} {what}; name a checkpoint that this program or peft wrote"
+        ) from error
     _check_rank(found.r, folder)
     return found
 
@@ -115,9 +147,13 @@ def _check_rank(rank: int, folder: Path) -> None:
     path = folder / WEIGHTS
     if not path.is_file():
         raise DopsdError(f"{folder}: no {WEIGHTS}; name the folder of a checkpoint")
-    odd = [name for name, shape in header(path).items() if ".lora_A." in name and shape[:1] != (rank,)]
+    odd = [
+        name for name, shape in header(path).items() if ".lora_A." in name and shape[:1] != (rank,)
+    ]
     if odd:
-        raise DopsdError(f"{folder}: {CONFIG} has r {rank}, and {odd[0]!r} in {WEIGHTS} another; restore both files")
+        raise DopsdError(
+            f"{folder}: {CONFIG} has r {rank}, and {odd[0]!r} in {WEIGHTS} another; restore both files"
+        )
 
 
 def _targets(saved: str | list[str]) -> list[str]:
@@ -129,20 +165,34 @@ def _targets(saved: str | list[str]) -> list[str]:
 
 
 def _faults(error: Any) -> str:
-    return "; ".join(f"{fault['loc'][0]} {fault['input']!r}: {fault['msg']}" for fault in error.errors())
+    return "; ".join(
+        f"{fault['loc'][0]} {fault['input']!r}: {fault['msg']}" for fault in error.errors()
+    )
 
 
 def check_config(peft_model: nn.Module, folder: Path) -> None:
     """Refuse an adapter that was trained with another scaling or other targets: its weights would load all the same."""
     saved, config = lora_of(folder), peft_model.peft_config["default"]
-    ours = {"r": config.r, "alpha": config.lora_alpha, "targets": sorted(_targets(config.target_modules))}
+    ours = {
+        "r": config.r,
+        "alpha": config.lora_alpha,
+        "targets": sorted(_targets(config.target_modules)),
+    }
     theirs = {"r": saved.r, "alpha": saved.alpha, "targets": sorted(saved.targets)}
-    odd = [f"{name} {theirs[name]} (train.lora gives {value})" for name, value in ours.items() if theirs[name] != value]
+    odd = [
+        f"{name} {theirs[name]} (train.lora gives {value})"
+        for name, value in ours.items()
+        if theirs[name] != value
+    ]
     if odd:
-        raise DopsdError(f"{folder}: the adapter was trained with {', '.join(odd)}; set train.lora to what it was")
+        raise DopsdError(
+            f"{folder}: the adapter was trained with {', '.join(odd)}; set train.lora to what it was"
+        )
 
 
-def load_adapter(peft_model: nn.Module, tensors: dict[str, Tensor], source: object = "adapter") -> None:
+def load_adapter(
+    peft_model: nn.Module, tensors: dict[str, Tensor], source: object = "adapter"
+) -> None:
     """Put saved weights in place; every name must be there, in its shape. `source` names them in errors."""
     from peft import set_peft_model_state_dict
 
@@ -150,13 +200,21 @@ def load_adapter(peft_model: nn.Module, tensors: dict[str, Tensor], source: obje
     there = {name: list(tensor.shape) for name, tensor in tensors.items()}
     odd = sorted(name for name in wanted | there if wanted.get(name) != there.get(name))
     if odd:
-        first = f"{odd[0]!r} is {there.get(odd[0], 'missing')}, expected {wanted.get(odd[0], 'none')}"
+        first = (
+            f"{odd[0]!r} is {there.get(odd[0], 'missing')}, expected {wanted.get(odd[0], 'none')}"
+        )
         raise DopsdError(
             f"{source}: {len(odd)} tensors do not fit this base and LoRA config ({first}); was it trained on another?"
         )
-    unfit = [name for name, tensor in tensors.items() if not (tensor.is_floating_point() and tensor.float().isfinite().all())]
+    unfit = [
+        name
+        for name, tensor in tensors.items()
+        if not (tensor.is_floating_point() and tensor.float().isfinite().all())
+    ]
     if unfit:
-        raise DopsdError(f"{source}: {len(unfit)} tensors are no finite numbers ({unfit[0]!r}); restore the file")
+        raise DopsdError(
+            f"{source}: {len(unfit)} tensors are no finite numbers ({unfit[0]!r}); restore the file"
+        )
     set_peft_model_state_dict(peft_model, tensors)
 
 
@@ -166,7 +224,9 @@ def adapted_layers(peft_model: nn.Module) -> Iterator[tuple[nn.Linear, Tensor]]:
 
     for module in peft_model.modules():
         if isinstance(module, LoraLayer):
-            change = module.lora_B["default"].weight.float() @ module.lora_A["default"].weight.float()
+            change = (
+                module.lora_B["default"].weight.float() @ module.lora_A["default"].weight.float()
+            )
             yield module.get_base_layer(), (change * module.scaling["default"]).detach()
 
 
@@ -180,7 +240,9 @@ def merged_weights(peft_model: nn.Module) -> Iterator[None]:
     try:
         for layer, change in adapted_layers(peft_model):
             if not layer.weight.is_floating_point():
-                raise DopsdError("merged: adapters cannot be added into nf4 weights; set model.quantization to none")
+                raise DopsdError(
+                    "merged: adapters cannot be added into nf4 weights; set model.quantization to none"
+                )
             kept.append((layer, layer.weight.data))
             layer.weight.data = (layer.weight.data.float() + change).to(layer.weight.dtype)
         with peft_model.disable_adapter():

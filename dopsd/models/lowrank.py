@@ -25,5 +25,7 @@ class LowRankLinear(Linear):
         down, up = self.lora_A[name].weight, self.lora_B[name].weight
         low = linear(self.lora_dropout[name](x), down.to(x.dtype)).flatten(0, -2).to(found.dtype)
         rows, up = found.flatten(0, -2), up.to(found.dtype).T
-        add = torch.addmm if torch.is_grad_enabled() else Tensor.addmm_  # in place there is no copy of W x
+        add = (
+            torch.addmm if torch.is_grad_enabled() else Tensor.addmm_
+        )  # in place there is no copy of W x
         return add(rows, low, up, alpha=self.scaling[name]).view_as(found)

@@ -31,7 +31,12 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     core.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token=BOS, eos_token=EOS, pad_token=EOS, mask_token=MASK, unk_token="?"
+        tokenizer_object=core,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=EOS,
+        mask_token=MASK,
+        unk_token="?",
     )
     tokenizer.add_special_tokens({"additional_special_tokens": list(ROLES)})
     tokenizer.add_tokens(list(TAGS))

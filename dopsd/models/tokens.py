@@ -10,7 +10,12 @@ from dopsd.errors import DopsdError
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-START, HEADER, HEADER_END, END_OF_TURN = "<|startoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"
+START, HEADER, HEADER_END, END_OF_TURN = (
+    "<|startoftext|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
 LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA only ever answers
     f"{START}{{% for message in messages %}}"
     f"{HEADER}{{{{ message['role'] }}}}{HEADER_END}{{{{ '\\n\\n' }}}}{{{{ message['content'] | trim }}}}{END_OF_TURN}"
@@ -27,12 +32,16 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:120]
         files = "tokenizer.json and tokenizer_config.json"
-        raise DopsdError(f"{folder}: no tokenizer can be read there ({why}...); copy {files} into it") from error
+        raise DopsdError(
+            f"{folder}: no tokenizer can be read there ({why}...); copy {files} into it"
+        ) from error
     if tokenizer.chat_template is None:
         absent = {START, HEADER, HEADER_END, END_OF_TURN} - set(tokenizer.get_vocab())
         if absent:
             known = ", ".join(sorted(absent))
-            raise DopsdError(f"{folder}: the tokenizer has no chat template, and no {known} for LLaDA's; add a template")
+            raise DopsdError(
+                f"{folder}: the tokenizer has no chat template, and no {known} for LLaDA's; add a template"
+            )
         tokenizer.chat_template = LLADA_TEMPLATE
     return tokenizer
 

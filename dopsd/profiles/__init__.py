@@ -46,18 +46,29 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
         raise DopsdError(f"--profile {profile}: unknown; there is {', '.join(names())}")
     if profile == EMBEDDED:
         if (preset, hardware) != (PRESET, HARDWARE):
-            raise DopsdError(f"--profile {EMBEDDED} has no preset and no hardware: they go with a llada-8b profile")
+            raise DopsdError(
+                f"--profile {EMBEDDED} has no preset and no hardware: they go with a llada-8b profile"
+            )
         return YAML(typ="safe", pure=True).load(FOLDER.joinpath("embedded.yaml").read_text())
     layers, task = _layers(), profile.removeprefix("llada-8b-")
     for option, value in (("presets", preset), ("hardware", hardware)):
         if value not in layers[option]:
-            raise DopsdError(f"--{option.removesuffix('s')} {value}: unknown; there is {', '.join(layers[option])}")
+            raise DopsdError(
+                f"--{option.removesuffix('s')} {value}: unknown; there is {', '.join(layers[option])}"
+            )
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
     raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}
     raw["ablate"]["task"] = task
     for method in raw["method"].values():
-        method["train"] = {key: value for key, value in method["train"].items() if value is not None}
-    chosen = (layers["common"], layers["tasks"][task], layers["presets"][preset], layers["hardware"][hardware])
+        method["train"] = {
+            key: value for key, value in method["train"].items() if value is not None
+        }
+    chosen = (
+        layers["common"],
+        layers["tasks"][task],
+        layers["presets"][preset],
+        layers["hardware"][hardware],
+    )
     for layer in chosen:
         merge(raw, {key: value for key, value in layer.items() if key != "protocol"})
     raw["matrix"]["tasks"] = [task]
@@ -106,7 +117,11 @@ def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings by dotted key; what is not a section is a value."""
     found: dict[str, Any] = {}
     for key, value in raw.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+        found |= (
+            flat(value, f"{prefix}{key}.")
+            if isinstance(value, dict) and value
+            else {f"{prefix}{key}": value}
+        )
     return found
 
 
@@ -114,14 +129,25 @@ def _entries(raw: dict[str, Any]) -> dict[str, Any]:
     """Settings by dotted key, a protocol being one."""
     section = raw.get("evaluate")
     named = section.get("protocols") if isinstance(section, dict) else None
-    protocols = {f"evaluate.protocols.{name}": p for name, p in named.items()} if isinstance(named, dict) else {}
-    return {key: value for key, value in flat(raw).items() if not key.startswith("evaluate.protocols.")} | protocols
+    protocols = (
+        {f"evaluate.protocols.{name}": p for name, p in named.items()}
+        if isinstance(named, dict)
+        else {}
+    )
+    return {
+        key: value for key, value in flat(raw).items() if not key.startswith("evaluate.protocols.")
+    } | protocols
 
 
 def overruled(settings: Params, changes: list[str]) -> list[str]:
     """What was changed in section train and does not hold for a method of the matrix that has a value of its own."""
-    keys = {change.partition("=")[0].split(".")[1] for change in changes if change.startswith("train.")}
-    own = {name: vars(settings.method)[name].train.model_dump(exclude_none=True) for name in settings.matrix.methods}
+    keys = {
+        change.partition("=")[0].split(".")[1] for change in changes if change.startswith("train.")
+    }
+    own = {
+        name: vars(settings.method)[name].train.model_dump(exclude_none=True)
+        for name in settings.matrix.methods
+    }
     return [
         f"method.{name}.train.{key} is {found[key]} and goes before train.{key}"
         for name, found in own.items()
@@ -132,7 +158,10 @@ def overruled(settings: Params, changes: list[str]) -> list[str]:
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     before, after = _entries(old), _entries(new)
     keys = [key for key in before | after if before.get(key, "absent") != after.get(key, "absent")]
-    return [f"{key}: {_shown(before, key, '(absent)')} -> {_shown(after, key, '(gone)')}" for key in keys]
+    return [
+        f"{key}: {_shown(before, key, '(absent)')} -> {_shown(after, key, '(gone)')}"
+        for key in keys
+    ]
 
 
 def _shown(settings: dict[str, Any], key: str, otherwise: str) -> str:
@@ -144,8 +173,12 @@ def render(raw: dict[str, Any]) -> str:
     """The text of params.yaml: the embedded profile's layout and comments with these values."""
     editor = YAML()
     editor.width, editor.preserve_quotes = 4096, True
-    editor.representer.add_representer(type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null"))
-    editor.representer.add_representer(float, lambda r, x: r.represent_scalar("tag:yaml.org,2002:float", _number(x)))
+    editor.representer.add_representer(
+        type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
+    editor.representer.add_representer(
+        float, lambda r, x: r.represent_scalar("tag:yaml.org,2002:float", _number(x))
+    )
     document = editor.load(FOLDER.joinpath("embedded.yaml").read_text())
     _put(document, raw)
     out = io.StringIO()
@@ -176,7 +209,12 @@ def _put(document: Any, raw: dict[str, Any]) -> None:
 
 
 def params(
-    profile: str | None, preset: str, hardware: str, changes: list[str], path: Path, needs_files: bool = False
+    profile: str | None,
+    preset: str,
+    hardware: str,
+    changes: list[str],
+    path: Path,
+    needs_files: bool = False,
 ) -> list[str]:
     """Write `path` for a profile (None: the settings that stand there) with changes; a line for every key that changed.
 
@@ -186,10 +224,14 @@ def params(
         raise DopsdError(f"--params {path}: is a folder; name a file")
     old = read_yaml(path) if path.is_file() else {}
     if profile is None and (preset, hardware) != (PRESET, HARDWARE):
-        raise DopsdError("--preset and --hardware choose among a profile's settings: name one with --profile")
+        raise DopsdError(
+            "--preset and --hardware choose among a profile's settings: name one with --profile"
+        )
     if profile is None and not old:
         raise DopsdError(f"{path}: no such file; name a --profile: {', '.join(names())}")
-    raw = with_changes(deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes)
+    raw = with_changes(
+        deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes
+    )
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):
         raise DopsdError([f"{line}: no such file in {Path.cwd()}" for line in missing])

@@ -22,7 +22,9 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     cell, params = cell_folder(task_name, method_name, seed), params.of(method_name)
     adapters = sorted((cell / "train").glob("step-*"))
     if not adapters:
-        raise DopsdError(f"{cell / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed first")
+        raise DopsdError(
+            f"{cell / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed first"
+        )
     name = params.select.protocol
     evaluator = Evaluator(params, task_name, params.select.split)
     (reports,) = evaluator.reports("evaluate", [None, *adapters], params.evaluate.protocols[name])
@@ -37,7 +39,10 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
 def some(params: Params, task_name: str, method_name: str, seed: int, updates: list[int]) -> None:
     """These checkpoints, of a run that has ended or is still going on; the stage then finds them in the cache."""
     params = params.of(method_name)
-    going, ended = scratch_folder(params, task_name, method_name, seed), cell_folder(task_name, method_name, seed) / "train"
+    going, ended = (
+        scratch_folder(params, task_name, method_name, seed),
+        cell_folder(task_name, method_name, seed) / "train",
+    )
     folders = {update: _checkpoint(update, going, ended) for update in updates}
     evaluator = Evaluator(params, task_name, params.select.split)
     for update, folder in folders.items():
@@ -50,16 +55,33 @@ def _checkpoint(update: int, *places: Path) -> Path:
     for place in places:
         if (place / name).is_dir():
             return place / name
-    raise DopsdError(f"--update {update}: no {name} in {' or '.join(map(str, places))}; `dopsd train` makes checkpoints")
+    raise DopsdError(
+        f"--update {update}: no {name} in {' or '.join(map(str, places))}; `dopsd train` makes checkpoints"
+    )
 
 
 def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
     low, high = report["interval"]
-    return dict(zip(COLUMNS, (protocol, update, report["accuracy"], low, high, report["whole"], report["n"]), strict=True))
+    return dict(
+        zip(
+            COLUMNS,
+            (protocol, update, report["accuracy"], low, high, report["whole"], report["n"]),
+            strict=True,
+        )
+    )
 
 
 def _summary(rows: list[dict[str, Any]], select: Select) -> dict[str, Any]:
     """Base, best and last accuracy."""
     best = max(rows[1:], key=lambda row: row["accuracy"])
-    accuracies = {"base": rows[0]["accuracy"], "best": best["accuracy"], "last": rows[-1]["accuracy"]}
-    return accuracies | {"best_update": best["update"], "split": select.split, "protocol": select.protocol, "n": rows[0]["n"]}
+    accuracies = {
+        "base": rows[0]["accuracy"],
+        "best": best["accuracy"],
+        "last": rows[-1]["accuracy"],
+    }
+    return accuracies | {
+        "best_update": best["update"],
+        "split": select.split,
+        "protocol": select.protocol,
+        "n": rows[0]["n"],
+    }

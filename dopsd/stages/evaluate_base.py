@@ -21,4 +21,8 @@ def run(params: Params, task_name: str) -> None:
 def _figures(report: dict[str, Any]) -> dict[str, float]:
     """What `dvc metrics show` can put on a line: no problem's own score."""
     low, high = report["interval"]
-    return {name: report[name] for name in ("accuracy", "whole", "n")} | report["figures"] | {"low": low, "high": high}
+    return (
+        {name: report[name] for name in ("accuracy", "whole", "n")}
+        | report["figures"]
+        | {"low": low, "high": high}
+    )

@@ -12,5 +12,7 @@ def run(params: Params, task_name: str) -> None:
     task = load_task(task_name, params.data)
     for split, problems in task.build().items():
         write_problems(DATA / task_name / f"{split}.jsonl", problems)
-        say(f"{task_name}: {len(problems)} {split} problems, {len({p.answer for p in problems})} distinct answers")
+        say(
+            f"{task_name}: {len(problems)} {split} problems, {len({p.answer for p in problems})} distinct answers"
+        )
     write_prompt(DATA / task_name / PROMPT, task.instructions)

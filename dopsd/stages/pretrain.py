@@ -31,13 +31,18 @@ from dopsd.tasks import load_task
 from dopsd.types import Problem, TaughtTask
 
 SAVE_EVERY = 50  # updates between resume points
-NEW, OLD = WORK / "base.new", WORK / "base.old"  # a whole new base, and the one that it takes the place of
+NEW, OLD = (
+    WORK / "base.new",
+    WORK / "base.old",
+)  # a whole new base, and the one that it takes the place of
 
 
 def run(params: Params, task_name: str) -> None:
     """Make base/ if there is none; one that does not match its settings and data only with leave, else say why."""
     shape = params.pretrain
-    scratch = WORK / f"pretrain-{fingerprint(origin.settings(params), [origin.problems_of(task_name)])}"
+    scratch = (
+        WORK / f"pretrain-{fingerprint(origin.settings(params), [origin.problems_of(task_name)])}"
+    )
     recover()
     allowed, why = origin.allowance(), origin.mismatch(params, task_name)
     if why and not allowed:
@@ -104,7 +109,11 @@ class Trainer:
     """AdamW on batches of freshly written solutions; every draw is keyed by (seed, update)."""
 
     def __init__(self, params: Params, task: TaughtTask, policy: LlmPolicy) -> None:
-        self.shape, self.length, self.style = params.pretrain, params.sampling.gen_length, params.model.prompt_style
+        self.shape, self.length, self.style = (
+            params.pretrain,
+            params.sampling.gen_length,
+            params.model.prompt_style,
+        )
         self.task, self.policy = task, policy
         self.problems = task.load("train")
         self.parameters = dict(policy.core.named_parameters())
@@ -119,7 +128,9 @@ class Trainer:
         """Linear warm-up, then linear decay to a twentieth."""
         if update < self.shape.warmup_updates:
             return (update + 1) / self.shape.warmup_updates
-        rest = (update - self.shape.warmup_updates) / max(self.shape.updates - self.shape.warmup_updates, 1)
+        rest = (update - self.shape.warmup_updates) / max(
+            self.shape.updates - self.shape.warmup_updates, 1
+        )
         return 1 - 0.95 * rest
 
     def step(self, update: int) -> float:
@@ -130,7 +141,10 @@ class Trainer:
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.shape.grad_clip)
         if not torch.isfinite(norm):
-            raise DopsdError(f"pretrain: the gradient is not finite at update {update + 1}; lower pretrain.learning_rate", 1)
+            raise DopsdError(
+                f"pretrain: the gradient is not finite at update {update + 1}; lower pretrain.learning_rate",
+                1,
+            )
         self.optimizer.step()
         return loss.item()
 
@@ -140,8 +154,12 @@ class Trainer:
         prompts, mask = left_pad([prompt for prompt, _ in rows], self.policy.eos_id)
         targets = torch.stack([text for _, text in rows])  # [B, G]
         noise = torch.Generator().manual_seed(key_from("mask", self.shape.seed, update))
-        spread = torch.arange(len(rows))[:, None] / len(rows)  # one draw, spread evenly: less noise than B draws
-        share = (torch.rand(1, 1, generator=noise) + spread) % 1 * 0.999 + 0.001  # [B, 1], t ~ U(0.001, 1)
+        spread = torch.arange(len(rows))[:, None] / len(
+            rows
+        )  # one draw, spread evenly: less noise than B draws
+        share = (
+            torch.rand(1, 1, generator=noise) + spread
+        ) % 1 * 0.999 + 0.001  # [B, 1], t ~ U(0.001, 1)
         hidden = torch.rand(targets.shape, generator=noise) < share
         ids = torch.cat([prompts, targets.masked_fill(hidden, self.policy.mask_id)], 1)
         mask = torch.cat([mask, torch.ones_like(hidden)], 1)
@@ -153,7 +171,9 @@ class Trainer:
         text = self.task.worked_solution(problem, is_careful)
         ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(ids) >= self.length:
-            raise DopsdError(f"sampling.gen_length: {self.length} tokens do not hold a solution of {len(ids)} and its end")
+            raise DopsdError(
+                f"sampling.gen_length: {self.length} tokens do not hold a solution of {len(ids)} and its end"
+            )
         prompt = self.policy.encode(self.task.messages(problem, self.style))
         return prompt, torch.tensor(ids + [self.policy.eos_id] * (self.length - len(ids)))
 
@@ -173,11 +193,15 @@ class Trainer:
             return 0
         state = _read(path)
         if not state:
-            say(f"pretrain: {path}: damaged, or of an older release; it is not used, and pretraining begins at zero")
+            say(
+                f"pretrain: {path}: damaged, or of an older release; it is not used, and pretraining begins at zero"
+            )
             return 0
         for name, p in self.parameters.items():
             p.data.copy_(state[f"model.{name}"])
-            self.optimizer.state[p] = {kind: state[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
+            self.optimizer.state[p] = {
+                kind: state[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")
+            }
         return int(state["update"])
 
 
@@ -185,7 +209,9 @@ def _digest(state: dict[str, Tensor]) -> Tensor:
     """Of all names, shapes and numbers: safetensors files have none, and a file beside them is not renamed with them."""
     found = hashlib.sha256()
     for name, tensor in sorted(state.items()):
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes())
+        found.update(
+            f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes()
+        )
     return torch.tensor([*found.digest()], dtype=torch.uint8)
 
 

@@ -14,28 +14,51 @@ from dopsd.progress import fresh_folder, read_json, write_json
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("lightgrey", "palegreen", "white", "orange")  # masked, committed now, known, shown to the teacher
+COLOURS = (
+    "lightgrey",
+    "palegreen",
+    "white",
+    "orange",
+)  # masked, committed now, known, shown to the teacher
 GROUPS = 10  # points of a curve by block
 LEGIBLE = 64  # tokens whose text still fits their cells
-FIGURES = ("loss", "overlap_top20", "clip_ratio", "first_attempt_score", "rolling_score", "completion_length")
+FIGURES = (
+    "loss",
+    "overlap_top20",
+    "clip_ratio",
+    "first_attempt_score",
+    "rolling_score",
+    "completion_length",
+)
 FIGURES += ("shared_mass", "student_entropy", "teacher_entropy", "grad_norm")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    cell, out = cell_folder(task_name, method_name, seed), report_folder(task_name, method_name, seed)
+    cell, out = (
+        cell_folder(task_name, method_name, seed),
+        report_folder(task_name, method_name, seed),
+    )
     tested = read_json(cell / "test" / "paired.json", "dopsd test")
     with fresh_folder(out) as half:
         draw_accuracy(read_table(cell / "curve.csv"), tested, half / "accuracy.png")
         draw_training(read_table(cell / "train.csv"), half / "training.png")
         draw_overlap(read_table(cell / "train.csv"), half / "overlap.png")
-        draw_trajectory(read_json(cell / "test" / "trajectory.json", "dopsd test"), half / "trajectory.png")
+        draw_trajectory(
+            read_json(cell / "test" / "trajectory.json", "dopsd test"), half / "trajectory.png"
+        )
         found = tested["protocols"][tested["selected"]["protocol"]]
         costs = read_json(cell / "train.json", "dopsd train")
-        write_json(half / "summary.json", {"costs": costs, "selected": tested["selected"]["update"], **_figures(found)})
+        write_json(
+            half / "summary.json",
+            {"costs": costs, "selected": tested["selected"]["update"], **_figures(found)},
+        )
 
 
 def _figures(found: dict[str, Any]) -> dict[str, Any]:
-    sides = {side: {k: found[side][k] for k in ("accuracy", "interval", "whole", "n")} for side in ("base", "best")}
+    sides = {
+        side: {k: found[side][k] for k in ("accuracy", "interval", "whole", "n")}
+        for side in ("base", "best")
+    }
     return sides | {"paired": found["paired"]}
 
 
@@ -46,10 +69,25 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
     for name in dict.fromkeys(row["protocol"] for row in curve):
         rows = [row for row in curve if row["protocol"] == name]
         updates = [row["update"] for row in rows]
-        axis.plot(updates, [row["accuracy"] for row in rows], marker="o", label=f"{name}, n = {rows[0]['n']}")
-        axis.fill_between(updates, [row["low"] for row in rows], [row["high"] for row in rows], alpha=0.2)
+        axis.plot(
+            updates,
+            [row["accuracy"] for row in rows],
+            marker="o",
+            label=f"{name}, n = {rows[0]['n']}",
+        )
+        axis.fill_between(
+            updates, [row["low"] for row in rows], [row["high"] for row in rows], alpha=0.2
+        )
     chosen = tested["selected"]
-    axis.plot(chosen["update"], chosen["accuracy"], "o", ms=14, mfc="none", color="black", label="selected")
+    axis.plot(
+        chosen["update"],
+        chosen["accuracy"],
+        "o",
+        ms=14,
+        mfc="none",
+        color="black",
+        label="selected",
+    )
     axis.axhline(chosen["base_accuracy"], ls="--", lw=1, color="grey", label="base")
     axis.set(
         xlabel="update",
@@ -70,7 +108,10 @@ def draw_training(log: list[dict[str, float]], path: Path) -> None:
     for axis, name in zip(axes.flat, names, strict=False):
         rows = [(row["update"], row[name]) for row in log if name in row]
         updates, values = zip(*rows, strict=True)
-        means = [sum(values[max(0, i - 11) : i + 1]) / len(values[max(0, i - 11) : i + 1]) for i in range(len(values))]
+        means = [
+            sum(values[max(0, i - 11) : i + 1]) / len(values[max(0, i - 11) : i + 1])
+            for i in range(len(values))
+        ]
         axis.plot(updates, values, lw=0.6, alpha=0.5, color="tab:blue")
         axis.plot(updates, means, lw=1.8, color="tab:blue")
         axis.set_ylabel(name)
@@ -83,14 +124,30 @@ def draw_overlap(log: list[dict[str, float]], path: Path) -> None:
 
     Nothing for methods without a teacher.
     """
-    blocks = sorted({int(name.split("_")[1].split("/")[0]) for row in log for name in row if name.endswith("/overlap_top20")})
+    blocks = sorted(
+        {
+            int(name.split("_")[1].split("/")[0])
+            for row in log
+            for name in row
+            if name.endswith("/overlap_top20")
+        }
+    )
     if not blocks:
         return
     figure, axes = axes_of(1, 2, (12, 4))
-    labels = {"overlap_top20": "overlap of the top 20", "shared_mass": "probability on the same tokens"}
+    labels = {
+        "overlap_top20": "overlap of the top 20",
+        "shared_mass": "probability on the same tokens",
+    }
     for axis, (name, label) in zip(axes[0], labels.items(), strict=True):
         for block in blocks:
-            points = _grouped([(row["update"], row[f"block_{block}/{name}"]) for row in log if f"block_{block}/{name}" in row])
+            points = _grouped(
+                [
+                    (row["update"], row[f"block_{block}/{name}"])
+                    for row in log
+                    if f"block_{block}/{name}" in row
+                ]
+            )
             axis.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"block {block + 1}")
         axis.set(xlabel=f"update (a block's updates in {GROUPS} groups, their means)", ylabel=label)
     axes[0][0].legend()
@@ -101,7 +158,9 @@ def _grouped(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Means of consecutive rows in so many groups."""
     size = -(-len(rows) // GROUPS)
     groups = [rows[i : i + size] for i in range(0, len(rows), size)]
-    return [(mean(update for update, _ in group), mean(value for _, value in group)) for group in groups]
+    return [
+        (mean(update for update, _ in group), mean(value for _, value in group)) for group in groups
+    ]
 
 
 def draw_trajectory(found: dict[str, Any], path: Path) -> None:
@@ -117,11 +176,23 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
     is_legible = len(tokens) <= LEGIBLE
     size = (0.62 * len(tokens), 0.32 * len(shown) + 1) if is_legible else (20, 10)
     figure, axes = axes_of(1, 2, size)
-    for axis, title in zip(axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True):
+    for axis, title in zip(
+        axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True
+    ):
         steps = shown if axis is axes[0][1] else [[] for _ in shown]
-        cells = [[_kind(at, s, place in ahead) for place, at in enumerate(revealed)] for s, ahead in enumerate(map(set, steps))]
+        cells = [
+            [_kind(at, s, place in ahead) for place, at in enumerate(revealed)]
+            for s, ahead in enumerate(map(set, steps))
+        ]
         extent = (0, len(tokens), len(shown), 0)
-        axis.imshow(cells, ListedColormap(COLOURS), vmin=0, vmax=len(COLOURS) - 1, extent=extent, aspect="auto")
+        axis.imshow(
+            cells,
+            ListedColormap(COLOURS),
+            vmin=0,
+            vmax=len(COLOURS) - 1,
+            extent=extent,
+            aspect="auto",
+        )
         axis.set(title=title, xlabel="position in the answer", ylabel="step")
         axis.set_xticks(range(0, len(tokens) + 1, found["block_length"]))
         axis.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -130,7 +201,11 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
         if is_legible:
             _write_tokens(axis, cells, tokens)
     verdict, question = found["verdict"], " ".join(found["problem"].split())
-    figure.suptitle(_plain(f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score {verdict['score']:.2f}"))
+    figure.suptitle(
+        _plain(
+            f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score {verdict['score']:.2f}"
+        )
+    )
     save_figure(figure, path)
 
 
@@ -159,4 +234,10 @@ def _label(token: str) -> str:
     """Tags and special tokens by their first letters, so that they fit a cell."""
     if token.startswith("<|"):
         return "·"
-    return token if len(token) == 1 else token.strip("<>")[:2] if "/" not in token else "/" + token.strip("</>")[:1]
+    return (
+        token
+        if len(token) == 1
+        else token.strip("<>")[:2]
+        if "/" not in token
+        else "/" + token.strip("</>")[:1]
+    )

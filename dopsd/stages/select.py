@@ -22,13 +22,23 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     half = cell / ".best.tmp"
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(chosen, half)
-    facts = {"update": found["best_update"], "accuracy": found["best"], "base_accuracy": found["base"], "n": found["n"]}
+    facts = {
+        "update": found["best_update"],
+        "accuracy": found["best"],
+        "base_accuracy": found["base"],
+        "n": found["n"],
+    }
     write_json(
-        half / "select.json", facts | {k: found[k] for k in ("split", "protocol")} | {"digest": sha256(chosen / ADAPTER)}
+        half / "select.json",
+        facts | {k: found[k] for k in ("split", "protocol")} | {"digest": sha256(chosen / ADAPTER)},
     )
     shutil.rmtree(cell / "best", ignore_errors=True)
     half.rename(cell / "best")
     if params.select.split == "test":
-        say("select: chosen ON THE TEST SET (select.split: test), as the paper does; the test accuracy is optimistic")
+        say(
+            "select: chosen ON THE TEST SET (select.split: test), as the paper does; the test accuracy is optimistic"
+        )
     if found["best"] <= found["base"]:
-        say(f"select: no checkpoint beats the base on {found['split']} ({found['best']:.4f} against {found['base']:.4f})")
+        say(
+            f"select: no checkpoint beats the base on {found['split']} ({found['best']:.4f} against {found['base']:.4f})"
+        )

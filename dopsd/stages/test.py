@@ -12,9 +12,9 @@ from dopsd.evaluations import Evaluator
 from dopsd.keyed import key_from
 from dopsd.layout import cell_folder
 from dopsd.progress import is_main_rank, read_json, write_json
-from dopsd.sampling import Draw, denoise
+from dopsd.sampling import GenerationRequest, denoise
 from dopsd.scoring import bootstrap, decoding
-from dopsd.teacher import Geometry, reveal
+from dopsd.teacher import BlockSchedule, reveal
 
 KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protocol")
 
@@ -30,8 +30,13 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         evaluator.take_part()
         return
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
-    compared = {name: compare(*found, params.evaluate.bootstrap) for name, found in zip(protocols, reports, strict=True)}
-    write_json(cell / "test" / "trajectory.json", trajectory(params, method_name, evaluator, cell / "best"))
+    compared = {
+        name: compare(*found, params.evaluate.bootstrap)
+        for name, found in zip(protocols, reports, strict=True)
+    }
+    write_json(
+        cell / "test" / "trajectory.json", trajectory(params, method_name, evaluator, cell / "best")
+    )
     evaluator.take_part()
     write_json(cell / "test" / "paired.json", facts | {"protocols": compared})
     write_json(cell / "test.json", {name: _flat(found) for name, found in compared.items()})
@@ -42,7 +47,9 @@ def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[
     gaps = [best["per_problem"][name] - value for name, value in base["per_problem"].items()]
     paired = {"difference": sum(gaps) / len(gaps), "interval": bootstrap(gaps, resamples)}
     sides = {"base": base, "best": best}
-    return {side: {key: found[key] for key in KEPT} for side, found in sides.items()} | {"paired": paired}
+    return {side: {key: found[key] for key in KEPT} for side, found in sides.items()} | {
+        "paired": paired
+    }
 
 
 def _flat(found: dict[str, Any]) -> dict[str, float]:
@@ -56,11 +63,15 @@ def trajectory(params: Params, method: str, evaluator: Evaluator, adapter: Path)
     policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
     prompt = evaluator.prompt_of(problem)
     own = vars(params.method)[kind_of(method)]
-    config = own if isinstance(own, DOpsd) and own.reveal_ratio else DOpsd()  # methods that reveal nothing: the paper's teacher
-    draw = Draw(problem.id, 0, prompt, key_from("trajectory", problem.id))
-    rollout = denoise(policy, [draw], decoding(params.sampling, config.first_temperature))[0]
-    schedule = tuple(decoding(params.sampling).schedule)
-    geometry = Geometry(params.sampling.block_length, schedule, policy.mask_id, policy.eos_id)
+    config = (
+        own if isinstance(own, DOpsd) and own.reveal_ratio else DOpsd()
+    )  # methods that reveal nothing: the paper's teacher
+    request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))
+    rollout = denoise(policy, [request], decoding(params.sampling, config.first_temperature))[0]
+    num_transfer_tokens = tuple(decoding(params.sampling).num_transfer_tokens)
+    blocks = BlockSchedule(
+        params.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
+    )
     steps = range(params.sampling.steps)
     return {
         "problem": problem.prompt,
@@ -69,6 +80,9 @@ def trajectory(params: Params, method: str, evaluator: Evaluator, adapter: Path)
         "verdict": evaluator.task.verify(problem, policy.decode(rollout.completion_ids)).__dict__,
         "tokens": policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist()),
         "revealed_at": rollout.revealed_at.tolist(),
-        "block_length": geometry.block_length,
-        "shown": [torch.nonzero(reveal(rollout, s, config, geometry, draw.key))[:, 0].tolist() for s in steps],
+        "block_length": blocks.block_length,
+        "shown": [
+            torch.nonzero(reveal(rollout, s, config, blocks, request.key))[:, 0].tolist()
+            for s in steps
+        ],
     }

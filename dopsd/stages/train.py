@@ -30,7 +30,7 @@ from dopsd.ranks import AccelerateGroup, Order, all_processes, by_first, over_ra
 from dopsd.resuming import is_finished
 from dopsd.run_identity import make_ready
 from dopsd.runfolder import RunFolder, followed, publish_run
-from dopsd.scoring import Asked
+from dopsd.scoring import PromptSet
 from dopsd.stepping import adamw, take_step
 from dopsd.tasks import load_task
 from dopsd.types import Sums
@@ -40,10 +40,19 @@ if TYPE_CHECKING:
 
 
 def run(
-    params: Params, task_name: str, method_name: str, seed: int, other_code: str = "stop", adopted: Path | None = None
+    params: Params,
+    task_name: str,
+    method_name: str,
+    seed: int,
+    other_code: str = "stop",
+    adopted: Path | None = None,
 ) -> None:
     """other_code: what to do where the run was begun by other code: stop, continue or anew."""
-    accelerator, params, cell = all_processes(), params.of(method_name), Cell(task_name, method_name, seed)
+    accelerator, params, cell = (
+        all_processes(),
+        params.of(method_name),
+        Cell(task_name, method_name, seed),
+    )
     scratch = scratch_folder(params, *cell.parts)
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(scratch, accelerator))
@@ -52,25 +61,37 @@ def run(
             loop = Loop(params, task_name, method_name, seed, accelerator)
             folder.resume(loop)
             if len(updates := set(loop.policy.process_group.all_gather_object([loop.update]))) > 1:
-                raise DopsdError(f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run again", TEMPORARY)
+                raise DopsdError(
+                    f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run again",
+                    TEMPORARY,
+                )
             if params.tracking.enabled and accelerator.is_main_process:
                 stack.enter_context(followed(task_name, method_name, seed, scratch))
             advance_to_the_end(loop, folder)
     if accelerator.is_main_process:
-        publish_run(scratch, cell_folder(task_name, method_name, seed) / "train", params.train.checkpoint_every)
+        publish_run(
+            scratch,
+            cell_folder(task_name, method_name, seed) / "train",
+            params.train.checkpoint_every,
+        )
 
 
 def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
     """Train until the run is over. Raises DopsdError after a signal, when the last finished update is saved."""
     settings = loop.settings
-    with Interrupts() as interrupts, Progress("train", settings.updates, "update", str(folder.scratch)) as progress:
+    with (
+        Interrupts() as interrupts,
+        Progress("train", settings.updates, "update", str(folder.scratch)) as progress,
+    ):
         loop.policy.forwards.should_stop = interrupts.is_caught
         progress.resume_at(loop.update)
         try:
             while not loop.is_over:
                 before = loop.update
                 note = loop.advance(folder)
-                if loop.is_over or (loop.update > before and loop.update % settings.checkpoint_every == 0):
+                if loop.is_over or (
+                    loop.update > before and loop.update % settings.checkpoint_every == 0
+                ):
                     folder.save(loop)
                 progress.step(loop.update - before, note)
         except StopRequested as stop:
@@ -85,7 +106,9 @@ def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
 class Loop:
     """State of a run between two updates: everything that a checkpoint must bring back."""
 
-    def __init__(self, params: Params, task: str, method: str, seed: int, accelerator: Accelerator) -> None:
+    def __init__(
+        self, params: Params, task: str, method: str, seed: int, accelerator: Accelerator
+    ) -> None:
         if accelerator.num_processes > params.train.prompts_per_collect:
             raise DopsdError(
                 f"train.prompts_per_collect: {params.train.prompts_per_collect} problems leave some of the "
@@ -96,7 +119,9 @@ class Loop:
         self.task = load_task(task, params.data)
         self.problems = self.task.load("train")
         if params.train.prompts_per_collect > len(self.problems):
-            raise DopsdError(f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {task}")
+            raise DopsdError(
+                f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {task}"
+            )
         shard = params.launch.shard and accelerator.num_processes > 1
         if shard and (fault := params.unshardable(method)):
             raise DopsdError(fault)
@@ -104,21 +129,29 @@ class Loop:
         self.policy.process_group = AccelerateGroup(accelerator, self.policy.forwards)
         if self.settings.gradient_checkpointing:
             self.policy.use_gradient_checkpointing()
-        cut = Asked(self.task, self.problems, "train", params.model.prompt_style).share_cut(self.policy, params.sampling)
+        cut = PromptSet(self.task, self.problems, "train", params.model.prompt_style).share_cut(
+            self.policy, params.sampling
+        )
         if cut:
-            say(f"train: {cut:.0%} of the prompts are cut to their last {params.sampling.max_prompt_tokens} tokens")
+            say(
+                f"train: {cut:.0%} of the prompts are cut to their last {params.sampling.max_prompt_tokens} tokens"
+            )
         self.method = load_method(method, params, self.task, self.policy, seed)
         self.parameters = self.policy.trainable()
         self.optimizer = adamw(self.parameters.values(), self.settings)
         self.micro_batches = MicroBatches(self.settings.micro_batch_states, self.policy.device)
         self.update = self.empty_in_a_row = 0
-        self.counters = dict.fromkeys(("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0)
+        self.counters = dict.fromkeys(
+            ("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0
+        )
         self.spent = 0.0  # seconds since the last update, on collects that gave nothing
         self.waiting: list[list[Batch]] = []
         self.gathered = Sums()
         s = self.settings
         self.order = Order(self.problems, s.prompts_per_collect, seed, accelerator)
-        self.watch = Watch(s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors)
+        self.watch = Watch(
+            s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors
+        )
 
     @property
     def is_over(self) -> bool:
@@ -137,7 +170,9 @@ class Loop:
             started = time.monotonic()
             self._collect()
             self.spent += time.monotonic() - started
-            if not self.is_over:  # which would keep a resumed run from the update that this collect is for
+            if (
+                not self.is_over
+            ):  # which would keep a resumed run from the update that this collect is for
                 self._mark()  # a whole collect is kept
         if not self.waiting:
             return "nothing to learn from"
@@ -158,7 +193,11 @@ class Loop:
     def _mark(self) -> None:
         """Remember the state to which a stop goes back; weights and moments change at the end of an update alone."""
         state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
-        state |= {"gathered": deepcopy(self.gathered), "empty_in_a_row": self.empty_in_a_row, "spent": self.spent}
+        state |= {
+            "gathered": deepcopy(self.gathered),
+            "empty_in_a_row": self.empty_in_a_row,
+            "spent": self.spent,
+        }
         watched = list(self.watch.scores), list(self.watch.squares)
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
         self.marked = state, watched, torch.get_rng_state(), cuda
@@ -198,14 +237,18 @@ class Loop:
         """End a run that finds nothing to learn from any more; one that never found anything is a mistake to be mended."""
         told = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
         if self.counters["empty_collects"] == self.counters["collects"]:
-            raise DopsdError(f"{told}; try more attempts, a lower keep_threshold or an easier split")
+            raise DopsdError(
+                f"{told}; try more attempts, a lower keep_threshold or an easier split"
+            )
         self.waiting.clear()  # where empty collects count, an update on momentum alone
         say(f"{told}: the run ends after update {self.update}, its checkpoints stay")
 
     def _look_for_collapse(self, metrics: Sums) -> None:
         """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the metrics."""
         names = ("first_attempt_score", "first_attempt_square")
-        found = over_ranks(self.accelerator, Sums({name: metrics[name] for name in names if name in metrics})).means()
+        found = over_ranks(
+            self.accelerator, Sums({name: metrics[name] for name in names if name in metrics})
+        ).means()
         metrics.pop(names[1], None)
         if names[0] not in found:  # the method's rollouts are not those of the policy in training
             return
@@ -213,7 +256,11 @@ class Loop:
         if means:
             metrics.add("rolling_score", means[-1])
         if is_new:
-            ends = "it ends here" if self.settings.stop_on_collapse else "train.stop_on_collapse would end it"
+            ends = (
+                "it ends here"
+                if self.settings.stop_on_collapse
+                else "train.stop_on_collapse would end it"
+            )
             say(
                 f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after "
                 f"{max(means):.2f} at best (means of {self.watch.window} collects); {ends}, its better checkpoints stay"
@@ -222,10 +269,16 @@ class Loop:
     def _step(self, batches: list[Batch]) -> Sums:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
         self.policy.core.train(self.settings.lora.dropout > 0)
-        metrics = self.micro_batches.gradients(self.method, self.policy, batches, self._weight(batches))
-        self.policy.process_group.all_gather_object([], is_done=True)  # from here on the update is finished, by every process
+        metrics = self.micro_batches.gradients(
+            self.method, self.policy, batches, self._weight(batches)
+        )
+        self.policy.process_group.all_gather_object(
+            [], is_done=True
+        )  # from here on the update is finished, by every process
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
-        metrics.add("grad_norm", take_step(self.optimizer, self.accelerator, self.settings, self.update), 1)
+        metrics.add(
+            "grad_norm", take_step(self.optimizer, self.accelerator, self.settings, self.update), 1
+        )
         self.policy.after_update()
         return metrics
 
@@ -233,6 +286,8 @@ class Loop:
         """The denominator of the update: all prompts of the collect, or the weight of what is trained on."""
         if self.method.counts_failed:
             return float(self.settings.prompts_per_collect)
-        own = float(sum(float(batch.weight.sum()) for batch in batches))  # also without batches: ranks must send one dtype
+        own = float(
+            sum(float(batch.weight.sum()) for batch in batches)
+        )  # also without batches: ranks must send one dtype
         total = self.accelerator.reduce(torch.tensor(own, device=self.policy.device), "sum").item()
         return total or 1.0

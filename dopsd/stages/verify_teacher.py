@@ -14,17 +14,17 @@ from torch import Tensor
 
 from dopsd.attempts import denoise_all
 from dopsd.checkpoint import fingerprint
-from dopsd.config import Attempts, Params
+from dopsd.config import CollectorConfig, Params
 from dopsd.drawing import axes_of, save_figure
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.layout import REPORTS, base_files, data_files
 from dopsd.lines import append_lines, read_lines
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.progress import WORK, Progress, fresh_folder, say, write_json
-from dopsd.sampling import Draw
-from dopsd.scoring import Attempter, bootstrap, decoding, wilson
+from dopsd.sampling import GenerationRequest
+from dopsd.scoring import RolloutCollector, bootstrap, decoding, wilson
 from dopsd.tasks import load_task
-from dopsd.types import Problem, Rollout, Scored, Task
+from dopsd.types import Problem, Rollout, SelectedRollout, Task
 
 SPLIT = "train"
 
@@ -32,9 +32,14 @@ SPLIT = "train"
 def run(params: Params, task_name: str) -> dict[str, Any]:
     task = load_task(task_name, params.data)
     found = Verification(params, task).complete()
-    table = {name: _figures([scores[name] for scores in found], task, params.evaluate.bootstrap) for name in found[0]}
+    table = {
+        name: _figures([scores[name] for scores in found], task, params.evaluate.bootstrap)
+        for name in found[0]
+    }
     for name, row in table.items():
-        say(f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]  n = {row['n']}")
+        say(
+            f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]  n = {row['n']}"
+        )
     with fresh_folder(REPORTS / task_name / "teacher") as half:
         write_json(half / "teacher.json", table)
         draw(table, f"{task_name}, base, {len(found)} training problems", half / "teacher.png")
@@ -42,7 +47,9 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
 
 
 def _figures(values: list[float], task: Task, resamples: int) -> dict[str, Any]:
-    interval = bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
+    interval = (
+        bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
+    )
     return {"accuracy": sum(values) / len(values), "interval": interval, "n": len(values)}
 
 
@@ -52,8 +59,14 @@ class Verification:
     def __init__(self, params: Params, task: Task) -> None:
         self.params, self.task, self.settings = params, task, params.verify_teacher
         self.problems = task.load(SPLIT)[: self.settings.problems]
-        sections = {"sampling": params.sampling.model_dump(exclude={"batch_size"}), "model": params.model.model_dump()}
-        sections |= {"verify_teacher": self.settings.model_dump(exclude={"problems"}), "task": task.name}
+        sections = {
+            "sampling": params.sampling.model_dump(exclude={"batch_size"}),
+            "model": params.model.model_dump(),
+        }
+        sections |= {
+            "verify_teacher": self.settings.model_dump(exclude={"problems"}),
+            "task": task.name,
+        }
         sections |= {"scoring": task.scoring, "instructions": task.instructions}
         files = [*data_files(task.name, SPLIT), *base_files(params)]
         code = ("dopsd.stages.verify_teacher", f"dopsd.tasks.{task.name}")
@@ -69,32 +82,50 @@ class Verification:
             policy = load_policy(self.params.model, self.params.train.lora, 0) if missing else None
             for start in range(0, len(missing), wave):
                 found = self._scores(policy, missing[start : start + wave])
-                append_lines(self.path, [{"id": name, "scores": scores} for name, scores in found.items()])
+                append_lines(
+                    self.path, [{"id": name, "scores": scores} for name, scores in found.items()]
+                )
                 known |= found
                 progress.step(len(found))
         return [known[problem.id] for problem in self.problems]
 
     def _scores(self, policy: LlmPolicy, problems: list[Problem]) -> dict[str, dict[str, float]]:
         s = self.settings
-        greedy = self._collect(policy, problems, Attempts(attempts=1, first_temperature=0.0))
+        greedy = self._collect(policy, problems, CollectorConfig(attempts=1, first_temperature=0.0))
         first = s.temperature if self.task.graded else 0.0  # a graded task draws all of them alike
-        tries = Attempts(attempts=s.attempts, first_temperature=first, retry_temperature=s.temperature)
+        tries = CollectorConfig(
+            attempts=s.attempts, first_temperature=first, retry_temperature=s.temperature
+        )
         tried = self._collect(policy, problems, tries)
         found = {item.problem.id: {"pass@1": item.verdict.score} for item in greedy}
         for item in tried:
             found[item.problem.id][f"pass@{s.attempts}"] = item.verdict.score
         for ratio in s.reveal_ratios:
-            draws = [
-                Draw(item.problem.id, 0, item.best.prompt_ids, 0, hints(item.best, ratio, policy.mask_id, policy.eos_id))
+            requests = [
+                GenerationRequest(
+                    item.problem.id,
+                    0,
+                    item.best.prompt_ids,
+                    0,
+                    hints(item.best, ratio, policy.mask_id, policy.eos_id),
+                )
                 for item in tried
             ]
-            for item, answer in zip(tried, denoise_all(policy, draws, decoding(self.params.sampling)), strict=True):
+            for item, answer in zip(
+                tried, denoise_all(policy, requests, decoding(self.params.sampling)), strict=True
+            ):
                 text = policy.decode(answer.completion_ids)
-                found[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(item.problem, text).score
+                found[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(
+                    item.problem, text
+                ).score
         return found
 
-    def _collect(self, policy: LlmPolicy, problems: list[Problem], tries: Attempts) -> list[Scored]:
-        return Attempter(self.task, self.params.sampling, tries, self.params.model.prompt_style, 0).collect(policy, problems, 0)
+    def _collect(
+        self, policy: LlmPolicy, problems: list[Problem], tries: CollectorConfig
+    ) -> list[SelectedRollout]:
+        return RolloutCollector(
+            self.task, self.params.sampling, tries, self.params.model.prompt_style, 0
+        ).collect(policy, problems, 0)
 
 
 def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
@@ -116,6 +147,14 @@ def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
     colours = ["orange" if name.startswith("teacher") else "tab:blue" for name in table]
     axes[0][0].bar(list(table), heights, yerr=spread, color=colours, capsize=4)
     for place, value in enumerate(heights):
-        axes[0][0].text(place, value / 2, f"{100 * value:.1f}", ha="center", va="center", color="white", weight="bold")
+        axes[0][0].text(
+            place,
+            value / 2,
+            f"{100 * value:.1f}",
+            ha="center",
+            va="center",
+            color="white",
+            weight="bold",
+        )
     axes[0][0].set(ylabel="accuracy", title=title)
     save_figure(figure, path)

@@ -53,7 +53,11 @@ def boxed_to_brace(text: str) -> Iterator[str]:
             start = line.find(marker, end)
 
 
-def verdict(rule: str, published: tuple[str | None, float], strict: tuple[str | None, float], **more: float) -> Verdict:
+def verdict(
+    rule: str, published: tuple[str | None, float], strict: tuple[str | None, float], **more: float
+) -> Verdict:
     """The verdict by `rule` of two (answer, score) pairs; both scores are kept as figures, with what the task adds."""
     answer, score = {"published": published, "strict": strict}[rule]
-    return Verdict(answer, score, score == 1.0, {"published": published[1], "strict": strict[1], **more})
+    return Verdict(
+        answer, score, score == 1.0, {"published": published[1], "strict": strict[1], **more}
+    )

@@ -11,7 +11,12 @@ LONGEST = 200  # characters: six numbers and their operators need fewer than 60
 DEEPEST = 30  # nested operations and brackets
 LARGEST = 1e15  # magnitude of any value on the way
 HIGHEST_POWER = 64
-PLAIN: dict[type, Callable] = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+PLAIN: dict[type, Callable] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 def power(base: float, exponent: float) -> float:

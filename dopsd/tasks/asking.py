@@ -73,11 +73,15 @@ def read_prompt(key: str, path: str) -> str:
     try:
         text = Path(path).read_bytes().decode()
     except OSError as error:
-        raise DopsdError(f"{key}: {path}: {error.strerror}; expected a text file with the instructions") from error
+        raise DopsdError(
+            f"{key}: {path}: {error.strerror}; expected a text file with the instructions"
+        ) from error
     except UnicodeDecodeError as error:
         raise DopsdError(f"{key}: {path}: not a text in UTF-8 ({error})") from error
     if not text.strip():
-        raise DopsdError(f"{key}: {path} is empty; expected the instructions, or null for those of the project")
+        raise DopsdError(
+            f"{key}: {path} is empty; expected the instructions, or null for those of the project"
+        )
     return text
 
 

@@ -64,7 +64,9 @@ def prompt_of(given: list[int], target: int) -> str:
 
 def problem_from(given: list[int], target: int) -> Problem:
     """Its answer is the target: any expression that equals it will do."""
-    return new_problem("countdown", prompt_of(given, target), str(target), numbers=given, target=target)
+    return new_problem(
+        "countdown", prompt_of(given, target), str(target), numbers=given, target=target
+    )
 
 
 def whole(value: Any) -> int | None:
@@ -109,8 +111,14 @@ your thoughts
     def problem_of(self, row: Row) -> Problem:
         """A row {nums or numbers, target} or {input, output}."""
         v = row.values
-        given = given_numbers(next((v[name] for name in ("nums", "numbers", "input") if v.get(name) is not None), None))
-        target = whole(next((v[name] for name in ("target", "output") if v.get(name) is not None), None))
+        given = given_numbers(
+            next(
+                (v[name] for name in ("nums", "numbers", "input") if v.get(name) is not None), None
+            )
+        )
+        target = whole(
+            next((v[name] for name in ("target", "output") if v.get(name) is not None), None)
+        )
         if given is None or target is None:
             raise DopsdError(
                 f"{row.place}: expected numbers in column nums, numbers or input and a whole number in column target or "
@@ -139,10 +147,15 @@ your thoughts
                 found.setdefault(self.identity(problem), problem)
             if len(found) == wanted:
                 return list(found.values())
-        raise DopsdError(f"data.countdown.generate: only {len(found)} distinct problems were found, {wanted} were asked for")
+        raise DopsdError(
+            f"data.countdown.generate: only {len(found)} distinct problems were found, {wanted} were asked for"
+        )
 
     def fault(self, problem: Problem) -> str | None:
-        given, target = given_numbers(problem.extra.get("numbers")), whole(problem.extra.get("target"))
+        given, target = (
+            given_numbers(problem.extra.get("numbers")),
+            whole(problem.extra.get("target")),
+        )
         if given is None or target is None:
             return f"numbers and a target in extra, found {str(problem.extra)[:80]}"
         if problem.prompt != prompt_of(given, target):
@@ -153,15 +166,23 @@ your thoughts
         """Numbers and, last, the target: `49 55 53 51`, or a prompt as in the data."""
         *given, target = [int(n) for n in re.findall(r"[0-9]{1,9}", text)] or [0]
         if len(given) < 2:
-            raise DopsdError(f"problem {text!r}: expected two or more numbers and, last, the target, such as `49 55 53 51`")
+            raise DopsdError(
+                f"problem {text!r}: expected two or more numbers and, last, the target, such as `49 55 53 51`"
+            )
         return problem_from(given, target)
 
     def of_generation(self, question: str, ground_truth: Any) -> Problem:
         """Ground truth is [numbers, target]."""
-        pair = ground_truth if isinstance(ground_truth, list) and len(ground_truth) == 2 else (None, None)
+        pair = (
+            ground_truth
+            if isinstance(ground_truth, list) and len(ground_truth) == 2
+            else (None, None)
+        )
         given, target = given_numbers(pair[0]), whole(pair[1])
         if given is None or target is None:
-            raise DopsdError(f"expected [numbers, target] as ground_truth, found {str(ground_truth)[:80]}")
+            raise DopsdError(
+                f"expected [numbers, target] as ground_truth, found {str(ground_truth)[:80]}"
+            )
         return problem_from(given, target)
 
     def ground_truth(self, problem: Problem) -> Any:
@@ -170,7 +191,10 @@ your thoughts
     def verify(self, problem: Problem, text: str) -> Verdict:
         published, strict = extract(text), extract_strict(text)
         is_plain = strict is not None and "." not in strict  # 4.5 is no use of 4 and 5
-        pairs = (published, _score(problem, published, ALL)), (strict, _score(problem, strict, PLAIN) if is_plain else 0.0)
+        pairs = (
+            (published, _score(problem, published, ALL)),
+            (strict, _score(problem, strict, PLAIN) if is_plain else 0.0),
+        )
         return verdict(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:

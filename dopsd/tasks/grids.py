@@ -66,14 +66,18 @@ def make_puzzle(grid: str, blanks: int, draw: random.Random) -> str:
         puzzle = "".join("0" if cell in hidden else digit for cell, digit in enumerate(grid))
         if len(solutions(puzzle)) == 1:
             return puzzle
-    raise DopsdError(f"data.sudoku.blanks: {blanks} blanks leave no puzzle with one solution; use at most 12")
+    raise DopsdError(
+        f"data.sudoku.blanks: {blanks} blanks leave no puzzle with one solution; use at most 12"
+    )
 
 
 def make_split(grids: list[str], count: int, blanks: int, draw: random.Random) -> list[Problem]:
     """Distinct puzzles, spread evenly over the grids."""
     found = draw_puzzles(grids, count, blanks, draw)
     if len(found) < count:
-        raise DopsdError(f"data.sudoku: only {len(found)} distinct puzzles from {len(grids)} grids, {count} were asked for")
+        raise DopsdError(
+            f"data.sudoku: only {len(found)} distinct puzzles from {len(grids)} grids, {count} were asked for"
+        )
     return found
 
 

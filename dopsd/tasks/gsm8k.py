@@ -24,7 +24,9 @@ LONGEST = 40  # characters of a number: more are noise, and float() of a very lo
 def number(text: str, which: int) -> float | None:
     """The whole text as a finite number, commas dropped; else its first (which = 0) or last (-1) number."""
     text = text.replace(",", "").strip()
-    found = [text] if _is_number(text) else [item for item in NUMBER.findall(text) if _is_number(item)]
+    found = (
+        [text] if _is_number(text) else [item for item in NUMBER.findall(text) if _is_number(item)]
+    )
     return float(found[which]) if found else None
 
 
@@ -75,18 +77,26 @@ the steps
         _, mark, gold = solution.rpartition("####")
         value = number(gold, 0) if mark else None
         if value is None:
-            raise DopsdError(f"{row.place}: expected an answer that ends in `#### number`, found {solution[-40:]!r}")
+            raise DopsdError(
+                f"{row.place}: expected an answer that ends in `#### number`, found {solution[-40:]!r}"
+            )
         return new_problem(self.name, question, written(value), solution)
 
     def fault(self, problem: Problem) -> str | None:
-        return None if _is_number(problem.answer) else f"a number as the answer, found {problem.answer[:40]!r}"
+        return (
+            None
+            if _is_number(problem.answer)
+            else f"a number as the answer, found {problem.answer[:40]!r}"
+        )
 
     def ask(self, text: str) -> Problem:
         return new_problem(self.name, text, UNKNOWN)
 
     def of_generation(self, question: str, ground_truth: Any) -> Problem:
         """Ground truth is a number; null, as in the published files where it was not found, scores 0."""
-        is_number = isinstance(ground_truth, int | float | str) and _is_number(str(ground_truth).replace(",", ""))
+        is_number = isinstance(ground_truth, int | float | str) and _is_number(
+            str(ground_truth).replace(",", "")
+        )
         if ground_truth is not None and (isinstance(ground_truth, bool) or not is_number):
             raise DopsdError(f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}")
         gold = UNKNOWN if ground_truth is None else written(number(str(ground_truth), 0))
@@ -110,7 +120,11 @@ def layout(text: str) -> float:
 
     What follows the answer costs 0.001 a character, twice if the closing tag has a line of its own.
     """
-    is_exact = text.startswith("<reasoning>\n") and text.endswith("\n</answer>\n") and "\n</reasoning>\n<answer>\n" in text
+    is_exact = (
+        text.startswith("<reasoning>\n")
+        and text.endswith("\n</answer>\n")
+        and "\n</reasoning>\n<answer>\n" in text
+    )
     reward = 0.5 * is_exact + 0.5 * _in_order(text)
     lines = ("<reasoning>\n", "\n</reasoning>\n", "\n<answer>\n", "\n</answer>")
     reward += sum(0.125 for line in lines if text.count(line) == 1)

@@ -47,8 +47,12 @@ the solution
         if gold is None and isinstance(solution, str):
             gold = last_boxed(solution) or _unbraced(solution)
         if not isinstance(gold, str) or not gold.strip():
-            raise DopsdError(f"{row.place}: expected a text in column answer, or a solution with its answer in \\boxed{{}}")
-        return new_problem(self.name, problem, gold, solution if isinstance(solution, str) else None)
+            raise DopsdError(
+                f"{row.place}: expected a text in column answer, or a solution with its answer in \\boxed{{}}"
+            )
+        return new_problem(
+            self.name, problem, gold, solution if isinstance(solution, str) else None
+        )
 
     def fault(self, problem: Problem) -> str | None:
         return None if problem.answer.strip() else "an answer that is not blank"
@@ -62,14 +66,19 @@ the solution
         return new_problem(self.name, question, ground_truth)
 
     def verify(self, problem: Problem, text: str) -> Verdict:
-        pairs = [(found, _score(found, problem.answer)) for found in (extract(text), extract_strict(text))]
+        pairs = [
+            (found, _score(found, problem.answer))
+            for found in (extract(text), extract_strict(text))
+        ]
         return verdict(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
         r"""For RLVR, up to 3, as the d1 paper has it: 2 for a right answer; 1 for a \boxed{} in the <answer>, 0.75 for an
         answer without, 0.5 for a box without answer, 0.25 for neither. (In d1's code an escape hides every box.)"""
         answer = closed(text, "answer")
-        layout = 0.25 + 0.5 * (answer is not None) + 0.25 * (BOX in (text if answer is None else answer))
+        layout = (
+            0.25 + 0.5 * (answer is not None) + 0.25 * (BOX in (text if answer is None else answer))
+        )
         return 2.0 * self.verify(problem, text).correct + layout
 
 

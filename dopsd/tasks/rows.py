@@ -17,7 +17,9 @@ from dopsd.tasks.sources import Row, read_rows
 from dopsd.types import Problem
 
 
-def new_problem(task: str, prompt: str, answer: str, reference: str | None = None, **extra: object) -> Problem:
+def new_problem(
+    task: str, prompt: str, answer: str, reference: str | None = None, **extra: object
+) -> Problem:
     """A problem named by a digest of its prompt, so that its name does not depend on the file that it came from."""
     digest = hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return Problem(f"{task}-{digest}", prompt, answer, reference, extra)
@@ -56,7 +58,9 @@ class RowTask(AskingTask):
         test = self.read("test")
         train = self.training({self.identity(p) for p in test})
         train, validation = held_out(train, c.validation, c.seed, self.name)
-        return no_longer_than(c.limit, {"train": train, "validation": validation, "test": named_apart(test)})
+        return no_longer_than(
+            c.limit, {"train": train, "validation": validation, "test": named_apart(test)}
+        )
 
 
 def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) -> list[Problem]:
@@ -70,11 +74,15 @@ def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) ->
         if identity not in taken:
             kept.setdefault(identity, problem)
     if in_test or repeated:
-        say(f"{task.name}: dropped from train {in_test} rows that are also in test and {repeated} repeated ones")
+        say(
+            f"{task.name}: dropped from train {in_test} rows that are also in test and {repeated} repeated ones"
+        )
     return list(kept.values())
 
 
-def held_out(problems: list[Problem], count: int, seed: int, task: str) -> tuple[list[Problem], list[Problem]]:
+def held_out(
+    problems: list[Problem], count: int, seed: int, task: str
+) -> tuple[list[Problem], list[Problem]]:
     """(train, validation): `count` problems drawn by seed are validation, in drawn order; train keeps its own order."""
     if len(problems) <= count:
         raise DopsdError(

@@ -41,7 +41,9 @@ def text_of(row: Row, *columns: str) -> str:
         came = f"found {found!r:.40}" if column is not None else f"columns found: {there}"
         raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {came}")
     if not is_unicode(found):
-        raise DopsdError(f"{row.place}: half a character (a lone surrogate) in column {column}; no tokenizer takes it")
+        raise DopsdError(
+            f"{row.place}: half a character (a lone surrogate) in column {column}; no tokenizer takes it"
+        )
     return found
 
 
@@ -54,7 +56,9 @@ def read_rows(source: Source, key: str) -> Iterator[Row]:
 
 def read_file(path: Path, key: str) -> Iterator[Row]:
     if not path.is_file():
-        raise DopsdError(f"{key}: {path}: no such file; put it there, or name another file or a hub dataset")
+        raise DopsdError(
+            f"{key}: {path}: no such file; put it there, or name another file or a hub dataset"
+        )
     if path.suffix not in READERS:
         raise DopsdError(f"{key}: {path}: expected a file that ends in {', '.join(READERS)}")
     return _said(READERS[path.suffix](path), path)
@@ -97,7 +101,9 @@ def _csv(path: Path) -> Iterator[Row]:
         for cells in lines:
             place = f"{path}:{lines.line_num}"
             if cells and len(cells) != len(header):
-                raise DopsdError(f"{place}: expected {len(header)} columns as in the header, found {len(cells)}")
+                raise DopsdError(
+                    f"{place}: expected {len(header)} columns as in the header, found {len(cells)}"
+                )
             if cells:
                 yield Row(dict(zip(header, cells, strict=True)), str(path), lines.line_num)
 
@@ -130,7 +136,11 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would tell every retry
         rows = load_dataset(source.path, source.name, split=source.split, revision=source.revision)
     except Exception as error:  # the hub client raises what its many libraries raise
-        offline = "; HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
+        offline = (
+            "; HF_HUB_OFFLINE is set"
+            if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+            else ""
+        )
         raise DopsdError(
             f"{key}: could not read {tried} from the Hugging Face hub ({_first_line(error)}{offline}); "
             f"a local file ({', '.join(READERS)}) can be named instead",

@@ -17,7 +17,9 @@ PROMPT = "prompt.txt"  # beside a task's problems: the instructions that they ar
 def write_problems(path: Path, problems: list[Problem]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_suffix(".tmp")
-    half.write_text("".join(json.dumps(asdict(problem), sort_keys=True) + "\n" for problem in problems))
+    half.write_text(
+        "".join(json.dumps(asdict(problem), sort_keys=True) + "\n" for problem in problems)
+    )
     half.rename(path)
 
 
@@ -30,11 +32,15 @@ def write_prompt(path: Path, text: str) -> None:
 def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:
     """Problems of a split; a malformed row is named by file and line. `fault` is the task's own check."""
     if not path.is_file():
-        raise DopsdError(f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`) first")
+        raise DopsdError(
+            f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`) first"
+        )
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not a text in UTF-8 ({error}); `dvc checkout --force {path}` restores it") from error
+        raise DopsdError(
+            f"{path}: not a text in UTF-8 ({error}); `dvc checkout --force {path}` restores it"
+        ) from error
     problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
     for number, problem in enumerate(problems, 1):
         why = fault(problem)
@@ -47,7 +53,9 @@ def _read(path: Path, number: int, line: str) -> Problem:
     try:
         problem = Problem(**json.loads(line))
     except (ValueError, TypeError, RecursionError) as error:
-        raise DopsdError(f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer: {error}") from error
+        raise DopsdError(
+            f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer: {error}"
+        ) from error
     if not all(isinstance(v, str) and v for v in (problem.id, problem.prompt, problem.answer)):
         raise DopsdError(f"{path}:{number}: id, prompt and answer must be non-empty strings")
     if not isinstance(problem.extra, dict):
@@ -56,5 +64,7 @@ def _read(path: Path, number: int, line: str) -> Problem:
         raise DopsdError(f"{path}:{number}: reference must be a text or null")
     texts = (problem.id, problem.prompt, problem.answer, problem.reference or "")
     if not all(map(is_unicode, texts)):
-        raise DopsdError(f"{path}:{number}: half a character (a lone surrogate) in a text; no tokenizer takes it")
+        raise DopsdError(
+            f"{path}:{number}: half a character (a lone surrogate) in a text; no tokenizer takes it"
+        )
     return problem

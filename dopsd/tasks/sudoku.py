@@ -17,7 +17,17 @@ from dopsd.config import SudokuData
 from dopsd.errors import DopsdError
 from dopsd.tasks.answers import closed, verdict
 from dopsd.tasks.asking import AskingTask, no_longer_than
-from dopsd.tasks.grids import CELLS, DIGITS, SIZE, all_grids, draw_puzzles, is_valid, keeps_givens, make_split, solutions
+from dopsd.tasks.grids import (
+    CELLS,
+    DIGITS,
+    SIZE,
+    all_grids,
+    draw_puzzles,
+    is_valid,
+    keeps_givens,
+    make_split,
+    solutions,
+)
 from dopsd.tasks.sources import Row, read_file, text_of
 from dopsd.types import Problem, Verdict
 
@@ -150,14 +160,19 @@ class Sudoku(AskingTask):
         """A puzzle typed by a person, with its solution."""
         found = solutions(text) if PUZZLE.fullmatch(text) else []
         if not found or "0" not in text:
-            raise DopsdError(f"puzzle {text!r}: expected 16 digits 0-4 with some 0 for blanks, and a solution")
+            raise DopsdError(
+                f"puzzle {text!r}: expected 16 digits 0-4 with some 0 for blanks, and a solution"
+            )
         return Problem(f"sudoku-{text}", text, found[0])
 
     def of_generation(self, question: str, ground_truth: Any) -> Problem:
         """The question has the puzzle in it, ground truth is its solution."""
         puzzle = PUZZLE.search(question)
         is_plain = isinstance(ground_truth, str | int)
-        why = fault(puzzle[0] if puzzle else question, str(ground_truth) if is_plain else "another kind of value")
+        why = fault(
+            puzzle[0] if puzzle else question,
+            str(ground_truth) if is_plain else "another kind of value",
+        )
         if why:
             raise DopsdError(f"expected {why}")
         return Problem(f"sudoku-{puzzle[0]}", puzzle[0], str(ground_truth))
@@ -171,7 +186,10 @@ class Sudoku(AskingTask):
 
     def verify(self, problem: Problem, text: str) -> Verdict:
         """`valid_grid` counts any solved grid that keeps the givens: some puzzles have several."""
-        pairs = [(answer, blanks_right(problem, answer)) for answer in (extract(text), extract_strict(text))]
+        pairs = [
+            (answer, blanks_right(problem, answer))
+            for answer in (extract(text), extract_strict(text))
+        ]
         answer = pairs[self.config.scoring == "strict"][0]
         is_solved = answer is not None and is_valid(answer) and keeps_givens(problem.prompt, answer)
         return verdict(self.config.scoring, *pairs, valid_grid=float(is_solved))

@@ -71,7 +71,11 @@ def read_state() -> dict[str, dict[str, float]]:
     if not PIDS.is_file():
         return {}
     known = json.loads(PIDS.read_text())
-    return {name: found for name, found in known.items() if is_alive(int(found["pid"]), found["started"])}
+    return {
+        name: found
+        for name, found in known.items()
+        if is_alive(int(found["pid"]), found["started"])
+    }
 
 
 def write_state(state: dict[str, dict[str, float]]) -> None:
@@ -91,7 +95,9 @@ def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> 
         if not known and is_taken(service.port):
             free = asked | {f"{service.name.upper()}_PORT": service.port + 1}
             words = " ".join(f"{name}={port}" for name, port in free.items())
-            raise Trouble(f"port {service.port} is taken by another program: stop it, or `make up {words}`")
+            raise Trouble(
+                f"port {service.port} is taken by another program: stop it, or `make up {words}`"
+            )
 
 
 def hear_interrupts() -> None:
@@ -126,7 +132,9 @@ def wait_until_healthy(service: Service, state: dict[str, dict[str, float]]) -> 
         if not is_alive(int(state[service.name]["pid"]), state[service.name]["started"]):
             raise Trouble(f"{service.name} ended while it started; its last words are in {log}")
         if time.monotonic() > until:
-            raise Trouble(f"{service.name} is not healthy after {START:.0f} s; see {log}, then `make down`")
+            raise Trouble(
+                f"{service.name} is not healthy after {START:.0f} s; see {log}, then `make down`"
+            )
         time.sleep(LOOK_EVERY)
 
 
@@ -146,7 +154,10 @@ def here(word: str) -> list[int]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if any(part.endswith(word) for part in process.cmdline()) and Path(process.cwd()) == ROOT:
+            if (
+                any(part.endswith(word) for part in process.cmdline())
+                and Path(process.cwd()) == ROOT
+            ):
                 found.append(process.pid)
     return found
 

@@ -16,7 +16,10 @@ from typing import Any
 from processes import END, LOOK_EVERY, here, is_flow
 
 POOL = "dopsd"
-FLOW, GUARD = "prefect.engine", "flows/guard.py"  # in the commands of a flow run, and of what holds its stages
+FLOW, GUARD = (
+    "prefect.engine",
+    "flows/guard.py",
+)  # in the commands of a flow run, and of what holds its stages
 CLAIM = timedelta(minutes=1)  # from a worker's claim of a run to its process
 TELL = 3.0  # seconds for the worker to report how a run ended
 
@@ -24,7 +27,9 @@ TELL = 3.0  # seconds for the worker to report how a run ended
 def call(url: str, body: object | None = None) -> object:
     """A JSON answer; with a body, to a POST."""
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=10
+    ) as answer:
         return json.loads(answer.read() or b"null")
 
 
@@ -46,15 +51,23 @@ def report_lost_runs(api: str) -> None:
     for run in call(f"{api}/flow_runs/filter", going):
         if is_lost(run):
             message = "its process is gone; a retry continues from the last checkpoint"
-            call(f"{api}/flow_runs/{run['id']}/set_state", {"state": {"type": "CRASHED", "message": message}, "force": True})
+            call(
+                f"{api}/flow_runs/{run['id']}/set_state",
+                {"state": {"type": "CRASHED", "message": message}, "force": True},
+            )
             sys.stdout.write(f"run {run['name']} is marked as crashed: {message}\n")
 
 
 def pause(api: str, is_paused: bool) -> None:
     """Whether the worker starts no more runs: one that waits must not begin while its turn is being made by a stop."""
     body = json.dumps({"is_paused": is_paused}).encode()
-    request = urllib.request.Request(f"{api}/work_pools/{POOL}", body, {"Content-Type": "application/json"}, method="PATCH")
-    with suppress(OSError), urllib.request.urlopen(request, timeout=10):  # no server, or no pool yet
+    request = urllib.request.Request(
+        f"{api}/work_pools/{POOL}", body, {"Content-Type": "application/json"}, method="PATCH"
+    )
+    with (
+        suppress(OSError),
+        urllib.request.urlopen(request, timeout=10),
+    ):  # no server, or no pool yet
         pass
 
 

@@ -53,10 +53,15 @@ def services(prefect: int, mlflow: int) -> list[Service]:
     listening = ("--workers", "1", "--host", HOST, "--port", str(mlflow), "--no-serve-artifacts")
     return [
         Service(
-            "prefect", command("prefect", "server", "start", "--host", HOST, "--port", str(prefect)), prefect, "/api/health"
+            "prefect",
+            command("prefect", "server", "start", "--host", HOST, "--port", str(prefect)),
+            prefect,
+            "/api/health",
         ),
         Service("mlflow", command("mlflow", "server", *listening, *places), mlflow, "/health"),
-        Service("worker", command("prefect", "worker", "start", "--pool", POOL, "--type", "process")),
+        Service(
+            "worker", command("prefect", "worker", "start", "--pool", POOL, "--type", "process")
+        ),
     ]
 
 
@@ -84,7 +89,12 @@ def deploy(env: dict[str, str]) -> None:
         ("deploy", "--all"),
     ):
         found = subprocess.run(
-            command("prefect", "--no-prompt", *words), cwd=ROOT, env=env, capture_output=True, text=True, check=False
+            command("prefect", "--no-prompt", *words),
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if found.returncode:
             last = (found.stdout + found.stderr).strip().splitlines()[-1:]
@@ -109,7 +119,9 @@ def up(prefect: int | None, mlflow: int | None) -> None:
     env = environment(prefect, mlflow)
     server, tracking, worker = services(prefect, mlflow)
     check_ports([server, tracking], state)
-    if "prefect" not in state and "worker" in state:  # it has lost its server: it would not hear of cancellations
+    if (
+        "prefect" not in state and "worker" in state
+    ):  # it has lost its server: it would not hear of cancellations
         if here(FLOW):
             sys.stdout.write(
                 "the run in progress cannot be cancelled in the UI now: the server was away; `make down` stops it\n"
@@ -139,7 +151,11 @@ def up(prefect: int | None, mlflow: int | None) -> None:
 
 def write_env(env: dict[str, str]) -> None:
     """Where the servers are, for a shell to source: without it `prefect` and `mlflow` look elsewhere or find nothing."""
-    (STATE / ENV).write_text("".join(f"export {name}={env[name]}\n" for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")))
+    (STATE / ENV).write_text(
+        "".join(
+            f"export {name}={env[name]}\n" for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
+        )
+    )
 
 
 def down() -> None:
@@ -164,7 +180,9 @@ def port_number(text: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Start or stop Prefect, its worker and MLflow on this machine.")
+    parser = argparse.ArgumentParser(
+        description="Start or stop Prefect, its worker and MLflow on this machine."
+    )
     parser.add_argument("action", choices=("up", "down", "stop-runs", "report-lost-runs", "resume"))
     parser.add_argument("--prefect-port", type=port_number)
     parser.add_argument("--mlflow-port", type=port_number)
@@ -173,8 +191,14 @@ def main() -> int:
         if given.action == "up":
             up(given.prefect_port, given.mlflow_port)
         else:
-            api = os.environ.get("PREFECT_API_URL", f"http://{HOST}:{given.prefect_port or 4200}/api")
-            acts = {"stop-runs": stop_runs, "report-lost-runs": report_lost_runs, "resume": lambda api: pause(api, False)}
+            api = os.environ.get(
+                "PREFECT_API_URL", f"http://{HOST}:{given.prefect_port or 4200}/api"
+            )
+            acts = {
+                "stop-runs": stop_runs,
+                "report-lost-runs": report_lost_runs,
+                "resume": lambda api: pause(api, False),
+            }
             down() if given.action == "down" else acts[given.action](api)
     except (Trouble, urllib.error.URLError) as error:
         sys.stderr.write(f"{given.action}: {error}\n")

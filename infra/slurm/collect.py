@@ -31,8 +31,15 @@ def collect(folder: Path) -> None:
     fresh = LOCK.with_name(f".{LOCK.name}.tmp")
     YAML_1_2.dump(ours, fresh)
     fresh.rename(LOCK)
-    subprocess.run([sys.executable, "-m", "dvc", "--wait-for-lock", "checkout", "--quiet", "--force", *stages], check=True)
-    for made in [*folder.glob("work/train-*"), *folder.glob("work/eval/*"), *folder.glob("work/record/*")]:
+    subprocess.run(
+        [sys.executable, "-m", "dvc", "--wait-for-lock", "checkout", "--quiet", "--force", *stages],
+        check=True,
+    )
+    for made in [
+        *folder.glob("work/train-*"),
+        *folder.glob("work/eval/*"),
+        *folder.glob("work/record/*"),
+    ]:
         here = made.relative_to(folder)  # what a longer run, and `dopsd publish`, go on from
         here.parent.mkdir(parents=True, exist_ok=True)
         if not here.exists():
@@ -54,7 +61,9 @@ def main() -> int:
         return 1
     for folder in folders:
         if folder not in finished:
-            say(f"collect: {folder}: not finished; submit its element again, and it continues there")
+            say(
+                f"collect: {folder}: not finished; submit its element again, and it continues there"
+            )
     return int(finished != folders)
 
 

@@ -48,7 +48,14 @@ class Ended:
 class Run:
     """`dvc repro` in a workspace, in a session of its own, its output in a file or in pipes that can be closed."""
 
-    def __init__(self, folder: Path, command: str, number: int, env: dict[str, str] | None = None, piped: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        command: str,
+        number: int,
+        env: dict[str, str] | None = None,
+        piped: str = "",
+    ) -> None:
         self.folder, self.state = folder, state_of(folder)
         self.log = self.state / f"attempt-{number}.log"
         words = dvc(folder, "repro", "train" if command == "train" else "report")
@@ -65,7 +72,9 @@ class Run:
                 start_new_session=True,
                 **streams,
             )
-        self.readers = [threading.Thread(target=self._copy, args=(s,), daemon=True) for s in self._pipes()]
+        self.readers = [
+            threading.Thread(target=self._copy, args=(s,), daemon=True) for s in self._pipes()
+        ]
         for reader in self.readers:
             reader.start()
 
@@ -87,7 +96,9 @@ class Run:
     def close_pipes(self) -> None:
         """The reader goes away: what is written from now on fails."""
         for stream in self._pipes():
-            null = os.open(os.devnull, os.O_RDONLY)  # the reading end is replaced: closing it would wait for a blocked read
+            null = os.open(
+                os.devnull, os.O_RDONLY
+            )  # the reading end is replaced: closing it would wait for a blocked read
             os.dup2(null, stream.fileno())
             os.close(null)
 
@@ -96,7 +107,9 @@ class Run:
 
     def group(self) -> list[int]:
         """Every process of the command's session, as a terminal or a cluster signals them."""
-        return [pid for pid in processes.found(self.state) if processes.session(pid) == self.process.pid]
+        return [
+            pid for pid in processes.found(self.state) if processes.session(pid) == self.process.pid
+        ]
 
     def wait(self, seconds: float = LONGEST) -> Ended:
         try:
@@ -139,7 +152,9 @@ def updates_done(folder: Path) -> int:
 def saved_update(folder: Path) -> int:
     """The update of the newest checkpoint; 0 where there is none."""
     place = scratch(folder)
-    return max((int(path.name[5:]) for path in place.glob("step-??????")), default=0) if place else 0
+    return (
+        max((int(path.name[5:]) for path in place.glob("step-??????")), default=0) if place else 0
+    )
 
 
 def ask_to_stop(run: Run, deliver: Callable[[], None]) -> str:

@@ -45,7 +45,9 @@ def prepare(place: Path, at: str) -> None:
     if ended.status != 0 or ended.left:
         raise SystemExit(f"chaos: the undisturbed run failed: {ended.said[-3000:]} {ended.left}")
     counts = disk.counts if disk else [0] * len(DISK)
-    (place / "reference.json").write_text(json.dumps({"files": digests(folder), "lock": locked(folder), "writes": counts}))
+    (place / "reference.json").write_text(
+        json.dumps({"files": digests(folder), "lock": locked(folder), "writes": counts})
+    )
     made.write_text(at)
 
 
@@ -56,7 +58,9 @@ def hold(place: Path) -> IO[str]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise SystemExit(f"chaos: another campaign runs in {place}; wait for it, or name another folder with --place") from None
+        raise SystemExit(
+            f"chaos: another campaign runs in {place}; wait for it, or name another folder with --place"
+        ) from None
     return lock
 
 
@@ -90,7 +94,9 @@ def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[
     is_right = record["outcome"] in RIGHT
     if is_right and not is_kept:
         trial.remove()
-    say(f"trial {plan.number}: {plan.kind} ({plan.command}, {plan.target}) at {record['phase']}: {record['outcome']}")
+    say(
+        f"trial {plan.number}: {plan.kind} ({plan.command}, {plan.target}) at {record['phase']}: {record['outcome']}"
+    )
     if not is_right:
         say(f"  !!! {json.dumps(record['detail'])[:1500]}")
         say(f"  kept in {trial.folder}; again: --seed {plan.seed} --only {plan.number}")
@@ -99,13 +105,20 @@ def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[
 
 def table(records: list[dict[str, Any]]) -> str:
     """Outcomes by kind and by phase."""
-    outcomes = sorted({record["outcome"] for record in records}, key=lambda name: (name not in RIGHT, name))
+    outcomes = sorted(
+        {record["outcome"] for record in records}, key=lambda name: (name not in RIGHT, name)
+    )
     lines = []
     for column in ("kind", "phase"):
-        lines += [f"| {column} | trials | {' | '.join(outcomes)} |", "|---" * (2 + len(outcomes)) + "|"]
+        lines += [
+            f"| {column} | trials | {' | '.join(outcomes)} |",
+            "|---" * (2 + len(outcomes)) + "|",
+        ]
         for name in sorted({record[column] for record in records}):
             found = Counter(record["outcome"] for record in records if record[column] == name)
-            lines.append(f"| {name} | {sum(found.values())} | {' | '.join(str(found[one]) for one in outcomes)} |")
+            lines.append(
+                f"| {name} | {sum(found.values())} | {' | '.join(str(found[one]) for one in outcomes)} |"
+            )
         lines.append("")
     return "\n".join(lines)
 
@@ -115,11 +128,17 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=len(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--minutes", type=float, default=90.0, help="stop after so long; the same command continues")
-    parser.add_argument("--only", type=int, nargs="+", help="run these trials, whether or not they were run before")
+    parser.add_argument(
+        "--minutes", type=float, default=90.0, help="stop after so long; the same command continues"
+    )
+    parser.add_argument(
+        "--only", type=int, nargs="+", help="run these trials, whether or not they were run before"
+    )
     parser.add_argument("--kinds", nargs="+", help="of the trials, those of these kinds alone")
     parser.add_argument("--out", type=Path, default=PLACE / "results.jsonl")
-    parser.add_argument("--place", type=Path, default=PLACE / "now", help="where workspaces are made")
+    parser.add_argument(
+        "--place", type=Path, default=PLACE / "now", help="where workspaces are made"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folders of all trials")
     return parser.parse_args(words)
 
@@ -131,8 +150,16 @@ def main(words: list[str] | None = None) -> int:
     say(f"seed {asked.seed}, commit {at}, results in {out}")
     held = hold(place)
     prepare(place, at)
-    done = {record["trial"] for record in read_results(out) if (record["seed"], record["commit"]) == (asked.seed, at)}
-    plans = [draw(asked.seed, n) for n in asked.only or range(asked.trials) if asked.only or n not in done]
+    done = {
+        record["trial"]
+        for record in read_results(out)
+        if (record["seed"], record["commit"]) == (asked.seed, at)
+    }
+    plans = [
+        draw(asked.seed, n)
+        for n in asked.only or range(asked.trials)
+        if asked.only or n not in done
+    ]
     plans = [plan for plan in plans if not asked.kinds or plan.kind in asked.kinds]
 
     def one(plan: Plan) -> bool:
@@ -147,11 +174,17 @@ def main(words: list[str] | None = None) -> int:
     finally:
         end_platforms()
         held.close()
-    records = {r["trial"]: r for r in read_results(out) if (r["seed"], r["commit"]) == (asked.seed, at)}
+    records = {
+        r["trial"]: r for r in read_results(out) if (r["seed"], r["commit"]) == (asked.seed, at)
+    }
     say(f"{len(records)} trials of seed {asked.seed} at {at}\n\n{table([*records.values()])}")
     if left:
         say(f"{left} trials are left: the same command continues")
-    bad = [str(number) for number, record in sorted(records.items()) if record["outcome"] not in RIGHT]
+    bad = [
+        str(number) for number, record in sorted(records.items()) if record["outcome"] not in RIGHT
+    ]
     if bad:
-        say(f"not right: {', '.join(bad)} (again: PYTHONPATH=tests python -m chaos --seed {asked.seed} --only N)")
+        say(
+            f"not right: {', '.join(bad)} (again: PYTHONPATH=tests python -m chaos --seed {asked.seed} --only N)"
+        )
     return 1 if bad else 0

@@ -22,7 +22,9 @@ FILES = {
 
 def choose(folder: Path, plan: Plan) -> Path | None:
     """The file that the plan's dice fall on, among those that are there."""
-    found = sorted(path for pattern in FILES[plan.kind] for path in folder.glob(pattern) if path.is_file())
+    found = sorted(
+        path for pattern in FILES[plan.kind] for path in folder.glob(pattern) if path.is_file()
+    )
     return found[int(plan.details["which"] * len(found))] if found else None
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from chaos.plan import DISK
 
 CLASSES = 16
-LAYOUT = struct.Struct(f"={CLASSES}q5q256s")  # counts; class, number, errno, is_failing, is_hit; path
+LAYOUT = struct.Struct(
+    f"={CLASSES}q5q256s"
+)  # counts; class, number, errno, is_failing, is_hit; path
 CLOCK = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
@@ -22,7 +24,17 @@ def library(place: Path) -> Path | None:
         return None
     if not out.is_file():
         source = Path(__file__).with_name("disk.c")
-        words = [compiler, "-shared", "-fPIC", "-O2", "-Wno-format-truncation", str(source), "-o", str(out), "-ldl"]
+        words = [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-O2",
+            "-Wno-format-truncation",
+            str(source),
+            "-o",
+            str(out),
+            "-ldl",
+        ]
         subprocess.run(words, check=True, capture_output=True)
     return out
 

@@ -66,13 +66,18 @@ class FlowTrial(Trial):
     def _prepare(self) -> None:
         details = self.plan.details
         if "forward_seconds" in details:
-            settings = {"forward_seconds": details["forward_seconds"], "after_update": max(self.plan.update, 1)}
+            settings = {
+                "forward_seconds": details["forward_seconds"],
+                "after_update": max(self.plan.update, 1),
+            }
             (self.state / HOOK).write_text(json.dumps(settings))
         elif self.plan.target == "dvc":
             (self.state / HOOK).write_text('{"forward_seconds": 0.3, "after_update": 0}')
 
     def _look_at(self, ended: Ended) -> None:
-        if self.facts.reruns == 0:  # a traceback in the log of the run that was disturbed is Prefect's
+        if (
+            self.facts.reruns == 0
+        ):  # a traceback in the log of the run that was disturbed is Prefect's
             ended.said = ended.said.replace("Traceback (most recent call last)", "traceback")
         super()._look_at(ended)
 
@@ -87,8 +92,16 @@ class FlowTrial(Trial):
                 self.facts.phase = self.facts.phase if reached else "not hit"
                 processes.send(reached, SIGNALS[kind])
 
-        is_asked = plan.is_stop and plan.target not in ("worker", "prefect", "mlflow") and self.facts.phase in TRAINING
-        fault = ask_to_stop(run, deliver) if is_asked and self.facts.phase != "publishing" else deliver()
+        is_asked = (
+            plan.is_stop
+            and plan.target not in ("worker", "prefect", "mlflow")
+            and self.facts.phase in TRAINING
+        )
+        fault = (
+            ask_to_stop(run, deliver)
+            if is_asked and self.facts.phase != "publishing"
+            else deliver()
+        )
         self.facts.lost += [f"{kind} of {plan.target}: {fault}"] if fault else []
 
     def _judge(self) -> None:

@@ -25,8 +25,12 @@ def commit() -> str:
     """The last commit that changed what is tried; what is not committed of it is told by a digest behind a plus."""
     git = ("git", "-C", str(ROOT))
     names = ["dopsd", "flows", "infra", "dvc.yaml", "params.yaml", "prefect.yaml", "pyproject.toml"]
-    last = subprocess.run([*git, "log", "-1", "--format=%h", "--", *names], capture_output=True, text=True, check=True)
-    changed = subprocess.run([*git, "diff", "HEAD", "--", *names], capture_output=True, check=True).stdout
+    last = subprocess.run(
+        [*git, "log", "-1", "--format=%h", "--", *names], capture_output=True, text=True, check=True
+    )
+    changed = subprocess.run(
+        [*git, "diff", "HEAD", "--", *names], capture_output=True, check=True
+    ).stdout
     return last.stdout.strip() + (f"+{hashlib.sha256(changed).hexdigest()[:8]}" if changed else "")
 
 
@@ -34,11 +38,27 @@ def settings() -> dict[str, Any]:
     """params.yaml shrunk until every stage takes little more than its imports."""
     raw = yaml.safe_load((ROOT / "params.yaml").read_text())
     raw["data"]["sudoku"] |= {"train": 64, "validation": 12, "test": 12}
-    raw["pretrain"] |= {"d_model": 32, "n_layers": 2, "n_heads": 2, "mlp_hidden_size": 64, "updates": 200, "batch_size": 16}
+    raw["pretrain"] |= {
+        "d_model": 32,
+        "n_layers": 2,
+        "n_heads": 2,
+        "mlp_hidden_size": 64,
+        "updates": 200,
+        "batch_size": 16,
+    }
     raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
     for method in raw["method"].values():
-        method["train"] |= {key: None for key in ("updates", "prompts_per_collect", "lora") if key in method["train"]}
-    raw["train"] |= {"updates": UPDATES, "prompts_per_collect": 4, "checkpoint_every": 4, "micro_batch_states": 8}
+        method["train"] |= {
+            key: None
+            for key in ("updates", "prompts_per_collect", "lora")
+            if key in method["train"]
+        }
+    raw["train"] |= {
+        "updates": UPDATES,
+        "prompts_per_collect": 4,
+        "checkpoint_every": 4,
+        "micro_batch_states": 8,
+    }
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     raw["evaluate"]["bootstrap"] = 100
     return raw
@@ -46,7 +66,11 @@ def settings() -> dict[str, Any]:
 
 def environment(folder: Path, state: Path) -> dict[str, str]:
     """Of every process of a trial; $CHAOS_STATE also marks them as this trial's."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_", "DVC_", "DOPSD_"))}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MLFLOW_", "PREFECT_", "DVC_", "DOPSD_"))
+    }
     return env | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": f"{HOOK}{os.pathsep}{folder}",
@@ -64,24 +88,45 @@ def dvc(folder: Path, *words: str) -> tuple[str, ...]:
     """A command that runs stages of this workspace, by its own wrapper where the product has one."""
     if words[0] == "repro" and '"repro"' in (folder / "dopsd" / "arguments.py").read_text():
         return (sys.executable, "-m", "dopsd", *words)
-    return (sys.executable, "-m", "dvc", *(("--wait-for-lock",) if words[0] == "repro" else ()), *words)
+    return (
+        sys.executable,
+        "-m",
+        "dvc",
+        *(("--wait-for-lock",) if words[0] == "repro" else ()),
+        *words,
+    )
 
 
 def run(folder: Path, state: Path, *words: str, **env: str) -> str:
     """A command that must succeed; what it said."""
     state.mkdir(parents=True, exist_ok=True)
-    found = subprocess.run(words, cwd=folder, env=environment(folder, state) | env, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        words,
+        cwd=folder,
+        env=environment(folder, state) | env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if found.returncode:
-        raise SystemExit(f"chaos: {' '.join(words)} failed in {folder}:\n{(found.stdout + found.stderr)[-3000:]}")
+        raise SystemExit(
+            f"chaos: {' '.join(words)} failed in {folder}:\n{(found.stdout + found.stderr)[-3000:]}"
+        )
     return found.stdout
 
 
 def make_template(place: Path) -> Path:
     """A workspace of its own git repository in which data, base and the base's evaluation are made and committed."""
     template, state = place / "template", place / "template-state"
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     for name in names:
-        if (ROOT / name).is_file() and not name.startswith(("base/", "tests/", "docs/", "benchmarks/")) and name != "dvc.lock":
+        if (
+            (ROOT / name).is_file()
+            and not name.startswith(("base/", "tests/", "docs/", "benchmarks/"))
+            and name != "dvc.lock"
+        ):
             (template / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, template / name)
     (template / "params.yaml").write_text(yaml.safe_dump(settings()))
@@ -123,7 +168,10 @@ def locked(folder: Path) -> dict[str, Any]:
     """Of every stage in dvc.lock, digests of its deps and outs by path."""
     stages = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
     return {
-        name: {part: {item["path"]: item["md5"] for item in stage.get(part, [])} for part in ("deps", "outs")}
+        name: {
+            part: {item["path"]: item["md5"] for item in stage.get(part, [])}
+            for part in ("deps", "outs")
+        }
         for name, stage in stages.items()
     }
 

@@ -21,14 +21,22 @@ def expected(reference: dict[str, Any], command: str) -> dict[str, str]:
     files: dict[str, str] = reference["files"]
     if command != "train":
         return files
-    return {name: digest for name, digest in files.items() if name.startswith((f"{CELL}/train", "runs/sudoku/base.json"))}
+    return {
+        name: digest
+        for name, digest in files.items()
+        if name.startswith((f"{CELL}/train", "runs/sudoku/base.json"))
+    }
 
 
 def differences(folder: Path, reference: dict[str, Any], command: str) -> list[str]:
     """How the results differ from the undisturbed run's; nothing where every byte is the same."""
     wanted, found = expected(reference, command), digests(folder)
     lines = [f"{name} is missing" for name in wanted if name not in found]
-    lines += [f"{name} has other bytes" for name in wanted if name in found and found[name] != wanted[name]]
+    lines += [
+        f"{name} has other bytes"
+        for name in wanted
+        if name in found and found[name] != wanted[name]
+    ]
     if command != "train":
         lines += [f"{name} is new" for name in found if name not in wanted]
     try:
@@ -38,23 +46,38 @@ def differences(folder: Path, reference: dict[str, Any], command: str) -> list[s
     last = "train@" if command == "train" else "report@"
     if not any(name.startswith(last) for name in stages):
         lines.append(f"dvc.lock lacks {last}")
-    return lines + [f"dvc.lock differs at {name}" for name, parts in stages.items() if reference["lock"].get(name) != parts]
+    return lines + [
+        f"dvc.lock differs at {name}"
+        for name, parts in stages.items()
+        if reference["lock"].get(name) != parts
+    ]
 
 
 def half_published(folder: Path, reference: dict[str, Any]) -> list[str]:
     """Results that lie under their final names with other bytes than they must have, before any repair."""
     found, wanted = digests(folder), reference["files"]
-    return [f"{name} is half-written" for name, digest in found.items() if name in wanted and wanted[name] != digest]
+    return [
+        f"{name} is half-written"
+        for name, digest in found.items()
+        if name in wanted and wanted[name] != digest
+    ]
 
 
 def unclean(folder: Path, command: str) -> list[str]:
     """What `dvc status` finds changed."""
     words = dvc(folder, "status", "--json", *(("train",) if command == "train" else ()))
     found = subprocess.run(
-        words, cwd=folder, env=environment(folder, state_of(folder)), capture_output=True, text=True, check=False
+        words,
+        cwd=folder,
+        env=environment(folder, state_of(folder)),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if found.returncode:
-        return [f"dvc status ends with {found.returncode}: {(found.stderr or found.stdout).strip()[-200:]}"]
+        return [
+            f"dvc status ends with {found.returncode}: {(found.stderr or found.stdout).strip()[-200:]}"
+        ]
     changed = json.loads(found.stdout or "{}")
     return [f"dvc status is not clean: {json.dumps(changed)[:300]}"] if changed else []
 
@@ -63,7 +86,9 @@ def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, 
     """Steps that MLflow has of the experiment's training run, how many points it has more than once, and its runs."""
     if not database.is_file():
         return [], 0, 0
-    with closing(sqlite3.connect(database, timeout=30)) as base:  # to read, it may have to undo what a full disk cut off
+    with closing(
+        sqlite3.connect(database, timeout=30)
+    ) as base:  # to read, it may have to undo what a full disk cut off
         runs = base.execute(
             "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id where e.name = ?",
             (experiment,),
@@ -94,7 +119,9 @@ def untracked(folder: Path, command: str, experiment: str = "dopsd") -> list[str
         steps, twice, runs = tracked(folder / "mlflow.db", experiment)
     lines = [f"MLflow has {twice} points more than once"] if twice else []
     lines += [f"MLflow has {runs} runs of one training"] if runs > 1 else []
-    return lines + ([f"MLflow has the steps {steps} of {UPDATES}"] if steps != [*range(1, UPDATES + 1)] else [])
+    return lines + (
+        [f"MLflow has the steps {steps} of {UPDATES}"] if steps != [*range(1, UPDATES + 1)] else []
+    )
 
 
 def leftovers(folder: Path) -> list[str]:

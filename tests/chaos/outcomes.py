@@ -45,7 +45,11 @@ def outcome(plan: Plan, facts: Facts) -> str:
 
 def record_of(plan: Plan, facts: Facts, seconds: float, commit: str) -> dict[str, Any]:
     """A line of the results file."""
-    detail = {name: value for name, value in vars(facts).items() if value and name not in ("phase", "reruns")}
+    detail = {
+        name: value
+        for name, value in vars(facts).items()
+        if value and name not in ("phase", "reruns")
+    }
     return {
         "trial": plan.number,
         "seed": plan.seed,

@@ -53,7 +53,9 @@ class Plan:
     number: int
     seed: int
     kind: str
-    command: str  # repro: train to report; train: training alone; flow: a run of Prefect's deployment
+    command: (
+        str  # repro: train to report; train: training alone; flow: a run of Prefect's deployment
+    )
     phase: str
     update: int
     delay: float
@@ -96,7 +98,10 @@ def draw(seed: int, number: int) -> Plan:
         phases = tuple(phase for phase in phases if phase in (*TRAINING, "preparing")) or ("end",)
     if kind in ("evaluation", "enospc", "eio"):  # their faults lie in later stages too
         command, phases = "repro", WHERE.get(kind, phases)
-    phase, update = dice.choice(phases), dice.randrange(UPDATES - 3)  # the last collect begins after update 9
+    phase, update = (
+        dice.choice(phases),
+        dice.randrange(UPDATES - 3),
+    )  # the last collect begins after update 9
     delay = dice.choice((0.0, dice.uniform(0.0, 0.05), dice.uniform(0.0, 0.6)))
     details = vars_of(kind, dice)
     if kind == "twice":
@@ -104,7 +109,9 @@ def draw(seed: int, number: int) -> Plan:
     target = target_of(kind, dice)
     if target == "follow":  # it is there while training is
         phase = dice.choice(TRAINING)
-    is_mlflow = command == "flow" or target == "follow" or details.get("class") == DISK.index("mlflow")
+    is_mlflow = (
+        command == "flow" or target == "follow" or details.get("class") == DISK.index("mlflow")
+    )
     is_tracked = is_mlflow or dice.random() < 0.4
     return Plan(number, seed, kind, command, phase, update, delay, target, is_tracked, details)
 
@@ -112,16 +119,27 @@ def draw(seed: int, number: int) -> Plan:
 def target_of(kind: str, dice: random.Random) -> str:
     """Whom the signal is for."""
     if kind in ("kill", "term", "int"):
-        return dice.choice(("stage", "dvc", "group", "group") if kind != "kill" else ("stage", "dvc", "group", "follow"))
+        return dice.choice(
+            ("stage", "dvc", "group", "group")
+            if kind != "kill"
+            else ("stage", "dvc", "group", "follow")
+        )
     if kind in ("flow-kill", "flow-term"):
-        return dice.choice(("stage", "dvc", "flow", "guard", "worker", "prefect", "mlflow", "group"))
+        return dice.choice(
+            ("stage", "dvc", "flow", "guard", "worker", "prefect", "mlflow", "group")
+        )
     return {"slow": "group", "pipe": "reader"}.get(kind, "run")
 
 
 def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
     """What only this kind of fault needs."""
-    if "slow" in kind:  # a collect is 20 forward passes and more: longer than a flow waits, and than Slurm's KillWait
-        return {"signal": dice.choice(("SIGINT", "SIGTERM")), "forward_seconds": dice.choice((1.0, 3.0))}
+    if (
+        "slow" in kind
+    ):  # a collect is 20 forward passes and more: longer than a flow waits, and than Slurm's KillWait
+        return {
+            "signal": dice.choice(("SIGINT", "SIGTERM")),
+            "forward_seconds": dice.choice((1.0, 3.0)),
+        }
     if kind in ("enospc", "eio"):
         return {"class": dice.randrange(len(DISK)), "at": dice.random()}
     if kind == "pipe":
@@ -135,5 +153,9 @@ def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
     if kind == "twice":
         return {"first_ends": dice.random() < 0.3}
     if kind in DAMAGES:
-        return {"how": dice.choice(("flip", "flip", "truncate", "empty")), "which": dice.random(), "at": dice.random()}
+        return {
+            "how": dice.choice(("flip", "flip", "truncate", "empty")),
+            "which": dice.random(),
+            "at": dice.random(),
+        }
     return {}

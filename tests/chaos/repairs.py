@@ -35,7 +35,13 @@ def command(text: str) -> Callable[[Path], None]:
     words = shlex.split(text)
 
     def act(folder: Path) -> None:
-        subprocess.run(words, cwd=folder, env=environment(folder, state_of(folder)), capture_output=True, check=False)
+        subprocess.run(
+            words,
+            cwd=folder,
+            env=environment(folder, state_of(folder)),
+            capture_output=True,
+            check=False,
+        )
 
     return act
 
@@ -44,7 +50,9 @@ def remove(name: str) -> Callable[[Path], None]:
     def act(folder: Path) -> None:
         path = (folder / name).resolve()
         if path.is_relative_to(folder.resolve()) and path != folder.resolve():
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
+                missing_ok=True
+            )
 
     return act
 
@@ -57,9 +65,21 @@ KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Act]], ...] = (
     (BUSY, False, lambda _: wait),
     (DISK, False, lambda _: wait),
     (r"`((?:git|dvc) (?:checkout|restore)[^`]*)`", True, lambda found: command(found[1])),
-    (r"[Rr]un (git (?:checkout|restore) (?:-- )?[\w/-]+(?: [\w/-]+\.yaml)?)", True, lambda found: command(found[1])),
-    (r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)", True, lambda found: remove(found[1].rstrip("."))),
-    (UNREADABLE, True, lambda _: command("git checkout dvc.lock")),  # DVC's own, which leaves its repair to git
+    (
+        r"[Rr]un (git (?:checkout|restore) (?:-- )?[\w/-]+(?: [\w/-]+\.yaml)?)",
+        True,
+        lambda found: command(found[1]),
+    ),
+    (
+        r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)",
+        True,
+        lambda found: remove(found[1].rstrip(".")),
+    ),
+    (
+        UNREADABLE,
+        True,
+        lambda _: command("git checkout dvc.lock"),
+    ),  # DVC's own, which leaves its repair to git
 )
 
 

@@ -23,7 +23,13 @@ OVER = {"COMPLETED": 0, "FAILED": 1, "CRASHED": 1, "CANCELLED": 130}
 LONGEST = 600.0  # seconds for a flow run, with the delays of its retries
 LOOK_EVERY = 1.0
 STAYS = (".prefect", "mlartifacts", "mlflow.db", ".git")
-PARTS = ("flow", "guard", "dvc", "stage", "follow")  # of a run; what else is there belongs to the servers
+PARTS = (
+    "flow",
+    "guard",
+    "dvc",
+    "stage",
+    "follow",
+)  # of a run; what else is there belongs to the servers
 
 
 def free_port() -> int:
@@ -59,7 +65,9 @@ class Platform:
 
     def up(self) -> str:
         """Start what is not there; what went wrong, or nothing."""
-        return self.services("up", "--prefect-port", str(self.ports[0]), "--mlflow-port", str(self.ports[1]))
+        return self.services(
+            "up", "--prefect-port", str(self.ports[0]), "--mlflow-port", str(self.ports[1])
+        )
 
     def down(self) -> None:
         self.services("down")
@@ -77,7 +85,11 @@ class Platform:
         for path in self.template.iterdir():
             if path.name not in STAYS and not path.name.startswith("mlflow.db"):
                 copied = shutil.copytree if path.is_dir() else shutil.copy
-                copied(path, self.folder / path.name, **({"dirs_exist_ok": True} if path.is_dir() else {}))
+                copied(
+                    path,
+                    self.folder / path.name,
+                    **({"dirs_exist_ok": True} if path.is_dir() else {}),
+                )
         file = self.folder / "params.yaml"
         file.write_text(file.read_text().replace("experiment: dopsd", f"experiment: {experiment}"))
         for path in (self.state / "phases").iterdir():
@@ -85,7 +97,9 @@ class Platform:
 
     def call(self, path: str, body: object | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.api}/{path}", data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(
+            f"{self.api}/{path}", data, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.loads(answer.read() or b"null")
 
@@ -93,11 +107,19 @@ class Platform:
         """Process ids of the services, which lead sessions of their own; those that have ended are left out."""
         file = self.folder / "work" / "services" / "services.json"
         known = json.loads(file.read_text()) if file.is_file() else {}
-        return {name: int(one["pid"]) for name, one in known.items() if processes.is_alive(int(one["pid"]))}
+        return {
+            name: int(one["pid"])
+            for name, one in known.items()
+            if processes.is_alive(int(one["pid"]))
+        }
 
     def run_processes(self) -> dict[int, str]:
         """What belongs to a run, by id."""
-        return {pid: " ".join(w)[:150] for pid, w in processes.found(self.state).items() if processes.part(w) in PARTS}
+        return {
+            pid: " ".join(w)[:150]
+            for pid, w in processes.found(self.state).items()
+            if processes.part(w) in PARTS
+        }
 
     def of_service(self, name: str) -> list[int]:
         """A service and what it has started for itself."""
@@ -169,7 +191,11 @@ class FlowRun:
         return Ended(status, f"{self.logs()}\n{state['message'] or state['type']}", left, orphaned)
 
     def logs(self) -> str:
-        asked = {"logs": {"flow_run_id": {"any_": [self.id]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+        asked = {
+            "logs": {"flow_run_id": {"any_": [self.id]}},
+            "sort": "TIMESTAMP_ASC",
+            "limit": 200,
+        }
         lines: list[str] = []
         with suppress(OSError, urllib.error.URLError, ValueError):
             for offset in range(0, 2000, 200):

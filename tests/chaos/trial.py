@@ -49,7 +49,13 @@ class Trial:
         return self.facts
 
     def start(self, number: int) -> Run:
-        return Run(self.folder, self.plan.command, number, self.env, self.plan.details.get("streams", "") if not number else "")
+        return Run(
+            self.folder,
+            self.plan.command,
+            number,
+            self.env,
+            self.plan.details.get("streams", "") if not number else "",
+        )
 
     def _disturb(self) -> None:
         """The first attempt, with its fault; what it left is looked at before anything is repaired."""
@@ -61,7 +67,9 @@ class Trial:
         ended = self._with_fault(run)
         self._look_at(ended)
         saved = saved_update(self.folder)
-        self.facts.wrong += judge.half_published(self.folder, self.reference) if not plan.is_damage else []
+        self.facts.wrong += (
+            judge.half_published(self.folder, self.reference) if not plan.is_damage else []
+        )
         (self.state / HOOK).unlink(missing_ok=True)
         self._between(ended)
         self.saved = 0 if plan.kind in ("checkpoint", "log", "base", "rows") else saved
@@ -70,11 +78,20 @@ class Trial:
         plan = self.plan
         if not plan.is_tracked:
             file = self.folder / "params.yaml"
-            file.write_text(file.read_text().replace("tracking:\n  enabled: true", "tracking:\n  enabled: false"))
+            file.write_text(
+                file.read_text().replace(
+                    "tracking:\n  enabled: true", "tracking:\n  enabled: false"
+                )
+            )
         if "forward_seconds" in plan.details:
-            settings = {"forward_seconds": plan.details["forward_seconds"], "after_update": max(plan.update, 1)}
+            settings = {
+                "forward_seconds": plan.details["forward_seconds"],
+                "after_update": max(plan.update, 1),
+            }
             (self.state / HOOK).write_text(str(settings).replace("'", '"'))
-        elif plan.target == "dvc":  # whether its orphan goes on training shows only where that takes a while
+        elif (
+            plan.target == "dvc"
+        ):  # whether its orphan goes on training shows only where that takes a while
             (self.state / HOOK).write_text('{"forward_seconds": 0.3, "after_update": 0}')
         if plan.kind in ("enospc", "eio"):
             preloaded = library(self.place)
@@ -82,7 +99,9 @@ class Trial:
                 self.facts.skipped = "no C compiler"
                 return
             self.disk = Disk(self.folder, self.state, preloaded)
-            at = 1 + int(plan.details["at"] * max(self.reference["writes"][plan.details["class"]] - 1, 0))
+            at = 1 + int(
+                plan.details["at"] * max(self.reference["writes"][plan.details["class"]] - 1, 0)
+            )
             self.disk.fail(plan.details["class"], at, plan.kind)
             self.env = self.disk.env
         if plan.kind == "clock":
@@ -91,7 +110,10 @@ class Trial:
                 self.facts.skipped = "no libfaketime, or no C compiler"
                 return
             self._set_clock(plan.details["before"])
-            self.env = {"LD_PRELOAD": f"{preloaded}:{CLOCK}", "FAKETIME_TIMESTAMP_FILE": str(self.state / "clock")}
+            self.env = {
+                "LD_PRELOAD": f"{preloaded}:{CLOCK}",
+                "FAKETIME_TIMESTAMP_FILE": str(self.state / "clock"),
+            }
             self.env |= {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
     def _set_clock(self, days: int) -> None:
@@ -116,7 +138,9 @@ class Trial:
         if hit is None:
             return run.wait()
         facts.phase, update = hit
-        facts.did = f"at update {update}" if facts.phase in ("collecting", "updating", "saving") else ""
+        facts.did = (
+            f"at update {update}" if facts.phase in ("collecting", "updating", "saving") else ""
+        )
         self._deliver(run)
         return run.wait()
 
@@ -133,8 +157,14 @@ class Trial:
 
     def _signal(self, run: Run) -> None:
         plan = self.plan
-        number = signal.Signals[plan.details["signal"]] if plan.kind == "slow" else SIGNALS[plan.kind]
-        is_training = bool(processes.of_part(self.state, "stage")) and self.facts.phase in ("collecting", "updating", "saving")
+        number = (
+            signal.Signals[plan.details["signal"]] if plan.kind == "slow" else SIGNALS[plan.kind]
+        )
+        is_training = bool(processes.of_part(self.state, "stage")) and self.facts.phase in (
+            "collecting",
+            "updating",
+            "saving",
+        )
 
         def deliver() -> None:
             reached = targets(run, plan.target)
@@ -159,7 +189,11 @@ class Trial:
         self.facts.reruns = 1
         self.facts.did = f"the first ended with {run.process.returncode}"
         ended = second.wait()
-        self.facts.did += f", the second with {ended.status}: {ended.line}" if ended.status else ", the second with 0"
+        self.facts.did += (
+            f", the second with {ended.status}: {ended.line}"
+            if ended.status
+            else ", the second with 0"
+        )
         return ended
 
     def _between(self, ended: Ended) -> None:
@@ -178,13 +212,19 @@ class Trial:
         if ended.status is None:
             facts.lost.append("never ended")
         if ended.orphaned > 1:  # the update in progress may end
-            facts.lost.append(f"training went on for {ended.orphaned} updates without the command that had started it")
+            facts.lost.append(
+                f"training went on for {ended.orphaned} updates without the command that had started it"
+            )
         if ended.left:
             facts.lost.append(f"outlived the run: {'; '.join(ended.left.values())}")
         if "Traceback (most recent call last)" in ended.said:
             trace = re.findall(r"^\w*(?:Error|Exception|Interrupt)\b.*$", ended.said, re.MULTILINE)
             told = f"traceback of attempt {again}: {(trace or ['?'])[-1][:200]}"
-            (facts.notes if self.plan.kind in ("int", "term", "slow") and not again else facts.wrong).append(told)
+            (
+                facts.notes
+                if self.plan.kind in ("int", "term", "slow") and not again
+                else facts.wrong
+            ).append(told)
 
     def _repair(self) -> None:
         """The same command again, after the repair that a message names, until it ends well."""
@@ -198,7 +238,9 @@ class Trial:
                 return
             repair = repairs.find(ended)
             if repair is None:
-                facts.wrong.append(f"attempt {number} ended with {ended.status} ({ended.stage_status}): {ended.line}")
+                facts.wrong.append(
+                    f"attempt {number} ended with {ended.status} ({ended.stage_status}): {ended.line}"
+                )
                 facts.lost += ["cannot be continued"]
                 return
             if repair.is_refusal:
@@ -209,11 +251,17 @@ class Trial:
     def _look_at_resume(self, ended: Ended) -> None:
         """A rerun continues from the newest checkpoint that was whole."""
         saved, self.saved = self.saved, 0
-        if saved in (0, UPDATES) or "Running stage 'train" not in ended.said or "done" in self.facts.phase:
+        if (
+            saved in (0, UPDATES)
+            or "Running stage 'train" not in ended.said
+            or "done" in self.facts.phase
+        ):
             return
         found = re.search(r"continuing after update (\d+)", ended.said)
         if int(found[1] if found else 0) < saved:
-            self.facts.lost.append(f"saved at update {saved}, continued after {found[1] if found else 'nothing'}")
+            self.facts.lost.append(
+                f"saved at update {saved}, continued after {found[1] if found else 'nothing'}"
+            )
 
     def _judge(self) -> None:
         facts, command = self.facts, self.plan.command

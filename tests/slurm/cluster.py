@@ -90,19 +90,33 @@ class Cluster:
     def start(self) -> None:
         munge = self.folder / "munge"
         names = [f"--{name}-file={munge}/{name}" for name in ("pid", "log", "seed")]
-        self._begin("munged", "--foreground", "--force", f"--key-file={self.folder}/key", f"--socket={munge}/socket", *names)
+        self._begin(
+            "munged",
+            "--foreground",
+            "--force",
+            f"--key-file={self.folder}/key",
+            f"--socket={munge}/socket",
+            *names,
+        )
         until("munged", (munge / "socket").exists)
         self._begin("slurmctld", "-D", "-c")
         for node in ("n1", "n2"):
             self._begin("slurmd", "-D", "-c", "-N", node)
-        until("two idle nodes", lambda: "n[1-2] idle" in self.ask("sinfo", "-h", "-p", "low", "-o", "%N %t"))
+        until(
+            "two idle nodes",
+            lambda: "n[1-2] idle" in self.ask("sinfo", "-h", "-p", "low", "-o", "%N %t"),
+        )
 
     def _begin(self, *words: str) -> None:
         """In a mount namespace of its own, where the nodes' names are this machine's."""
         bind = f'mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
         log = (self.folder / "log" / f"{words[0]}-{len(self.daemons)}.log").open("w")
         command = ["unshare", "-m", "bash", "-c", bind, "bash", *words]
-        self.daemons.append(subprocess.Popen(command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        self.daemons.append(
+            subprocess.Popen(
+                command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        )
 
     def stop(self) -> None:
         self.ask("scancel", "--user=root", "--signal=KILL", "--full", check=False)
@@ -112,22 +126,41 @@ class Cluster:
             daemon.terminate()
             daemon.wait(60)
 
-    def ask(self, *words: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, check: bool = True) -> str:
-        found = subprocess.run(words, cwd=cwd, env=self.env | (env or {}), capture_output=True, text=True)
+    def ask(
+        self,
+        *words: str | Path,
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+        check: bool = True,
+    ) -> str:
+        found = subprocess.run(
+            words, cwd=cwd, env=self.env | (env or {}), capture_output=True, text=True
+        )
         assert found.returncode == 0 or not check, f"{words}: {found.stdout}{found.stderr}"
         return found.stdout.strip()
 
     def submit(self, folder: Path, *words: str, **env: str) -> str:
         """`sbatch WORDS` in a checkout; the job's number."""
-        usual = {"DOPSD_VENV": sys.prefix, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "DOPSD_PROCESSES": "1"}
+        usual = {
+            "DOPSD_VENV": sys.prefix,
+            "PYTHONPATH": str(folder),
+            "OMP_NUM_THREADS": "1",
+            "DOPSD_PROCESSES": "1",
+        }
         return self.ask("sbatch", "--parsable", *words, cwd=folder, env=usual | env)
 
     def about(self, job: str) -> dict[str, str]:
-        return dict(pair.split("=", 1) for pair in self.ask("scontrol", "-o", "show", "job", job).split() if "=" in pair)
+        return dict(
+            pair.split("=", 1)
+            for pair in self.ask("scontrol", "-o", "show", "job", job).split()
+            if "=" in pair
+        )
 
     def wait(self, job: str, *states: str) -> str:
         """The job's state when it is one of `states`."""
-        until(f"job {job} {' or '.join(states)}", lambda: self.about(job)["JobState"] in states, 0.5)
+        until(
+            f"job {job} {' or '.join(states)}", lambda: self.about(job)["JobState"] in states, 0.5
+        )
         return self.about(job)["JobState"]
 
     def release(self, job: str) -> None:

@@ -17,8 +17,14 @@ from cluster import Cluster, missing, until
 from conftest import ROOT
 from workspace import Workspace
 
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(missing()), reason=f"no Slurm here: {missing()}")]
-UPDATES, HIT_AFTER = 80, 6  # no periodic checkpoint lies between them: what is saved was saved for the signal
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(missing()), reason=f"no Slurm here: {missing()}"),
+]
+UPDATES, HIT_AFTER = (
+    80,
+    6,
+)  # no periodic checkpoint lies between them: what is saved was saved for the signal
 CELL = "sudoku-d_opsd-0"
 ONE_NODE = ("infra/slurm/train.sbatch", f"train@{CELL}")
 TWO_NODES = ("infra/slurm/train-nodes.sbatch", "sudoku", "d_opsd", "0")
@@ -39,7 +45,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def prepared_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data and a base, and settings in which training takes some tens of seconds."""
     workspace = Workspace(tmp_path_factory.mktemp("template") / "project")
-    workspace.write(train__updates=UPDATES, train__checkpoint_every=10 * UPDATES, matrix__seeds=[0, 1, 2])
+    workspace.write(
+        train__updates=UPDATES, train__checkpoint_every=10 * UPDATES, matrix__seeds=[0, 1, 2]
+    )
     workspace.repro("prepare", "pretrain")
     workspace.commit()
     return workspace.folder
@@ -54,8 +62,13 @@ def folder(prepared_workspace: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def table() -> Iterator[list[str]]:
     """Rows of what was seen, for benchmarks/RESULTS.md."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    rows = ["| scenario | nodes | hit at update | saved | outcome | seconds |", "|---|---|---|---|---|---|"]
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    rows = [
+        "| scenario | nodes | hit at update | saved | outcome | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
     yield rows
     out = ROOT / "reports" / "slurm" / "results.md"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +82,11 @@ def log_of(folder: Path, job: str) -> str:
 
 def updates(folder: Path) -> int:
     """The last update of the run's log."""
-    rows = [line for path in folder.glob("work/train-*/log.jsonl") for line in path.read_text().splitlines(keepends=True)]
+    rows = [
+        line
+        for path in folder.glob("work/train-*/log.jsonl")
+        for line in path.read_text().splitlines(keepends=True)
+    ]
     return json.loads(rows[-1])["update"] if rows and rows[-1].endswith("\n") else 0
 
 
@@ -91,7 +108,9 @@ def in_training(cluster: Cluster, folder: Path, job: str) -> int:
 
 def is_begun(folder: Path, job: str, times: int) -> bool:
     """Whether DVC has begun the training that often, and the last one is in its first collect."""
-    begun = log_of(folder, job).count("> python -m dopsd train --task sudoku --method d_opsd --seed 0")
+    begun = log_of(folder, job).count(
+        "> python -m dopsd train --task sudoku --method d_opsd --seed 0"
+    )
     return begun == times and bool(list(folder.glob("work/train-*/lock")))
 
 
@@ -112,14 +131,26 @@ def hit(cluster: Cluster, job: str, how: str, nodes: int) -> None:
     else:
         where = f"--nodelist={cluster.about(job)['NodeList']}"
         out = f"--output={cluster.folder}/log/high.log"  # with /dev/null, Slurm takes that from everybody but root
-        cluster.ask("sbatch", "--partition=high", f"--nodes={nodes}", where, "--exclusive", out, "--wrap=sleep 1")
+        cluster.ask(
+            "sbatch",
+            "--partition=high",
+            f"--nodes={nodes}",
+            where,
+            "--exclusive",
+            out,
+            "--wrap=sleep 1",
+        )
 
 
 def assert_complete(cluster: Cluster, folder: Path, job: str) -> None:
-    assert cluster.wait(job, "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED") == "COMPLETED", log_of(folder, job)
+    assert cluster.wait(job, "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED") == "COMPLETED", log_of(
+        folder, job
+    )
     assert updates(folder) == UPDATES and checkpoints(folder)[-1] == UPDATES
     with_dvc = subprocess.run(
-        ["python", "-m", "dvc", "status", "--quiet", f"train@{CELL}"], cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}
+        ["python", "-m", "dvc", "status", "--quiet", f"train@{CELL}"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder)},
     )
     assert with_dvc.returncode == 0
 
@@ -128,7 +159,9 @@ HITS = [(how, nodes) for nodes in (1, 2) for how in ("USR1", "scancel", "requeue
 
 
 @pytest.mark.parametrize(("how", "nodes"), HITS)
-def test_a_job_that_is_hit_in_training_saves_and_continues_there(cluster, folder, table, how, nodes):
+def test_a_job_that_is_hit_in_training_saves_and_continues_there(
+    cluster, folder, table, how, nodes
+):
     started = time.monotonic()
     job = cluster.submit(folder, *SCRIPTS[nodes])
     update = in_training(cluster, folder, job)
@@ -146,7 +179,9 @@ def test_a_job_that_is_hit_in_training_saves_and_continues_there(cluster, folder
     assert len(saved) == 1 and update <= saved[0] < UPDATES, log_of(folder, job)
     assert_complete(cluster, folder, again)
     assert f"continuing after update {saved[0]}" in log_of(folder, again)
-    table.append(f"| {how} | {nodes} | {update} | {saved[0]} | continued, COMPLETED | {time.monotonic() - started:.0f} |")
+    table.append(
+        f"| {how} | {nodes} | {update} | {saved[0]} | continued, COMPLETED | {time.monotonic() - started:.0f} |"
+    )
 
 
 def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster, folder, table):
@@ -155,7 +190,9 @@ def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster,
     change(folder, f"checkpoint_every: {10 * UPDATES}\n", "checkpoint_every: 100000\n")
     job = cluster.submit(folder, *ONE_NODE)
     update = in_training(cluster, folder, job)
-    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")  # minutes; --signal warns 300 s before
+    cluster.ask(
+        "scontrol", "update", f"JobId={job}", "TimeLimit=5"
+    )  # minutes; --signal warns 300 s before
     cluster.wait(job, "PENDING")
     saved = checkpoints(folder)
     assert len(saved) == 1 and update <= saved[0], log_of(folder, job)
@@ -164,18 +201,26 @@ def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster,
     until("training goes on", lambda: f"continuing after update {saved[0]}" in log_of(folder, job))
     cluster.ask("scancel", job)
     cluster.wait(job, "CANCELLED")
-    table.append(f"| time limit (--signal) | 1 | {update} | {saved[0]} | continued | {time.monotonic() - started:.0f} |")
+    table.append(
+        f"| time limit (--signal) | 1 | {update} | {saved[0]} | continued | {time.monotonic() - started:.0f} |"
+    )
 
 
 def test_every_stage_runs_in_one_job_and_the_rest_after_a_job_of_two_nodes(cluster, folder, table):
     started = time.monotonic()
     nodes = cluster.submit(folder, *TWO_NODES)
-    rest = cluster.submit(folder, f"--dependency=afterok:{nodes}", "infra/slurm/train.sbatch", f"report@{CELL}")
-    assert cluster.wait(rest, "COMPLETED", "FAILED", "CANCELLED") == "COMPLETED", log_of(folder, nodes) + log_of(folder, rest)
+    rest = cluster.submit(
+        folder, f"--dependency=afterok:{nodes}", "infra/slurm/train.sbatch", f"report@{CELL}"
+    )
+    assert cluster.wait(rest, "COMPLETED", "FAILED", "CANCELLED") == "COMPLETED", log_of(
+        folder, nodes
+    ) + log_of(folder, rest)
     ran = set(re.findall(r"Running stage '(\w+)", log_of(folder, rest)))
     assert ran == {"evaluate", "select", "test", "report"}
     assert (folder / "reports" / "sudoku" / "d_opsd" / "0").is_dir()
-    table.append(f"| train-nodes.sbatch, then train.sbatch | 2, 1 | | | COMPLETED | {time.monotonic() - started:.0f} |")
+    table.append(
+        f"| train-nodes.sbatch, then train.sbatch | 2, 1 | | | COMPLETED | {time.monotonic() - started:.0f} |"
+    )
 
 
 def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
@@ -183,11 +228,16 @@ def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
     first = cluster.submit(folder, *ONE_NODE)
     in_training(cluster, folder, first)
     second = cluster.submit(folder, *ONE_NODE)
-    until("the second waits", lambda: f"Slurm job {first} runs DVC in this workspace" in log_of(folder, second))
+    until(
+        "the second waits",
+        lambda: f"Slurm job {first} runs DVC in this workspace" in log_of(folder, second),
+    )
     assert_complete(cluster, folder, first)
     assert_complete(cluster, folder, second)
     assert "Running stage" not in log_of(folder, second)
-    table.append(f"| two jobs in one folder | 1 | | | second waits, both COMPLETED | {time.monotonic() - started:.0f} |")
+    table.append(
+        f"| two jobs in one folder | 1 | | | second waits, both COMPLETED | {time.monotonic() - started:.0f} |"
+    )
 
 
 def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster, folder, table):
@@ -208,13 +258,23 @@ def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster
     )
 
 
-def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_back(cluster, folder, table):
+def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_back(
+    cluster, folder, table
+):
     started = time.monotonic()
-    before = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True).stdout
-    job = cluster.submit(folder, "--array=0-2", "infra/slurm/train-array.sbatch", "sudoku", "d_opsd")
+    before = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True
+    ).stdout
+    job = cluster.submit(
+        folder, "--array=0-2", "infra/slurm/train-array.sbatch", "sudoku", "d_opsd"
+    )
     elements = [f"{job}_{seed}" for seed in (0, 1, 2)]
-    until("an element is in training", lambda: updates(folder / "work" / "array" / CELL) >= HIT_AFTER)
-    with (folder / "README.md").open("a") as text:  # a requeued element goes on with what it began with
+    until(
+        "an element is in training", lambda: updates(folder / "work" / "array" / CELL) >= HIT_AFTER
+    )
+    with (folder / "README.md").open(
+        "a"
+    ) as text:  # a requeued element goes on with what it began with
         text.write("A line for the next run.\n")
     cluster.ask("scontrol", "requeue", elements[0])
     cluster.wait(elements[0], "PENDING")
@@ -222,15 +282,37 @@ def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_b
     for element in elements:
         assert cluster.wait(element, "COMPLETED", "FAILED") == "COMPLETED", log_of(folder, element)
     assert "it continues with what it began with" in log_of(folder, elements[0])
-    assert not (folder / "runs").exists() and len(list(folder.glob("work/array/*/work/finished"))) == 3
+    assert (
+        not (folder / "runs").exists() and len(list(folder.glob("work/array/*/work/finished"))) == 3
+    )
     cluster.ask("python", "infra/slurm/collect.py", cwd=folder, env={"PYTHONPATH": str(folder)})
     cells = [
-        f"{stage}@sudoku-d_opsd-{seed}" for seed in (0, 1, 2) for stage in ("train", "evaluate", "select", "test", "report")
+        f"{stage}@sudoku-d_opsd-{seed}"
+        for seed in (0, 1, 2)
+        for stage in ("train", "evaluate", "select", "test", "report")
     ]
-    cluster.ask("python", "-m", "dvc", "status", "--quiet", *cells, cwd=folder, env={"PYTHONPATH": str(folder)})
-    counts = [json.loads((folder / "runs/sudoku/d_opsd" / str(seed) / "train.json").read_text()) for seed in (0, 1, 2)]
-    assert [count["updates"] for count in counts] == [UPDATES] * 3 and len({c["fingerprint"] for c in counts}) == 3
+    cluster.ask(
+        "python",
+        "-m",
+        "dvc",
+        "status",
+        "--quiet",
+        *cells,
+        cwd=folder,
+        env={"PYTHONPATH": str(folder)},
+    )
+    counts = [
+        json.loads((folder / "runs/sudoku/d_opsd" / str(seed) / "train.json").read_text())
+        for seed in (0, 1, 2)
+    ]
+    assert [count["updates"] for count in counts] == [UPDATES] * 3 and len(
+        {c["fingerprint"] for c in counts}
+    ) == 3
     assert not list(folder.glob("work/array/*"))
-    after = subprocess.run(["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True).stdout
+    after = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True
+    ).stdout
     assert set(after.splitlines()) - set(before.splitlines()) <= {" M dvc.lock", " M README.md"}
-    table.append(f"| array over 3 seeds, one requeued, collected | 3 x 1 | | | COMPLETED | {time.monotonic() - started:.0f} |")
+    table.append(
+        f"| array over 3 seeds, one requeued, collected | 3 x 1 | | | COMPLETED | {time.monotonic() - started:.0f} |"
+    )

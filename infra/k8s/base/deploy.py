@@ -29,7 +29,10 @@ def job_template(template: dict[str, Any], defaults: dict[str, Any]) -> dict[str
     unknown = sorted(defaults.keys() - properties.keys())
     if unknown:
         sys.exit(f"job-defaults.json: {', '.join(unknown)}: no such variable in job-template.json")
-    filled = {name: about | ({"default": defaults[name]} if name in defaults else {}) for name, about in properties.items()}
+    filled = {
+        name: about | ({"default": defaults[name]} if name in defaults else {})
+        for name, about in properties.items()
+    }
     return template | {"variables": template["variables"] | {"properties": filled}}
 
 
@@ -57,8 +60,19 @@ def main() -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(job_template(template, defaults | given), file)
         file.flush()
-        prefect("work-pool", "create", POOL, "--type", "kubernetes", "--base-job-template", file.name, "--overwrite")
-    prefect("work-pool", "set-concurrency-limit", POOL, "1")  # one volume, one params.yaml: the next run waits
+        prefect(
+            "work-pool",
+            "create",
+            POOL,
+            "--type",
+            "kubernetes",
+            "--base-job-template",
+            file.name,
+            "--overwrite",
+        )
+    prefect(
+        "work-pool", "set-concurrency-limit", POOL, "1"
+    )  # one volume, one params.yaml: the next run waits
     prefect("deploy", "--all")
 
 
