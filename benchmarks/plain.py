@@ -56,7 +56,7 @@ def generate(
             states.append(ids.clone())
             masked = ids == policy.mask_id
             logits = logits_of(policy, ids, mask)
-            logits[..., policy.banned_ids] = -torch.inf
+            logits[..., policy.suppress_tokens] = -torch.inf
             tokens = noisy(logits, decoding.temperature).argmax(-1)
             confidence = logits.softmax(-1).gather(-1, tokens[..., None])[..., 0]
             confidence[:, end:] = -torch.inf
@@ -89,10 +89,10 @@ def chunk_loss(policy: LlmPolicy, states: States, config: DOpsd) -> Tensor:
     KL with each entry clipped from above, summed over positions; a mean over the chunk's states.
     """
     length, most = states.candidates.shape[1], int(states.k.max())
-    counted = torch.arange(most, device=states.k.device) < states.k[:, None]  # [n, K]
+    completion_mask = torch.arange(most, device=states.k.device) < states.k[:, None]  # [n, K]
     with torch.no_grad(), policy.reference():
         teacher = logits_of(policy, states.teacher_ids)[:, -length:]  # [n, G, V]
-        teacher[..., policy.banned_ids] = -torch.inf
+        teacher[..., policy.suppress_tokens] = -torch.inf
         sure = teacher.amax(-1).masked_fill(~states.candidates, -torch.inf)  # [n, G]
         places = sure.sort(dim=1, descending=True, stable=True).indices[:, :most, None]  # [n, K, 1]
         told = teacher.take_along_dim(places, 1)  # [n, K, V]
@@ -103,4 +103,4 @@ def chunk_loss(policy: LlmPolicy, states: States, config: DOpsd) -> Tensor:
     t = told.gather(-1, best).float().log_softmax(-1)
     s = student.gather(-1, best).float().log_softmax(-1)
     terms = (s.exp() * (s - t)).clamp(max=config.clip)  # [n, K, top_k]
-    return (terms.sum(-1) * counted).sum() / len(states)
+    return (terms.sum(-1) * completion_mask).sum() / len(states)

@@ -68,7 +68,7 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
         rows = state.expand(len(shape.prompts), -1)
         with torch.no_grad():
             full = plain.logits_of(policy, state[None])[0, slots].float()
-            full[:, policy.banned_ids] = -torch.inf
+            full[:, policy.suppress_tokens] = -torch.inf
             ours = allowed_logits(policy, rows, slots)
             keys = torch.zeros(len(rows), dtype=torch.long, device=state.device)
             where, tokens = _step(policy, rows, None, slots.expand(len(rows), -1), keys, k, greedy)
@@ -108,7 +108,7 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
 def allowed_logits(policy: LlmPolicy, rows: Tensor, slots: Tensor) -> Tensor:
     """The first row's logits at these positions, as a batch computes them."""
     logits = policy.head(policy.hidden(rows, None)[0, slots]).float()
-    logits[:, policy.banned_ids] = -torch.inf
+    logits[:, policy.suppress_tokens] = -torch.inf
     return logits
 
 

@@ -21,7 +21,7 @@ from versus import Side, arguments, duel, each_shape, report
 from dopsd import profiles
 from dopsd.attempts import generate_until_correct
 from dopsd.batches import States
-from dopsd.distilling import Distil
+from dopsd.distilling import SelfDistillation
 from dopsd.sampling import Decoding
 from dopsd.teacher import BlockSchedule, states_by_update
 from dopsd.types import Problem, Rollout
@@ -41,7 +41,7 @@ class Work:
         blocks = BlockSchedule(
             d.block_length, tuple(d.num_transfer_tokens), policy.mask_id, policy.eos_id
         )
-        self.blocks, self.method = blocks, Distil(shape.method, None, blocks)  # type: ignore[arg-type]
+        self.blocks, self.method = blocks, SelfDistillation(shape.method, None, blocks)  # type: ignore[arg-type]
 
     @property
     def rollouts(self) -> int:

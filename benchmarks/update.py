@@ -17,14 +17,14 @@ from torch import Tensor
 from versus import Side, arguments, duel, each_shape, report
 
 from dopsd.batches import States
-from dopsd.distilling import Distil
+from dopsd.distilling import SelfDistillation
 from dopsd.models import LlmPolicy
 from dopsd.sampling import GenerationRequest, denoise
 from dopsd.teacher import BlockSchedule, states_by_update
 from dopsd.types import Rollout
 
 
-def states_of(shape: Shape) -> tuple[Distil, States]:
+def states_of(shape: Shape) -> tuple[SelfDistillation, States]:
     """The states of one trajectory that train one update, and the method that learns from them."""
     policy, d = shape.policy, shape.sampling
     blocks = BlockSchedule(
@@ -34,7 +34,7 @@ def states_of(shape: Shape) -> tuple[Distil, States]:
     states = states_by_update([rollout], shape.method, blocks, (0, 0))[0]
     first = {name: value[: shape.states] for name, value in states.tensors().items()}
     first["weight"] = torch.full_like(first["weight"], 1 / len(first["weight"]))
-    return Distil(shape.method, None, blocks), States(**first)  # type: ignore[arg-type]
+    return SelfDistillation(shape.method, None, blocks), States(**first)  # type: ignore[arg-type]
 
 
 def trajectory(shape: Shape) -> Rollout:
@@ -58,7 +58,7 @@ def gradients(policy: LlmPolicy, loss: Callable[[], float]) -> tuple[float, dict
     }
 
 
-def in_parts(shape: Shape, method: Distil, states: States) -> float:
+def in_parts(shape: Shape, method: SelfDistillation, states: States) -> float:
     total = 0.0
     for part in states.split(shape.micro_batch):
         found = method.loss(shape.policy, part).total

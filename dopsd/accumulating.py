@@ -13,7 +13,7 @@ from dopsd.batches import Batch
 from dopsd.config import AUTO
 from dopsd.errors import DopsdError
 from dopsd.progress import say
-from dopsd.types import Method, Policy, Sums
+from dopsd.types import Method, MetricSums, Policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +56,7 @@ class MicroBatches:
 
     def gradients(
         self, method: Method, policy: Policy, batches: list[Batch], weight: float
-    ) -> Sums:
+    ) -> MetricSums:
         """Add the gradients of the batches' loss / weight to the trainable weights; its metrics.
 
         Raises DopsdError where memory does not hold half of what was tried first.
@@ -82,9 +82,9 @@ class MicroBatches:
 
     def _tried(
         self, method: Method, policy: Policy, batches: list[Batch], weight: float
-    ) -> Sums | None:
+    ) -> MetricSums | None:
         """None, and no gradient, where memory ran out."""
-        metrics = Sums()
+        metrics = MetricSums()
         try:
             for part, share in self._passes(policy, batches):
                 found = method.loss(policy, part)

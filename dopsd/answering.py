@@ -17,7 +17,7 @@ from dopsd.config import Protocol
 from dopsd.lines import append_lines, read_lines
 from dopsd.progress import Progress, say
 from dopsd.scoring import PromptSet, decoding
-from dopsd.types import Problem, Rollout, Verdict
+from dopsd.types import Problem, Rollout, Score
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ class Answer:
     problem_id: str
     attempt: int
     text: str
-    verdict: Verdict
+    score: Score
 
 
 class Answering:
@@ -74,7 +74,7 @@ class Answering:
         for path in sorted(self.folder.glob("answers.*.jsonl")):
             for tries in read_lines(path):
                 seen[tries[0]["problem_id"]] = [
-                    Answer(**raw | {"verdict": Verdict(**raw["verdict"])}) for raw in tries
+                    Answer(**raw | {"score": Score(**raw["score"])}) for raw in tries
                 ]
         return seen
 
@@ -142,7 +142,7 @@ class Answering:
                 answers[problem.id, rollout.attempt] = Answer(
                     problem.id, rollout.attempt, text, task.verify(problem, text)
                 )
-            return answers[problem.id, rollout.attempt].verdict.correct
+            return answers[problem.id, rollout.attempt].score.correct
 
         def sampled(rollouts: int) -> None:
             progress.step(0, f"{rollouts} rollouts more")

@@ -50,27 +50,27 @@ class _View:
 
     def __init__(self, state: DenoisingState, block: slice, active: Tensor) -> None:
         self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
-        self.kept = None if self.cache == "none" else state.policy.key_values()
-        self.window: slice | None = None
+        self.kv_cache = None if self.cache == "none" else state.policy.new_kv_cache()
+        self.cache_positions: slice | None = None
 
     def rows(self) -> Tensor:
         """Rows with masks in the block; where keys are kept all active ones, or none, since kept keys have their rows."""
         has_masks = (self.state.ids[self.active, self.block] == self.state.policy.mask_id).any(1)
-        if self.kept is None:
+        if self.kv_cache is None:
             return self.active[has_masks]
         return self.active if bool(has_masks.any()) else self.active[:0]
 
     def hidden(self, rows: Tensor) -> Tensor:
         """[B, L, D]."""
         policy, ids, mask = self.state.policy, self.state.ids[rows], self.state.attention_of(rows)
-        if self.kept is None:
+        if self.kv_cache is None:
             return policy.hidden(ids, mask)[:, self.block]
-        if self.window is not None:
-            return policy.hidden(ids[:, self.window], mask, self.kept, self.window)[
-                :, : self.state.decoding.block_length
-            ]
-        found = policy.hidden(ids, mask, self.kept)[:, self.block]
-        self.window = (
+        if self.cache_positions is not None:
+            return policy.hidden(
+                ids[:, self.cache_positions], mask, self.kv_cache, self.cache_positions
+            )[:, : self.state.decoding.block_length]
+        found = policy.hidden(ids, mask, self.kv_cache)[:, self.block]
+        self.cache_positions = (
             slice(self.block.start, ids.shape[1]) if self.cache == "prefix" else self.block
         )
         return found

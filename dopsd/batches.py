@@ -66,40 +66,40 @@ class MaskedTexts(Batch):
     ids: Tensor  # [B, P+G]
     mask: Tensor  # [B, P+G], False on padding
     targets: Tensor  # [B, G], the clean completion
-    predicted: Tensor  # [B, G], True where a token is masked and trained on
+    loss_mask: Tensor  # [B, G], True where a token is masked and trained on
     token_weight: Tensor  # [B], the factor 1/t of the masked-diffusion bound
     weight: Tensor  # [B]
 
 
 @dataclass(frozen=True)
-class Group(Batch):
+class GroupBatch(Batch):
     """Completions with their advantages, all masked, and the log-probabilities that they had."""
 
     ids: Tensor  # [B, P+G]
     mask: Tensor  # [B, P+G], False on padding
     targets: Tensor  # [B, G], what was sampled
-    counted: Tensor  # [B, G], True up to the first end of text
+    completion_mask: Tensor  # [B, G], True up to the first end of text
     advantage: Tensor  # [B]
-    old: Tensor  # [B, G], log-probabilities of the targets when they were sampled
-    reference: Tensor  # [B, G], under the initial policy
+    old_logps: Tensor  # [B, G], log-probabilities of the targets when they were sampled
+    ref_logps: Tensor  # [B, G], under the initial policy
     weight: Tensor  # [B], counted tokens
 
 
 @dataclass(frozen=True)
-class Pairs(Batch):
+class PreferenceBatch(Batch):
     """A preferred and a rejected completion of a prompt (in this order), each with N masks for its likelihood's bound."""
 
     prompt: Tensor  # [B, P]
     mask: Tensor  # [B, P], False on padding
     targets: Tensor  # [B, 2, G]
-    predicted: Tensor  # [B, 2, N, G], True where masked
+    loss_mask: Tensor  # [B, 2, N, G], True where masked
     length: Tensor  # [B, 2], tokens up to the first end of text
-    reference: Tensor  # [B, 2], the bound under the initial policy and the same masks, in nats
+    ref_bounds: Tensor  # [B, 2], the bound under the initial policy and the same masks, in nats
     weight: Tensor  # [B]
 
     @property
     def forwards(self) -> int:
-        return self.predicted.shape[1] * self.predicted.shape[2]
+        return self.loss_mask.shape[1] * self.loss_mask.shape[2]
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class Unmasking(Batch):
     other_ids: Tensor  # [B, P+G]
     mask: Tensor  # [B, P+G], False on padding
     targets: Tensor  # [B, G]
-    predicted: Tensor  # [B, G], masked in `ids` inside the block
-    other: Tensor  # [B, G], masked in `other_ids` inside the block
+    loss_mask: Tensor  # [B, G], masked in `ids` inside the block
+    other_loss_mask: Tensor  # [B, G], masked in `other_ids` inside the block
     weight: Tensor  # [B]
 
     @property
@@ -120,5 +120,26 @@ class Unmasking(Batch):
 
 
 BATCH_TYPES: dict[str, type[Batch]] = {
-    kind.__name__: kind for kind in (States, MaskedTexts, Group, Pairs, Unmasking)
+    kind.__name__: kind for kind in (States, MaskedTexts, GroupBatch, PreferenceBatch, Unmasking)
 }
+
+# What 0.1 called these in checkpoints; read for one release.
+FORMER_KINDS = {"Group": "GroupBatch", "Pairs": "PreferenceBatch"}
+FORMER_FIELDS = {
+    "MaskedTexts": {"predicted": "loss_mask"},
+    "GroupBatch": {"counted": "completion_mask", "old": "old_logps", "reference": "ref_logps"},
+    "PreferenceBatch": {"predicted": "loss_mask", "reference": "ref_bounds"},
+    "Unmasking": {"predicted": "loss_mask", "other": "other_loss_mask"},
+}
+
+
+def batch_from(kind: str, tensors: dict[str, Tensor]) -> Batch:
+    """Return the batch that a checkpoint holds as named tensors.
+
+    Raises:
+        KeyError: if there is no such kind.
+        TypeError: if the tensors are not those of the kind.
+    """
+    kind = FORMER_KINDS.get(kind, kind)
+    names = FORMER_FIELDS.get(kind, {})
+    return BATCH_TYPES[kind](**{names.get(name, name): value for name, value in tensors.items()})

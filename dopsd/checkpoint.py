@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.batches import BATCH_TYPES, Batch
+from dopsd.batches import Batch, batch_from
 from dopsd.errors import DopsdError
 from dopsd.progress import parse_object, say, write_json
 from dopsd.provenance import sha256, sources
@@ -101,7 +101,7 @@ def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
         found.setdefault((int(update), int(batch), kind), {})[name] = tensor
     updates: list[list[Batch]] = [[] for _ in range(count)]
     for (update, _, kind), values in sorted(found.items()):
-        updates[update].append(BATCH_TYPES[kind](**values))
+        updates[update].append(batch_from(kind, values))
     return updates
 
 

@@ -17,10 +17,19 @@ from dopsd.losses import Divergence, entropy, shared_mass, top_overlap
 from dopsd.sampling import pack, take
 from dopsd.scoring import RolloutCollector, decoding
 from dopsd.teacher import BlockSchedule, states_by_update
-from dopsd.types import Collected, Policy, Problem, Rollout, SelectedRollout, StepLoss, Sums, Task
+from dopsd.types import (
+    LossOutput,
+    MetricSums,
+    Policy,
+    Problem,
+    Rollout,
+    RolloutStats,
+    SelectedRollout,
+    Task,
+)
 
 
-def parts(
+def build_components(
     config: DOpsd, params: Params, task: Task, policy: Policy, seed: int
 ) -> tuple[RolloutCollector, BlockSchedule]:
     """Sampler and geometry of a distilling method; the policy learns who its teacher is."""
@@ -32,15 +41,15 @@ def parts(
     )
 
 
-class Distil:
+class SelfDistillation:
     """pass@k, keep, record states, learn the teacher's distribution; the teacher has the student's own prompt."""
 
     def __init__(self, config: DOpsd, collector: RolloutCollector, blocks: BlockSchedule) -> None:
         self.config, self.collector, self.blocks = config, collector, blocks
-        self.counts_failed = config.denominator == "prompts"
+        self.normalize_by_all_prompts = config.denominator == "prompts"
         top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
         self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
-        self.collected = Collected({}, Sums())
+        self.stats = RolloutStats({}, MetricSums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         """Sample, keep, and cut the kept trajectories' states into updates."""
@@ -51,7 +60,7 @@ class Distil:
             policy, [item.best for item in kept], shown, (self.collector.seed, update)
         )
         updates = [[states] if states else [] for states in found]
-        self.collected = self.collector.summary(policy, scored)
+        self.stats = self.collector.summary(policy, scored)
         if updates or self.config.skip_empty:
             return updates
         return [[]]
@@ -95,7 +104,7 @@ class Distil:
         """What the teacher is asked instead, [Q] by problem; None: what the student is."""
         return None
 
-    def loss(self, policy: Policy, batch: States) -> StepLoss:
+    def loss(self, policy: Policy, batch: States) -> LossOutput:
         """Divergence at the K most telling positions of each state, weighted and summed over the states."""
         length = batch.candidates.shape[1]
         slots, valid = pack(batch.candidates)  # [B, C]
@@ -103,11 +112,11 @@ class Distil:
             hidden = policy.hidden(batch.teacher_ids, _needed(batch.teacher_mask))[:, -length:]
             picked = self._positions(policy, take(hidden, slots), batch, slots, valid)
             places = slots.gather(1, picked.index)  # [B, K]
-            shown = allowed(
+            shown = sampleable_logits(
                 policy, take(hidden, places)
             )  # [B, K, V], again: the student's shapes give its bits
         hidden = policy.hidden(batch.student_ids, _needed(batch.student_mask))[:, -length:]
-        student = allowed(policy, take(hidden, places))  # [B, K, V]
+        student = sampleable_logits(policy, take(hidden, places))  # [B, K, V]
         value, unclipped, clipped = self.divergence(student, shown)  # [B, K]
         per_state = (value * picked.valid).sum(1)  # [B]
         if self.config.reduction == "mean":
@@ -119,18 +128,18 @@ class Distil:
         }
         figures |= {"student_entropy": entropy(student.detach()), "teacher_entropy": entropy(shown)}
         figures["shared_mass"] = shared_mass(student.detach(), shown)
-        return StepLoss(
+        return LossOutput(
             (per_state * batch.weight).sum(), _by_block(figures, picked.valid, batch.block)
         )
 
     def _positions(
         self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor
-    ) -> Picked:
+    ) -> SelectedPositions:
         """K_s: the k candidates of which the teacher is surest, or those that the student committed."""
         if self.config.position_selection == "student":
             index, chosen = pack(batch.committed.gather(1, slots) & valid)
-            return Picked(index, chosen)
-        logits = allowed(policy, hidden).float()  # [B, C, V]
+            return SelectedPositions(index, chosen)
+        logits = sampleable_logits(policy, hidden).float()  # [B, C, V]
         sure = (
             logits.amax(-1)
             if self.config.teacher_confidence == "max_logit"
@@ -141,22 +150,22 @@ class Distil:
         )
         width = int(batch.k.max())
         rank = torch.arange(width, device=order.device)
-        return Picked(order[:, :width], rank < batch.k[:, None])
+        return SelectedPositions(order[:, :width], rank < batch.k[:, None])
 
 
 @dataclass(frozen=True)
-class Picked:
+class SelectedPositions:
     """Indices into the packed candidates [B, K], and which of them are real."""
 
     index: Tensor
     valid: Tensor
 
 
-def allowed(policy: Policy, hidden: Tensor) -> Tensor:
+def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
     """Logits of what can be sampled: mask and reserved ids can win neither confidence nor a share of the loss."""
     logits = policy.head(hidden)
     keep = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-    keep[[i for i in policy.banned_ids if i < len(keep)]] = False
+    keep[[i for i in policy.suppress_tokens if i < len(keep)]] = False
     return logits[..., keep]
 
 
@@ -165,9 +174,9 @@ def _needed(mask: Tensor) -> Tensor | None:
     return None if bool(mask.all()) else mask
 
 
-def _by_block(figures: dict[str, Tensor], valid: Tensor, block: Tensor) -> Sums:
+def _by_block(figures: dict[str, Tensor], valid: Tensor, block: Tensor) -> MetricSums:
     """Each figure's sum over target positions, in all and by block. figures [B, K], valid [B, K], block [B]."""
-    sums = Sums()
+    sums = MetricSums()
     for name, values in figures.items():
         total, count = (values.detach() * valid).sum(1), valid.sum(1)
         sums.add(name, total.sum().item(), count.sum().item())

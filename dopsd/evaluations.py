@@ -98,13 +98,13 @@ class Evaluator:
             )
         with policy.merged() if adapter and protocol.merged else nullcontext():
             found = self.answering(adapter, protocol).complete(policy, progress)
-        verdicts = {name: [answer.verdict for answer in tries] for name, tries in found.items()}
+        scores = {name: [answer.score for answer in tries] for name, tries in found.items()}
         path = self.cached(adapter, protocol)
         if is_main_rank():
             made = report(
                 self.prompt_set,
                 protocol,
-                verdicts,
+                scores,
                 self.trials.attempts,
                 self.params.evaluate.bootstrap,
             )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dopsd.batches import MaskedTexts, Pairs, Unmasking
+from dopsd.batches import MaskedTexts, PreferenceBatch, Unmasking
 from dopsd.types import Policy
 
 
@@ -99,9 +99,9 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     length = batch.targets.shape[1]
     mask = None if bool(batch.mask.all()) else batch.mask
     hidden = policy.hidden(batch.ids, mask)[:, -length:]  # [B, G, D]
-    rows = batch.predicted.nonzero()[:, 0]  # [N]
+    rows = batch.loss_mask.nonzero()[:, 0]  # [N]
     each = masked_cross_entropy(
-        policy.head(hidden[batch.predicted]), batch.targets[batch.predicted]
+        policy.head(hidden[batch.loss_mask]), batch.targets[batch.loss_mask]
     )
     return torch.zeros_like(batch.weight).index_add(0, rows, each) * batch.token_weight / length
 
@@ -116,67 +116,67 @@ def token_logps(policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> T
 
 
 def policy_gradient(
-    now: Tensor,
-    old: Tensor,
-    reference: Tensor,
+    logps: Tensor,
+    old_logps: Tensor,
+    ref_logps: Tensor,
     advantage: Tensor,
     clip_range: float,
     kl_weight: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Per token: loss, whether its ratio was clipped, and the estimated KL to the reference. Log-probabilities [B, G].
 
-    -min(r A, clip(r, 1-e, 1+e) A) + b (exp(ref - now) - (ref - now) - 1), r = exp(now - old) (d1, Eq. 3 and 5).
+    -min(r A, clip(r, 1-e, 1+e) A) + b (exp(ref - logp) - (ref - logp) - 1), r = exp(logp - old) (d1, Eq. 3 and 5).
     """
-    ratio, gap = (now - old).exp(), reference - now
+    ratio, gap = (logps - old_logps).exp(), ref_logps - logps
     kept = ratio.clamp(1 - clip_range, 1 + clip_range)
     kl = gap.expm1() - gap
     gain = torch.minimum(ratio * advantage, kept * advantage)
     return kl_weight * kl - gain, (kept * advantage < ratio * advantage).float(), kl
 
 
-def likelihood_bound(policy: Policy, batch: Pairs, most: int) -> Tensor:
+def likelihood_bound(policy: Policy, batch: PreferenceBatch, most: int) -> Tensor:
     """Estimated lower bound of ln p(completion | prompt), in nats, for both completions of every pair. -> [B, 2].
 
     Mean over the N masks of L / l times the sum of ln p at the l masked tokens (LLaDA, Eq. 6; LLaDA 1.5, section 3.1).
     `most` sequences stand in memory at once (two a pair at least): other masks are computed again in the backward pass.
     """
-    size, sides, draws, _ = batch.predicted.shape
+    size, sides, draws, _ = batch.loss_mask.shape
     at_once = max(1, most // (size * sides))
-    parts = batch.predicted.split(at_once, dim=2)
+    parts = batch.loss_mask.split(at_once, dim=2)
     if len(parts) == 1:
-        return _weighted(policy, batch, batch.predicted).sum(-1) / draws
+        return _weighted(policy, batch, batch.loss_mask).sum(-1) / draws
     sums = [
         checkpoint(_weighted, policy, batch, part, use_reentrant=False).sum(-1) for part in parts
     ]
     return torch.stack(sums).sum(0) / draws
 
 
-def _weighted(policy: Policy, batch: Pairs, predicted: Tensor) -> Tensor:
+def _weighted(policy: Policy, batch: PreferenceBatch, loss_mask: Tensor) -> Tensor:
     """L / l times the sum of ln p at the masked tokens, for each of these masks. [B, 2, n, G] -> [B, 2, n]."""
-    size, sides, draws, length = predicted.shape
+    size, sides, draws, length = loss_mask.shape
     targets = batch.targets[:, :, None].expand(-1, -1, draws, -1).reshape(-1, length)  # [B*2*n, G]
-    weight = batch.length[:, :, None] / predicted.sum(-1)  # [B, 2, n]
-    predicted = predicted.reshape(-1, length)
+    weight = batch.length[:, :, None] / loss_mask.sum(-1)  # [B, 2, n]
+    loss_mask = loss_mask.reshape(-1, length)
     prompt, real = (x.repeat_interleave(sides * draws, 0) for x in (batch.prompt, batch.mask))
     after = (
         torch.arange(length, device=targets.device)
         >= batch.length.flatten().repeat_interleave(draws)[:, None]
     )
     ids = torch.cat(
-        [prompt, torch.where(predicted | after, policy.mask_id, targets)], 1
+        [prompt, torch.where(loss_mask | after, policy.mask_id, targets)], 1
     )  # the tail would tell the end
-    mask = torch.cat([real, torch.ones_like(predicted)], 1)
+    mask = torch.cat([real, torch.ones_like(loss_mask)], 1)
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]
-    each = -masked_cross_entropy(policy.head(hidden[predicted]), targets[predicted])  # [masked]
+    each = -masked_cross_entropy(policy.head(hidden[loss_mask]), targets[loss_mask])  # [masked]
     sums = torch.zeros(len(targets), dtype=each.dtype, device=each.device).index_add(
-        0, predicted.nonzero()[:, 0], each
+        0, loss_mask.nonzero()[:, 0], each
     )
     return sums.view(size, sides, draws) * weight
 
 
-def preference(bounds: Tensor, reference: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+def preference(bounds: Tensor, ref_bounds: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     """-ln sigma(beta ((B - B_ref)(preferred) - (B - B_ref)(rejected))), and that margin. [B, 2] -> [B], [B]."""
-    gain = bounds - reference
+    gain = bounds - ref_bounds
     margin = beta * (gain[:, 0] - gain[:, 1])
     return -torch.nn.functional.logsigmoid(margin), margin
 
@@ -191,15 +191,15 @@ def unmasking(
     size, length = batch.targets.shape
     cross, entropies = [], torch.zeros(size, device=batch.targets.device)
     right = torch.zeros_like(entropies)
-    for ids, predicted in ((batch.ids, batch.predicted), (batch.other_ids, batch.other)):
+    for ids, loss_mask in ((batch.ids, batch.loss_mask), (batch.other_ids, batch.other_loss_mask)):
         hidden = policy.hidden(ids, None if bool(batch.mask.all()) else batch.mask)[:, -length:]
         logits, targets, rows = (
-            policy.head(hidden[predicted]).float(),
-            batch.targets[predicted],
-            predicted.nonzero()[:, 0],
+            policy.head(hidden[loss_mask]).float(),
+            batch.targets[loss_mask],
+            loss_mask.nonzero()[:, 0],
         )
         sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
-        cross.append(sums / predicted.sum(1).clamp(min=1))
+        cross.append(sums / loss_mask.sum(1).clamp(min=1))
         is_right = (logits.argmax(-1) == targets).float()
         entropies = entropies.index_add(0, rows, entropy(logits / temperature) * is_right)
         right = right.index_add(0, rows, is_right)

@@ -139,7 +139,7 @@ def _write_generations(
                 found = {
                     "generation": answer.text,
                     "attempt": answer.attempt,
-                    **asdict(answer.verdict),
+                    **asdict(answer.score),
                 }
                 out.write(json.dumps(asked | found) + "\n")
     half.rename(path)

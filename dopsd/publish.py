@@ -34,7 +34,15 @@ from dopsd.layout import (
 )
 from dopsd.progress import read_json, say, write_json
 from dopsd.provenance import sha256
-from dopsd.registry import ACCURACY, DIGEST_TAG, JUDGED_BY, Chosen, crown, log_model, register
+from dopsd.registry import (
+    ACCURACY,
+    DIGEST_TAG,
+    JUDGED_BY,
+    Chosen,
+    log_model,
+    promote_champion,
+    register,
+)
 from dopsd.run_identity import first_code, is_current
 from dopsd.tracking import Identity, connect, shown, sync, tracking_uri
 
@@ -65,7 +73,7 @@ def run(params: Params) -> dict[str, int]:
             version, accuracy = _publish_cell(params, client, cell)
             best[cell.task] = max(best.get(cell.task, (-1.0, 0)), (accuracy, version))
         champions = {
-            task: crown(client, _model_name(params, task), version)
+            task: promote_champion(client, _model_name(params, task), version)
             for task, (_, version) in best.items()
         }
         pages = _pages(params, client, uri, cells)

@@ -11,7 +11,7 @@ import torch
 
 from dopsd.errors import DopsdError, StopRequested
 from dopsd.keyed import key_from
-from dopsd.types import Problem, Sums
+from dopsd.types import MetricSums, Problem
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -48,12 +48,12 @@ def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:
         raise errors[0] if accelerator.is_main_process else SystemExit(errors[0].exit_code)
 
 
-def over_ranks(accelerator: Accelerator, metrics: Sums) -> Sums:
+def over_ranks(accelerator: Accelerator, metrics: MetricSums) -> MetricSums:
     if accelerator.num_processes == 1:
         return metrics
     from accelerate.utils import gather_object
 
-    total = Sums()
+    total = MetricSums()
     for part in gather_object([dict(metrics)]):
         total.merge(part)
     return total
@@ -95,7 +95,7 @@ class AccelerateGroup:
         return gather_object([(is_stopping, items)])
 
 
-class Order:
+class PromptSampler:
     """The training problems, `size` a collect, in a new order each epoch; this rank's share of them."""
 
     def __init__(

@@ -87,7 +87,7 @@ def _refresh(client: MlflowClient, version: ModelVersion, chosen: Chosen) -> Non
             client.set_model_version_tag(version.name, version.version, key, value)
 
 
-def crown(client: MlflowClient, name: str, number: int) -> int:
+def promote_champion(client: MlflowClient, name: str, number: int) -> int:
     """The champion's version: this one, unless the one before did as well on the same problems by the same protocol."""
     held = client.get_registered_model(name).aliases.get(CHAMPION)
     if held and int(held) != number:

@@ -18,7 +18,7 @@ from dopsd.errors import DopsdError
 from dopsd.generations import Generation, read_generations
 from dopsd.scoring import bootstrap, wilson
 from dopsd.tasks import load_task
-from dopsd.types import Sums, Task, Verdict
+from dopsd.types import MetricSums, Score, Task
 
 RESAMPLES = Evaluate.model_fields["bootstrap"].default
 PIPE_WIDTH = 200  # columns where there is no terminal: no name is cut
@@ -46,12 +46,12 @@ def run(
         check_new(verdicts_path, files)
     task = load_task(task_name, Data.model_validate({task_name: {"scoring": scoring}}))
     generations = [read_generations(path, task) for path in files]
-    verdicts = [[task.verify(g.problem, g.text) for g in found] for found in generations]
-    lines = [summarise(str(path), found, task) for path, found in zip(files, verdicts, strict=True)]
+    scores = [[task.verify(g.problem, g.text) for g in found] for found in generations]
+    lines = [summarise(str(path), found, task) for path, found in zip(files, scores, strict=True)]
     if len(files) > 1:
-        lines.append(summarise("all", [verdict for found in verdicts for verdict in found], task))
+        lines.append(summarise("all", [score for found in scores for score in found], task))
     if verdicts_path:
-        write_verdicts(verdicts_path, generations, verdicts)
+        write_verdicts(verdicts_path, generations, scores)
     if as_json:
         whole = {"task": task_name, "scoring": scoring, "files": [asdict(line) for line in lines]}
         sys.stdout.write(json.dumps(whole, indent=1) + "\n")
@@ -59,17 +59,17 @@ def run(
         show(lines, task_name, scoring)
 
 
-def summarise(file: str, verdicts: Sequence[Verdict], task: Task) -> Line:
+def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
     """Mean score with its 95% interval: bootstrap over problems for partial scores, Wilson for 0/1."""
-    values = [verdict.score for verdict in verdicts]
-    sums = Sums()
-    for verdict in verdicts:
-        for name, value in verdict.figures.items():
+    values = [score.score for score in scores]
+    sums = MetricSums()
+    for score in scores:
+        for name, value in score.figures.items():
             sums.add(name, value)
     interval = (
         bootstrap(values, RESAMPLES)
         if task.graded
-        else wilson(sum(v.correct for v in verdicts), len(values))
+        else wilson(sum(v.correct for v in scores), len(values))
     )
     return Line(file, len(values), sum(values) / len(values), interval, sums.means())
 
@@ -110,13 +110,13 @@ def check_new(path: Path, files: Sequence[Path]) -> None:
 
 
 def write_verdicts(
-    path: Path, generations: Sequence[Sequence[Generation]], verdicts: Sequence[Sequence[Verdict]]
+    path: Path, generations: Sequence[Sequence[Generation]], scores: Sequence[Sequence[Score]]
 ) -> None:
     """A JSON line a generation, under a temporary name until all are written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.tmp")
     with half.open("w") as stream:
-        for read, judged in zip(generations, verdicts, strict=True):
+        for read, judged in zip(generations, scores, strict=True):
             for g, v in zip(read, judged, strict=True):
                 row = {
                     "file": g.file,

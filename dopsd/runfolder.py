@@ -24,7 +24,7 @@ from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.progress import fresh_folder, parse_object, say, write_json
 from dopsd.resuming import log_of, record_of, update_of
 from dopsd.run_identity import codes
-from dopsd.types import Sums
+from dopsd.types import MetricSums
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -202,7 +202,7 @@ class RunFolder:
         loop.update, loop.counters = state["update"], state["counters"]
         loop.empty_in_a_row, loop.spent = state["empty_in_a_row"], state["spent"]
         loop.watch.scores, loop.watch.squares = state["scores"], state["squares"]
-        loop.gathered = Sums(
+        loop.gathered = MetricSums(
             {name: (total, count) for name, (total, count) in state["gathered"].items()}
         )
 

@@ -122,7 +122,7 @@ def _propose_part(
     policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
     logits = policy.head(hidden).float()  # [N, V]
-    logits[:, list(policy.banned_ids)] = -torch.inf
+    logits[:, list(policy.suppress_tokens)] = -torch.inf
     tokens = choose(logits, keys, decoding)
     confidence = logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
     return tokens, confidence

@@ -13,15 +13,15 @@ from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
 from dopsd.sampling import Decoding
 from dopsd.types import (
-    Collected,
     EvalReport,
+    MetricSums,
     Policy,
     Problem,
     Rollout,
+    RolloutStats,
+    Score,
     SelectedRollout,
-    Sums,
     Task,
-    Verdict,
 )
 
 if TYPE_CHECKING:
@@ -79,12 +79,12 @@ class RolloutGroup:
 
     problem: Problem
     rollouts: tuple[Rollout, ...]
-    verdicts: tuple[Verdict, ...]
+    scores: tuple[Score, ...]
 
     @property
     def best(self) -> int:
         """Index of the best attempt, the latest on ties."""
-        return max(range(len(self.verdicts)), key=lambda i: (self.verdicts[i].score, i))
+        return max(range(len(self.scores)), key=lambda i: (self.scores[i].score, i))
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,13 @@ class RolloutCollector:
         plan = SamplingPlan(c.attempts, c.first_temperature, c.retry_temperature, stops)
         asked = PromptSet(self.task, problems, "train", self.prompt_style)
         prompts = list(zip(problems, asked.prompts(policy, self.sampling), strict=True))
-        verdicts: dict[tuple[str, int], Verdict] = {}
+        scores: dict[tuple[str, int], Score] = {}
 
-        def verify(problem: Problem, rollout: Rollout) -> Verdict:
+        def verify(problem: Problem, rollout: Rollout) -> Score:
             key = (problem.id, rollout.attempt)
-            if key not in verdicts:
-                verdicts[key] = self.task.verify(problem, policy.decode(rollout.completion_ids))
-            return verdicts[key]
+            if key not in scores:
+                scores[key] = self.task.verify(problem, policy.decode(rollout.completion_ids))
+            return scores[key]
 
         tried = generate_until_correct(
             policy,
@@ -143,8 +143,8 @@ class RolloutCollector:
         """The best attempt, the latest on ties, and whether it is kept."""
         best = tried.best
         threshold = self.config.keep_threshold if self.task.graded else 1.0
-        is_kept = self.config.keep == "all" or tried.verdicts[best].score >= threshold
-        found = tried.verdicts
+        is_kept = self.config.keep == "all" or tried.scores[best].score >= threshold
+        found = tried.scores
         return SelectedRollout(
             tried.problem,
             tried.rollouts[best],
@@ -155,16 +155,16 @@ class RolloutCollector:
             is_kept,
         )
 
-    def summary(self, policy: Policy, scored: Sequence[SelectedRollout]) -> Collected:
+    def summary(self, policy: Policy, scored: Sequence[SelectedRollout]) -> RolloutStats:
         """Counters and rollout metrics of one collect, before any gating; lengths in tokens, of first attempts."""
-        sums = Sums()
+        sums = MetricSums()
         for item in scored:
             row = item.first_rollout.completion_ids.tolist()
             sums.add("attempts_used", item.attempts)
             sums.add("kept_share", item.is_kept)
-            sums.add("best_score", item.verdict.score)
-            sums.add("first_attempt_score", item.first.score)
-            sums.add("first_attempt_square", item.first.score**2)
+            sums.add("best_score", item.score.score)
+            sums.add("first_attempt_score", item.first_score.score)
+            sums.add("first_attempt_square", item.first_score.score**2)
             sums.add(
                 "completion_length", row.index(policy.eos_id) if policy.eos_id in row else len(row)
             )
@@ -174,28 +174,28 @@ class RolloutCollector:
             "rollouts": rollouts,
             "sampled_tokens": rollouts * self.sampling.gen_length,
         }
-        return Collected(counters, sums)
+        return RolloutStats(counters, sums)
 
 
 def report(
     asked: PromptSet,
     protocol: Sampling,
-    verdicts: dict[str, list[Verdict]],
+    scores: dict[str, list[Score]],
     attempts: int,
     resamples: int,
 ) -> EvalReport:
     """Verdicts of every attempt at every problem, as figures: Wilson interval for 0/1 scores, bootstrap for partial ones."""
     task = asked.task
-    tried = [verdicts[problem.id] for problem in asked.problems]
+    tried = [scores[problem.id] for problem in asked.problems]
     first = [found[0] for found in tried]
-    best = [max(verdict.score for verdict in found) for found in tried]
+    best = [max(score.score for score in found) for found in tried]
 
     def interval(values: list[float]) -> tuple[float, float]:
         return (
             bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
         )
 
-    values = [verdict.score for verdict in first]
+    values = [score.score for score in first]
     return EvalReport(
         task=task.name,
         split=asked.split,
@@ -203,7 +203,7 @@ def report(
         accuracy=sum(values) / len(values),
         interval=interval(values),
         n=len(values),
-        whole=sum(verdict.correct for verdict in first) / len(values),
+        whole=sum(score.correct for score in first) / len(values),
         figures={
             name: sum(v.figures[name] for v in first) / len(first)
             for name in sorted(first[0].figures)

@@ -119,9 +119,9 @@ def sample(
             Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)),
             soft_wrap=True,
         )
-    verdict = evaluator.task.verify(problem, policy.decode(rollout.completion_ids))
+    score = evaluator.task.verify(problem, policy.decode(rollout.completion_ids))
     console.print(
-        f"answer {verdict.answer}   score {verdict.score:.2f}   solution {problem.answer}",
+        f"answer {score.answer}   score {score.score:.2f}   solution {problem.answer}",
         markup=False,
     )
 

@@ -34,7 +34,7 @@ def rate(update: int, settings: Train) -> float:
     return 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, settings.updates - warmup)))
 
 
-def take_step(
+def optimizer_step(
     optimizer: Optimizer, accelerator: Accelerator, settings: Train, update: int
 ) -> float:
     """Sum gradients over ranks, clip them, take the step; the gradient norm before clipping.

@@ -61,7 +61,7 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Score:
     """What a verifier found: the extracted answer, its score in [0, 1], and whether that is full marks.
 
     `figures` are shares that are reported beside the accuracy: the scores by both rules, and what the task adds.
@@ -73,7 +73,7 @@ class Verdict:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-class Sums(dict[str, tuple[float, float]]):
+class MetricSums(dict[str, tuple[float, float]]):
     """Metrics as (total, count), so that they add up over micro-batches and ranks before they are divided."""
 
     def add(self, name: str, total: float, count: float = 1.0) -> None:
@@ -89,30 +89,30 @@ class Sums(dict[str, tuple[float, float]]):
 
 
 @dataclass(frozen=True)
-class StepLoss:
+class LossOutput:
     """A weighted sum of losses; the loop divides it by the weight of the whole update, over all ranks."""
 
     total: Tensor  # []
-    metrics: Sums
+    metrics: MetricSums
 
 
 @dataclass(frozen=True)
-class Collected:
+class RolloutStats:
     """What a collect cost and gave: counters to add up, and metrics of its rollouts."""
 
     counters: dict[str, int]
-    metrics: Sums
+    metrics: MetricSums
 
 
 @dataclass(frozen=True)
 class SelectedRollout:
-    """One problem's attempts: the one to learn from, the first, and the verdicts on both."""
+    """One problem's attempts: the one to learn from, the first, and their scores."""
 
     problem: Problem
     best: Rollout
-    verdict: Verdict
+    score: Score
     first_rollout: Rollout
-    first: Verdict
+    first_score: Score
     attempts: int
     is_kept: bool
 
@@ -179,19 +179,20 @@ class Policy(Protocol):
     is_locked: bool  # whether all processes must make every forward together, each with an input of its own
     mask_id: int
     eos_id: int
-    banned_ids: Sequence[int]
+    suppress_tokens: Sequence[int]
     vocabulary: int  # V, entries of the head
     max_length: int  # tokens of prompt and completion that the model was trained for
 
-    def hidden(  # [B, T] -> [B, T, D]; a whole forward fills `kept`, one of a window's ids [B, W] reads the rest from it
+    # [B, T] -> [B, T, D]; a whole forward fills `kv_cache`; one of some positions, ids [B, W], reads the rest from it
+    def hidden(
         self,
         ids: Tensor,
         attention_mask: Tensor | None,
-        kept: Any = None,
-        window: slice | None = None,
+        kv_cache: Any = None,
+        cache_positions: slice | None = None,
     ) -> Tensor: ...
 
-    def key_values(self) -> Any: ...  # an empty `kept`
+    def new_kv_cache(self) -> Any: ...  # an empty cache
 
     def head(self, hidden: Tensor) -> Tensor: ...  # [..., D] -> [..., V]
 
@@ -228,7 +229,7 @@ class Task(Protocol):
 
     def messages(self, problem: Problem, style: str) -> list[dict[str, str]]: ...
 
-    def verify(self, problem: Problem, text: str) -> Verdict: ...
+    def verify(self, problem: Problem, text: str) -> Score: ...
 
     def reward(self, problem: Problem, text: str) -> float: ...
 
@@ -248,16 +249,16 @@ class TaughtTask(Task, Protocol):
 class Method(Protocol):
     """How rollouts become updates."""
 
-    counts_failed: (
+    normalize_by_all_prompts: (
         bool  # True: an update's loss is divided by all its prompts, not by the kept ones
     )
-    collected: Collected
+    stats: RolloutStats
 
     def collect(
         self, policy: Policy, problems: list[Problem], update: int
     ) -> list[list[Batch]]: ...
 
-    def loss(self, policy: Policy, batch: Any) -> StepLoss: ...
+    def loss(self, policy: Policy, batch: Any) -> LossOutput: ...
 
 
 Progressed = Callable[[int], None]

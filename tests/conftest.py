@@ -109,13 +109,13 @@ def write_params(**changes: object) -> None:
 
 def stop_in(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
     """SIGINT in an update, which is dropped."""
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
-    step, left = Loop._step, [signal.SIGINT]
+    step, left = Trainer._step, [signal.SIGINT]
 
     def interrupted(self: Any, batches: list) -> object:
         if self.update + 1 == update and left:
             os.kill(os.getpid(), left.pop())
         return step(self, batches)
 
-    monkeypatch.setattr(Loop, "_step", interrupted)
+    monkeypatch.setattr(Trainer, "_step", interrupted)

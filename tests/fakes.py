@@ -17,7 +17,7 @@ class FakePolicy:
     """Hidden states are one-hot positions of the completion; the head reads the table's row of that position."""
 
     def __init__(self, length: int = 8, vocabulary: int = 10, table: Tensor | None = None) -> None:
-        self.mask_id, self.eos_id, self.banned_ids = MASK, EOS, [MASK]
+        self.mask_id, self.eos_id, self.suppress_tokens = MASK, EOS, [MASK]
         self.length, self.vocabulary, self.max_length = length, vocabulary, 1000
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []

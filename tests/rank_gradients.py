@@ -11,21 +11,19 @@ import torch
 from dopsd.checkpoint import save_tensors
 from dopsd.params import load_params
 from dopsd.ranks import all_processes
-from dopsd.stages.train import Loop
+from dopsd.stages.train import Trainer
 
 
 def main(out: Path) -> None:
     accelerator = all_processes()
-    loop = Loop(load_params(), "sudoku", "d_opsd", 0, accelerator)
+    loop = Trainer(load_params(), "sudoku", "d_opsd", 0, accelerator)
     generator = torch.Generator().manual_seed(0)
     for (
         p
     ) in loop.parameters.values():  # an adapter that is not the base: gradients in all its weights
         p.data += 0.1 * torch.randn(p.shape, generator=generator)
     loop._collect()
-    kept = loop.policy.process_group.all_gather_object(
-        [loop.method.collected.counters["trajectories"]]
-    )
+    kept = loop.policy.process_group.all_gather_object([loop.method.stats.counters["trajectories"]])
     sizes, gradients = [], {}
     for update, batches in enumerate(loop.waiting):
         sizes.append(loop.policy.process_group.all_gather_object([sum(map(len, batches))]))

@@ -14,7 +14,7 @@ from dopsd.accumulating import MOST, MicroBatches, Probe, fitting
 from dopsd.batches import Batch
 from dopsd.config import AUTO
 from dopsd.errors import DopsdError
-from dopsd.types import SingleProcess, StepLoss, Sums
+from dopsd.types import LossOutput, MetricSums, SingleProcess
 
 CPU = torch.device("cpu")
 GB = 10**9
@@ -36,12 +36,12 @@ class Linear:
     def trainable(self) -> dict[str, Tensor]:
         return {"w": self.w}
 
-    def loss(self, policy: object, batch: Rows) -> StepLoss:
+    def loss(self, policy: object, batch: Rows) -> LossOutput:
         self.sizes.append(len(batch))
         if len(batch) > self.room:
             raise torch.OutOfMemoryError("no room")
         torch.rand(1)  # as dropout would
-        return StepLoss((batch.x @ self.w).sum(), Sums())
+        return LossOutput((batch.x @ self.w).sum(), MetricSums())
 
 
 def rows(n: int) -> Rows:

@@ -9,7 +9,7 @@ from toys import toy
 
 from dopsd.approximate import denoise_approximately
 from dopsd.config import Params, Protocol
-from dopsd.models.llada import KeyValues
+from dopsd.models.llada import KVCache
 from dopsd.sampling import Decoding, GenerationRequest, denoise
 
 PROMPT = torch.tensor([1, 2])
@@ -104,21 +104,23 @@ def test_a_window_among_kept_keys_is_exact_while_the_rest_stands_still():
     ids = torch.randint(2, 100, (2, 12), generator=torch.Generator().manual_seed(0))
     mask = torch.ones(2, 12, dtype=torch.bool)
     mask[1, :3] = False
-    kept, window = KeyValues(2), slice(4, 8)
+    kv_cache, cache_positions = KVCache(2), slice(4, 8)
     with torch.no_grad():
-        whole = model.model(ids, mask, kept)
+        whole = model.model(ids, mask, kv_cache)
         assert torch.allclose(whole, model.model(ids, mask))
         assert torch.allclose(
-            model.model(ids[:, window], mask, kept, window), whole[:, window], atol=1e-5
+            model.model(ids[:, cache_positions], mask, kv_cache, cache_positions),
+            whole[:, cache_positions],
+            atol=1e-5,
         )
         changed = ids.clone()
         changed[:, 5] = 77
-        exact = model.model(changed, mask)[:, window]
-        near = model.model(changed[:, window], mask, kept, window)
+        exact = model.model(changed, mask)[:, cache_positions]
+        near = model.model(changed[:, cache_positions], mask, kv_cache, cache_positions)
     assert not torch.allclose(
         near, exact, atol=1e-3
     )  # outside the window keys are those of the old token
-    assert (near - exact).norm() < (whole[:, window] - exact).norm()
+    assert (near - exact).norm() < (whole[:, cache_positions] - exact).norm()
 
 
 def test_an_ended_text_is_filled_up_and_its_row_left_out():

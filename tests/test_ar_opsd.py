@@ -13,10 +13,10 @@ from dopsd.params import load_params
 def first_batch(**changes):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
     write_params(**changes)
-    loop = Loop(load_params().of("ar_opsd"), "sudoku", "ar_opsd", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().of("ar_opsd"), "sudoku", "ar_opsd", 0, Accelerator(cpu=True))
     loop._collect()
     return loop, loop.waiting[0][0]
 

@@ -128,11 +128,11 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
         found = scored(self, tried)
         seen.add(found.problem.id)
         if len(seen) <= 4:  # two collects of two problems
-            return replace(found, first=replace(found.first, score=0.5))
+            return replace(found, first_score=replace(found.first_score, score=0.5))
         if len(seen) == 5 and not ended:
             ended.append(os.getpid())
             os.kill(os.getpid(), signal.SIGTERM)  # between two updates that may be hours apart
-        return replace(found, is_kept=False, first=replace(found.first, score=0.0))
+        return replace(found, is_kept=False, first_score=replace(found.first_score, score=0.0))
 
     seen: set[str] = set()
     ended: list[int] = []
@@ -175,11 +175,11 @@ def test_a_run_that_is_stopped_in_its_last_update_before_it_ends_by_collapse_sti
     project, monkeypatch
 ):
     from dopsd.collapse import Watch
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
     monkeypatch.setattr(Watch, "is_collapsed", property(lambda watch: len(watch.scores) >= 2))
     write_params(train__updates=8, train__stop_on_collapse=True)
-    step, see = Loop._step, Watch.see
+    step, see = Trainer._step, Watch.see
     monkeypatch.setattr(
         Watch, "see", lambda *seen: see(*seen) and False
     )  # without the line that tells its means
@@ -190,7 +190,7 @@ def test_a_run_that_is_stopped_in_its_last_update_before_it_ends_by_collapse_sti
         return step(self, batches)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_step", stopped)
+        patch.setattr(Trainer, "_step", stopped)
         assert main(["train"]) == 143
     assert main(["train"]) == 0
     assert json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())["updates"] == 4

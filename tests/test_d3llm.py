@@ -20,10 +20,10 @@ from dopsd.tasks import load_task
 def loop_of(**changes):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
     write_params(**changes)
-    return Loop(load_params().of("d3llm"), "sudoku", "d3llm", 0, Accelerator(cpu=True))
+    return Trainer(load_params().of("d3llm"), "sudoku", "d3llm", 0, Accelerator(cpu=True))
 
 
 def test_what_is_recorded_is_written_once_and_read_by_the_next(project):

@@ -10,7 +10,7 @@ from fakes import EOS, MASK, FakePolicy
 
 from dopsd.batches import States
 from dopsd.config import DOpsd
-from dopsd.distilling import Distil, pack, take
+from dopsd.distilling import SelfDistillation, pack, take
 from dopsd.params import load_params
 from dopsd.teacher import BlockSchedule
 
@@ -67,7 +67,7 @@ def kl(p: float) -> float:
     return p * math.log(p / 0.5) + (1 - p) * math.log((1 - p) / 0.5)
 
 
-def method(**changes: object) -> Distil:
+def method(**changes: object) -> SelfDistillation:
     config = DOpsd(
         divergence="forward_kl",
         loss_vocabulary="full",
@@ -75,7 +75,7 @@ def method(**changes: object) -> Distil:
         teacher_confidence="max_prob",
         **changes,
     )
-    return Distil(config, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    return SelfDistillation(config, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
 
 
 def test_the_surest_candidates_of_the_teacher_are_trained_on():
@@ -93,7 +93,7 @@ def test_max_logit_and_max_prob_can_choose_different_positions():
     shifted[0] += 100.0  # a flat distribution at a great height
     batch = states([1], [[0, 1, 2, 3]], [[0]])
     by_logit = DOpsd(divergence="forward_kl", loss_vocabulary="full", clip=None)
-    tall = Distil(by_logit, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    tall = SelfDistillation(by_logit, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
     assert tall.loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(0.0, abs=1e-5)
     assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(
         kl(0.9), abs=1e-5
@@ -145,10 +145,10 @@ def first_update(project, **changes):
     from accelerate import Accelerator
     from conftest import write_params
 
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
     write_params(**changes)
-    loop = Loop(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
     loop._collect()
     batch = loop.waiting[0][0]
     found = loop.method.loss(loop.policy, batch)
@@ -187,18 +187,18 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
     from conftest import write_params
 
     from dopsd.errors import DopsdError
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
     class Silent:
         def log(self, *_: object) -> None: ...
 
     hopeless = {"method__d_opsd__keep_threshold": 1.0, "method__d_opsd__attempts": 1}
     write_params(method__d_opsd__skip_empty=False, train__warmup_updates=0, **hopeless)
-    loop = Loop(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
     loop.advance(Silent())
     assert (loop.update, loop.counters["trajectories"]) == (1, 0)
     write_params(train__max_empty_collects=2, **hopeless)
-    loop = Loop(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
     assert loop.advance(Silent()) == loop.advance(Silent()) == "nothing to learn from"
     with pytest.raises(DopsdError, match="3 collects in a row gave nothing"):
         loop.advance(Silent())

@@ -15,10 +15,10 @@ from dopsd.scoring import through_first
 def collected(**changes):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
     write_params(**{f"method__diffu_grpo__{key}": value for key, value in changes.items()})
-    loop = Loop(load_params().of("diffu_grpo"), "sudoku", "diffu_grpo", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().of("diffu_grpo"), "sudoku", "diffu_grpo", 0, Accelerator(cpu=True))
     loop._collect()
     return loop, [batch for (batch,) in loop.waiting]
 
@@ -41,21 +41,21 @@ def test_advantages_of_a_group_add_up_to_nothing_and_every_iteration_has_its_own
     assert (first.ids[:, -length:] == mask_id).all() and not (first.targets == mask_id).any()
     hidden = [(batch.ids[:, :-length] == mask_id) & batch.mask[:, :-length] for batch in batches]
     assert not torch.equal(*hidden) and 0.1 < float(hidden[0].float().mean()) < 0.5
-    assert torch.equal(first.old, first.reference)  # the adapter still changes nothing
-    assert first.weight.tolist() == first.counted.sum(1).tolist()
+    assert torch.equal(first.old_logps, first.ref_logps)  # the adapter still changes nothing
+    assert first.weight.tolist() == first.completion_mask.sum(1).tolist()
     assert loop.counters["trajectories"] == loop.counters["rollouts"] == 6
 
 
 def test_a_right_or_wrong_reward_gives_part_of_a_solution_nothing(project, monkeypatch):
     """Of a group of three, one solves the puzzle and the others half of it: 1, 0 and 0, mean a third."""
     from dopsd.scoring import RolloutCollector
-    from dopsd.types import Verdict
+    from dopsd.types import Score
 
     sample = RolloutCollector.sample
 
     def graded(self, *given, **named):
-        marks = (Verdict("a", 0.5, False), Verdict("b", 1.0, True), Verdict("c", 0.5, False))
-        return [replace(group, verdicts=marks) for group in sample(self, *given, **named)]
+        marks = (Score("a", 0.5, False), Score("b", 1.0, True), Score("c", 0.5, False))
+        return [replace(group, scores=marks) for group in sample(self, *given, **named)]
 
     monkeypatch.setattr(RolloutCollector, "sample", graded)
     _, (batch, *_) = collected(group_size=3, iterations=1, reward="correct")
@@ -76,11 +76,11 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
     total = torch.zeros(())
     for row in range(len(batch)):
         for place in range(length):
-            if not batch.counted[row, place]:
+            if not batch.completion_mask[row, place]:
                 continue
             now = logits[row, place].log_softmax(-1)[batch.targets[row, place]]
-            r, a = (now - batch.old[row, place]).exp(), batch.advantage[row]
-            gap = batch.reference[row, place] - now
+            r, a = (now - batch.old_logps[row, place]).exp(), batch.advantage[row]
+            gap = batch.ref_logps[row, place] - now
             total = total - min(r * a, r.clamp(0.5, 1.5) * a) + 0.04 * (gap.exp() - gap - 1)
     total.backward()
     assert found.total.item() == pytest.approx(total.item(), abs=5e-6)  # float32, of 150 tokens

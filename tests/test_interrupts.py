@@ -21,7 +21,7 @@ from dopsd.layout import scratch_folder
 from dopsd.models import LlmPolicy
 from dopsd.params import load_params
 from dopsd.provenance import sha256
-from dopsd.stages.train import Loop
+from dopsd.stages.train import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 BOUND = 300  # seconds until a test gives up; nothing here needs as long
@@ -143,7 +143,7 @@ def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
 
 def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monkeypatch):
     write_params(train__updates=5)
-    loss_of, collects = Loop._step, []
+    loss_of, collects = Trainer._step, []
 
     def stopped(self, batches):
         collects.append(self.counters["collects"])
@@ -152,12 +152,12 @@ def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monk
         return loss_of(self, batches)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "_step", stopped)
+        patch.setattr(Trainer, "_step", stopped)
         assert main(["train"]) == 130
     assert saved() == [2, 3]
     with monkeypatch.context() as patch:
         patch.setattr(
-            Loop, "_collect", lambda self: pytest.fail("the collect was saved with its batches")
+            Trainer, "_collect", lambda self: pytest.fail("the collect was saved with its batches")
         )
         assert main(["train"]) == 0
 

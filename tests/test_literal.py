@@ -12,15 +12,15 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from dopsd.params import load_params
-from dopsd.stages.train import Loop
+from dopsd.stages.train import Trainer
 
 
-def moved(method: str, is_moved: bool = True, **changes: object) -> Loop:
+def moved(method: str, is_moved: bool = True, **changes: object) -> Trainer:
     """A loop before its first collect, its policy no longer the base."""
     from accelerate import Accelerator
 
     write_params(**{f"method__{method}__{key}": value for key, value in changes.items()})
-    loop = Loop(load_params().of(method), "sudoku", method, 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().of(method), "sudoku", method, 0, Accelerator(cpu=True))
     draw = torch.Generator().manual_seed(1)
     for p in loop.parameters.values():
         p.data += 0.05 * is_moved * torch.randn(p.shape, generator=draw)
@@ -35,7 +35,7 @@ def collected(method: str, **changes: object):
 
 
 @contextmanager
-def as_base(loop: Loop) -> Iterator[None]:
+def as_base(loop: Trainer) -> Iterator[None]:
     """Without `policy.reference()`: LoRA's B matrices at zero."""
     kept = {name: p.detach().clone() for name, p in loop.parameters.items() if "lora_B" in name}
     assert kept
@@ -47,19 +47,19 @@ def as_base(loop: Loop) -> Iterator[None]:
             loop.parameters[name].copy_(value)
 
 
-def logps(loop: Loop, prompt: Tensor, completion: Tensor) -> Tensor:
+def logps(loop: Trainer, prompt: Tensor, completion: Tensor) -> Tensor:
     """ln p of every token at every place of one completion, nothing padded. [P], [G] -> [G, V]."""
     ids = torch.cat([prompt, completion])[None]
     return loop.policy.head(loop.policy.hidden(ids, None))[0, -len(completion) :].log_softmax(-1)
 
 
-def gradients(loop: Loop, total: Tensor) -> dict[str, Tensor]:
+def gradients(loop: Trainer, total: Tensor) -> dict[str, Tensor]:
     loop.policy.core.zero_grad()
     total.backward()
     return {name: p.grad.clone() for name, p in loop.parameters.items()}
 
 
-def assert_same(loop: Loop, batch, literal: Tensor) -> None:
+def assert_same(loop: Trainer, batch, literal: Tensor) -> None:
     """The method's total and its gradient are those of the literal one."""
     found = loop.method.loss(loop.policy, batch).total
     assert found.item() == pytest.approx(literal.item(), rel=1e-4, abs=1e-5)
@@ -77,16 +77,16 @@ def test_vrpo(project):
     def bound(row: int, side: int) -> Tensor:
         target, end = batch.targets[row, side], int(batch.length[row, side])
         prompt, total = batch.prompt[row][batch.mask[row]], torch.zeros(())
-        for predicted in batch.predicted[row, side]:
-            assert 1 <= int(predicted.sum()) <= end and not predicted[end:].any()
+        for loss_mask in batch.loss_mask[row, side]:
+            assert 1 <= int(loss_mask.sum()) <= end and not loss_mask[end:].any()
             seen = target.clone()
-            seen[predicted] = mask_id
+            seen[loss_mask] = mask_id
             seen[end:] = mask_id
-            places = predicted.nonzero()[:, 0]
+            places = loss_mask.nonzero()[:, 0]
             total = total + logps(loop, prompt, seen)[places, target[places]].sum() * end / len(
                 places
             )
-        return total / batch.predicted.shape[2]
+        return total / batch.loss_mask.shape[2]
 
     with as_base(loop):
         reference = [[bound(row, side).item() for side in (0, 1)] for row in range(len(batch))]
@@ -95,7 +95,7 @@ def test_vrpo(project):
         good, bad = bound(row, 0), bound(row, 1)
         margin = 0.2 * ((good - reference[row][0]) - (bad - reference[row][1]))
         literal = literal - logsigmoid(margin) - 0.05 * good / batch.length[row, 0]
-    assert length == 40 and batch.reference.tolist() == [
+    assert length == 40 and batch.ref_bounds.tolist() == [
         pytest.approx(pair, rel=1e-4) for pair in reference
     ]
     assert_same(loop, batch, literal)
@@ -129,14 +129,14 @@ def test_diffu_grpo(project):
     with as_base(loop):
         reference = torch.stack([each(row) for row in range(len(batch))])
     assert (old - reference).abs().max() > 0.01
-    torch.testing.assert_close(batch.old, old, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(batch.reference, reference, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(batch.old_logps, old, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(batch.ref_logps, reference, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         for p in loop.parameters.values():
             p.add_(0.01)  # a later iteration
     literal = torch.zeros(())
     for row in range(len(batch)):
-        now, end = each(row), int(batch.counted[row].sum())
+        now, end = each(row), int(batch.completion_mask[row].sum())
         ratio, gap, a = (now - old[row]).exp(), reference[row] - now, batch.advantage[row]
         loss = 0.04 * (gap.exp() - gap - 1) - torch.minimum(ratio * a, ratio.clamp(0.5, 1.5) * a)
         literal = literal + loss[:end].sum()
@@ -150,21 +150,21 @@ def test_d3llm(project):
     literal = torch.zeros(())
     for row in range(len(batch)):
         target, prompt = batch.targets[row], batch.ids[row, :-length][batch.mask[row, :-length]]
-        block = (batch.predicted[row] | batch.other[row]).nonzero()[:, 0]
+        block = (batch.loss_mask[row] | batch.other_loss_mask[row]).nonzero()[:, 0]
         assert (
             block.tolist() == list(range(int(block[0]), int(block[-1]) + 1))
-            and not (batch.predicted & batch.other).any()
+            and not (batch.loss_mask & batch.other_loss_mask).any()
         )
         cross, entropies, right = torch.zeros(()), torch.zeros(()), 0
-        for predicted, ids in (
-            (batch.predicted[row], batch.ids[row]),
-            (batch.other[row], batch.other_ids[row]),
+        for loss_mask, ids in (
+            (batch.loss_mask[row], batch.ids[row]),
+            (batch.other_loss_mask[row], batch.other_ids[row]),
         ):
             seen = target.clone()
-            seen[predicted] = mask_id
+            seen[loss_mask] = mask_id
             seen[int(block[-1]) + 1 :] = mask_id
             assert torch.equal(ids[-length:], seen)
-            found, places = logps(loop, prompt, seen), predicted.nonzero()[:, 0]
+            found, places = logps(loop, prompt, seen), loss_mask.nonzero()[:, 0]
             if len(places):
                 cross = cross - found[places, target[places]].mean()
             for place in places:
@@ -180,7 +180,7 @@ def test_distillation(project, method: str):
     """Forward KL to the base with the teacher's prompt and future, at the places where it is surest."""
     loop, batch = collected(method)
     length = batch.candidates.shape[1]
-    keep = [i for i in range(loop.policy.vocabulary) if i not in loop.policy.banned_ids]
+    keep = [i for i in range(loop.policy.vocabulary) if i not in loop.policy.suppress_tokens]
 
     def row_of(side: str, row: int) -> Tensor:
         ids, real = (getattr(batch, f"{side}_{what}")[row] for what in ("ids", "mask"))

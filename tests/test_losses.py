@@ -160,11 +160,11 @@ def test_masked_cross_entropy_by_hand():
 
 def test_policy_gradient_by_hand():
     """Two tokens of a good and two of a bad completion; ratios 2 and 0.25 leave the range 0.5 to 1.5."""
-    old = torch.tensor([[-1.0, -1.0], [-1.0, -1.0]])
-    now = old + torch.tensor([[math.log(2), math.log(0.25)], [math.log(2), math.log(0.25)]])
-    reference = now + math.log(3)
+    old_logps = torch.tensor([[-1.0, -1.0], [-1.0, -1.0]])
+    logps = old_logps + torch.tensor([[math.log(2), math.log(0.25)], [math.log(2), math.log(0.25)]])
+    ref_logps = logps + math.log(3)
     each, clipped, kl = policy_gradient(
-        now, old, reference, torch.tensor([[2.0], [-2.0]]), 0.5, 0.04
+        logps, old_logps, ref_logps, torch.tensor([[2.0], [-2.0]]), 0.5, 0.04
     )
     penalty = 0.04 * (3 - math.log(3) - 1)
     # A = 2: min(4, 3), min(0.5, 1); A = -2: min(-4, -3), min(-0.5, -1)
@@ -177,15 +177,15 @@ def test_policy_gradient_by_hand():
 
 def test_policy_gradient_has_the_gradient_of_finite_differences():
     draw = torch.Generator().manual_seed(0)
-    now, old, reference = (
+    logps, old_logps, ref_logps = (
         torch.randn(3, 5, generator=draw, dtype=torch.float64) * 0.3 - 2 for _ in range(3)
     )
     advantage = torch.tensor([[1.5], [-0.5], [0.0]], dtype=torch.float64)
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        return policy_gradient(x, old, reference, advantage, 0.5, 0.04)[0]
+        return policy_gradient(x, old_logps, ref_logps, advantage, 0.5, 0.04)[0]
 
-    assert torch.autograd.gradcheck(loss, now.requires_grad_())
+    assert torch.autograd.gradcheck(loss, logps.requires_grad_())
 
 
 def test_logps_are_those_of_the_completion_whatever_the_padding(fake_policy):

@@ -19,7 +19,7 @@ from dopsd.cli import main
 from dopsd.errors import DopsdError
 from dopsd.layout import read_table
 from dopsd.params import load_params
-from dopsd.stages.train import Loop
+from dopsd.stages.train import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
     with pytest.raises(
         DopsdError, match="vrpo makes more forwards"
     ):  # named on the command line, not in the matrix
-        Loop(load_params().of("vrpo"), "sudoku", "vrpo", 0, accelerator)
+        Trainer(load_params().of("vrpo"), "sudoku", "vrpo", 0, accelerator)
 
 
 def test_more_ranks_than_prompts_is_refused(project):
@@ -182,9 +182,9 @@ def test_more_ranks_than_prompts_is_refused(project):
 
 
 def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():
-    loop, sent = Loop.__new__(Loop), []
+    loop, sent = Trainer.__new__(Trainer), []
     loop.method, loop.policy = (
-        SimpleNamespace(counts_failed=False),
+        SimpleNamespace(normalize_by_all_prompts=False),
         SimpleNamespace(device=torch.device("cpu")),
     )
     loop.accelerator = SimpleNamespace(reduce=lambda tensor, _: sent.append(tensor) or tensor)

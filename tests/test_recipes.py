@@ -12,7 +12,7 @@ from conftest import small_params
 
 from dopsd.cli import main
 from dopsd.config import Params
-from dopsd.stages.pretrain import Trainer, fresh
+from dopsd.stages.pretrain import Pretrainer, fresh
 from dopsd.tasks import load_task
 
 LOSSES = [5.2497349, 3.4268281, 3.3091855, 2.6674628, 2.4974597, 2.0774770]
@@ -49,7 +49,7 @@ def test_the_first_updates_of_pretraining_have_the_losses_of_this_recipe(tmp_pat
     Path("params.yaml").write_text(yaml.safe_dump(raw))
     assert main(["prepare"]) == 0
     params = Params.model_validate(raw)
-    trainer = Trainer(params, load_task("sudoku", params.data), fresh(params))
+    trainer = Pretrainer(params, load_task("sudoku", params.data), fresh(params))
     assert params.pretrain.recipe == 1
     assert [trainer.step(update) for update in range(SHAPE["updates"])] == pytest.approx(
         LOSSES, rel=1e-4

@@ -14,7 +14,7 @@ from dopsd.config import Methods
 from dopsd.layout import scratch_folder
 from dopsd.params import load_params
 from dopsd.provenance import sha256
-from dopsd.stages.train import Loop
+from dopsd.stages.train import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 
@@ -63,13 +63,13 @@ def undisturbed(project):
 @pytest.fixture
 def updates(monkeypatch) -> list[int]:
     """The updates that are learnt, in this process."""
-    found, step = [], Loop._step
+    found, step = [], Trainer._step
 
-    def noted(self: Loop, batches: list) -> object:
+    def noted(self: Trainer, batches: list) -> object:
         found.append(self.update + 1)
         return step(self, batches)
 
-    monkeypatch.setattr(Loop, "_step", noted)
+    monkeypatch.setattr(Trainer, "_step", noted)
     return found
 
 
@@ -126,9 +126,9 @@ def test_what_changes_memory_alone_continues_and_takes_effect(
     updates.clear()
     write_params(train__updates=4, **changes)
     seen = []
-    step = Loop._step
+    step = Trainer._step
     monkeypatch.setattr(
-        Loop,
+        Trainer,
         "_step",
         lambda self, batches: seen.append(self.micro_batches.size) or step(self, batches),
     )
@@ -480,15 +480,15 @@ def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
 
 def test_a_run_that_gave_up_is_given_up_at_the_same_update(undisturbed, monkeypatch):
     """Every third collect has something to learn from: with less patience the run ends where it would have ended."""
-    from dopsd.distilling import Distil
+    from dopsd.distilling import SelfDistillation
 
-    collect = Distil.collect
+    collect = SelfDistillation.collect
 
     def seldom(self, policy, problems, number):
         found = collect(self, policy, problems, number)
         return found if number % 3 == 0 or number > 9 else []
 
-    monkeypatch.setattr(Distil, "collect", seldom)
+    monkeypatch.setattr(SelfDistillation, "collect", seldom)
     usual = {
         "train__updates": 8,
         "method__d_opsd__updates_per_trajectory": 1,

@@ -9,7 +9,7 @@ from fakes import EOS, FakePolicy
 from dopsd.config import CollectorConfig, Sampling
 from dopsd.errors import DopsdError
 from dopsd.scoring import PromptSet, RolloutCollector, bootstrap, report, wilson
-from dopsd.types import Problem, Verdict
+from dopsd.types import Problem, Score
 
 
 class Marked:
@@ -24,10 +24,10 @@ class Marked:
     def messages(self, problem: Problem, style: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": problem.prompt}]
 
-    def verify(self, problem: Problem, text: str) -> Verdict:
+    def verify(self, problem: Problem, text: str) -> Score:
         value = self.scores[problem.id][self.prompt_set[problem.id]]
         self.prompt_set[problem.id] += 1
-        return Verdict(text, value, value == 1.0)
+        return Score(text, value, value == 1.0)
 
 
 SAMPLING = Sampling(gen_length=2, block_length=2, steps=1)
@@ -46,8 +46,8 @@ def test_a_graded_task_keeps_the_best_attempt_and_the_latest_on_ties():
     _, found = collect(
         Marked(True, a=[0.5, 0.75, 0.25, 0.75], b=[0.25, 0.1, 0.0, 0.2]), keep_threshold=0.5
     )
-    assert (found["a"].best.attempt, found["a"].verdict.score, found["a"].attempts) == (3, 0.75, 4)
-    assert found["a"].first.score == 0.5
+    assert (found["a"].best.attempt, found["a"].score.score, found["a"].attempts) == (3, 0.75, 4)
+    assert found["a"].first_score.score == 0.5
     assert found["a"].is_kept and not found["b"].is_kept
 
 
@@ -100,16 +100,16 @@ def test_bootstrap_covers_the_mean_and_repeats():
     assert bootstrap([0.3] * 7, 100) == pytest.approx((0.3, 0.3))
 
 
-def judged(score: float, strict: float = 0.0) -> Verdict:
-    return Verdict("x", score, score == 1.0, {"published": score, "strict": strict})
+def judged(score: float, strict: float = 0.0) -> Score:
+    return Score("x", score, score == 1.0, {"published": score, "strict": strict})
 
 
 @pytest.mark.parametrize(("graded", "interval"), [(False, wilson(1, 2)), (True, None)])
 def test_a_report_has_first_attempts_and_the_best_of_all_with_fitting_intervals(graded, interval):
     problems = [Problem("a", "1", "x"), Problem("b", "12", "x")]
     prompt_set = PromptSet(Marked(graded), problems, "test", "compact")  # type: ignore[arg-type]
-    verdicts = {"b": [judged(0.0), judged(0.0), judged(1.0)], "a": [judged(1.0, 1.0)]}
-    found = report(prompt_set, SAMPLING, verdicts, 3, 100)
+    scores = {"b": [judged(0.0), judged(0.0), judged(1.0)], "a": [judged(1.0, 1.0)]}
+    found = report(prompt_set, SAMPLING, scores, 3, 100)
     assert (found.accuracy, found.whole, found.n, found.attempts, found.pass_at_k) == (
         0.5,
         0.5,

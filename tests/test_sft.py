@@ -25,10 +25,10 @@ from dopsd.types import Problem
 def collected(**changes):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
     write_params(**{f"method__sft__{key}": value for key, value in changes.items()})
-    loop = Loop(load_params().of("sft"), "sudoku", "sft", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().of("sft"), "sudoku", "sft", 0, Accelerator(cpu=True))
     loop._collect()
     return loop, loop.waiting[0][0]
 
@@ -84,8 +84,8 @@ def test_the_loss_is_cross_entropy_over_the_share_of_masks(fake_policy):
     fake_policy.table[0, 3] = math.log(91)  # 0.91 there, 0.01 elsewhere
     fake_policy.length = 4
     ids, targets = torch.tensor([[1, 2, 9, 4, 9, 6]]), torch.tensor([[3, 4, 5, 6]])
-    predicted = torch.tensor([[True, False, True, False]])
-    batch = MaskedTexts(ids, ids > 0, targets, predicted, torch.tensor([1 / 0.4]), torch.ones(1))
+    loss_mask = torch.tensor([[True, False, True, False]])
+    batch = MaskedTexts(ids, ids > 0, targets, loss_mask, torch.tensor([1 / 0.4]), torch.ones(1))
     by_hand = (-math.log(0.91) - math.log(0.1)) / 0.4 / 4
     assert masked_diffusion_loss(fake_policy, batch).item() == pytest.approx(by_hand, rel=1e-5)
 
@@ -103,7 +103,7 @@ def test_the_share_of_masks_is_uniform_and_its_inverse_is_the_weight(fake_policy
     )
     assert float(share.quantile(0.25)) == pytest.approx(0.25, abs=0.06)
     assert torch.allclose(
-        batch.predicted.float().mean(1), share, atol=0.15
+        batch.loss_mask.float().mean(1), share, atol=0.15
     )  # 4 standard errors of 200 tokens
 
 
@@ -142,11 +142,11 @@ def test_masks_are_those_of_the_text_whatever_stands_beside_it(fake_policy):
     other = Text(torch.tensor([1, 2, 3, 4]), torch.tensor([6, 5, 4, 3]), key=8, weight=0.5)
     alone, beside = masked(fake_policy, [one]), masked(fake_policy, [one, other])
     assert (
-        torch.equal(alone.predicted[0], beside.predicted[0])
+        torch.equal(alone.loss_mask[0], beside.loss_mask[0])
         and alone.token_weight[0] == beside.token_weight[0]
     )
     assert (beside.ids[:, -4:] == fake_policy.mask_id).equal(
-        beside.predicted
+        beside.loss_mask
     ) and beside.weight.tolist() == [1.0, 0.5]
 
 

@@ -181,9 +181,9 @@ def test_sample_prints_every_step_and_the_verdict(project, capsys):
 
 def test_an_answer_in_brackets_is_printed_as_it_is(project, capsys, monkeypatch):
     from dopsd.tasks.sudoku import Sudoku
-    from dopsd.types import Verdict
+    from dopsd.types import Score
 
-    monkeypatch.setattr(Sudoku, "verify", lambda *_: Verdict("[/b] [red]", 0.0, False))
+    monkeypatch.setattr(Sudoku, "verify", lambda *_: Score("[/b] [red]", 0.0, False))
     assert main(["sample"]) == 0
     assert "answer [/b] [red]   score" in capsys.readouterr().out
 
@@ -201,7 +201,7 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
     before = sha256(Path("base/model.safetensors"))
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
-    step = pretrain.Trainer.step
+    step = pretrain.Pretrainer.step
 
     def dying(self, update):
         if update == 113:
@@ -209,7 +209,7 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
         return step(self, update)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(pretrain.Trainer, "step", dying)
+        patch.setattr(pretrain.Pretrainer, "step", dying)
         main(["pretrain"])
     assert main(["pretrain"]) == 0
     assert sha256(Path("base/model.safetensors")) == before
@@ -227,7 +227,7 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(
-            pretrain.Trainer, "rate", lambda _, update: 0.1 if update < 6 else sys.exit(9)
+            pretrain.Pretrainer, "rate", lambda _, update: 0.1 if update < 6 else sys.exit(9)
         )
         main(["pretrain"])
     (resume,) = Path("work").glob("pretrain-*/resume.safetensors")

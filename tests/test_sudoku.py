@@ -106,8 +106,8 @@ def test_strict_scoring_counts_only_a_whole_answer_in_its_tags():
 def test_another_solution_of_an_ambiguous_puzzle_is_a_valid_grid_and_not_the_answer():
     puzzle = "0000000021434321"
     one, other = solutions(puzzle)
-    verdict = Sudoku(SMALL).verify(Problem("p", puzzle, one), f"<answer>{other}</answer>")
-    assert verdict.figures["valid_grid"] == 1.0 and verdict.score < 1.0
+    score = Sudoku(SMALL).verify(Problem("p", puzzle, one), f"<answer>{other}</answer>")
+    assert score.figures["valid_grid"] == 1.0 and score.score < 1.0
     moved = Sudoku(SMALL).verify(PROBLEM, f"<answer>{all_grids()[-1]}</answer>")
     assert moved.figures["valid_grid"] == 0.0  # a solved grid that overwrites the givens
 

@@ -29,11 +29,11 @@ def test_the_embedded_tokenizer_is_one_token_a_character_and_a_tag():
 def test_special_tokens_but_the_end_of_text_can_never_be_sampled(tmp_path: Path):
     save_toy(tmp_path)
     policy = load_policy(Model(path=str(tmp_path)), None, 0)
-    assert policy.mask_id in policy.banned_ids and policy.eos_id not in policy.banned_ids
+    assert policy.mask_id in policy.suppress_tokens and policy.eos_id not in policy.suppress_tokens
     rows = list(range(len(policy.tokenizer), 112))
-    named = [i for i in policy.banned_ids if i not in rows]
+    named = [i for i in policy.suppress_tokens if i not in rows]
     assert len(named) == 6  # mask, start of text, three roles, the sign for unknown characters
-    assert set(rows) <= set(policy.banned_ids)
+    assert set(rows) <= set(policy.suppress_tokens)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as
         "<|arithmetic_start|>",
     ]
     names += ["<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>"]
-    assert policy.banned_ids == [
+    assert policy.suppress_tokens == [
         *sorted(tokenizer.convert_tokens_to_ids(names)),
         *range(len(tokenizer), 112),
     ]

@@ -16,7 +16,7 @@ from dopsd.cli import main
 from dopsd.layout import scratch_folder
 from dopsd.params import load_params
 from dopsd.publish import identity
-from dopsd.registry import crown
+from dopsd.registry import promote_champion
 from dopsd.tracking import (
     Identity,
     connect,
@@ -108,7 +108,7 @@ def test_a_worse_run_does_not_take_the_crown_and_one_judged_otherwise_does(track
         version = client.create_model_version(
             "dopsd-sudoku", first.source, tags=first.tags | tags
         ).version
-        return crown(client, "dopsd-sudoku", int(version))
+        return promote_champion(client, "dopsd-sudoku", int(version))
 
     assert crowned(accuracy=str(better - 0.01)) == 1
     assert "the champion of dopsd-sudoku is still version 1" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from dopsd.layout import read_log, read_table, scratch_folder
 from dopsd.params import load_params
 from dopsd.provenance import sha256
 from dopsd.runfolder import RunFolder
-from dopsd.stages.train import Loop
+from dopsd.stages.train import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 
@@ -34,14 +34,14 @@ def adapter_digests() -> dict[str, str]:
 
 def die_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
     """Lose the process between two updates, as a SIGKILL would."""
-    step = Loop._step
+    step = Trainer._step
 
-    def dying(self: Loop, batches: list) -> object:
+    def dying(self: Trainer, batches: list) -> object:
         if self.update == update:
             raise SystemExit(9)
         return step(self, batches)
 
-    monkeypatch.setattr(Loop, "_step", dying)
+    monkeypatch.setattr(Trainer, "_step", dying)
 
 
 def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(project, monkeypatch):
@@ -126,10 +126,10 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
             else found
         )
 
-    from dopsd.distilling import Distil
+    from dopsd.distilling import SelfDistillation
     from dopsd.models import LlmPolicy
 
-    loss, after = Distil.loss, LlmPolicy.after_update
+    loss, after = SelfDistillation.loss, LlmPolicy.after_update
     monkeypatch.setattr(LlmPolicy, "updates_made", 0, raising=False)
 
     def counted(self):
@@ -137,7 +137,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
         after(self)
 
     monkeypatch.setattr(LlmPolicy, "after_update", counted)
-    monkeypatch.setattr(Distil, "loss", poisoned)
+    monkeypatch.setattr(SelfDistillation, "loss", poisoned)
     assert train() == 1
     said = capsys.readouterr().err
     assert "not finite at update 3" in said and "train.learning_rate" in said

@@ -12,14 +12,14 @@ from fakes import EOS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd.batches import Pairs
+from dopsd.batches import PreferenceBatch
 from dopsd.config import Vrpo
 from dopsd.keyed import key_from
 from dopsd.losses import likelihood_bound, preference
 from dopsd.methods.vrpo import Preferences, drawn, paired
 from dopsd.params import load_params
 from dopsd.scoring import RolloutGroup
-from dopsd.types import Problem, Rollout, Verdict
+from dopsd.types import Problem, Rollout, Score
 
 
 def tried(*scores: float) -> RolloutGroup:
@@ -29,7 +29,7 @@ def tried(*scores: float) -> RolloutGroup:
     return RolloutGroup(
         Problem("p", "", ""),
         rollouts,
-        tuple(Verdict(None, score, score == 1.0) for score in scores),
+        tuple(Score(None, score, score == 1.0) for score in scores),
     )
 
 
@@ -48,16 +48,18 @@ def test_the_best_is_paired_with_the_worst_and_only_right_with_wrong():
 
 @given(st.integers(1, 12), st.integers(0, 2**32))
 def test_masks_take_one_to_all_of_the_counted_tokens_and_no_others(length: int, seed: int):
-    counted = (torch.arange(12) < length).expand(1, 2, 12)
+    completion_mask = (torch.arange(12) < length).expand(1, 2, 12)
     key = torch.arange(10).expand(1, 2, 10) + key_from("masks", seed)
-    found = drawn(key, counted, counted.sum(-1))
-    assert found.shape == (1, 2, 10, 12) and not (found & ~counted[:, :, None]).any()
+    found = drawn(key, completion_mask, completion_mask.sum(-1))
+    assert found.shape == (1, 2, 10, 12) and not (found & ~completion_mask[:, :, None]).any()
     assert int(found.sum(-1).min()) >= 1 and int(found.sum(-1).max()) <= length
 
 
 def test_the_number_of_masked_tokens_is_uniform():
-    counted = torch.ones(1, 1, 4, dtype=torch.bool)
-    found = drawn(torch.arange(40_000).view(1, 1, -1), counted, counted.sum(-1)).sum(-1)
+    completion_mask = torch.ones(1, 1, 4, dtype=torch.bool)
+    found = drawn(
+        torch.arange(40_000).view(1, 1, -1), completion_mask, completion_mask.sum(-1)
+    ).sum(-1)
     shares = [float((found == n).float().mean()) for n in range(1, 5)]
     assert shares == pytest.approx([0.25] * 4, abs=0.01)
 
@@ -68,18 +70,18 @@ def test_bound_and_loss_by_hand(fake_policy):
     fake_policy.table[0, 3] = math.log(
         91
     )  # p(3 at 0) = 91/100; every other token of that place 1/100
-    predicted = torch.zeros(1, 2, 2, 8, dtype=torch.bool)
-    predicted[:, :, 0, 0] = True
-    predicted[:, :, 1, [0, 1]] = True
+    loss_mask = torch.zeros(1, 2, 2, 8, dtype=torch.bool)
+    loss_mask[:, :, 0, 0] = True
+    loss_mask[:, :, 1, [0, 1]] = True
     targets = torch.tensor(
         [[[3, 1, 2, EOS, EOS, EOS, EOS, EOS], [4, 1, 2, EOS, EOS, EOS, EOS, EOS]]]
     )
     prompt = torch.tensor([[1, 2]])
-    batch = Pairs(
+    batch = PreferenceBatch(
         prompt,
         prompt > 0,
         targets,
-        predicted,
+        loss_mask,
         torch.tensor([[4, 4]]),
         torch.zeros(1, 2),
         torch.ones(1),
@@ -94,7 +96,7 @@ def test_bound_and_loss_by_hand(fake_policy):
     loss, margin = preference(bounds, torch.tensor([[0.5, -0.5]]), 0.2)
     method = Preferences(Vrpo(sft_weight=0.5), None, 4)
     total = method.loss(
-        fake_policy, replace(batch, reference=torch.tensor([[0.5, -0.5]]))
+        fake_policy, replace(batch, ref_bounds=torch.tensor([[0.5, -0.5]]))
     ).total.item()
     assert total == pytest.approx(
         loss.item() + 0.5 * -expected[0] / 4, rel=1e-5
@@ -107,10 +109,10 @@ def test_bound_and_loss_by_hand(fake_policy):
 def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Loop
+    from dopsd.stages.train import Trainer
 
     write_params(method__vrpo__sft_weight=0.0)
-    loop = Loop(load_params().of("vrpo"), "sudoku", "vrpo", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().of("vrpo"), "sudoku", "vrpo", 0, Accelerator(cpu=True))
     while not loop.waiting:
         loop._collect()
     batch = loop.waiting[0][0]
@@ -118,7 +120,7 @@ def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
     assert found.total.item() == pytest.approx(len(batch) * math.log(2), rel=1e-5)
     found.total.backward()
     assert max(p.grad.abs().max().item() for p in loop.parameters.values()) > 0
-    assert (batch.predicted.sum(-1) <= batch.length[:, :, None]).all()
+    assert (batch.loss_mask.sum(-1) <= batch.length[:, :, None]).all()
 
 
 def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(project):
@@ -127,17 +129,17 @@ def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(p
 
     policy = load_policy(Model(path="base", dtype="float32"), Lora(r=4, alpha=4, dropout=0.0), 0)
     draw = torch.Generator().manual_seed(0)
-    predicted = torch.rand(2, 2, 5, 8, generator=draw) < 0.5
-    predicted[..., 0] = True
+    loss_mask = torch.rand(2, 2, 5, 8, generator=draw) < 0.5
+    loss_mask[..., 0] = True
     targets, prompt = (
         torch.randint(3, 9, (2, 2, 8), generator=draw),
         torch.randint(3, 9, (2, 4), generator=draw),
     )
-    batch = Pairs(
+    batch = PreferenceBatch(
         prompt,
         prompt > 0,
         targets,
-        predicted,
+        loss_mask,
         torch.full((2, 2), 8),
         torch.zeros(2, 2),
         torch.ones(2),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from dopsd.types import Task, Verdict
+from dopsd.types import Score, Task
 
 PUBLISHED = Path(os.environ.get("DOPSD_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 needs_golden = pytest.mark.skipif(
@@ -105,7 +105,7 @@ def golden(task: str) -> list[dict[str, Any]]:
     ]
 
 
-def judged(task: Task) -> Iterator[tuple[dict[str, Any], Verdict]]:
+def judged(task: Task) -> Iterator[tuple[dict[str, Any], Score]]:
     """Every published generation with the verdict on it."""
     for row in golden(task.name):
         yield (
@@ -121,10 +121,10 @@ def published_mean(
 ) -> float:
     """Mean score in % over the published generations, each of which must have the published answer and score."""
     scores = []
-    for row, verdict in judged(task):
-        assert (as_parsed(verdict.answer), verdict.score) == (
+    for row, score in judged(task):
+        assert (as_parsed(score.answer), score.score) == (
             row["parsed"],
             pytest.approx(row["score"]),
         )
-        scores.append(verdict.score)
+        scores.append(score.score)
     return 100 * sum(scores) / len(scores)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from dopsd.config import ArOpsd, Params
-from dopsd.distilling import Distil, parts
+from dopsd.distilling import SelfDistillation, build_components
 from dopsd.errors import DopsdError
 from dopsd.progress import say
 from dopsd.solutions import solution
@@ -24,10 +24,10 @@ SHOWN = (
 
 
 def build(config: ArOpsd, params: Params, task: Task, policy: Policy, seed: int) -> DistilReference:
-    return DistilReference(config, *parts(config, params, task, policy, seed))
+    return DistilReference(config, *build_components(config, params, task, policy, seed))
 
 
-class DistilReference(Distil):
+class DistilReference(SelfDistillation):
     """The method: the student's states, after a prompt that tells the solution."""
 
     config: ArOpsd

@@ -17,7 +17,7 @@ from dopsd.recording import Recorder
 from dopsd.sampling import left_pad
 from dopsd.scoring import PromptSet, through_first
 from dopsd.solutions import Solutions
-from dopsd.types import Collected, Policy, Problem, StepLoss, Sums, Task
+from dopsd.types import LossOutput, MetricSums, Policy, Problem, RolloutStats, Task
 
 
 def build(config: D3llm, params: Params, task: Task, policy: Policy, seed: int) -> Unmask:
@@ -27,7 +27,7 @@ def build(config: D3llm, params: Params, task: Task, policy: Policy, seed: int) 
 class Unmask:
     """The method: blocks of solutions, masked in the order in which the model itself would have written them."""
 
-    counts_failed = False
+    normalize_by_all_prompts = False
 
     def __init__(
         self, config: D3llm, params: Params, task: Task, policy: Policy, seed: int
@@ -36,7 +36,7 @@ class Unmask:
         self.recorder = Recorder(params, config, task, policy)
         self.solutions = Solutions(task, "d3llm", params.sampling.gen_length)
         self.size = len(task.load("train"))
-        self.collected = Collected({}, Sums())
+        self.stats = RolloutStats({}, MetricSums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         others = {problem.id for problem in problems} & set(
@@ -67,13 +67,13 @@ class Unmask:
         inside, late, later = self.masks(
             steps, through_first(targets, policy.eos_id).sum(1), keys, update
         )
-        sums = Sums()
+        sums = MetricSums()
         sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
         sums.add(
             "time/borrowed_seconds", borrowed
         )  # what recording here would have taken: a cost like the rollouts
         counters = {"trajectories": len(problems), "rollouts": new, "sampled_tokens": new * length}
-        self.collected = Collected(counters, sums)
+        self.stats = RolloutStats(counters, sums)
         ids, other = (
             torch.cat([prompts, targets.masked_fill(hidden | later, policy.mask_id)], 1)
             for hidden in (late, inside & ~late)
@@ -107,10 +107,10 @@ class Unmask:
         )  # 0: written last
         return inside, inside & (rank < count[:, None]), places >= start[:, None] + size
 
-    def loss(self, policy: Policy, batch: Unmasking) -> StepLoss:
+    def loss(self, policy: Policy, batch: Unmasking) -> LossOutput:
         c = self.config
         each, figures = unmasking(policy, batch, c.entropy_weight, c.entropy_temperature)  # [B]
-        sums = Sums()
+        sums = MetricSums()
         for name, values in figures.items():
             sums.add(name, values.detach().sum().item(), len(batch))
-        return StepLoss((each * batch.weight).sum(), sums)
+        return LossOutput((each * batch.weight).sum(), sums)

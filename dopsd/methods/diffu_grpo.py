@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dopsd.batches import Batch, Group
+from dopsd.batches import Batch, GroupBatch
 from dopsd.config import CollectorConfig, DiffuGrpo, Params
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import policy_gradient, token_logps
 from dopsd.sampling import left_pad
 from dopsd.scoring import RolloutCollector, RolloutGroup, through_first
-from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
+from dopsd.types import LossOutput, MetricSums, Policy, Problem, Rollout, RolloutStats, Task
 
 
 def build(
@@ -42,11 +42,11 @@ class Rewarded:
 class GroupRelative:
     """The method: groups of completions, rewards against the group's mean, several updates on each collect."""
 
-    counts_failed = False
+    normalize_by_all_prompts = False
 
     def __init__(self, config: DiffuGrpo, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector
-        self.collected = Collected({}, Sums())
+        self.stats = RolloutStats({}, MetricSums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         """Sample and reward; an update for each of the inner iterations, with old and initial log-probabilities."""
@@ -60,10 +60,8 @@ class GroupRelative:
 
     def _rewarded(self, policy: Policy, groups: Sequence[RolloutGroup]) -> list[Rewarded]:
         found: list[Rewarded] = []
-        collected = self.collector.summary(
-            policy, [self.collector.scored(group) for group in groups]
-        )
-        sums = collected.metrics
+        stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
+        sums = stats.metrics
         for group in groups:
             rewards = self._rewards(policy, group)
             mean = sum(rewards) / len(rewards)
@@ -73,18 +71,18 @@ class GroupRelative:
             ]
             sums.add("reward", sum(rewards), len(rewards))
             sums.add("flat_groups", max(rewards) == min(rewards))
-        self.collected = Collected(collected.counters | {"trajectories": len(found)}, sums)
+        self.stats = RolloutStats(stats.counters | {"trajectories": len(found)}, sums)
         return found
 
     def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
         if self.config.reward == "correct":
-            return [float(verdict.correct) for verdict in group.verdicts]
+            return [float(score.correct) for score in group.scores]
         texts = [policy.decode(rollout.completion_ids) for rollout in group.rollouts]
         return [self.collector.task.reward(group.problem, text) for text in texts]
 
     def _group(
         self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int
-    ) -> Group:
+    ) -> GroupBatch:
         """Completions all masked, each prompt token with probability `prompt_mask`, anew in every iteration."""
         rollouts = [item.rollout for item in rewarded]
         prompts, real = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
@@ -101,12 +99,21 @@ class GroupRelative:
         prompts = prompts.masked_fill((draw < self.config.prompt_mask) & real, policy.mask_id)
         ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
         mask = torch.cat([real, torch.ones_like(targets, dtype=torch.bool)], 1)
-        counted = through_first(targets, policy.eos_id)
-        old = self._logps(policy, ids, mask, targets)
+        completion_mask = through_first(targets, policy.eos_id)
+        old_logps = self._logps(policy, ids, mask, targets)
         with policy.reference():
-            reference = self._logps(policy, ids, mask, targets)
+            ref_logps = self._logps(policy, ids, mask, targets)
         advantage = torch.tensor([item.advantage for item in rewarded], device=device)
-        return Group(ids, mask, targets, counted, advantage, old, reference, counted.sum(1).float())
+        return GroupBatch(
+            ids,
+            mask,
+            targets,
+            completion_mask,
+            advantage,
+            old_logps,
+            ref_logps,
+            completion_mask.sum(1).float(),
+        )
 
     def _logps(self, policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
         n = self.collector.sampling.batch_size
@@ -114,16 +121,21 @@ class GroupRelative:
             parts = zip(ids.split(n), mask.split(n), targets.split(n), strict=True)
             return torch.cat([token_logps(policy, *part) for part in parts])
 
-    def loss(self, policy: Policy, batch: Group) -> StepLoss:
-        """Clipped policy gradient with a penalty on leaving the initial policy, summed over the counted tokens."""
-        now = token_logps(policy, batch.ids, batch.mask, batch.targets)  # [B, G]
+    def loss(self, policy: Policy, batch: GroupBatch) -> LossOutput:
+        """Clipped policy gradient with a penalty on leaving the initial policy, summed over the tokens of the completion."""
+        logps = token_logps(policy, batch.ids, batch.mask, batch.targets)  # [B, G]
         c = self.config
         each, clipped, kl = policy_gradient(
-            now, batch.old, batch.reference, batch.advantage[:, None], c.clip_range, c.kl_weight
+            logps,
+            batch.old_logps,
+            batch.ref_logps,
+            batch.advantage[:, None],
+            c.clip_range,
+            c.kl_weight,
         )
-        m, sums = batch.counted, Sums()
+        m, sums = batch.completion_mask, MetricSums()
         tokens = float(m.sum())
         sums.add("kl", (kl.detach() * m).sum().item(), tokens)
         sums.add("clip_ratio", (clipped * m).sum().item(), tokens)
-        sums.add("logp", (now.detach() * m).sum().item(), tokens)
-        return StepLoss((each * m).sum(), sums)
+        sums.add("logp", (logps.detach() * m).sum().item(), tokens)
+        return LossOutput((each * m).sum(), sums)

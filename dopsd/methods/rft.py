@@ -12,7 +12,7 @@ from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
 from dopsd.scoring import RolloutCollector
-from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
+from dopsd.types import LossOutput, MetricSums, Policy, Problem, Rollout, RolloutStats, Task
 
 
 def build(config: Rft, params: Params, task: Task, policy: Policy, seed: int) -> FineTuneOnKept:
@@ -26,12 +26,12 @@ class FineTuneOnKept:
 
     def __init__(self, config: Rft, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector
-        self.counts_failed = config.denominator == "prompts"
-        self.collected = Collected({}, Sums())
+        self.normalize_by_all_prompts = config.denominator == "prompts"
+        self.stats = RolloutStats({}, MetricSums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         scored = self.collector.collect(policy, problems, update)
-        self.collected = self.collector.summary(policy, scored)
+        self.stats = self.collector.summary(policy, scored)
         kept = [item.best for item in scored if item.is_kept]
         if not kept:
             return [] if self.config.skip_empty else [[]]
@@ -51,8 +51,8 @@ class FineTuneOnKept:
             policy, [Text(r.prompt_ids, r.completion_ids, key, 1 / draws) for r, key in keys]
         )
 
-    def loss(self, policy: Policy, batch: MaskedTexts) -> StepLoss:
+    def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
         each = masked_diffusion_loss(policy, batch)  # [B]
-        sums = Sums()
+        sums = MetricSums()
         sums.add("cross_entropy", each.detach().sum().item(), len(batch))
-        return StepLoss((each * batch.weight).sum(), sums)
+        return LossOutput((each * batch.weight).sum(), sums)

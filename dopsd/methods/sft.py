@@ -19,7 +19,7 @@ from dopsd.progress import say
 from dopsd.scoring import PromptSet
 from dopsd.solutions import Solutions, padded
 from dopsd.tasks.sources import read_rows, text_of
-from dopsd.types import Collected, Policy, Problem, StepLoss, Sums, Task
+from dopsd.types import LossOutput, MetricSums, Policy, Problem, RolloutStats, Task
 
 
 def build(config: Sft, params: Params, task: Task, policy: Policy, seed: int) -> FineTune:
@@ -29,7 +29,7 @@ def build(config: Sft, params: Params, task: Task, policy: Policy, seed: int) ->
 class FineTune:
     """The method: no rollouts; every collect is a batch of solutions, masked anew."""
 
-    counts_failed = False
+    normalize_by_all_prompts = False
 
     def __init__(self, config: Sft, params: Params, task: Task, policy: Policy, seed: int) -> None:
         self.config, self.params, self.task, self.seed = config, params, task, seed
@@ -37,7 +37,7 @@ class FineTune:
         self.solutions = Solutions(task, "sft", self.length)
         self.traces = self._read(policy) if config.traces else []
         self.place = {problem.id: i for i, problem in enumerate(task.load("train"))}
-        self.collected = Collected({}, Sums())
+        self.stats = RolloutStats({}, MetricSums())
 
     def _read(self, policy: Policy) -> list[tuple[Tensor, Tensor]]:
         """Rows {question, response} that fit, as tokens."""
@@ -69,8 +69,8 @@ class FineTune:
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
         keys = [key_from("sft", self.seed, update, problem.id) for problem in problems]
-        self.collected = Collected(
-            {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, Sums()
+        self.stats = RolloutStats(
+            {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, MetricSums()
         )
         return [
             [masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])]
@@ -93,8 +93,8 @@ class FineTune:
         texts = self.solutions.of(policy, problems)
         return list(zip(prompts, texts, strict=True))
 
-    def loss(self, policy: Policy, batch: MaskedTexts) -> StepLoss:
+    def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
         each = masked_diffusion_loss(policy, batch)  # [B]
-        sums = Sums()
+        sums = MetricSums()
         sums.add("cross_entropy", each.detach().sum().item(), len(batch))
-        return StepLoss((each * batch.weight).sum(), sums)
+        return LossOutput((each * batch.weight).sum(), sums)

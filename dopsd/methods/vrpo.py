@@ -11,13 +11,13 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from dopsd.batches import Batch, Pairs
+from dopsd.batches import Batch, PreferenceBatch
 from dopsd.config import CollectorConfig, Params, Vrpo
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import likelihood_bound, preference
 from dopsd.sampling import left_pad
 from dopsd.scoring import RolloutCollector, RolloutGroup, through_first
-from dopsd.types import Collected, Policy, Problem, Rollout, StepLoss, Sums, Task
+from dopsd.types import LossOutput, MetricSums, Policy, Problem, Rollout, RolloutStats, Task
 
 
 def build(config: Vrpo, params: Params, task: Task, policy: Policy, seed: int) -> Preferences:
@@ -32,51 +32,47 @@ def build(config: Vrpo, params: Params, task: Task, policy: Policy, seed: int) -
 class Preferences:
     """The method: sample, pair the best with the worst, prefer the one to the other."""
 
-    counts_failed = False
+    normalize_by_all_prompts = False
 
     def __init__(self, config: Vrpo, collector: RolloutCollector, most: int) -> None:
         self.config, self.collector, self.most = config, collector, most
-        self.collected = Collected({}, Sums())
+        self.stats = RolloutStats({}, MetricSums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         with policy.reference() if self.config.pairs == "initial" else nullcontext():
             tried = self.collector.sample(policy, problems, update, stops=False)
         pairs = [pair for each in tried if (pair := paired(each, self.collector.task.graded))]
-        collected = self.collector.summary(policy, [self.collector.scored(each) for each in tried])
-        collected.metrics.add("paired", len(pairs), len(tried))
+        stats = self.collector.summary(policy, [self.collector.scored(each) for each in tried])
+        stats.metrics.add("paired", len(pairs), len(tried))
         if (
             self.config.pairs == "initial"
         ):  # the initial policy's score says nothing of the one in training
-            collected.metrics["initial_first_attempt_score"] = collected.metrics.pop(
-                "first_attempt_score"
-            )
-        self.collected = Collected(
-            collected.counters | {"trajectories": 2 * len(pairs)}, collected.metrics
-        )
+            stats.metrics["initial_first_attempt_score"] = stats.metrics.pop("first_attempt_score")
+        self.stats = RolloutStats(stats.counters | {"trajectories": 2 * len(pairs)}, stats.metrics)
         return [[self._pairs(policy, pairs, update)]] if pairs else []
 
     def _pairs(
         self, policy: Policy, pairs: Sequence[tuple[Rollout, Rollout]], update: int
-    ) -> Pairs:
+    ) -> PreferenceBatch:
         prompt, mask = left_pad([better.prompt_ids for better, _ in pairs], policy.eos_id)  # [B, P]
         targets = torch.stack(
             [torch.stack([r.completion_ids for r in pair]) for pair in pairs]
         )  # [B, 2, G]
-        counted = through_first(targets, policy.eos_id)
-        length = counted.sum(-1)  # [B, 2]
+        completion_mask = through_first(targets, policy.eos_id)
+        length = completion_mask.sum(-1)  # [B, 2]
         names = [
             [key_from("vrpo", self.collector.seed, update, r.problem_id, r.attempt) for r in pair]
             for pair in pairs
         ]
         key = torch.tensor(names, device=targets.device)[:, :, None]  # [B, 2, 1]
         key = fold_in(key, torch.arange(self.config.draws, device=targets.device))  # [B, 2, N]
-        predicted = drawn(key, counted, length)
+        loss_mask = drawn(key, completion_mask, length)
         nothing = torch.zeros(len(pairs), 2, device=targets.device)
-        batch = Pairs(
+        batch = PreferenceBatch(
             prompt,
             mask,
             targets,
-            predicted,
+            loss_mask,
             length,
             nothing,
             torch.ones(len(pairs), device=targets.device),
@@ -84,34 +80,39 @@ class Preferences:
         with torch.no_grad(), policy.reference():
             most = self.collector.sampling.batch_size
             bounds = torch.cat([likelihood_bound(policy, part, most) for part in batch.split(most)])
-        return Pairs(**(batch.tensors() | {"reference": bounds}))
+        return PreferenceBatch(**(batch.tensors() | {"ref_bounds": bounds}))
 
-    def loss(self, policy: Policy, batch: Pairs) -> StepLoss:
+    def loss(self, policy: Policy, batch: PreferenceBatch) -> LossOutput:
         """Preference and, a little, fine-tuning on the preferred completion."""
         bounds = likelihood_bound(policy, batch, self.most)  # [B, 2]
-        each, margin = preference(bounds, batch.reference, self.config.beta)
+        each, margin = preference(bounds, batch.ref_bounds, self.config.beta)
         tuned = -bounds[:, 0] / batch.length[:, 0]
-        sums = Sums()
+        sums = MetricSums()
         sums.add("margin", margin.detach().sum().item(), len(batch))
         sums.add("preferred", (margin.detach() > 0).sum().item(), len(batch))
         sums.add("cross_entropy", tuned.detach().sum().item(), len(batch))
-        return StepLoss(((each + self.config.sft_weight * tuned) * batch.weight).sum(), sums)
+        return LossOutput(((each + self.config.sft_weight * tuned) * batch.weight).sum(), sums)
 
 
 def paired(tried: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | None:
     """The best and the worst attempt (the latest and the earliest on ties); None where no attempt is right, or all are."""
-    scores = [verdict.score for verdict in tried.verdicts]
+    scores = [score.score for score in tried.scores]
     worst = min(range(len(scores)), key=lambda i: (scores[i], i))
-    if scores[tried.best] <= scores[worst] or not (is_graded or tried.verdicts[tried.best].correct):
+    if scores[tried.best] <= scores[worst] or not (is_graded or tried.scores[tried.best].correct):
         return None
     return tried.rollouts[tried.best], tried.rollouts[worst]
 
 
-def drawn(key: Tensor, counted: Tensor, length: Tensor) -> Tensor:
-    """l ~ U{1..L} of the counted tokens, without replacement, for every key. [B, 2, N], [B, 2, G], [B, 2] -> [B, 2, N, G]."""
-    places = torch.arange(counted.shape[-1] + 1, device=key.device)
+def drawn(key: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
+    """Draw l ~ U{1..L} of the completion's tokens, without replacement, for every key.
+
+    key [B, 2, N], completion_mask [B, 2, G], length [B, 2] -> [B, 2, N, G].
+    """
+    places = torch.arange(completion_mask.shape[-1] + 1, device=key.device)
     draw = uniform(fold_in(key[..., None], places))  # [B, 2, N, G+1], the last column decides l
     count = (draw[..., -1] * length[..., None]).long() + 1  # [B, 2, N]
-    order = draw[..., :-1].masked_fill(~counted[:, :, None], 2.0).argsort(dim=-1, stable=True)
+    order = (
+        draw[..., :-1].masked_fill(~completion_mask[:, :, None], 2.0).argsort(dim=-1, stable=True)
+    )
     rank = torch.empty_like(order).scatter_(-1, order, places[:-1].expand_as(order).contiguous())
     return rank < count[..., None]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from dopsd.errors import DopsdError
 from dopsd.models import llada  # noqa: F401  (registers model_type "llada": importing this package is enough to load one)
-from dopsd.models.llada import KeyValues
+from dopsd.models.llada import KVCache
 from dopsd.models.loading import load_base, own_device
 from dopsd.models.lora import attach, merged_weights
 from dopsd.models.sharding import UnevenForwards, spread
-from dopsd.models.tokens import banned_ids, load_tokenizer
+from dopsd.models.tokens import load_tokenizer, suppress_tokens
 from dopsd.types import SingleProcess
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class LlmPolicy:
         self.max_length = model.config.max_sequence_length
         self.mask_id = model.config.mask_token_id
         self.eos_id = model.config.eos_token_id
-        self.banned_ids = banned_ids(tokenizer, model.config)
+        self.suppress_tokens = suppress_tokens(tokenizer, model.config)
         self.is_merged = False
         self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}
@@ -65,14 +65,14 @@ class LlmPolicy:
         self,
         ids: Tensor,
         attention_mask: Tensor | None,
-        kept: KeyValues | None = None,
-        window: slice | None = None,
+        kv_cache: KVCache | None = None,
+        cache_positions: slice | None = None,
     ) -> Tensor:
         self.forwards.before_forward()
-        return self.core.model(ids, attention_mask, kept, window)
+        return self.core.model(ids, attention_mask, kv_cache, cache_positions)
 
-    def key_values(self) -> KeyValues:
-        return KeyValues(self.core.config.n_layers)
+    def new_kv_cache(self) -> KVCache:
+        return KVCache(self.core.config.n_layers)
 
     def head(self, hidden: Tensor) -> Tensor:
         return self.core.head(hidden)

@@ -52,7 +52,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
 
 
-class KeyValues:
+class KVCache:
     """Keys and values of every layer at the last whole forward, where a window's own were not computed again since.
 
     Attention is over all positions, so that those outside the window are no longer exact once a token in it has changed.
@@ -62,18 +62,18 @@ class KeyValues:
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
 
     def joined(
-        self, layer: int, k: Tensor, v: Tensor, window: slice | None
+        self, layer: int, k: Tensor, v: Tensor, cache_positions: slice | None
     ) -> tuple[Tensor, Tensor]:
         """k and v [B, heads, W, width] of the window among those of the whole sequence; without a window they replace all."""
-        kept = self.layers[layer]
-        if window is None or kept is None:
+        kv_cache = self.layers[layer]
+        if cache_positions is None or kv_cache is None:
             self.layers[layer] = (k, v)
             return k, v
-        kept[0][:, :, window], kept[1][:, :, window] = k, v
-        return kept
+        kv_cache[0][:, :, cache_positions], kv_cache[1][:, :, cache_positions] = k, v
+        return kv_cache
 
 
-Past = tuple[KeyValues, slice | None] | None
+Past = tuple[KVCache, slice | None] | None
 
 
 class LladaBlock(nn.Module):
@@ -146,16 +146,21 @@ class LladaTrunk(nn.Module):
         self,
         ids: Tensor,
         attention_mask: Tensor | None = None,
-        kept: KeyValues | None = None,
-        window: slice | None = None,
+        kv_cache: KVCache | None = None,
+        cache_positions: slice | None = None,
     ) -> Tensor:
         """ids [B, T], attention_mask [B, T] with False on padding -> [B, T, D].
 
-        `kept` takes the keys and values of a whole forward; with `window`, ids [B, W] are those of these positions alone,
+        `kv_cache` takes the keys and values of a whole forward; with `cache_positions`,
+        ids [B, W] are those of these positions alone,
         and all others are as they were kept.
         """
         width = self.config.d_model // self.config.n_heads
-        first, end = (0, ids.shape[1]) if window is None else (window.start, window.stop)
+        first, end = (
+            (0, ids.shape[1])
+            if cache_positions is None
+            else (cache_positions.start, cache_positions.stop)
+        )
         cos, sin = rope_tables(end, width, self.config.rope_theta, ids.device)
         rope = cos[first:], sin[first:]
         mask = self._mask(attention_mask)
@@ -163,7 +168,7 @@ class LladaTrunk(nn.Module):
             self.gradient_checkpointing and torch.is_grad_enabled()
         )  # also in eval mode: dropout may be 0
         x = self.transformer["wte"](ids)
-        past = None if kept is None else (kept, window)
+        past = None if kv_cache is None else (kv_cache, cache_positions)
         for block in self.transformer["blocks"]:
             x = (
                 self._gradient_checkpointing_func(block, x, rope, mask)

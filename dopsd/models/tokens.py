@@ -46,7 +46,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def banned_ids(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> list[int]:
+def suppress_tokens(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> list[int]:
     """The mask, every special token but the end of text and of turn, and embedding rows that are no token."""
     words = tokenizer.get_vocab()
     special = set(tokenizer.all_special_ids)

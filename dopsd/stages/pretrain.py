@@ -51,7 +51,7 @@ def run(params: Params, task_name: str) -> None:
         say(f"pretrain: {BASE} is up to date")
         return
     policy = fresh(params)
-    trainer = Trainer(params, load_task(task_name, params.data), policy)
+    trainer = Pretrainer(params, load_task(task_name, params.data), policy)
     with Progress("pretrain", shape.updates, "update", str(scratch)) as progress:
         first = trainer.resume(scratch)
         progress.resume_at(first)
@@ -105,7 +105,7 @@ def recover() -> None:
         OLD.rename(BASE)
 
 
-class Trainer:
+class Pretrainer:
     """AdamW on batches of freshly written solutions; every draw is keyed by (seed, update)."""
 
     def __init__(self, params: Params, task: TaughtTask, policy: LlmPolicy) -> None:

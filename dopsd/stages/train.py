@@ -26,14 +26,14 @@ from dopsd.layout import Cell, cell_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
 from dopsd.progress import Progress, say
-from dopsd.ranks import AccelerateGroup, Order, all_processes, by_first, over_ranks
+from dopsd.ranks import AccelerateGroup, PromptSampler, all_processes, by_first, over_ranks
 from dopsd.resuming import is_finished
 from dopsd.run_identity import make_ready
 from dopsd.runfolder import RunFolder, followed, publish_run
 from dopsd.scoring import PromptSet
-from dopsd.stepping import adamw, take_step
+from dopsd.stepping import adamw, optimizer_step
 from dopsd.tasks import load_task
-from dopsd.types import Sums
+from dopsd.types import MetricSums
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -58,7 +58,7 @@ def run(
         folder = stack.enter_context(RunFolder(scratch, accelerator))
         by_first(accelerator, lambda: make_ready(params, cell, other_code, adopted))
         if not is_finished(scratch, params.train):
-            loop = Loop(params, task_name, method_name, seed, accelerator)
+            loop = Trainer(params, task_name, method_name, seed, accelerator)
             folder.resume(loop)
             if len(updates := set(loop.policy.process_group.all_gather_object([loop.update]))) > 1:
                 raise DopsdError(
@@ -76,7 +76,7 @@ def run(
         )
 
 
-def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
+def advance_to_the_end(loop: Trainer, folder: RunFolder) -> None:
     """Train until the run is over. Raises DopsdError after a signal, when the last finished update is saved."""
     settings = loop.settings
     with (
@@ -103,7 +103,7 @@ def advance_to_the_end(loop: Loop, folder: RunFolder) -> None:
             raise interrupts.error(folder.scratch, loop.update) from None
 
 
-class Loop:
+class Trainer:
     """State of a run between two updates: everything that a checkpoint must bring back."""
 
     def __init__(
@@ -146,9 +146,9 @@ class Loop:
         )
         self.spent = 0.0  # seconds since the last update, on collects that gave nothing
         self.waiting: list[list[Batch]] = []
-        self.gathered = Sums()
+        self.gathered = MetricSums()
         s = self.settings
-        self.order = Order(self.problems, s.prompts_per_collect, seed, accelerator)
+        self.order = PromptSampler(self.problems, s.prompts_per_collect, seed, accelerator)
         self.watch = Watch(
             s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors
         )
@@ -179,7 +179,7 @@ class Loop:
         started = time.monotonic()
         metrics = self._step(self.waiting.pop(0))
         metrics.merge(self.gathered)
-        self.gathered = Sums()
+        self.gathered = MetricSums()
         self.update += 1
         means = over_ranks(self.accelerator, metrics).means()
         if self.watch.is_collapsed:
@@ -217,18 +217,18 @@ class Loop:
         self.policy.core.eval()
         problems = self.order.of(self.counters["collects"])
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
-        counts = [len(updates), sum(map(len, updates)), *self.method.collected.counters.values()]
+        counts = [len(updates), sum(map(len, updates)), *self.method.stats.counters.values()]
         of_all = self.policy.process_group.all_gather_object([counts], is_done=True)
         self.waiting = updates + [[] for _ in range(max(row[0] for row in of_all) - len(updates))]
         _, batches, *summed = (sum(column) for column in zip(*of_all, strict=True))
-        for name, total in zip(self.method.collected.counters, summed, strict=True):
+        for name, total in zip(self.method.stats.counters, summed, strict=True):
             self.counters[name] += total
         self.counters["collects"] += 1
         is_empty = batches == 0  # on all ranks
         self.counters["empty_collects"] += is_empty
         self.empty_in_a_row = self.empty_in_a_row + 1 if is_empty else 0
-        self._look_for_collapse(self.method.collected.metrics)
-        self.gathered.merge(self.method.collected.metrics)
+        self._look_for_collapse(self.method.stats.metrics)
+        self.gathered.merge(self.method.stats.metrics)
         self.gathered.add("time/collect_seconds", time.monotonic() - started)
         if self._is_starved:
             self._give_up()
@@ -243,11 +243,11 @@ class Loop:
         self.waiting.clear()  # where empty collects count, an update on momentum alone
         say(f"{told}: the run ends after update {self.update}, its checkpoints stay")
 
-    def _look_for_collapse(self, metrics: Sums) -> None:
+    def _look_for_collapse(self, metrics: MetricSums) -> None:
         """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the metrics."""
         names = ("first_attempt_score", "first_attempt_square")
         found = over_ranks(
-            self.accelerator, Sums({name: metrics[name] for name in names if name in metrics})
+            self.accelerator, MetricSums({name: metrics[name] for name in names if name in metrics})
         ).means()
         metrics.pop(names[1], None)
         if names[0] not in found:  # the method's rollouts are not those of the policy in training
@@ -266,7 +266,7 @@ class Loop:
                 f"{max(means):.2f} at best (means of {self.watch.window} collects); {ends}, its better checkpoints stay"
             )
 
-    def _step(self, batches: list[Batch]) -> Sums:
+    def _step(self, batches: list[Batch]) -> MetricSums:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
         self.policy.core.train(self.settings.lora.dropout > 0)
         metrics = self.micro_batches.gradients(
@@ -277,14 +277,16 @@ class Loop:
         )  # from here on the update is finished, by every process
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
         metrics.add(
-            "grad_norm", take_step(self.optimizer, self.accelerator, self.settings, self.update), 1
+            "grad_norm",
+            optimizer_step(self.optimizer, self.accelerator, self.settings, self.update),
+            1,
         )
         self.policy.after_update()
         return metrics
 
     def _weight(self, batches: list[Batch]) -> float:
         """The denominator of the update: all prompts of the collect, or the weight of what is trained on."""
-        if self.method.counts_failed:
+        if self.method.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
         own = float(
             sum(float(batch.weight.sum()) for batch in batches)

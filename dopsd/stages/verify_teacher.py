@@ -97,9 +97,9 @@ class Verification:
             attempts=s.attempts, first_temperature=first, retry_temperature=s.temperature
         )
         tried = self._collect(policy, problems, tries)
-        found = {item.problem.id: {"pass@1": item.verdict.score} for item in greedy}
+        found = {item.problem.id: {"pass@1": item.score.score} for item in greedy}
         for item in tried:
-            found[item.problem.id][f"pass@{s.attempts}"] = item.verdict.score
+            found[item.problem.id][f"pass@{s.attempts}"] = item.score.score
         for ratio in s.reveal_ratios:
             requests = [
                 GenerationRequest(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dopsd.types import Verdict
+from dopsd.types import Score
 
 BOX = "\\boxed"
 BRACES = re.compile("[{}]")
@@ -53,11 +53,11 @@ def boxed_to_brace(text: str) -> Iterator[str]:
             start = line.find(marker, end)
 
 
-def verdict(
+def score_by_rule(
     rule: str, published: tuple[str | None, float], strict: tuple[str | None, float], **more: float
-) -> Verdict:
+) -> Score:
     """The verdict by `rule` of two (answer, score) pairs; both scores are kept as figures, with what the task adds."""
     answer, score = {"published": published, "strict": strict}[rule]
-    return Verdict(
+    return Score(
         answer, score, score == 1.0, {"published": published[1], "strict": strict[1], **more}
     )

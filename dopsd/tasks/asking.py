@@ -8,7 +8,7 @@ from typing import Any
 from dopsd.config import TaskData
 from dopsd.errors import DopsdError
 from dopsd.tasks.storage import DATA, read_problems
-from dopsd.types import Problem, Verdict
+from dopsd.types import Problem, Score
 
 PLACE = "{question}"
 
@@ -33,7 +33,7 @@ class AskingTask:
         """What was expected of a problem on disk and is not there, or None."""
         raise NotImplementedError
 
-    def verify(self, problem: Problem, text: str) -> Verdict:
+    def verify(self, problem: Problem, text: str) -> Score:
         raise NotImplementedError
 
     def load(self, split: str) -> list[Problem]:

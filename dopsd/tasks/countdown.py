@@ -15,11 +15,11 @@ from typing import Any
 from dopsd.config import CountdownData
 from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
-from dopsd.tasks.answers import BOX, closed, last_boxed, verdict
+from dopsd.tasks.answers import BOX, closed, last_boxed, score_by_rule
 from dopsd.tasks.arithmetic import ALL, PLAIN, numbers, value
 from dopsd.tasks.rows import RowTask, new_problem
 from dopsd.tasks.sources import Row
-from dopsd.types import Problem, Verdict
+from dopsd.types import Problem, Score
 
 SIGNS = {"\\div": "/", "\\times": "*", "\\cdot": "*"}
 LEFT = "0123456789+-*/() "
@@ -188,14 +188,14 @@ your thoughts
     def ground_truth(self, problem: Problem) -> Any:
         return [problem.extra["numbers"], problem.extra["target"]]
 
-    def verify(self, problem: Problem, text: str) -> Verdict:
+    def verify(self, problem: Problem, text: str) -> Score:
         published, strict = extract(text), extract_strict(text)
         is_plain = strict is not None and "." not in strict  # 4.5 is no use of 4 and 5
         pairs = (
             (published, _score(problem, published, ALL)),
             (strict, _score(problem, strict, PLAIN) if is_plain else 0.0),
         )
-        return verdict(self.config.scoring, *pairs)
+        return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
         """For RLVR, as d1 has it: 1 for a right expression, 0.1 for any other closed answer, else 0."""

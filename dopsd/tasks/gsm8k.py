@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from dopsd.errors import DopsdError
-from dopsd.tasks.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, verdict
+from dopsd.tasks.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, score_by_rule
 from dopsd.tasks.rows import RowTask, new_problem
 from dopsd.tasks.sources import Row, text_of
-from dopsd.types import Problem, Verdict
+from dopsd.types import Problem, Score
 
 NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
 TURN = re.compile(r"</reasoning>\s*<answer>")
@@ -102,11 +102,11 @@ the steps
         gold = UNKNOWN if ground_truth is None else written(number(str(ground_truth), 0))
         return new_problem(self.name, question, gold)
 
-    def verify(self, problem: Problem, text: str) -> Verdict:
+    def verify(self, problem: Problem, text: str) -> Score:
         gold = None if problem.answer == UNKNOWN else float(problem.answer)
         found = (extract(text), extract_strict(text))
         pairs = [(written(value), float(value is not None and value == gold)) for value in found]
-        return verdict(self.config.scoring, *pairs)
+        return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
         """For RLVR, up to 4, as d1 adds it up: 2 for a right answer (by our verifier), 0.5 for a whole number, the layout."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from dopsd.errors import DopsdError
-from dopsd.tasks.answers import BOX, UNKNOWN, braced, closed, last_boxed, verdict
+from dopsd.tasks.answers import BOX, UNKNOWN, braced, closed, last_boxed, score_by_rule
 from dopsd.tasks.latex import is_same
 from dopsd.tasks.rows import RowTask, new_problem
 from dopsd.tasks.sources import Row, text_of
-from dopsd.types import Problem, Verdict
+from dopsd.types import Problem, Score
 
 
 def extract(text: str) -> str | None:
@@ -65,12 +65,12 @@ the solution
             raise DopsdError(f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}")
         return new_problem(self.name, question, ground_truth)
 
-    def verify(self, problem: Problem, text: str) -> Verdict:
+    def verify(self, problem: Problem, text: str) -> Score:
         pairs = [
             (found, _score(found, problem.answer))
             for found in (extract(text), extract_strict(text))
         ]
-        return verdict(self.config.scoring, *pairs)
+        return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
         r"""For RLVR, up to 3, as the d1 paper has it: 2 for a right answer; 1 for a \boxed{} in the <answer>, 0.75 for an

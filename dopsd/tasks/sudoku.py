@@ -15,7 +15,7 @@ from typing import Any
 
 from dopsd.config import SudokuData
 from dopsd.errors import DopsdError
-from dopsd.tasks.answers import closed, verdict
+from dopsd.tasks.answers import closed, score_by_rule
 from dopsd.tasks.asking import AskingTask, no_longer_than
 from dopsd.tasks.grids import (
     CELLS,
@@ -29,7 +29,7 @@ from dopsd.tasks.grids import (
     solutions,
 )
 from dopsd.tasks.sources import Row, read_file, text_of
-from dopsd.types import Problem, Verdict
+from dopsd.types import Problem, Score
 
 INSTRUCTIONS = """Fill in a 4x4 Sudoku. It is given as 16 characters, row after row, with 0 for an empty cell.
 Every row, every column and every 2x2 box must hold each of 1, 2, 3 and 4 once.
@@ -184,7 +184,7 @@ class Sudoku(AskingTask):
     def instructed(self, problem: Problem) -> str:
         return INSTRUCTIONS.format(puzzle=problem.prompt)
 
-    def verify(self, problem: Problem, text: str) -> Verdict:
+    def verify(self, problem: Problem, text: str) -> Score:
         """`valid_grid` counts any solved grid that keeps the givens: some puzzles have several."""
         pairs = [
             (answer, blanks_right(problem, answer))
@@ -192,7 +192,7 @@ class Sudoku(AskingTask):
         ]
         answer = pairs[self.config.scoring == "strict"][0]
         is_solved = answer is not None and is_valid(answer) and keeps_givens(problem.prompt, answer)
-        return verdict(self.config.scoring, *pairs, valid_grid=float(is_solved))
+        return score_by_rule(self.config.scoring, *pairs, valid_grid=float(is_solved))
 
     def worked_solution(self, problem: Problem, is_careful: bool) -> str:
         return worked_solution(problem, is_careful)
