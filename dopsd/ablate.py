@@ -17,7 +17,7 @@ from dopsd.finished import Finished, paired_over_seeds
 from dopsd.layout import REPORTS
 from dopsd.profiles import HARDWARE, PRESET, published
 from dopsd.profiles import params as write_params
-from dopsd.progress import fresh_folder, say, write_json
+from dopsd.progress import fresh_folder, log, write_json
 from dopsd.tables import (
     RESAMPLED,
     chosen_on,
@@ -71,9 +71,9 @@ def _reproduce(params: Params, variants: Sequence[str]) -> None:
     for changed in write_params(
         None, PRESET, HARDWARE, [f"ablate.run=[{', '.join(asked)}]"], Path("params.yaml")
     ):
-        say(f"ablate: params.yaml: {changed}")
+        log(f"ablate: params.yaml: {changed}")
     stages = [f"variant@{name}-{seed}" for name in variants for seed in params.ablate.seeds]
-    say(f"ablate: {len(stages)} runs through DVC; what is finished is not run again")
+    log(f"ablate: {len(stages)} runs through DVC; what is finished is not run again")
     status = run_dvc(["repro", *stages])
     if status:
         raise DopsdError(
@@ -98,11 +98,11 @@ def write(params: Params, name: str, out: Path = OUT) -> str:
         v: runs_of(params, v) for v in distinct(params, params.ablate.tables[name])
     }
     text, found = table(params, name, rows)
-    with fresh_folder(out / name) as half:
-        (half / "ablation.md").write_text(text)
-        write_json(half / "ablation.json", found)
-        draw(rows, f"{name}: {params.ablate.method} on {params.ablate.task}", half / "accuracy.png")
-    say(f"ablate: {out / name}/ablation.md, ablation.json and accuracy.png")
+    with fresh_folder(out / name) as tmp:
+        (tmp / "ablation.md").write_text(text)
+        write_json(tmp / "ablation.json", found)
+        draw(rows, f"{name}: {params.ablate.method} on {params.ablate.task}", tmp / "accuracy.png")
+    log(f"ablate: {out / name}/ablation.md, ablation.json and accuracy.png")
     return text
 
 

@@ -12,7 +12,7 @@ from dopsd import memory
 from dopsd.batches import Batch
 from dopsd.config import AUTO
 from dopsd.errors import DopsdError
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.types import Method, MetricSums, Policy
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class MicroBatches:
             )
         self.is_halved, before = True, self.size
         self.size = before // 2
-        say(f"train: {before} states at once did not fit into memory: from here on {self.size}")
+        log(f"train: {before} states at once did not fit into memory: from here on {self.size}")
 
     def _tried(
         self, method: Method, policy: Policy, batches: list[Batch], weight: float
@@ -128,7 +128,7 @@ class MicroBatches:
         except torch.OutOfMemoryError:
             found = 1
         _forget(policy.trainable().values())
-        say(
+        log(
             f"train: {found} states at once, as measured memory allows (train.micro_batch_states: {AUTO})"
         )
         return found

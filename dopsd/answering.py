@@ -15,7 +15,7 @@ import torch
 from dopsd.attempts import SamplingPlan, generate_until_correct
 from dopsd.config import Protocol
 from dopsd.lines import append_lines, read_lines
-from dopsd.progress import Progress, say
+from dopsd.progress import Progress, log
 from dopsd.scoring import PromptSet, decoding
 from dopsd.types import Problem, Rollout, Score
 
@@ -89,7 +89,7 @@ class Answering:
         progress.step(len(self.prompt_set.problems) - len(missing))
         prompts = self.prompt_set.prompts(policy, self.protocol)
         while not self._ask_share(policy, prompts, progress):
-            say("evaluate: answers on disk were not whole; asking those problems again")
+            log("evaluate: answers on disk were not whole; asking those problems again")
         policy.forwards.join()
         self.wait()
         return self.found()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dopsd.approximate import denoise_approximately
 from dopsd.keyed import key_from
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.sampling import Decoding, GenerationRequest, denoise
 from dopsd.types import Policy, Problem, ProcessGroup, Progressed, Rollout
 
@@ -142,7 +142,7 @@ def denoise_all(
         if found is None:
             size, can_halve = -(-len(part) // 2), False
             policy.rows_that_fit[decoding.gen_length] = size
-            say(
+            log(
                 f"{len(part)} rollouts at once did not fit into memory: from here on {size}; set a smaller batch_size"
             )
             continue

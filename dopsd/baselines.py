@@ -9,7 +9,7 @@ from dopsd import views
 from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.profiles import published
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.publish import log_once, one_line
 from dopsd.tracking import Identity, connect, find_run, shown, tracking_uri
 
@@ -74,7 +74,7 @@ def import_published(params: Params) -> int:
             views.save(client, client.get_run(run_id).info.experiment_id, row.task)
             count += 1
     experiment = params.tracking.experiment
-    say(
+    log(
         f"baselines: {count} published rows are in {shown(uri)}, experiment {experiment}, tagged source=published"
     )
     return count

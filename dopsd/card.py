@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from dopsd.config import Params, kind_of
-from dopsd.layout import base_files, cell_folder
+from dopsd.layout import base_files, run_folder
 from dopsd.progress import read_json
 from dopsd.provenance import sha256
 
@@ -27,7 +27,7 @@ class Origin:
 
 def card(params: Params, task: str, method: str, seed: int, origin: Origin) -> str:
     """Markdown with the head that model hubs read; every figure is read from the run's results."""
-    folder = cell_folder(task, method, seed)
+    folder = run_folder(task, method, seed)
     tested = read_json(folder / "test" / "paired.json", "dopsd test")
     chosen = tested["selected"]
     head = {

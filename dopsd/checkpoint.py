@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.batches import Batch, batch_from
 from dopsd.errors import DopsdError
-from dopsd.progress import parse_object, say, write_json
+from dopsd.progress import log, parse_object, write_json
 from dopsd.provenance import sha256, sources
 from dopsd.types import Checkpoint
 
@@ -111,13 +111,13 @@ def write_digests(folder: Path) -> None:
     )
 
 
-def seal(half: Path, final: Path) -> None:
+def seal(tmp: Path, final: Path) -> None:
     """Finish a checkpoint written in `half`: digests of its files, onto the disk, then its name."""
-    write_digests(half)
+    write_digests(tmp)
     replaced = final.with_suffix(REPLACED)
     if final.exists():
         final.rename(replaced)
-    fsync_rename(half, final)
+    fsync_rename(tmp, final)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -128,8 +128,8 @@ def finish_replacements(scratch: Path) -> None:
             shutil.rmtree(replaced)
         else:
             replaced.rename(replaced.with_suffix(""))
-    for half in scratch.glob("step-??????.tmp"):
-        shutil.rmtree(half)
+    for tmp in scratch.glob("step-??????.tmp"):
+        shutil.rmtree(tmp)
 
 
 def prune(scratch: Path, update: int) -> None:
@@ -187,7 +187,7 @@ def checkpoints(scratch: Path) -> list[Checkpoint]:
     for folder in folders(scratch):
         why = fault(folder)
         if why:
-            say(f"checkpoint {folder}: {why}; it is not used")
+            log(f"checkpoint {folder}: {why}; it is not used")
         else:
             found.append(Checkpoint(folder, update_of(folder), sha256(folder / ADAPTER)))
     return found

@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 from dopsd.config import Params
-from dopsd.layout import Cell, scratch_folder
+from dopsd.layout import RunKey, scratch_folder
 from dopsd.older import older_folders
 from dopsd.other_releases import of_other_releases
-from dopsd.progress import WORK, say
+from dopsd.progress import WORK, log
 from dopsd.resuming import record_of, steps_of
 from dopsd.run_identity import ASIDE
 
@@ -33,10 +33,10 @@ def clean(params: Params) -> None:
     Folders of other lengths of a run stay, and those of other releases that may be a cell's which has learnt nothing yet.
     """
     m, a = params.matrix, params.ablate
-    cells = [Cell(t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
+    run_keys = [RunKey(t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
     if a.task in m.tasks:
-        cells += [Cell(a.task, n, s) for n in params.variants for s in a.seeds]
-    current = {cell: scratch_folder(params, *cell.parts) for cell in cells}
+        run_keys += [RunKey(a.task, n, s) for n in params.variants for s in a.seeds]
+    current = {run_key: scratch_folder(params, *run_key.parts) for run_key in run_keys}
     kept = {
         folder
         for own in current.values()
@@ -44,15 +44,15 @@ def clean(params: Params) -> None:
     }
     kept |= {
         folder
-        for cell, own in current.items()
+        for run_key, own in current.items()
         if not record_of(own)
-        for folder in older_folders(params, cell)
+        for folder in older_folders(params, run_key)
     }
     kept |= {
         folder
-        for cell, own in current.items()
+        for run_key, own in current.items()
         if not steps_of(own)
-        for folder in of_other_releases(params, cell)
+        for folder in of_other_releases(params, run_key)
     }
     gone = [
         folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept
@@ -60,9 +60,9 @@ def clean(params: Params) -> None:
     busy = [folder for folder in gone if _is_in_use(folder)]
     for folder in gone:
         if folder in busy:
-            say(f"clean: {folder}: a run is training in it; kept")
+            log(f"clean: {folder}: a run is training in it; kept")
         else:
             shutil.rmtree(folder)
-    say(
+    log(
         f"clean: removed {len(gone) - len(busy)} folders that no run of params.yaml continues from {WORK}/, kept {len(kept)}"
     )

@@ -15,7 +15,7 @@ from dopsd.config import BETWEEN, Params
 from dopsd.errors import TEMPORARY, DopsdError, readable
 from dopsd.launch import accept_signals, end_with_parent, is_started, launch
 from dopsd.params import load_params, missing_files
-from dopsd.progress import outlive_readers, say
+from dopsd.progress import log, outlive_readers
 from dopsd.unchanged import unchanged
 
 MISTAKES = (
@@ -57,7 +57,7 @@ def _write_profile(a: argparse.Namespace) -> None:
     changed = params(a.profile, a.preset, a.hardware, a.changes, a.params)
     print("\n".join(changed) if changed else f"{a.params}: nothing to change")
     for line in overruled(load_params(a.params), a.changes):
-        say(f"note: {line}")
+        log(f"note: {line}")
 
 
 def _rehearse(a: argparse.Namespace) -> None:
@@ -204,9 +204,9 @@ def _run_other(arguments: argparse.Namespace, params: Params) -> None:
             arguments.seed,
         )
     elif arguments.command == "follow":
-        from dopsd.publish import follow
+        from dopsd.publish import run_log_uploader
 
-        follow(params, arguments.task, arguments.method, arguments.seed)
+        run_log_uploader(params, arguments.task, arguments.method, arguments.seed)
     else:
         module = {"summary": "dopsd.show", "publish": "dopsd.publish", "clean": "dopsd.cleaning"}[
             arguments.command

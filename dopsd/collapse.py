@@ -8,7 +8,7 @@ from itertools import accumulate
 
 
 @dataclass
-class Watch:
+class CollapseDetector:
     """First attempts of a run, collect by collect; flags when their rolling mean falls a share `drop` below its best.
 
     And by `errors` standard errors of the difference between two windows of such answers: small windows of right and wrong

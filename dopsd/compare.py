@@ -18,7 +18,7 @@ from dopsd.errors import DopsdError
 from dopsd.finished import COSTS, COUNTED, Finished, paired_over_seeds
 from dopsd.layout import REPORTS, RUNS
 from dopsd.profiles import published
-from dopsd.progress import fresh_folder, read_json, say, write_json
+from dopsd.progress import fresh_folder, log, read_json, write_json
 from dopsd.tables import (
     RESAMPLED,
     chosen_on,
@@ -50,11 +50,11 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     runs = [_named(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     check(runs)
     text = table(params, runs)
-    with fresh_folder(out) as half:
-        (half / "comparison.md").write_text(text)
-        write_json(half / "comparison.json", values(params, runs))
-        draw(runs, half / "accuracy.png")
-    say(f"compare: {len(runs)} runs, in {out}/comparison.md, comparison.json and accuracy.png")
+    with fresh_folder(out) as tmp:
+        (tmp / "comparison.md").write_text(text)
+        write_json(tmp / "comparison.json", values(params, runs))
+        draw(runs, tmp / "accuracy.png")
+    log(f"compare: {len(runs)} runs, in {out}/comparison.md, comparison.json and accuracy.png")
     return text
 
 
@@ -92,12 +92,12 @@ def _of_matrix(params: Params) -> list[Finished]:
     ]
     others = [name for name in others if name not in map(str, every)]
     if others:
-        say(
+        log(
             f"compare: finished too, but not in params.yaml's matrix; name them to see them: {' '.join(others)}"
         )
     ended = [run for run in every if (run.folder / "test" / "paired.json").is_file()]
     if len(ended) < len(every):
-        say(f"compare: not finished yet: {' '.join(str(run) for run in every if run not in ended)}")
+        log(f"compare: not finished yet: {' '.join(str(run) for run in every if run not in ended)}")
     found = [run for run in ended if is_current(params, run)]
     if not found:
         raise DopsdError("compare: no finished run of params.yaml's matrix; `dvc repro` makes them")
@@ -108,7 +108,7 @@ def is_current(params: Params, run: Finished) -> bool:
     """Whether these results are of params.yaml's settings; a run that is named is taken as it is."""
     if run_identity.is_current(params, run, read_json(run.folder / "train.json", "dopsd train")):
         return True
-    say(
+    log(
         f"compare: {run} was made with other settings, data or code; left out until `dvc repro` has run, or name it"
     )
     return False

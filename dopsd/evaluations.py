@@ -17,7 +17,7 @@ from dopsd.lines import verified, with_digest
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.loading import resolved
 from dopsd.models.lora import check_config, load_adapter
-from dopsd.progress import WORK, Progress, is_main_rank, say, write_json
+from dopsd.progress import WORK, Progress, is_main_rank, log, write_json
 from dopsd.provenance import sha256
 from dopsd.scoring import PromptSet, report
 from dopsd.tasks import load_task
@@ -93,7 +93,7 @@ class Evaluator:
         policy = self.with_adapter(adapter)
         cut = self.prompt_set.share_cut(policy, protocol)
         if cut:
-            say(
+            log(
                 f"{self.task.name}: {cut:.0%} of the prompts are cut to their last {protocol.max_prompt_tokens} tokens"
             )
         with policy.merged() if adapter and protocol.merged else nullcontext():
@@ -146,5 +146,5 @@ def _whole(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        say(f"{path}: {error}; evaluating again")
+        log(f"{path}: {error}; evaluating again")
         return None

@@ -16,7 +16,7 @@ from dopsd.config import Model
 from dopsd.errors import DopsdError
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.lora import adapted_layers, load_adapter, lora_of
-from dopsd.progress import say
+from dopsd.progress import log
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ def export(
     policy = adapted_policy(base, adapter)
     found = merge(policy, dtype)
     write(policy, out)
-    say(
+    log(
         f"export: {out}, {dtype}: rounding is off by {found.lost:.3%} of the adapter's change; {_advice(found, dtype)}"
     )
     return found
@@ -95,15 +95,15 @@ def write(policy: LlmPolicy, out: Path) -> None:
     """Sharded safetensors, config and tokenizer, under a temporary name until they are whole."""
     from safetensors import SafetensorError
 
-    half = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir(parents=True)
+    tmp = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(tmp, ignore_errors=True)
+    tmp.mkdir(parents=True)
     try:
-        policy.adapted.unload().save_pretrained(half, max_shard_size=SHARD)
-        policy.tokenizer.save_pretrained(half)
-        fsync_rename(half, out)
+        policy.adapted.unload().save_pretrained(tmp, max_shard_size=SHARD)
+        policy.tokenizer.save_pretrained(tmp)
+        fsync_rename(tmp, out)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(tmp, ignore_errors=True)
         raise DopsdError(
             f"export: {out} could not be written ({error}); nothing is left of it. Free some space"
         ) from error

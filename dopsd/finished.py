@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dopsd.keyed import key_from
-from dopsd.layout import LOG, Cell, read_log, read_table
+from dopsd.layout import LOG, RunKey, read_log, read_table
 from dopsd.progress import WORK, read_json
 from dopsd.scoring import bootstrap
 
@@ -14,7 +14,7 @@ COUNTED = ("trajectories", "rollouts", "sampled_tokens")
 COSTS = ("updates", "rollouts", "seconds")  # that curves are drawn against
 
 
-class Finished(Cell):
+class Finished(RunKey):
     """A cell whose stages have run, read from runs/."""
 
     @property
@@ -32,9 +32,9 @@ class Finished(Cell):
 
         Seconds count what another run had done for this one before (d3LLM's recordings).
         """
-        log = WORK / read_json(self.folder / "train.json", "dopsd train")["fingerprint"] / LOG
+        log_file = WORK / read_json(self.folder / "train.json", "dopsd train")["fingerprint"] / LOG
         clock: dict[int, float] = {}
-        for row in read_log(log) if log.is_file() else []:
+        for row in read_log(log_file) if log_file.is_file() else []:
             taken = row["time/update_seconds"] + row.get("time/borrowed_seconds", 0.0)
             clock[row["update"]] = taken + max(clock.values(), default=0.0)
         found = {0: dict.fromkeys([*COUNTED, "updates"] + ["seconds"] * bool(clock), 0.0)}

@@ -14,7 +14,7 @@ from types import FrameType
 from dopsd.errors import DopsdError
 from dopsd.interrupts import handling
 from dopsd.patient_dvc import DVC_PID
-from dopsd.progress import say
+from dopsd.progress import log
 
 LAUNCHER = "DOPSD_LAUNCHER"  # in the environment of the processes that were launched here
 GUARD = "DOPSD_GUARD"  # in the environment of what a flow runs
@@ -41,7 +41,7 @@ def end_with_parent() -> None:
     if (
         DVC_STAGE in os.environ and DVC_PID in os.environ and not _is_alive(os.environ[DVC_PID])
     ):  # killed before it could be asked
-        say("DVC was killed before this stage began; the same command continues")
+        log("DVC was killed before this stage began; the same command continues")
         sys.exit(128 + signal.SIGTERM)
 
 

@@ -36,12 +36,12 @@ PLANNED = ("d3llm",)  # methods whose batches depend on how many updates there w
 NAMES = ("protocol",)  # columns that stay texts: a protocol may be named 256
 
 
-def cell_folder(task: str, method: str, seed: int) -> Path:
+def run_folder(task: str, method: str, seed: int) -> Path:
     return RUNS / task / method / str(seed)
 
 
 @dataclass(frozen=True)
-class Cell:
+class RunKey:
     """One task x method x seed: what DVC's stages from `train` on run for."""
 
     task: str
@@ -57,7 +57,7 @@ class Cell:
 
     @property
     def folder(self) -> Path:
-        return cell_folder(self.task, self.method, self.seed)
+        return run_folder(self.task, self.method, self.seed)
 
     @property
     def stage(self) -> str:
@@ -167,12 +167,12 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
     names = sorted(
         {name for row in rows for name in row}, key=lambda name: (name != "update", name)
     )
-    half = path.with_name(f".{path.name}.tmp")
-    with half.open("w", newline="") as out:
+    tmp = path.with_name(f".{path.name}.tmp")
+    with tmp.open("w", newline="") as out:
         writer = csv.DictWriter(out, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    half.rename(path)
+    tmp.rename(path)
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
 from dopsd.layout import REPORTS
 from dopsd.models.lora import lora_of
-from dopsd.progress import is_main_rank, say, write_json
+from dopsd.progress import is_main_rank, log, write_json
 from dopsd.publish import log_once, one_line
 from dopsd.tracking import Identity, connect, find_run, tracking_uri
 
@@ -117,9 +117,9 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
         except (
             DopsdError
         ) as error:  # the figures are on disk, and the same command sends them later
-            say(str(error))
+            log(str(error))
     _show(facts | found, as_json)
-    say(f"evaluate: report and generations in {folder}")
+    log(f"evaluate: report and generations in {folder}")
     return found
 
 
@@ -128,8 +128,8 @@ def _write_generations(
 ) -> None:
     """Every attempt as a line that `dopsd score` reads."""
     answers = evaluator.answers(adapter, protocol)
-    half = path.with_name(f".{path.name}.tmp")
-    with half.open("w") as out:
+    tmp = path.with_name(f".{path.name}.tmp")
+    with tmp.open("w") as out:
         for problem in evaluator.problems:
             asked = {
                 "question": problem.prompt,
@@ -142,7 +142,7 @@ def _write_generations(
                     **asdict(answer.score),
                 }
                 out.write(json.dumps(asked | found) + "\n")
-    half.rename(path)
+    tmp.rename(path)
 
 
 def _track(

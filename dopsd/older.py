@@ -8,7 +8,7 @@ from pathlib import Path
 from dopsd import checkpoint
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.layout import RUNS, Cell
+from dopsd.layout import RUNS, RunKey
 from dopsd.models.loading import read_config
 from dopsd.models.lora import lora_of
 from dopsd.progress import WORK
@@ -17,7 +17,7 @@ from dopsd.resuming import object_of, record_of
 NAME = re.compile("train-[0-9a-f]{16}")
 
 
-def older_folders(params: Params, cell: Cell) -> dict[Path, int]:
+def older_folders(params: Params, run_key: RunKey) -> dict[Path, int]:
     """Those that may be this cell's, by their adapters, and the last update of each."""
     adopted = {record_of(path).get("adopted") for path in WORK.glob("train-*")}
     taken = {
@@ -28,9 +28,11 @@ def older_folders(params: Params, cell: Cell) -> dict[Path, int]:
         for path in sorted(WORK.glob("train-*"))
         if NAME.fullmatch(path.name) and path.name not in adopted
     ]
-    mine = [path for path in folders if taken.get(path.name, cell.folder) == cell.folder]
+    mine = [path for path in folders if taken.get(path.name, run_key.folder) == run_key.folder]
     last = {
-        path: step for path in mine if (step := _last(path)) and misfit(params, cell, step) is None
+        path: step
+        for path in mine
+        if (step := _last(path)) and misfit(params, run_key, step) is None
     }
     return {path: int(step.name[5:]) for path, step in last.items()}
 
@@ -40,13 +42,13 @@ def _last(folder: Path) -> Path | None:
     return whole[-1] if whole else None
 
 
-def misfit(params: Params, cell: Cell, step: Path) -> str | None:
+def misfit(params: Params, run_key: RunKey, step: Path) -> str | None:
     """What of the checkpoint's adapter is not as these settings make it."""
     from safetensors import safe_open
 
     saved, wanted, base = (
         lora_of(step),
-        params.of(cell.method).train.lora,
+        params.of(run_key.method).train.lora,
         read_config(Path(params.model.path)),
     )
     for name in ("r", "alpha", "dropout"):
@@ -65,13 +67,13 @@ def misfit(params: Params, cell: Cell, step: Path) -> str | None:
     return None
 
 
-def refuse_misfit(params: Params, cell: Cell, folder: Path) -> None:
+def refuse_misfit(params: Params, run_key: RunKey, folder: Path) -> None:
     step = _last(folder)
     if step is None:
         raise DopsdError(
             f"--adopt {folder}: no whole checkpoint in it; name a folder work/train-... of an older release"
         )
-    if why := misfit(params, cell, step):
+    if why := misfit(params, run_key, step):
         raise DopsdError(
-            f"--adopt {folder}: its adapter has {why}, other than the settings of {cell}; name another folder"
+            f"--adopt {folder}: its adapter has {why}, other than the settings of {run_key}; name another folder"
         )

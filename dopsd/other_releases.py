@@ -7,29 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from dopsd.config import Params
-from dopsd.layout import Cell, input_files, settings_of
+from dopsd.layout import RunKey, input_files, settings_of
 from dopsd.progress import WORK
 from dopsd.provenance import sha256
 from dopsd.resuming import RECORD, record_of
 
 
-def of_other_releases(params: Params, cell: Cell) -> Iterator[Path]:
+def of_other_releases(params: Params, run_key: RunKey) -> Iterator[Path]:
     """Folders of this cell with the same data and base, whose settings differ only in keys that one of the two lacks.
 
     What they lack must have its default now: another value is another run.
     """
-    settings, inputs = settings_of(params, *cell.parts)[0], inputs_of(params, cell)
+    settings, inputs = settings_of(params, *run_key.parts)[0], inputs_of(params, run_key)
     for file in WORK.glob(f"train-*/{RECORD}"):
         record = record_of(file.parent)
         if (
             not record
-            or str(cell) not in record["cells"]
+            or str(run_key) not in record["cells"]
             or sorted(record["inputs"].values()) != sorted(inputs.values())
         ):
             continue
         others = [*differing(record["settings"], settings)]
         if others and all(
-            who == "before" or (who == "now" and _is_default(params, cell, key))
+            who == "before" or (who == "now" and _is_default(params, run_key, key))
             for key, who in others
         ):
             yield file.parent
@@ -48,9 +48,9 @@ def differing(
             yield prefix + key, "both"
 
 
-def _is_default(params: Params, cell: Cell, key: str) -> bool:
+def _is_default(params: Params, run_key: RunKey, key: str) -> bool:
     """Whether a key of settings_of has the value that it has where params.yaml does not name it."""
-    params = params.of(cell.method)
+    params = params.of(run_key.method)
     at: Any = vars(params) | vars(params.method)
     *sections, name = key.split(".")
     for section in sections:
@@ -61,6 +61,8 @@ def _is_default(params: Params, cell: Cell, key: str) -> bool:
     )
 
 
-def inputs_of(params: Params, cell: Cell) -> dict[str, str]:
+def inputs_of(params: Params, run_key: RunKey) -> dict[str, str]:
     """Digests of the files that decide a run."""
-    return {path.as_posix(): sha256(path) for path in input_files(params, cell.task, cell.method)}
+    return {
+        path.as_posix(): sha256(path) for path in input_files(params, run_key.task, run_key.method)
+    }

@@ -41,7 +41,7 @@ def outlive_readers() -> None:
             setattr(sys, name, stream)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """One line to standard error, from the first rank only."""
     if is_main_rank():
         sys.stderr.write(text + "\n")
@@ -51,9 +51,9 @@ def say(text: str) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write to a temporary name, then rename, so that a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.tmp")
-    half.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    half.rename(path)
+    tmp = path.with_name(f".{path.name}.tmp")
+    tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    tmp.rename(path)
 
 
 def read_json(path: Path, made_by: str) -> Any:
@@ -83,12 +83,12 @@ def parse_object(content: bytes | str, place: object) -> dict[str, Any]:
 @contextlib.contextmanager
 def fresh_folder(path: Path) -> Iterator[Path]:
     """A folder to write in that takes the place of `path` when all of it is written."""
-    half = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir(parents=True)
-    yield half
+    tmp = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(tmp, ignore_errors=True)
+    tmp.mkdir(parents=True)
+    yield tmp
     shutil.rmtree(path, ignore_errors=True)
-    half.rename(path)
+    tmp.rename(path)
 
 
 def _clock(seconds: float) -> str:
@@ -146,7 +146,7 @@ class Progress:
         elif now - self.said > PLAIN_EVERY or (units and self.done == self.total):
             self.said = now
             left = _clock((self.total - self.done) / self.rate) if self.rate else "?"
-            say(
+            log(
                 f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s, {left} left  {note}".rstrip()
             )
         self._write()

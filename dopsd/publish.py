@@ -25,14 +25,14 @@ from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import (
     LOG,
     PUBLISHED,
-    Cell,
-    cell_folder,
+    RunKey,
     read_log,
     read_table,
     report_folder,
+    run_folder,
     scratch_folder,
 )
-from dopsd.progress import read_json, say, write_json
+from dopsd.progress import log, read_json, write_json
 from dopsd.provenance import sha256
 from dopsd.registry import (
     ACCURACY,
@@ -54,7 +54,7 @@ START_OR_NAME = "`make up` starts servers here, then `source work/services/env` 
 
 
 @dataclass(frozen=True)
-class Tracked(Cell):
+class Tracked(RunKey):
     """A cell whose stages have run, and its MLflow run."""
 
     run_id: str
@@ -67,20 +67,20 @@ def run(params: Params) -> dict[str, int]:
     uri = tracking_uri(params.tracking.uri)
     with one_line(uri):
         client = connect(uri)
-        cells = [cell for cell in _cells(params, client) if cell]
+        run_keys = [run_key for run_key in _run_keys(params, client) if run_key]
         best: dict[str, tuple[float, int]] = {}
-        for cell in cells:
-            version, accuracy = _publish_cell(params, client, cell)
-            best[cell.task] = max(best.get(cell.task, (-1.0, 0)), (accuracy, version))
+        for run_key in run_keys:
+            version, accuracy = _publish_run(params, client, run_key)
+            best[run_key.task] = max(best.get(run_key.task, (-1.0, 0)), (accuracy, version))
         champions = {
             task: promote_champion(client, _model_name(params, task), version)
             for task, (_, version) in best.items()
         }
-        pages = _pages(params, client, uri, cells)
+        pages = _pages(params, client, uri, run_keys)
         write_json(PUBLISHED, pages)
-    say(f"publish: {len(cells)} runs are in {shown(uri)}")
+    log(f"publish: {len(run_keys)} runs are in {shown(uri)}")
     for task, link in pages["comparison"].items():
-        say(f"  {task} side by side: {link}")
+        log(f"  {task} side by side: {link}")
     return champions
 
 
@@ -103,7 +103,9 @@ def one_line(uri: str) -> Iterator[None]:
         ) from error
 
 
-def _pages(params: Params, client: MlflowClient, uri: str, cells: list[Tracked]) -> dict[str, Any]:
+def _pages(
+    params: Params, client: MlflowClient, uri: str, run_keys: list[Tracked]
+) -> dict[str, Any]:
     """What a flow links to: the server's address (none for a local file), each cell's run, each task's comparison.
 
     Workers may know the server by a name that browsers do not: DOPSD_MLFLOW_PAGE is the address that people open.
@@ -111,17 +113,17 @@ def _pages(params: Params, client: MlflowClient, uri: str, cells: list[Tracked])
     experiment = client.get_experiment_by_name(params.tracking.experiment)
     page = os.environ.get(PAGE) or (shown(uri) if uri.startswith("http") else None)
     page = page.rstrip("/") if page else None
-    runs = {str(cell): cell.run_id for cell in cells}
+    runs = {str(run_key): run_key.run_id for run_key in run_keys}
     found: dict[str, Any] = {
         "page": page,
         "experiment": experiment.experiment_id if experiment else None,
         "runs": runs,
     }
-    for task in {cell.task for cell in cells}:
+    for task in {run_key.task for run_key in run_keys}:
         views.save(client, found["experiment"], task)
     return found | {
         "comparison": {
-            c.task: views.link(page or local_page(), found["experiment"], c.task) for c in cells
+            c.task: views.link(page or local_page(), found["experiment"], c.task) for c in run_keys
         }
     }
 
@@ -135,46 +137,50 @@ def _model_name(params: Params, task: str) -> str:
     return f"{params.tracking.registered_model}-{task}"
 
 
-def _cells(params: Params, client: MlflowClient) -> list[Tracked | None]:
+def _run_keys(params: Params, client: MlflowClient) -> list[Tracked | None]:
     m = params.matrix
-    return [_cell(params, client, t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
+    return [_run_key(params, client, t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
 
 
-def _cell(
+def _run_key(
     params: Params, client: MlflowClient, task: str, method: str, seed: int
 ) -> Tracked | None:
-    folder = cell_folder(task, method, seed)
+    folder = run_folder(task, method, seed)
     if not (folder / "test" / "paired.json").is_file():
-        say(f"publish: {folder} has no test results yet; left out")
+        log(f"publish: {folder} has no test results yet; left out")
         return None
     scratch = scratch_folder(params, task, method, seed)
     if not is_current(
-        params, Cell(task, method, seed), read_json(folder / "train.json", "dopsd train")
+        params, RunKey(task, method, seed), read_json(folder / "train.json", "dopsd train")
     ):
-        say(
+        log(
             f"publish: {folder} was made with other settings, data or code; left out until `dvc repro` has run"
         )
         return None
-    log = read_log(scratch / LOG) if (scratch / LOG).is_file() else read_table(folder / "train.csv")
-    run_id = sync(client, identity(params, task, method, seed), log, scratch)
+    log_file = scratch / LOG
+    rows = read_log(log_file) if log_file.is_file() else read_table(folder / "train.csv")
+    run_id = sync(client, identity(params, task, method, seed), rows, scratch)
     return Tracked(task, method, seed, run_id)
 
 
-def _publish_cell(params: Params, client: MlflowClient, cell: Tracked) -> tuple[int, float]:
+def _publish_run(params: Params, client: MlflowClient, run_key: Tracked) -> tuple[int, float]:
     """Curve, checkpoints, figures and registration of one run; the registered version and its selection accuracy."""
-    chosen = read_json(cell.folder / "best" / "select.json", "dopsd select")
-    protocols = read_json(cell.folder / "test" / "paired.json", "dopsd test")["protocols"]
-    if client.get_run(cell.run_id).info.status != "FINISHED":
-        _log_tags_and_data(client, cell)
-    models = _log_checkpoints(params, client, cell)
+    chosen = read_json(run_key.folder / "best" / "select.json", "dopsd select")
+    protocols = read_json(run_key.folder / "test" / "paired.json", "dopsd test")["protocols"]
+    if client.get_run(run_key.run_id).info.status != "FINISHED":
+        _log_tags_and_data(client, run_key)
+    models = _log_checkpoints(params, client, run_key)
     log_once(
-        client, cell.run_id, _best_metrics(chosen, protocols) | _cost(cell, chosen["update"]), 0
+        client,
+        run_key.run_id,
+        _best_metrics(chosen, protocols) | _cost(run_key, chosen["update"]),
+        0,
     )
-    figures = report_folder(cell.task, cell.method, cell.seed)
+    figures = report_folder(run_key.task, run_key.method, run_key.seed)
     if figures.is_dir():
-        client.log_artifacts(cell.run_id, str(figures), "report")
-    client.set_terminated(cell.run_id, "FINISHED")
-    version = _register(params, client, cell, chosen, models[chosen["digest"]])
+        client.log_artifacts(run_key.run_id, str(figures), "report")
+    client.set_terminated(run_key.run_id, "FINISHED")
+    version = _register(params, client, run_key, chosen, models[chosen["digest"]])
     return version, float(chosen["accuracy"])
 
 
@@ -197,9 +203,9 @@ def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str
     }
 
 
-def _cost(cell: Tracked, update: int) -> dict[str, float]:
+def _cost(run_key: Tracked, update: int) -> dict[str, float]:
     """What the selected checkpoint had cost."""
-    rows = [row for row in read_table(cell.folder / "train.csv") if row["update"] == update]
+    rows = [row for row in read_table(run_key.folder / "train.csv") if row["update"] == update]
     return {
         f"best/{key.removeprefix('count/')}": value
         for row in rows
@@ -222,39 +228,39 @@ def log_once(
             client.log_metric(run_id, name, float(value), step=step, model_id=model_id)
 
 
-def _log_tags_and_data(client: MlflowClient, cell: Tracked) -> None:
+def _log_tags_and_data(client: MlflowClient, run_key: Tracked) -> None:
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    for split, digest in data_digests(cell.task).items():
-        source = json.dumps({"path": f"data/{cell.task}/{split}.jsonl"})
-        data = Dataset(f"{cell.task}-{split}", digest, "local", source)
+    for split, digest in data_digests(run_key.task).items():
+        source = json.dumps({"path": f"data/{run_key.task}/{split}.jsonl"})
+        data = Dataset(f"{run_key.task}-{split}", digest, "local", source)
         client.log_inputs(
-            cell.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", split)])]
+            run_key.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", split)])]
         )
-    client.set_tag(cell.run_id, "mlflow.source.git.commit", commit())
+    client.set_tag(run_key.run_id, "mlflow.source.git.commit", commit())
 
 
-def _log_checkpoints(params: Params, client: MlflowClient, cell: Tracked) -> dict[str, str]:
+def _log_checkpoints(params: Params, client: MlflowClient, run_key: Tracked) -> dict[str, str]:
     """Every checkpoint as a LoggedModel with its evaluation; ids by adapter digest."""
-    experiment = client.get_run(cell.run_id).info.experiment_id
+    experiment = client.get_run(run_key.run_id).info.experiment_id
     known = client.search_logged_models(
-        [experiment], f"source_run_id = '{cell.run_id}'", max_results=1000
+        [experiment], f"source_run_id = '{run_key.run_id}'", max_results=1000
     )
     found = {
         m.tags[DIGEST_TAG]: m.model_id
         for m in known
         if DIGEST_TAG in m.tags and str(m.status) == "READY"
     }
-    curve = read_table(cell.folder / "curve.csv")
+    curve = read_table(run_key.folder / "curve.csv")
     curve = [row for row in curve if row["protocol"] == params.select.protocol]
     for row in curve:
-        folder = cell.folder / "train" / f"step-{row['update']:06d}"
+        folder = run_key.folder / "train" / f"step-{row['update']:06d}"
         model = None
         if folder.is_dir():
             digest = sha256(folder / ADAPTER)
-            name = f"{cell.task}-{cell.method}-{cell.seed}-{folder.name}"
+            name = f"{run_key.task}-{run_key.method}-{run_key.seed}-{folder.name}"
             model = found.get(digest) or log_model(
-                client, experiment, cell.run_id, name, folder, digest
+                client, experiment, run_key.run_id, name, folder, digest
             )
             found[digest] = model
         figures = {
@@ -263,22 +269,22 @@ def _log_checkpoints(params: Params, client: MlflowClient, cell: Tracked) -> dic
             "eval/high": row["high"],
             "eval/whole": row["whole"],
         }
-        log_once(client, cell.run_id, figures, row["update"], model)
+        log_once(client, run_key.run_id, figures, row["update"], model)
     return found
 
 
 def _register(
-    params: Params, client: MlflowClient, cell: Tracked, chosen: dict[str, Any], model_id: str
+    params: Params, client: MlflowClient, run_key: Tracked, chosen: dict[str, Any], model_id: str
 ) -> int:
     """The registered version of the selected checkpoint."""
     tags = {
         DIGEST_TAG: chosen["digest"],
-        "method": cell.method,
-        "seed": str(cell.seed),
+        "method": run_key.method,
+        "seed": str(run_key.seed),
         "update": str(chosen["update"]),
     }
     data, protocol = (
-        data_digests(cell.task),
+        data_digests(run_key.task),
         params.evaluate.protocols[chosen["protocol"]].model_dump(),
     )
     asked = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
@@ -286,10 +292,12 @@ def _register(
         ACCURACY: str(chosen["accuracy"]),
         JUDGED_BY: hashlib.sha256(asked.encode()).hexdigest()[:16],
     }
-    made_at = client.get_run(cell.run_id).data.tags.get("mlflow.source.git.commit") or commit()
-    text = card(params.of(cell.method), cell.task, cell.method, cell.seed, Origin(data, made_at))
-    name, uri = _model_name(params, cell.task), tracking_uri(params.tracking.uri)
-    return register(client, uri, name, Chosen(cell.run_id, model_id, tags, text))
+    made_at = client.get_run(run_key.run_id).data.tags.get("mlflow.source.git.commit") or commit()
+    text = card(
+        params.of(run_key.method), run_key.task, run_key.method, run_key.seed, Origin(data, made_at)
+    )
+    name, uri = _model_name(params, run_key.task), tracking_uri(params.tracking.uri)
+    return register(client, uri, name, Chosen(run_key.run_id, model_id, tags, text))
 
 
 def identity(params: Params, task: str, method: str, seed: int) -> Identity:
@@ -316,19 +324,19 @@ def identity(params: Params, task: str, method: str, seed: int) -> Identity:
         tracking_uri(params.tracking.uri),
         params.tracking.experiment,
         f"{task}-{method}-{seed}",
-        f"{scratch_folder(params, task, method, seed).name}-{first_code(params, Cell(task, method, seed))}",
+        f"{scratch_folder(params, task, method, seed).name}-{first_code(params, RunKey(task, method, seed))}",
         tags,
         {"task": task, "method.name": method, "seed": str(seed)}
         | {k: str(v) for k, v in values.items()},
     )
 
 
-def follow(params: Params, task: str, method: str, seed: int) -> None:
+def run_log_uploader(params: Params, task: str, method: str, seed: int) -> None:
     """`dopsd follow`, started by training: copies its log until standard input closes, as it does when training ends."""
 
     def is_over(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
 
-    tracking.follow(
+    tracking.upload_log(
         identity(params, task, method, seed), scratch_folder(params, task, method, seed), is_over
     )

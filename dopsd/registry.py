@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.progress import say
+from dopsd.progress import log
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -98,7 +98,7 @@ def promote_champion(client: MlflowClient, name: str, number: int) -> int:
             ours[ACCURACY]
         ):
             accuracies = f"{100 * float(theirs[ACCURACY]):.1f}%, version {number} {100 * float(ours[ACCURACY]):.1f}%"
-            say(
+            log(
                 f"publish: the champion of {name} is still version {held}: {accuracies} on the selection split"
             )
             return int(held)

@@ -25,7 +25,7 @@ from dopsd.config import Params
 from dopsd.errors import DopsdError
 from dopsd.launch import LAUNCHER
 from dopsd.params import checked, read_yaml
-from dopsd.progress import say
+from dopsd.progress import log
 
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
 PROBLEMS = 4  # of each split
@@ -60,16 +60,16 @@ def rehearse(
         else f"{profile}, preset {preset}, {hardware}"
     )
     with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
-        say(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
-        say(
+        log(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
+        log(
             f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short"
         )
-        say("  answers, and every answer is kept, since a random model has no right ones")
+        log("  answers, and every answer is kept, since a random model has no right ones")
         build_toy(Path(full.model.path), folder / "toy")
         (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
         for stage in STAGES:
             _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder, lock)
-    say("rehearse: every stage ran")
+    log("rehearse: every stage ran")
     if not is_embedded:
         tell_cost(full, hardware)
 
@@ -158,7 +158,7 @@ def build_toy(base: Path, out: Path) -> None:
             "pad_token_id": tokenizer.pad_token_id,
         }
         config = LladaConfig(**SHAPE, **ids, **size)
-        say(f"rehearse: no tokenizer in {base}: characters stand for tokens")
+        log(f"rehearse: no tokenizer in {base}: characters stand for tokens")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = LladaForMaskedLM(config)
@@ -240,7 +240,7 @@ def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> Non
             f"rehearse: {stage} failed, as it would in the real run; mend what it says above",
             status,
         )
-    say(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")
+    log(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -114,8 +114,8 @@ def write_verdicts(
 ) -> None:
     """A JSON line a generation, under a temporary name until all are written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f".{path.name}.tmp")
-    with half.open("w") as stream:
+    tmp = path.with_name(f".{path.name}.tmp")
+    with tmp.open("w") as stream:
         for read, judged in zip(generations, scores, strict=True):
             for g, v in zip(read, judged, strict=True):
                 row = {
@@ -126,4 +126,4 @@ def write_verdicts(
                     "score": v.score,
                 }
                 stream.write(json.dumps(row | v.figures) + "\n")
-    half.rename(path)
+    tmp.rename(path)

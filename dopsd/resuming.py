@@ -15,7 +15,7 @@ from typing import Any
 
 from dopsd import checkpoint
 from dopsd.checkpoint import update_of
-from dopsd.collapse import Watch
+from dopsd.collapse import CollapseDetector
 from dopsd.config import Train
 from dopsd.layout import LOG
 
@@ -121,9 +121,9 @@ def _state(step: Path) -> dict[str, Any]:
     return json.loads((step / "state.json").read_text())
 
 
-def _rows(log: Path) -> list[dict[str, Any]]:
+def _rows(log_file: Path) -> list[dict[str, Any]]:
     """Whole lines up to the first damaged one: another process may be writing the last one."""
-    lines = log.read_bytes().split(b"\n")[:-1] if log.is_file() else []
+    lines = log_file.read_bytes().split(b"\n")[:-1] if log_file.is_file() else []
     return list(takewhile(_is_row, map(_object, lines)))
 
 
@@ -145,13 +145,15 @@ def watched_again(
     found, before = [], 0
     for row in rows:
         seen = int(row["count/collects"])
-        watches = [watch_of(settings, scores[:n], squares[:n]) for n in range(before + 1, seen + 1)]
-        means = [watch.means[-1] for watch in watches if watch.means]
+        watches = [
+            detector_of(settings, scores[:n], squares[:n]) for n in range(before + 1, seen + 1)
+        ]
+        means = [detector.means[-1] for detector in watches if detector.means]
         kept = {
             name: value for name, value in row.items() if name not in ("rolling_score", "collapsed")
         }
         kept |= {"rolling_score": sum(means) / len(means)} if means else {}
-        is_collapsed = watch_of(settings, scores[:seen], squares[:seen]).is_collapsed
+        is_collapsed = detector_of(settings, scores[:seen], squares[:seen]).is_collapsed
         found.append(kept | ({"collapsed": 1.0} if is_collapsed else {}))
         before = seen
     return found
@@ -174,9 +176,9 @@ def is_finished(folder: Path, settings: Train) -> bool:
     return all(checkpoint.fault(step) is None for step in kept)
 
 
-def watch_of(settings: Train, scores: list[float], squares: list[float]) -> Watch:
+def detector_of(settings: Train, scores: list[float], squares: list[float]) -> CollapseDetector:
     s = settings
-    return Watch(
+    return CollapseDetector(
         s.collapse_window,
         s.collapse_drop,
         s.prompts_per_collect,
@@ -211,15 +213,15 @@ def bring(found: Resumable, folder: Path) -> None:
     empty(folder)
     (folder / LOG).write_text(_text(found.rows))
     for step in found.steps:
-        half = folder / f"{step.name}.tmp"
-        shutil.copytree(step, half, copy_function=_link)
-        if (half / LOG).exists():
-            (half / LOG).unlink()  # a second name of the other folder's file
-            (half / LOG).write_text(
+        tmp = folder / f"{step.name}.tmp"
+        shutil.copytree(step, tmp, copy_function=_link)
+        if (tmp / LOG).exists():
+            (tmp / LOG).unlink()  # a second name of the other folder's file
+            (tmp / LOG).write_text(
                 _text(row for row in found.rows if row["update"] <= update_of(step))
             )
-            checkpoint.write_digests(half)
-        half.rename(folder / step.name)
+            checkpoint.write_digests(tmp)
+        tmp.rename(folder / step.name)
 
 
 def _text(rows: Iterable[dict[str, Any]]) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 
 from dopsd.config import Params, kind_of
 from dopsd.errors import DopsdError
-from dopsd.layout import Cell, scratch_folder, settings_of
+from dopsd.layout import RunKey, scratch_folder, settings_of
 from dopsd.other_releases import differing, inputs_of, of_other_releases
-from dopsd.progress import WORK, say, write_json
+from dopsd.progress import WORK, log, write_json
 from dopsd.provenance import sources
 from dopsd.resuming import (
     RECORD,
@@ -80,73 +80,73 @@ def codes(scratch: Path) -> dict[str, str]:
     return {"code": history[-1]["code"], "first_code": history[0]["code"]}
 
 
-def first_code(params: Params, cell: Cell) -> str:
+def first_code(params: Params, run_key: RunKey) -> str:
     """That of a run's first update: of what is in training, else of what has ended, else of what would begin."""
-    history = record_of(scratch_folder(params, *cell.parts)).get("history")
+    history = record_of(scratch_folder(params, *run_key.parts)).get("history")
     if history:
         return history[0]["code"]
-    made = object_of(cell.folder / "train.json")
+    made = object_of(run_key.folder / "train.json")
     return (
         made["first_code"]
-        if is_current(params, cell, made)
-        else digest(code_of(cell.task, cell.method))
+        if is_current(params, run_key, made)
+        else digest(code_of(run_key.task, run_key.method))
     )
 
 
-def is_current(params: Params, cell: Cell, made: dict[str, Any]) -> bool:
+def is_current(params: Params, run_key: RunKey, made: dict[str, Any]) -> bool:
     """Whether a train.json is of these settings and of this code, or of older code that a person has accepted."""
-    name = scratch_folder(params, *cell.parts).name
+    name = scratch_folder(params, *run_key.parts).name
     return made.get("fingerprint") == name and made.get("code") == digest(
-        code_of(cell.task, cell.method)
+        code_of(run_key.task, run_key.method)
     )
 
 
-def make_ready(params: Params, cell: Cell, answer: str, adopted: Path | None = None) -> None:
+def make_ready(params: Params, run_key: RunKey, answer: str, adopted: Path | None = None) -> None:
     """Bring into the cell's folder what can be continued; ask, by DopsdError, where other code has learnt it.
 
     adopted: a folder of an older release, which wrote no run.json, of which a person says that it is this run's.
     """
-    own, code = scratch_folder(params, *cell.parts), code_of(cell.task, cell.method)
+    own, code = scratch_folder(params, *run_key.parts), code_of(run_key.task, run_key.method)
     if adopted and not steps_of(own):
-        return _begin(params, cell, own, _adopted(params, cell, adopted))
+        return _begin(params, run_key, own, _adopted(params, run_key, adopted))
     if adopted:
         if not adopted.is_dir():
             raise DopsdError(f"--adopt {adopted}: no such folder")
-        say(f"train: --adopt {adopted}: {own} has begun already, and continues")
-    found = _candidates(params, cell, own)
+        log(f"train: --adopt {adopted}: {own} has begun already, and continues")
+    found = _candidates(params, run_key, own)
     known = [one for one in found if record_of(one.folder).get("code") == code]
     if known or record_of(own).get("code") == code:
         if known and answer == "anew":
-            say(
+            log(
                 f"train: --anew: this code has learnt the last of {own}, so that it continues; move that away to start at zero"
             )
-        return _begin(params, cell, own, _furthest(known, own))
+        return _begin(params, run_key, own, _furthest(known, own))
     best = _furthest(found, own)
     if best and answer == "stop":
-        raise DopsdError(_question(params, cell, best, code))
+        raise DopsdError(_question(params, run_key, best, code))
     if not best and answer != "anew":
-        _ask_about_older(params, cell, own)
-    _begin(params, cell, own, None if answer == "anew" else best)
+        _ask_about_older(params, run_key, own)
+    _begin(params, run_key, own, None if answer == "anew" else best)
 
 
 def _furthest(found: list[Resumable], own: Path) -> Resumable | None:
     return max(found, key=lambda one: (one.update, one.folder == own), default=None)
 
 
-def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
+def _candidates(params: Params, run_key: RunKey, own: Path) -> list[Resumable]:
     """What the cell's folder holds, and folders of other lengths of the run that hold more and have the same history.
 
     A cell that has learnt nothing yet is also looked for under the names that other releases gave to its settings.
     """
     settings, (_, ends), record = (
-        params.of(cell.method).train,
-        settings_of(params, *cell.parts),
+        params.of(run_key.method).train,
+        settings_of(params, *run_key.parts),
         record_of(own),
     )
     mine = resumable(own, ends, settings, is_whole=False)
     found = [mine] if mine.update else []
     named = set(own.parent.glob(f"{own.name.rpartition('-')[0]}-*"))
-    for folder in sorted(named if mine.update else {*named, *of_other_releases(params, cell)}):
+    for folder in sorted(named if mine.update else {*named, *of_other_releases(params, run_key)}):
         other = record_of(folder)
         is_further = max(map(update_of, steps_of(folder)), default=0) > mine.update
         if (
@@ -156,19 +156,21 @@ def _candidates(params: Params, cell: Cell, own: Path) -> list[Resumable]:
             or (mine.update and other["history"] != record.get("history"))
         ):
             continue
-        past = resumable(folder, other["ends"], settings, is_whole=str(cell) not in other["cells"])
+        past = resumable(
+            folder, other["ends"], settings, is_whole=str(run_key) not in other["cells"]
+        )
         if past.update > mine.update and past.is_logged:
             found.append(past)
         else:
-            say(
+            log(
                 f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates} updates can begin with"
             )
     return found
 
 
-def _question(params: Params, cell: Cell, best: Resumable, code: dict[str, str]) -> str:
+def _question(params: Params, run_key: RunKey, best: Resumable, code: dict[str, str]) -> str:
     record = record_of(best.folder)
-    before, settings = record.get("code", {}), settings_of(params, *cell.parts)[0]
+    before, settings = record.get("code", {}), settings_of(params, *run_key.parts)[0]
     names = sorted(name for name in before | code if before.get(name) != code.get(name))
     what = names[0] + (f" and {len(names) - 1} more changed" if names[1:] else " changed")
     what = what if before else f"no {RECORD} says which"
@@ -176,29 +178,29 @@ def _question(params: Params, cell: Cell, best: Resumable, code: dict[str, str])
     what += f"; settings that one of the two does not have: {', '.join(unknown)}" if unknown else ""
     return (
         f"train: {best.folder} stands at update {best.update}, learnt by other code ({what}); "
-        f"`dopsd train {' '.join(cell.words)} --continue` goes on from there with this code, --anew starts at zero; where DVC, "
-        f"a flow or a cluster runs it: {OTHER_CODE}=continue or anew"
+        f"`dopsd train {' '.join(run_key.words)} --continue` goes on from there with this code, "
+        f"--anew starts at zero; where DVC, a flow or a cluster runs it: {OTHER_CODE}=continue or anew"
     )
 
 
-def _ask_about_older(params: Params, cell: Cell, own: Path) -> None:
+def _ask_about_older(params: Params, run_key: RunKey, own: Path) -> None:
     from dopsd.older import older_folders  # heavy, and seldom needed
 
-    if record_of(own) or not (older := older_folders(params, cell)):
+    if record_of(own) or not (older := older_folders(params, run_key)):
         return
     named = ", ".join(f"{folder} (update {update})" for folder, update in older.items())
     raise DopsdError(
         f"train: {named}: written by an older release, which does not say of which settings; if it is this run, "
-        f"`dopsd train {' '.join(cell.words)} --adopt {next(iter(older))}` continues it, "
+        f"`dopsd train {' '.join(run_key.words)} --adopt {next(iter(older))}` continues it, "
         f"--anew (or {OTHER_CODE}=anew) starts at zero"
     )
 
 
-def _adopted(params: Params, cell: Cell, folder: Path) -> Resumable:
+def _adopted(params: Params, run_key: RunKey, folder: Path) -> Resumable:
     from dopsd.older import refuse_misfit
 
-    refuse_misfit(params, cell, folder)
-    found = resumable(folder, {}, params.of(cell.method).train, is_whole=False)
+    refuse_misfit(params, run_key, folder)
+    found = resumable(folder, {}, params.of(run_key.method).train, is_whole=False)
     if not found.update or not found.is_logged:
         raise DopsdError(
             f"--adopt {folder}: no whole checkpoint in it that these settings can continue from"
@@ -216,13 +218,13 @@ def _set_aside(own: Path) -> None:
     for path in own.iterdir():
         if path.name != "lock":
             path.rename(target / path.name)
-    say(f"train: starting at zero; what was learnt before is in {target} until `dopsd clean`")
+    log(f"train: starting at zero; what was learnt before is in {target} until `dopsd clean`")
 
 
-def _begin(params: Params, cell: Cell, own: Path, best: Resumable | None) -> None:
+def _begin(params: Params, run_key: RunKey, own: Path, best: Resumable | None) -> None:
     """Write run.json, after the folder holds what it tells of."""
-    decisive, ends = settings_of(params, *cell.parts)
-    code, record = code_of(cell.task, cell.method), record_of(best.folder if best else own)
+    decisive, ends = settings_of(params, *run_key.parts)
+    code, record = code_of(run_key.task, run_key.method), record_of(best.folder if best else own)
     if best and best.folder != own and not record:  # an older release's
         record = {"adopted": best.folder.name}
     if best and best.folder != own:
@@ -231,9 +233,9 @@ def _begin(params: Params, cell: Cell, own: Path, best: Resumable | None) -> Non
         ):  # before the checkpoints: nobody should have to ask whose they are
             write_json(own / RECORD, record)
         bring(best, own)
-        say(f"train: {own} begins with update {best.update} of {best.folder}")
+        log(f"train: {own} begins with update {best.update} of {best.folder}")
         if best.lacking:
-            say(
+            log(
                 f"train: no checkpoints {', '.join(map(str, best.lacking))}: the run kept others (train.checkpoint_every)"
             )
     if not best and record.get("code") != code:
@@ -247,12 +249,12 @@ def _begin(params: Params, cell: Cell, own: Path, best: Resumable | None) -> Non
             {"update": best.update if best else 0, "code": digest(code), "version": _version()},
         ]
     cells = sorted(
-        {str(cell), *(record.get("cells", []) if not best or best.folder == own else [])}
+        {str(run_key), *(record.get("cells", []) if not best or best.folder == own else [])}
     )
     facts = {
         "settings": decisive,
         "ends": ends,
-        "inputs": inputs_of(params, cell),
+        "inputs": inputs_of(params, run_key),
         "code": code,
         "history": history,
         "cells": cells,

@@ -21,7 +21,7 @@ from dopsd import checkpoint
 from dopsd.errors import TEMPORARY, DopsdError
 from dopsd.layout import LOG, MEMORY, read_log, write_table
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
-from dopsd.progress import fresh_folder, parse_object, say, write_json
+from dopsd.progress import fresh_folder, log, parse_object, write_json
 from dopsd.resuming import log_of, record_of, update_of
 from dopsd.run_identity import codes
 from dopsd.types import MetricSums
@@ -65,7 +65,7 @@ class RunFolder:
                         TEMPORARY,
                     ) from error
             if not is_announced:
-                say(
+                log(
                     f"train: another process is training in {self.scratch}; waiting up to {SAVING:.0f} s for it to end"
                 )
             is_announced = True
@@ -82,25 +82,25 @@ class RunFolder:
             {"update": update, **figures, "time/update_seconds": round(seconds, 3)}, sort_keys=True
         )
         self.lines.append(line + "\n")
-        with (self.scratch / LOG).open("a") as log:
-            log.write(self.lines[-1])
+        with (self.scratch / LOG).open("a") as out:
+            out.write(self.lines[-1])
 
     def save(self, loop: Any) -> None:
         """Write step-N; a full disk leaves the checkpoints that were there."""
-        half = self.scratch / f"step-{loop.update:06d}.tmp"
+        tmp = self.scratch / f"step-{loop.update:06d}.tmp"
         try:
             if self.is_main:
-                shutil.rmtree(half, ignore_errors=True)
-                half.mkdir()
+                shutil.rmtree(tmp, ignore_errors=True)
+                tmp.mkdir()
             self.accelerator.wait_for_everyone()
-            self._write(loop, half)
+            self._write(loop, tmp)
             self.accelerator.wait_for_everyone()
             if self.is_main:
-                checkpoint.seal(half, half.with_suffix(""))
+                checkpoint.seal(tmp, tmp.with_suffix(""))
                 checkpoint.prune(self.scratch, loop.update)
             self.accelerator.wait_for_everyone()  # a process that ended earlier would have the others killed
         except OSError as error:
-            shutil.rmtree(half, ignore_errors=True)
+            shutil.rmtree(tmp, ignore_errors=True)
             if error.errno != errno.ENOSPC:
                 raise
             raise DopsdError(
@@ -109,7 +109,7 @@ class RunFolder:
                 TEMPORARY,
             ) from error
 
-    def _write(self, loop: Any, half: Path) -> None:
+    def _write(self, loop: Any, tmp: Path) -> None:
         rank = self.accelerator.process_index
         own = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
         micro = loop.micro_batches
@@ -118,22 +118,22 @@ class RunFolder:
         )  # measured again it might differ, and round otherwise
         if torch.cuda.is_available():
             own["cuda_rng"] = torch.cuda.get_rng_state()
-        checkpoint.save_tensors(own, half / f"batches.{rank}.safetensors")
+        checkpoint.save_tensors(own, tmp / f"batches.{rank}.safetensors")
         if not self.is_main:
             return
-        checkpoint.save_tensors(adapter_tensors(loop.policy.adapted), half / checkpoint.ADAPTER)
-        save_config(loop.policy.adapted, half)
+        checkpoint.save_tensors(adapter_tensors(loop.policy.adapted), tmp / checkpoint.ADAPTER)
+        save_config(loop.policy.adapted, tmp)
         state = {f"ema/{name}": tensor for name, tensor in loop.policy.ema.items()}
         for name, p in loop.parameters.items():
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
-        checkpoint.save_tensors(state, half / "trainer.safetensors")
-        (half / LOG).write_text("".join(self.lines))
+        checkpoint.save_tensors(state, tmp / "trainer.safetensors")
+        (tmp / LOG).write_text("".join(self.lines))
         counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
         counts |= {"memory": {name: vars(loop.settings)[name] for name in MEMORY}}
         counts |= {"empty_in_a_row": loop.empty_in_a_row, "spent": loop.spent}
-        counts |= {"scores": loop.watch.scores, "squares": loop.watch.squares}
+        counts |= {"scores": loop.detector.scores, "squares": loop.detector.squares}
         write_json(
-            half / "state.json",
+            tmp / "state.json",
             counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes},
         )
 
@@ -166,9 +166,9 @@ class RunFolder:
                 raise DopsdError(
                     f"train: {found.path}: cannot be continued ({why}); remove the folder to use an older one"
                 ) from error
-            say(f"train: continuing after update {loop.update} from {found.path}")
+            log(f"train: continuing after update {loop.update} from {found.path}")
         elif checkpoint.folders(self.scratch) and self.is_main:
-            say(f"train: no checkpoint of {self.scratch} can be continued; starting at zero")
+            log(f"train: no checkpoint of {self.scratch} can be continued; starting at zero")
         if self.is_main:
             self._restore_log(loop.update, log_of(found.path) if found else None)
 
@@ -201,19 +201,19 @@ class RunFolder:
         loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
         loop.update, loop.counters = state["update"], state["counters"]
         loop.empty_in_a_row, loop.spent = state["empty_in_a_row"], state["spent"]
-        loop.watch.scores, loop.watch.squares = state["scores"], state["squares"]
+        loop.detector.scores, loop.detector.squares = state["scores"], state["squares"]
         loop.gathered = MetricSums(
             {name: (total, count) for name, (total, count) in state["gathered"].items()}
         )
 
-    def _restore_log(self, update: int, log: Path | None) -> None:
+    def _restore_log(self, update: int, saved: Path | None) -> None:
         """The log as it was at the checkpoint: later lines, half-written ones included, will be made again."""
-        lines = log.read_text(errors="replace").splitlines() if log and log.exists() else []
+        lines = saved.read_text(errors="replace").splitlines() if saved and saved.exists() else []
         self.lines = [line + "\n" for line in lines if _update_of(line) <= update]
         path = self.scratch / LOG
-        half = path.with_suffix(".tmp")
-        half.write_text("".join(self.lines))
-        half.rename(path)
+        tmp = path.with_suffix(".tmp")
+        tmp.write_text("".join(self.lines))
+        tmp.rename(path)
 
 
 def _update_of(line: str) -> float:
@@ -233,10 +233,10 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
                 f"train: {folder} was damaged after it was saved; the same command makes it again",
                 TEMPORARY,
             )
-    with fresh_folder(out) as half:
+    with fresh_folder(out) as tmp:
         for found in whole:
             if found.update % every == 0 or found is whole[-1]:
-                target = half / f"step-{found.update:06d}"
+                target = tmp / f"step-{found.update:06d}"
                 target.mkdir()
                 for name in (checkpoint.ADAPTER, "adapter_config.json"):
                     shutil.copyfile(found.path / name, target / name)
@@ -264,10 +264,10 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
 
 
 @contextmanager
-def followed(task: str, method: str, seed: int, scratch: Path) -> Iterator[None]:
+def log_uploader(task: str, method: str, seed: int, scratch: Path) -> Iterator[None]:
     """While this context lasts, a process beside this one copies the log to the tracking server."""
     if find_spec("mlflow") is None:
-        say(
+        log(
             "tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its folder"
         )
         yield
@@ -284,9 +284,9 @@ def followed(task: str, method: str, seed: int, scratch: Path) -> Iterator[None]
         "--seed",
         str(seed),
     ]
-    with (scratch / "tracking.log").open("a") as log:
-        follower = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+    with (scratch / "tracking.log").open("a") as output:
+        uploader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
     try:
         yield
     finally:
-        follower.stdin.close()  # it sends what is left and ends; training does not wait for it
+        uploader.stdin.close()  # it sends what is left and ends; training does not wait for it

@@ -227,8 +227,8 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float,
     """95% interval of a share of 0/1 outcomes (Wilson 1927)."""
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    tmp = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, centre - tmp), min(1.0, centre + tmp)
 
 
 def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dopsd.config import Params
 from dopsd.errors import DopsdError
-from dopsd.layout import LOG, PUBLISHED, cell_folder, read_log, report_folder, scratch_folder
+from dopsd.layout import LOG, PUBLISHED, read_log, report_folder, run_folder, scratch_folder
 from dopsd.progress import read_json
 from dopsd.tracking import shown, tracking_uri
 
@@ -33,7 +33,7 @@ def summary(params: Params) -> None:
         table.add_column(column, no_wrap=True)
     m, costs = params.matrix, []
     for task, method, seed in ((t, n, s) for t in m.tasks for n in m.methods for s in m.seeds):
-        folder = cell_folder(task, method, seed)
+        folder = run_folder(task, method, seed)
         if not (folder / "test" / "paired.json").is_file():
             continue
         tested = read_json(folder / "test" / "paired.json", "dopsd test")
@@ -61,14 +61,14 @@ def summary(params: Params) -> None:
 
 def _cost(params: Params, task: str, method: str, seed: int, tested: dict[str, Any]) -> str:
     folder, n = (
-        cell_folder(task, method, seed),
+        run_folder(task, method, seed),
         next(iter(tested["protocols"].values()))["base"]["n"],
     )
     c = read_json(folder / "train.json", "dopsd train")
-    log = scratch_folder(params, task, method, seed) / LOG
+    log_file = scratch_folder(params, task, method, seed) / LOG
     seconds = "restored from the cache"
-    if log.is_file():
-        seconds = f"{sum(row['time/update_seconds'] for row in read_log(log)):.0f} s"
+    if log_file.is_file():
+        seconds = f"{sum(row['time/update_seconds'] for row in read_log(log_file)):.0f} s"
     return (
         f"{task}/{method}/{seed}: checkpoint {tested['selected']['update']}, tested on {n} problems\n"
         f"  cost: {c['updates']} updates, {c['rollouts']} rollouts ({c['trajectories']} kept), "

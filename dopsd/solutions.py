@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dopsd.errors import DopsdError
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.types import Policy, Problem, Task
 
 
@@ -43,7 +43,7 @@ class Solutions:
         longest = max(map(len, tokens))
         if longest > self.length and not self.is_told:
             self.is_told = True
-            say(
+            log(
                 f"{self.method}: some solutions are cut, end and answer too: one has {longest} tokens of {self.length}"
             )
         return [padded(found, self.length, policy.eos_id) for found in tokens]

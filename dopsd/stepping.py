@@ -24,7 +24,7 @@ def adamw(parameters: Iterable[Tensor], settings: Train) -> Optimizer:
     )
 
 
-def rate(update: int, settings: Train) -> float:
+def lr_factor(update: int, settings: Train) -> float:
     """Factor of the learning rate: linear warm-up from 0 at the first update, then constant or half a cosine to 0."""
     warmup = settings.warmup_updates
     if update < warmup:
@@ -55,7 +55,7 @@ def optimizer_step(
             exit_code=1,
         )
     for group in optimizer.param_groups:
-        group["lr"] = settings.learning_rate * rate(update, settings)
+        group["lr"] = settings.learning_rate * lr_factor(update, settings)
     optimizer.step()
     optimizer.zero_grad()
     return norm

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from dopsd.progress import say
+from dopsd.progress import log
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -148,11 +148,11 @@ def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
         client.log_batch(run_id, metrics=waiting)
 
 
-def whole_rows(log: Path) -> list[dict[str, Any]]:
+def whole_rows(log_file: Path) -> list[dict[str, Any]]:
     """The log's lines; one that is still being written is left for the next look."""
-    if not log.exists():
+    if not log_file.exists():
         return []
-    lines = [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    lines = [line for line in log_file.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return [json.loads(line) for line in lines]
 
 
@@ -168,7 +168,7 @@ def sync(
     return run_id
 
 
-def follow(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) -> None:
+def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) -> None:
     """Copy the log while it grows, until `is_over(seconds)`, which waits that long, says that training has ended."""
     warned, client = False, connect(identity.uri)
     while True:
@@ -179,7 +179,7 @@ def follow(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) 
             Exception
         ) as error:  # any fault of a server that is not ours: keep the log, try again, say it once
             if not warned:
-                say(
+                log(
                     f"tracking: {identity.uri} does not take metrics ({type(error).__name__}: {error}); kept on disk"
                 )
             warned = True

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from dopsd.progress import WORK, say, write_json
+from dopsd.progress import WORK, log, write_json
 
 LOCK = WORK / "writer.lock"
 RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of who reads and writes which path
@@ -100,7 +100,7 @@ class WriterLock:
         self,
         command: str,
         lost: Callable[[], None] = lambda: None,
-        tell: Callable[[str], None] = say,
+        tell: Callable[[str], None] = log,
     ) -> None:
         interval = float(os.environ.get(INTERVAL, "6"))
         job = os.environ.get("SLURM_JOB_ID")

@@ -22,7 +22,7 @@ from types import FrameType
 from dopsd.errors import DopsdError
 from dopsd.interrupts import MEANT, handling, is_at_terminal
 from dopsd.patient_dvc import PARENT
-from dopsd.progress import WORK, say
+from dopsd.progress import WORK, log
 from dopsd.writer_lock import WriterLock, forget
 
 LOCKFILE, KEPT, DAMAGED = Path("dvc.lock"), WORK / "dvc.lock", WORK / "dvc.lock.damaged"
@@ -85,7 +85,7 @@ class Writing:
 
     def _go_on(self, *_: object) -> None:
         """At Ctrl-Z: a writer that stands still would lose the workspace to another machine while its DVC goes on."""
-        say(f"{self.name}: is not suspended; Ctrl-C stops it, and the same command continues")
+        log(f"{self.name}: is not suspended; Ctrl-C stops it, and the same command continues")
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """As Ctrl-C would: DVC waits for its stage, and begins no other."""
@@ -116,7 +116,7 @@ def keep_lockfile(name: str) -> None:
     elif kept is not None and b"<<<<<<<" not in content:
         _replace(DAMAGED, content)
         _replace(LOCKFILE, kept)
-        say(
+        log(
             f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run (the damaged one: {DAMAGED})"
         )
 
@@ -135,9 +135,9 @@ def _is_lockfile(content: bytes) -> bool:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    half = path.with_name(f"{path.name}.tmp")
-    half.write_bytes(content)
-    half.rename(path)
+    tmp = path.with_name(f"{path.name}.tmp")
+    tmp.write_bytes(content)
+    tmp.rename(path)
 
 
 def run(words: Sequence[str]) -> int:

@@ -19,9 +19,9 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
-from dopsd.layout import Cell, read_table
+from dopsd.layout import RunKey, read_table
 from flows import server
-from flows.running import Watch
+from flows.running import OutputListener
 
 WORK = Path("work")
 EVERY = 5.0  # seconds between two looks at a stage's progress
@@ -32,7 +32,7 @@ SILENT = (
 )  # the server is away, or stops: the work goes on
 
 
-class ProgressBar(Watch):
+class ProgressBar(OutputListener):
     """A progress artifact that follows work/<stage>.json, which the stage's own command rewrites as it goes."""
 
     def __init__(self, stage: str, key: str) -> None:
@@ -45,7 +45,7 @@ class ProgressBar(Watch):
         self.looked, self.shown = 0.0, -1.0
         self.artifact: UUID | None = None
 
-    def look(self) -> None:
+    def on_tick(self) -> None:
         if time.monotonic() - self.looked > EVERY:
             self.finish()
 
@@ -74,9 +74,9 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def show_checkpoints(cell: Cell) -> None:
+def show_checkpoints(run_key: RunKey) -> None:
     """Every checkpoint's accuracy on the selection split; the selected one is marked."""
-    chosen = json.loads((cell.folder / "best" / "select.json").read_text())
+    chosen = json.loads((run_key.folder / "best" / "select.json").read_text())
     rows = [
         {
             "update": row["update"],
@@ -89,31 +89,31 @@ def show_checkpoints(cell: Cell) -> None:
             if row["update"] == chosen["update"]
             else "",
         }
-        for row in read_table(cell.folder / "curve.csv")
+        for row in read_table(run_key.folder / "curve.csv")
     ]
-    said = f"Checkpoints of {cell} on {chosen['split']}, protocol {chosen['protocol']}"
-    create_table_artifact(rows, key=f"checkpoints-{cell.key}", description=said)
+    said = f"Checkpoints of {run_key} on {chosen['split']}, protocol {chosen['protocol']}"
+    create_table_artifact(rows, key=f"checkpoints-{run_key.key}", description=said)
 
 
-def show_result(cell: Cell, links: dict[str, str]) -> None:
+def show_result(run_key: RunKey, links: dict[str, str]) -> None:
     """Base against best on test, the numbers of the plots, what it cost, and where everything is."""
-    text = result(cell, links)
-    create_markdown_artifact(text, key=f"result-{cell.key}", description=f"Result of {cell}")
+    text = result(run_key, links)
+    create_markdown_artifact(text, key=f"result-{run_key.key}", description=f"Result of {run_key}")
     if "run" in links:
         create_link_artifact(
             links["run"],
             "The run in MLflow",
-            key=f"mlflow-{cell.key}",
-            description=f"MLflow run of {cell}",
+            key=f"mlflow-{run_key.key}",
+            description=f"MLflow run of {run_key}",
         )
 
 
-def result(cell: Cell, links: dict[str, str]) -> str:
-    tested = json.loads((cell.folder / "test" / "paired.json").read_text())
-    costs = json.loads((cell.folder / "train.json").read_text())
+def result(run_key: RunKey, links: dict[str, str]) -> str:
+    tested = json.loads((run_key.folder / "test" / "paired.json").read_text())
+    costs = json.loads((run_key.folder / "train.json").read_text())
     chosen = tested["selected"]
     lines = [
-        f"# {cell}",
+        f"# {run_key}",
         "",
         "| protocol | base % | trained % | difference, paired 95% interval | problems |",
         "|---|---|---|---|---|",
@@ -137,7 +137,7 @@ def result(cell: Cell, links: dict[str, str]) -> str:
         "| update | accuracy % | 95% interval |",
         "|---|---|---|",
     ]
-    for row in read_table(cell.folder / "curve.csv"):
+    for row in read_table(run_key.folder / "curve.csv"):
         lines.append(
             f"| {row['update']} | {percent(row['accuracy'])} | {percent(row['low'])} to {percent(row['high'])} |"
         )
@@ -147,16 +147,16 @@ def result(cell: Cell, links: dict[str, str]) -> str:
         "",
         "| until update | mean loss | mean first-attempt score |",
         "|---|---|---|",
-        *_training(cell),
+        *_training(run_key),
     ]
-    lines += ["", f"Figures: `reports/{cell}/`. Adapter: `{cell.folder}/best`."]
+    lines += ["", f"Figures: `reports/{run_key}/`. Adapter: `{run_key.folder}/best`."]
     lines += [f"[{name}]({link})" for name, link in links.items()]
     return "\n".join(lines) + "\n"
 
 
-def _training(cell: Cell, rows: int = 10) -> list[str]:
+def _training(run_key: RunKey, rows: int = 10) -> list[str]:
     """About so many rows of means over equally many updates: single updates differ by the part of the answer they train."""
-    log = read_table(cell.folder / "train.csv")
+    log = read_table(run_key.folder / "train.csv")
     step = max(1, len(log) // rows)
     parts = [log[start : start + step] for start in range(0, len(log), step)]
     return [

@@ -58,7 +58,7 @@ def compare(
     shared |= {"methods": methods or ["d_opsd", "diffu_grpo"], "seeds": seeds or [0, 1, 2]}
     try:
         finished = [
-            cell for profile in profiles or ["embedded"] for cell in train(profile, **shared)
+            run_key for profile in profiles or ["embedded"] for run_key in train(profile, **shared)
         ]
         lay_side_by_side(finished)
     except Exception as error:

@@ -91,12 +91,12 @@ def _reason(said: list[str]) -> str:
     return (told or said or ["it said nothing"])[-1]
 
 
-class Watch:
+class OutputListener:
     """Who looks on while a command runs: about twice a second, and at every line."""
 
-    def look(self) -> None: ...
+    def on_tick(self) -> None: ...
 
-    def hear(self, line: str) -> None: ...
+    def on_line(self, line: str) -> None: ...
 
 
 def run(
@@ -104,7 +104,7 @@ def run(
     words: tuple[str, ...],
     log: Log,
     env: Mapping[str, str] | None = None,
-    watch: Watch | None = None,
+    listener: OutputListener | None = None,
 ) -> list[str]:
     """Run a command until it ends or the flow is stopped; its lines go to the log.
 
@@ -116,7 +116,7 @@ def run(
     Raises:
         CommandFailed: if its exit status is not 0.
     """
-    watch = watch or Watch()
+    listener = listener or OutputListener()
     path = _log_file(name)
     with path.open("w") as output:
         process = subprocess.Popen(
@@ -132,14 +132,14 @@ def run(
     with path.open(errors="replace") as written:
         try:
             while process.poll() is None and not _is_stopping.is_set():
-                _tell(written, said, log, watch)
-                watch.look()
+                _tell(written, said, log, listener)
+                listener.on_tick()
                 _wait(process, LOOK_EVERY)
         finally:
             _running.discard(process)
             process.stdin.close()
             _wait(process, PATIENCE)
-            _tell(written, said, log, watch, is_last=True)
+            _tell(written, said, log, listener, is_last=True)
             if process.poll() is None:
                 log.warning("%s: still saving; its last lines will be in %s", name, path)
     if not _is_stopping.is_set():
@@ -158,7 +158,9 @@ def _log_file(name: str) -> Path:
     return LOGS / f"{started}-{name}.log"
 
 
-def _tell(written: TextIO, said: list[str], log: Log, watch: Watch, is_last: bool = False) -> None:
+def _tell(
+    written: TextIO, said: list[str], log: Log, listener: OutputListener, is_last: bool = False
+) -> None:
     """Log the whole lines that were written since the last call; a line without its end only if none can come."""
     while True:
         place, line = written.tell(), written.readline()
@@ -169,7 +171,7 @@ def _tell(written: TextIO, said: list[str], log: Log, watch: Watch, is_last: boo
         if line and not line.startswith(CHATTER):
             said.append(line)
             log.info(line)
-            watch.hear(line)
+            listener.on_line(line)
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from dopsd import profiles
 from dopsd.config import Params
-from dopsd.layout import Cell
+from dopsd.layout import RunKey
 from dopsd.params import read_yaml
 
 Profile = Literal[
@@ -77,6 +77,6 @@ def write(request: RunRequest) -> list[str]:
     )
 
 
-def cells(params: Params) -> list[Cell]:
+def run_keys(params: Params) -> list[RunKey]:
     m = params.matrix
-    return [Cell(*cell) for cell in product(m.tasks, m.methods, m.seeds)]
+    return [RunKey(*run_key) for run_key in product(m.tasks, m.methods, m.seeds)]

@@ -18,11 +18,11 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
 from dopsd.errors import DopsdError
-from dopsd.layout import EVALUATED, PUBLISHED, Cell
+from dopsd.layout import EVALUATED, PUBLISHED, RunKey
 from dopsd.writer_lock import WriterLock
 from flows import settings
 from flows.artifacts import SILENT, ProgressBar, show_checkpoints, show_result
-from flows.running import DOPSD, DVC, CommandFailed, Log, Watch, run
+from flows.running import DOPSD, DVC, CommandFailed, Log, OutputListener, run
 from flows.settings import RunRequest
 
 LOOK_EVERY = 0.5  # seconds
@@ -90,10 +90,10 @@ def evaluate_base(name: str, after: Any) -> dict[str, Any]:
     return _repro(f"evaluate_base@{name}", name)
 
 
-@task(name="train", task_run_name="train {cell}", **RETRIED)
-def train(cell: Cell, env: Mapping[str, str], after: Any) -> dict[str, Any]:
+@task(name="train", task_run_name="train {run_key}", **RETRIED)
+def train(run_key: RunKey, env: Mapping[str, str], after: Any) -> dict[str, Any]:
     """Post-training (DVC stage `train`); another try continues from the last checkpoint."""
-    return _repro(f"train@{cell.stage}", cell.key, env)
+    return _repro(f"train@{run_key.stage}", run_key.key, env)
 
 
 class Devices:
@@ -132,11 +132,11 @@ def gpus() -> list[str]:
     ]
 
 
-class Shift(Watch):
+class CheckpointEvalJob(OutputListener):
     """Checkpoints that one process evaluates one after another, on one device; each has a task that waits for it."""
 
-    def __init__(self, cell: Cell, updates: list[int], devices: Devices, log: Log) -> None:
-        self.cell, self.devices, self.log = cell, devices, log
+    def __init__(self, run_key: RunKey, updates: list[int], devices: Devices, log: Log) -> None:
+        self.run_key, self.devices, self.log = run_key, devices, log
         self.done = {update: threading.Event() for update in updates}
         self.lock, self.error = threading.Lock(), None
         self.process: threading.Thread | None = None
@@ -152,7 +152,7 @@ class Shift(Watch):
             if not self.process.is_alive() and not self.done[update].is_set():
                 raise self.error or RuntimeError(f"evaluate {update}: its process ended without it")
 
-    def hear(self, line: str) -> None:
+    def on_line(self, line: str) -> None:
         _, sign, update = line.partition(EVALUATED)
         if sign and int(update) in self.done:
             self.done[int(update)].set()
@@ -163,7 +163,7 @@ class Shift(Watch):
             with self.devices.one() as env:
                 run(
                     "evaluate",
-                    (*DOPSD, "evaluate", *self.cell.words, "--update", *missing),
+                    (*DOPSD, "evaluate", *self.run_key.words, "--update", *missing),
                     self.log,
                     env,
                     self,
@@ -173,11 +173,11 @@ class Shift(Watch):
 
 
 @task(name="evaluate", task_run_name="evaluate {update}", **RETRIED)
-def evaluate_checkpoint(update: int, shift: Shift | None, after: Any) -> Any:
+def evaluate_checkpoint(update: int, job: CheckpointEvalJob | None, after: Any) -> Any:
     """One checkpoint on the selection split, into work/eval, where the DVC stage finds it; no shift: it is there."""
-    if shift is None:
+    if job is None:
         return Completed(name="Cached", message="this checkpoint's evaluation is up to date")
-    shift.wait(update)
+    job.wait(update)
     return {"stage": "evaluate", "update": update}
 
 
@@ -189,43 +189,46 @@ def is_up_to_date(stage: str) -> bool:
     return found.returncode == 0 and json.loads(found.stdout or "{}") == {}
 
 
-@task(name="select", task_run_name="select {cell}", **RETRIED)
-def select(cell: Cell, after: Any) -> dict[str, Any]:
+@task(name="select", task_run_name="select {run_key}", **RETRIED)
+def select(run_key: RunKey, after: Any) -> dict[str, Any]:
     """Collect the evaluations (DVC stage `evaluate`) and take the best checkpoint (`select`)."""
-    _repro(f"evaluate@{cell.stage}", cell.key)
-    done = _repro(f"select@{cell.stage}", cell.key)
-    show_checkpoints(cell)
+    _repro(f"evaluate@{run_key.stage}", run_key.key)
+    done = _repro(f"select@{run_key.stage}", run_key.key)
+    show_checkpoints(run_key)
     return done
 
 
-@task(name="test", task_run_name="test {cell}", **RETRIED)
-def test(cell: Cell, after: Any) -> dict[str, Any]:
+@task(name="test", task_run_name="test {run_key}", **RETRIED)
+def test(run_key: RunKey, after: Any) -> dict[str, Any]:
     """Base and best once on test, paired (DVC stage `test`)."""
-    return _repro(f"test@{cell.stage}", cell.key)
+    return _repro(f"test@{run_key.stage}", run_key.key)
 
 
-@task(name="report", task_run_name="report {cell}", **RETRIED)
-def report(cell: Cell, after: Any) -> dict[str, Any]:
+@task(name="report", task_run_name="report {run_key}", **RETRIED)
+def report(run_key: RunKey, after: Any) -> dict[str, Any]:
     """Figures (DVC stage `report`), and the result in words."""
-    done = _repro(f"report@{cell.stage}", cell.key)
-    show_result(cell, {})
+    done = _repro(f"report@{run_key.stage}", run_key.key)
+    show_result(run_key, {})
     return done
 
 
 @task(name="publish", task_run_name="publish", **RETRIED)
-def publish(cells: list[Cell], after: Any) -> dict[str, Any]:
+def publish(run_keys: list[RunKey], after: Any) -> dict[str, Any]:
     """Runs, checkpoints and champion to MLflow; the results again, with links to what is there."""
     run("publish", (*DOPSD, "publish"), get_run_logger())
     found = json.loads(PUBLISHED.read_text())
-    for cell in cells:
-        show_result(cell, links(found, cell))
-    return {"stage": "publish", "runs": [str(cell) for cell in cells]}
+    for run_key in run_keys:
+        show_result(run_key, links(found, run_key))
+    return {"stage": "publish", "runs": [str(run_key) for run_key in run_keys]}
 
 
-def links(published: dict[str, Any], cell: Cell) -> dict[str, str]:
+def links(published: dict[str, Any], run_key: RunKey) -> dict[str, str]:
     """Pages of the MLflow UI; none where the runs are in a file that no server shows yet."""
-    page, run_id = published.get("page"), published["runs"].get(str(cell))
+    page, run_id = published.get("page"), published["runs"].get(str(run_key))
     if not page or not run_id:
         return {}
     experiment = f"{page}/#/experiments/{published['experiment']}"
-    return {"run": f"{experiment}/runs/{run_id}", "comparison": published["comparison"][cell.task]}
+    return {
+        "run": f"{experiment}/runs/{run_id}",
+        "comparison": published["comparison"][run_key.task],
+    }

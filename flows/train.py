@@ -17,7 +17,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from dopsd.errors import DopsdError
-from dopsd.layout import Cell
+from dopsd.layout import RunKey
 from dopsd.origin import ALLOWANCE
 from dopsd.params import load_params
 from dopsd.run_identity import OTHER_CODE
@@ -25,8 +25,8 @@ from flows import server, stages
 from flows.failures import failed
 from flows.overrides import Overrides
 from flows.running import begin, stop_all
-from flows.settings import Hardware, Method, OtherCode, Preset, Profile, RunRequest, Task, cells
-from flows.stages import Devices, Shift
+from flows.settings import Hardware, Method, OtherCode, Preset, Profile, RunRequest, Task, run_keys
+from flows.stages import CheckpointEvalJob, Devices
 
 LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; what they run waits for a device
@@ -84,7 +84,7 @@ def run_stages(
     """All stages of all cells; their names."""
     done = stages.write_settings(request)
     params = load_params()
-    wanted, devices = cells(params), stages.gpus()
+    wanted, devices = run_keys(params), stages.gpus()
     training, spare = devices[: params.launch.processes], devices[params.launch.processes :]
     if evaluate_while_training and devices and not spare:
         raise DopsdError(
@@ -101,32 +101,34 @@ def run_stages(
     ends = []
     env = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
     env |= {OTHER_CODE: other_code} if other_code != "stop" else {}
-    for cell in wanted:
+    for run_key in wanted:
         if is_beside:
             evaluated = train_and_evaluate(
-                cell, env, Devices(spare), params.train.checkpoint_every, bases[cell.task]
+                run_key, env, Devices(spare), params.train.checkpoint_every, bases[run_key.task]
             )
         else:
-            trained = stages.train(cell, env, bases[cell.task])
-            evaluated = evaluate(cell, updates_in(cell.folder / "train"), Devices(devices), trained)
-        done = stages.select(cell, [future.result() for future in evaluated])
-        done = stages.test(cell, done)
-        ends.append(stages.report(cell, done))
+            trained = stages.train(run_key, env, bases[run_key.task])
+            evaluated = evaluate(
+                run_key, updates_in(run_key.folder / "train"), Devices(devices), trained
+            )
+        done = stages.select(run_key, [future.result() for future in evaluated])
+        done = stages.test(run_key, done)
+        ends.append(stages.report(run_key, done))
     if params.tracking.enabled:
         stages.publish(wanted, ends)
-    return [str(cell) for cell in wanted]
+    return [str(run_key) for run_key in wanted]
 
 
 def evaluate(
-    cell: Cell, updates: list[int], devices: Devices, after: Any
+    run_key: RunKey, updates: list[int], devices: Devices, after: Any
 ) -> list[PrefectFuture[Any]]:
     """Every checkpoint, shared out evenly: a process a device."""
-    if stages.is_up_to_date(f"evaluate@{cell.stage}"):
+    if stages.is_up_to_date(f"evaluate@{run_key.stage}"):
         return [stages.evaluate_checkpoint.submit(update, None, after) for update in updates]
     n, log = len(devices.names), get_run_logger()
-    shifts = [Shift(cell, updates[i::n], devices, log) for i in range(n)]
+    jobs = [CheckpointEvalJob(run_key, updates[i::n], devices, log) for i in range(n)]
     return [
-        stages.evaluate_checkpoint.submit(update, shifts[i % n], after)
+        stages.evaluate_checkpoint.submit(update, jobs[i % n], after)
         for i, update in enumerate(updates)
     ]
 
@@ -137,21 +139,21 @@ def updates_in(folder: Path) -> list[int]:
 
 
 def train_and_evaluate(
-    cell: Cell, env: dict[str, str], devices: Devices, every: int, after: Any
+    run_key: RunKey, env: dict[str, str], devices: Devices, every: int, after: Any
 ) -> list[PrefectFuture[Any]]:
     """Training in a thread, and each of its checkpoints evaluated when it is there; without a server, after it is back."""
     started, found = time.time(), {}
-    training = stages.train.submit(cell, env, after)
+    training = stages.train.submit(run_key, env, after)
     while not training.wrapped_future.done():  # `training.state` would ask the server
         time.sleep(LOOK_EVERY)
         for update in updates_in(scratch_since(started)) if server.is_there() else []:
             if update not in found and update % every == 0:
                 get_run_logger().info("checkpoint %d is there", update)
-                shift = Shift(cell, [update], devices, get_run_logger())
-                found[update] = stages.evaluate_checkpoint.submit(update, shift, after)
+                job = CheckpointEvalJob(run_key, [update], devices, get_run_logger())
+                found[update] = stages.evaluate_checkpoint.submit(update, job, after)
     done = training.result()
-    missing = [update for update in updates_in(cell.folder / "train") if update not in found]
-    return [*found.values(), *evaluate(cell, missing, devices, done)]
+    missing = [update for update in updates_in(run_key.folder / "train") if update not in found]
+    return [*found.values(), *evaluate(run_key, missing, devices, done)]
 
 
 def scratch_since(started: float) -> Path:

@@ -139,8 +139,8 @@ def test_in_bfloat16_gradients_of_an_adapter_are_those_of_float32_but_for_roundi
         (layer(given) * weight.to(dtype)).sum().backward()
         found.append([p.grad for p in layer.parameters() if p.requires_grad])
         assert all(grad.dtype == torch.float32 for grad in found[-1])
-    for half, exact in zip(*found, strict=True):
-        assert 0 < (half - exact).norm() < 1e-2 * exact.norm()
+    for tmp, exact in zip(*found, strict=True):
+        assert 0 < (tmp - exact).norm() < 1e-2 * exact.norm()
 
 
 def test_lora_settings_are_read_back_from_a_checkpoint(base: Path, tmp_path: Path):

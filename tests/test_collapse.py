@@ -17,36 +17,36 @@ from hypothesis import strategies as st
 
 from dopsd import collapse
 from dopsd.cli import main
-from dopsd.collapse import Watch
+from dopsd.collapse import CollapseDetector
 from dopsd.layout import read_table
 
 
 def test_a_fall_below_the_best_rolling_mean_is_flagged_once():
-    watch = Watch(window=2, drop=0.5, problems=1000, errors=4.0)
+    detector = CollapseDetector(window=2, drop=0.5, problems=1000, errors=4.0)
     told = [
-        watch.see(score, score) for score in (0.2, 0.6, 0.8, 0.6, 0.4, 0.2, 0.0, 0.9)
+        detector.see(score, score) for score in (0.2, 0.6, 0.8, 0.6, 0.4, 0.2, 0.0, 0.9)
     ]  # right or wrong
     # rolling means 0.4, 0.7, 0.7, 0.5, 0.3: below half of 0.7
     assert told == [False] * 5 + [True] + [False] * 2
-    assert watch.means[:5] == pytest.approx([0.4, 0.7, 0.7, 0.5, 0.3]) and watch.is_collapsed
+    assert detector.means[:5] == pytest.approx([0.4, 0.7, 0.7, 0.5, 0.3]) and detector.is_collapsed
 
 
 @given(st.lists(st.floats(0, 1), max_size=30))
 def test_scores_that_never_fall_never_collapse(scores: list[float]):
-    watch = Watch(window=3, drop=0.1, problems=1, errors=0.1)
-    assert not any(watch.see(score, score) for score in sorted(scores))
+    detector = CollapseDetector(window=3, drop=0.1, problems=1, errors=0.1)
+    assert not any(detector.see(score, score) for score in sorted(scores))
 
 
 def flags(
     draw: Callable[[int], numpy.ndarray], *lengths: int, window: int = 8, problems: int = 4
 ) -> bool:
     """Whether a run is flagged whose collects have scores `draw(part)`, `lengths[part]` collects a part."""
-    watch = Watch(window=window, drop=0.3, problems=problems, errors=4.0)
+    detector = CollapseDetector(window=window, drop=0.3, problems=problems, errors=4.0)
     for part, length in enumerate(lengths):
         for _ in range(length):
             scores = draw(part)[:problems]
-            watch.see(scores.mean(), (scores**2).mean())
-    return watch.is_collapsed
+            detector.see(scores.mean(), (scores**2).mean())
+    return detector.is_collapsed
 
 
 @pytest.mark.parametrize("right", [0.77, 0.33, 0.2])
@@ -92,7 +92,7 @@ def test_a_collapsed_run_stops_where_it_is_told_to_and_stays_stopped(
         method__d_opsd__updates_per_trajectory=1,
     )
     monkeypatch.setattr(
-        collapse.Watch, "is_collapsed", property(lambda self: len(self.scores) >= 3)
+        collapse.CollapseDetector, "is_collapsed", property(lambda self: len(self.scores) >= 3)
     )
     for _ in range(2):
         assert main(["train"]) == 0
@@ -174,14 +174,16 @@ def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys,
 def test_a_run_that_is_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes_that_update(
     project, monkeypatch
 ):
-    from dopsd.collapse import Watch
+    from dopsd.collapse import CollapseDetector
     from dopsd.stages.train import Trainer
 
-    monkeypatch.setattr(Watch, "is_collapsed", property(lambda watch: len(watch.scores) >= 2))
-    write_params(train__updates=8, train__stop_on_collapse=True)
-    step, see = Trainer._step, Watch.see
     monkeypatch.setattr(
-        Watch, "see", lambda *seen: see(*seen) and False
+        CollapseDetector, "is_collapsed", property(lambda detector: len(detector.scores) >= 2)
+    )
+    write_params(train__updates=8, train__stop_on_collapse=True)
+    step, see = Trainer._step, CollapseDetector.see
+    monkeypatch.setattr(
+        CollapseDetector, "see", lambda *seen: see(*seen) and False
     )  # without the line that tells its means
 
     def stopped(self, batches):

@@ -22,7 +22,7 @@ from dopsd import profiles
 from dopsd.config.data import Data
 from dopsd.config.methods import Methods
 from dopsd.errors import DopsdError
-from dopsd.layout import Cell
+from dopsd.layout import RunKey
 from flows import compare as comparing
 from flows import running, settings, stages
 from flows import train as training
@@ -266,14 +266,14 @@ def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_mi
         return running.run("evaluate", (sys.executable, "-c", code, *asked[-1]), *rest)
 
     monkeypatch.setattr(stages, "run", stage)
-    shift = stages.Shift(Cell("sudoku", "d_opsd", 0), [25, 50], stages.Devices([]), LOG)
-    shift.done[50] = Awaited()
-    shift.wait(25)
+    job = stages.CheckpointEvalJob(RunKey("sudoku", "d_opsd", 0), [25, 50], stages.Devices([]), LOG)
+    job.done[50] = Awaited()
+    job.wait(25)
     with pytest.raises(running.CommandFailed):
-        shift.wait(50)
+        job.wait(50)
     code = "print('evaluate: done with checkpoint 50')"
-    shift.wait(50)
-    shift.process.join()
+    job.wait(50)
+    job.process.join()
     assert asked == [("25", "50"), ("50",)]
 
 

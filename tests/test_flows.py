@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from dopsd.layout import Cell
+from dopsd.layout import RunKey
 from flows import artifacts, running, server
 
 LOG = logging.getLogger("test")
@@ -104,9 +104,14 @@ def test_a_failure_is_told_in_the_words_of_the_command_that_failed():
 def test_lines_come_in_order_and_watchers_are_called():
     looks = []
     script = "for i in 1 2 3; do echo $i; done; sleep 1.2; echo end"
-    watch = running.Watch()
-    watch.look, watch.hear = lambda: looks.append("look"), looks.append
-    assert running.run("count", ("sh", "-c", script), LOG, watch=watch) == ["1", "2", "3", "end"]
+    listener = running.OutputListener()
+    listener.on_tick, listener.on_line = lambda: looks.append("look"), looks.append
+    assert running.run("count", ("sh", "-c", script), LOG, listener=listener) == [
+        "1",
+        "2",
+        "3",
+        "end",
+    ]
     assert [seen for seen in looks if seen != "look"] == ["1", "2", "3", "end"] and "look" in looks[
         : looks.index("end")
     ]
@@ -173,9 +178,9 @@ def test_half_a_line_is_not_logged_before_its_end_comes(tmp_path, caplog):
         ):
             written.write(text)
             written.flush()
-            running._tell(reading, said, LOG, running.Watch())
+            running._tell(reading, said, LOG, running.OutputListener())
             assert said == expected
-        running._tell(reading, said, LOG, running.Watch(), is_last=True)
+        running._tell(reading, said, LOG, running.OutputListener(), is_last=True)
         assert said == ["train: saved", "néxt"]
 
 
@@ -223,18 +228,18 @@ def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch
 
     monkeypatch.chdir(tmp_path)
     finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
-    cell = Cell("sudoku", "d_opsd", 0)
-    tested = json.loads((cell.folder / "test/paired.json").read_text())
+    run_key = RunKey("sudoku", "d_opsd", 0)
+    tested = json.loads((run_key.folder / "test/paired.json").read_text())
     tested["selected"]["split"] = "validation"
-    (cell.folder / "test/paired.json").write_text(json.dumps(tested))
+    (run_key.folder / "test/paired.json").write_text(json.dumps(tested))
     costs = {"updates": 2, "rollouts": 4, "trajectories": 3, "sampled_tokens": 160}
-    (cell.folder / "train.json").write_text(json.dumps(costs))
+    (run_key.folder / "train.json").write_text(json.dumps(costs))
     log = "".join(f"{u},{0.5 if u % 2 else 0.25},{0.75 if u % 2 else ''}\n" for u in range(1, 21))
-    (cell.folder / "train.csv").write_text(f"update,loss,first_attempt_score\n{log}")
-    (cell.folder / "curve.csv").write_text(
+    (run_key.folder / "train.csv").write_text(f"update,loss,first_attempt_score\n{log}")
+    (run_key.folder / "curve.csv").write_text(
         "update,accuracy,low,high,protocol,n\n0,0.25,0.2,0.3,greedy,2\n"
     )
-    text = artifacts.result(cell, {"run": "http://127.0.0.1:5000/#/1"})
+    text = artifacts.result(run_key, {"run": "http://127.0.0.1:5000/#/1"})
     assert "| greedy | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 |" in text
     assert "| 0 | 25.0 | 20.0 to 30.0 |" in text and "| 20 | 0.3750 | 0.7500 |" in text
     assert (

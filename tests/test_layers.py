@@ -191,5 +191,5 @@ def test_the_command_line_starts_without_heavy_libraries():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_no_module_is_longer_than_340_lines():
-    assert {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 340} == {}
+def test_no_module_is_longer_than_350_lines():
+    assert {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 350} == {}

@@ -124,9 +124,10 @@ def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
 def test_two_ranks_evaluate_with_a_base_in_parts(project):
     write_params(launch__processes=2, train__updates=1, launch__shard=True)
     assert main(["train"]) == main(["evaluate"]) == main(["select"]) == main(["test"]) == 0
-    cell = Path("runs/sudoku/d_opsd/0")
+    run_key = Path("runs/sudoku/d_opsd/0")
     parts = {
-        path: path.read_bytes() for path in (cell / "evaluate.json", cell / "test/paired.json")
+        path: path.read_bytes()
+        for path in (run_key / "evaluate.json", run_key / "test/paired.json")
     }
     write_params(launch__processes=2, train__updates=1)
     for path in Path("work/eval").iterdir():

@@ -30,10 +30,10 @@ def train(*words: str) -> int:
 
 def result(method: str = "d_opsd") -> dict[str, str]:
     """Digests of all that the stage leaves for others."""
-    cell = Path("runs/sudoku") / method / "0"
+    run_key = Path("runs/sudoku") / method / "0"
     return {
-        str(path.relative_to(cell)): sha256(path)
-        for path in sorted(cell.rglob("*"))
+        str(path.relative_to(run_key)): sha256(path)
+        for path in sorted(run_key.rglob("*"))
         if path.is_file()
     }
 
@@ -451,12 +451,12 @@ def test_a_damaged_record_of_another_cell_is_passed_over(project, capsys, damage
 
 @pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
 def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
-    from dopsd.layout import Cell
+    from dopsd.layout import RunKey
     from dopsd.run_identity import code_of, digest, first_code
 
     OUT.parent.mkdir(parents=True)
     OUT.with_suffix(".json").write_text(damaged)
-    assert first_code(load_params(), Cell("sudoku", "d_opsd", 0)) == digest(
+    assert first_code(load_params(), RunKey("sudoku", "d_opsd", 0)) == digest(
         code_of("sudoku", "d_opsd")
     )
 

@@ -87,8 +87,8 @@ def test_extraction_takes_the_published_order(text: str, answer: str | None):
 def test_the_score_is_the_share_of_blank_cells_that_are_right():
     task = Sudoku(SMALL)
     assert task.verify(PROBLEM, f"<answer>{GRID}</answer>").score == 1.0
-    half = task.verify(PROBLEM, f"<answer>{GRID[:15]}4</answer>")
-    assert (half.score, half.correct, half.answer) == (0.5, False, GRID[:15] + "4")
+    tmp = task.verify(PROBLEM, f"<answer>{GRID[:15]}4</answer>")
+    assert (tmp.score, tmp.correct, tmp.answer) == (0.5, False, GRID[:15] + "4")
     nothing = task.verify(PROBLEM, "no idea")
     assert (nothing.answer, nothing.score, nothing.correct) == (None, 0.0, False)
     assert task.reward(PROBLEM, f"<answer>{GRID[:15]}4</answer>") == 0.5

@@ -13,7 +13,7 @@ from torch import Tensor
 from dopsd.config import ArOpsd, Params
 from dopsd.distilling import SelfDistillation, build_components
 from dopsd.errors import DopsdError
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.solutions import solution
 from dopsd.types import Policy, Problem, SelectedRollout, Task
 
@@ -48,7 +48,7 @@ class DistilReference(SelfDistillation):
             )
         if longest > most and not self.is_told:
             self.is_told = True
-            say(
+            log(
                 f"ar_opsd: some of the teacher's prompts are cut to their last {most} tokens: one has {longest}"
             )
         return {name: ids[-most:] for name, ids in whole.items()}

@@ -15,7 +15,7 @@ from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.scoring import PromptSet
 from dopsd.solutions import Solutions, padded
 from dopsd.tasks.sources import read_rows, text_of
@@ -56,7 +56,7 @@ class FineTune:
             if len(t) <= self.length and len(p) <= room
         ]
         if len(kept) < len(rows):
-            say(
+            log(
                 f"sft: {len(rows) - len(kept)} of {len(rows)} traces are too long for {self.length} tokens and are left out"
             )
         if not kept:

@@ -240,7 +240,7 @@ def params(
         BEFORE.parent.mkdir(exist_ok=True)
         BEFORE.write_text(path.read_text())
     if found:
-        half = path.with_name(f".{path.name}.tmp")
-        half.write_text(render(raw))
-        half.rename(path)
+        tmp = path.with_name(f".{path.name}.tmp")
+        tmp.write_text(render(raw))
+        tmp.rename(path)
     return found

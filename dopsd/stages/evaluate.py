@@ -12,18 +12,18 @@ from typing import Any
 from dopsd.config import Params, Select
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
-from dopsd.layout import EVALUATED, cell_folder, scratch_folder, write_table
-from dopsd.progress import is_main_rank, say, write_json
+from dopsd.layout import EVALUATED, run_folder, scratch_folder, write_table
+from dopsd.progress import is_main_rank, log, write_json
 
 COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    cell, params = cell_folder(task_name, method_name, seed), params.of(method_name)
-    adapters = sorted((cell / "train").glob("step-*"))
+    folder, params = run_folder(task_name, method_name, seed), params.of(method_name)
+    adapters = sorted((folder / "train").glob("step-*"))
     if not adapters:
         raise DopsdError(
-            f"{cell / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed first"
+            f"{folder / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed first"
         )
     name = params.select.protocol
     evaluator = Evaluator(params, task_name, params.select.split)
@@ -32,8 +32,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         return
     updates = [0, *(int(folder.name[5:]) for folder in adapters)]
     rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
-    write_table(cell / "curve.csv", rows)
-    write_json(cell / "evaluate.json", _summary(rows, params.select))
+    write_table(folder / "curve.csv", rows)
+    write_json(folder / "evaluate.json", _summary(rows, params.select))
 
 
 def some(params: Params, task_name: str, method_name: str, seed: int, updates: list[int]) -> None:
@@ -41,13 +41,13 @@ def some(params: Params, task_name: str, method_name: str, seed: int, updates: l
     params = params.of(method_name)
     going, ended = (
         scratch_folder(params, task_name, method_name, seed),
-        cell_folder(task_name, method_name, seed) / "train",
+        run_folder(task_name, method_name, seed) / "train",
     )
     folders = {update: _checkpoint(update, going, ended) for update in updates}
     evaluator = Evaluator(params, task_name, params.select.split)
     for update, folder in folders.items():
         evaluator.reports("evaluate", [folder], params.evaluate.protocols[params.select.protocol])
-        say(f"{EVALUATED}{update}")
+        log(f"{EVALUATED}{update}")
 
 
 def _checkpoint(update: int, *places: Path) -> Path:

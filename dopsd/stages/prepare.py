@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dopsd.config import Params
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.tasks import load_task
 from dopsd.tasks.storage import DATA, PROMPT, write_problems, write_prompt
 
@@ -12,7 +12,7 @@ def run(params: Params, task_name: str) -> None:
     task = load_task(task_name, params.data)
     for split, problems in task.build().items():
         write_problems(DATA / task_name / f"{split}.jsonl", problems)
-        say(
+        log(
             f"{task_name}: {len(problems)} {split} problems, {len({p.answer for p in problems})} distinct answers"
         )
     write_prompt(DATA / task_name / PROMPT, task.instructions)

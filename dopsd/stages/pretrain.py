@@ -25,7 +25,7 @@ from dopsd.models import LlmPolicy
 from dopsd.models.llada import LladaForMaskedLM
 from dopsd.models.tiny import build_config, build_tokenizer
 from dopsd.origin import BASE
-from dopsd.progress import WORK, Progress, say
+from dopsd.progress import WORK, Progress, log
 from dopsd.sampling import left_pad
 from dopsd.tasks import load_task
 from dopsd.types import Problem, TaughtTask
@@ -48,7 +48,7 @@ def run(params: Params, task_name: str) -> None:
     if why and not allowed:
         raise DopsdError(why)
     if any(BASE.glob("*.safetensors")) and not why and allowed != origin.FORCE:
-        say(f"pretrain: {BASE} is up to date")
+        log(f"pretrain: {BASE} is up to date")
         return
     policy = fresh(params)
     trainer = Pretrainer(params, load_task(task_name, params.data), policy)
@@ -83,14 +83,14 @@ def initialise(model: nn.Module) -> None:
             nn.init.normal_(module.weight)
 
 
-def _write(policy: LlmPolicy, params: Params, task_name: str, half: Path) -> None:
-    for folder in (half, NEW):
+def _write(policy: LlmPolicy, params: Params, task_name: str, tmp: Path) -> None:
+    for folder in (tmp, NEW):
         shutil.rmtree(folder, ignore_errors=True)
-    half.mkdir(parents=True)
-    policy.core.save_pretrained(half)
-    policy.tokenizer.save_pretrained(half)
-    origin.note(params, task_name, half)
-    fsync_rename(half, NEW)
+    tmp.mkdir(parents=True)
+    policy.core.save_pretrained(tmp)
+    policy.tokenizer.save_pretrained(tmp)
+    origin.note(params, task_name, tmp)
+    fsync_rename(tmp, NEW)
     if BASE.exists():
         BASE.rename(OLD)
     NEW.rename(BASE)
@@ -193,7 +193,7 @@ class Pretrainer:
             return 0
         state = _read(path)
         if not state:
-            say(
+            log(
                 f"pretrain: {path}: damaged, or of an older release; it is not used, and pretraining begins at zero"
             )
             return 0

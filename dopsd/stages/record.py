@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dopsd.config import Params
 from dopsd.models import load_policy
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.recording import all_of
 from dopsd.tasks import load_task
 
 
 def run(params: Params, task_name: str) -> None:
     policy = load_policy(params.model, None, 0)
-    say(f"record: {all_of(params, params.method.d3llm, load_task(task_name, params.data), policy)}")
+    log(f"record: {all_of(params, params.method.d3llm, load_task(task_name, params.data), policy)}")

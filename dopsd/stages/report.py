@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.config import Params
 from dopsd.drawing import axes_of, save_figure
-from dopsd.layout import cell_folder, read_table, report_folder
+from dopsd.layout import read_table, report_folder, run_folder
 from dopsd.progress import fresh_folder, read_json, write_json
 
 if TYPE_CHECKING:
@@ -34,22 +34,22 @@ FIGURES += ("shared_mass", "student_entropy", "teacher_entropy", "grad_norm")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    cell, out = (
-        cell_folder(task_name, method_name, seed),
+    folder, out = (
+        run_folder(task_name, method_name, seed),
         report_folder(task_name, method_name, seed),
     )
-    tested = read_json(cell / "test" / "paired.json", "dopsd test")
-    with fresh_folder(out) as half:
-        draw_accuracy(read_table(cell / "curve.csv"), tested, half / "accuracy.png")
-        draw_training(read_table(cell / "train.csv"), half / "training.png")
-        draw_overlap(read_table(cell / "train.csv"), half / "overlap.png")
+    tested = read_json(folder / "test" / "paired.json", "dopsd test")
+    with fresh_folder(out) as tmp:
+        draw_accuracy(read_table(folder / "curve.csv"), tested, tmp / "accuracy.png")
+        draw_training(read_table(folder / "train.csv"), tmp / "training.png")
+        draw_overlap(read_table(folder / "train.csv"), tmp / "overlap.png")
         draw_trajectory(
-            read_json(cell / "test" / "trajectory.json", "dopsd test"), half / "trajectory.png"
+            read_json(folder / "test" / "trajectory.json", "dopsd test"), tmp / "trajectory.png"
         )
         found = tested["protocols"][tested["selected"]["protocol"]]
-        costs = read_json(cell / "train.json", "dopsd train")
+        costs = read_json(folder / "train.json", "dopsd train")
         write_json(
-            half / "summary.json",
+            tmp / "summary.json",
             {"costs": costs, "selected": tested["selected"]["update"], **_figures(found)},
         )
 

@@ -10,18 +10,18 @@ import shutil
 
 from dopsd.checkpoint import ADAPTER
 from dopsd.config import Params
-from dopsd.layout import cell_folder
-from dopsd.progress import read_json, say, write_json
+from dopsd.layout import run_folder
+from dopsd.progress import log, read_json, write_json
 from dopsd.provenance import sha256
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    cell = cell_folder(task_name, method_name, seed)
-    found = read_json(cell / "evaluate.json", "dopsd evaluate")
-    chosen = cell / "train" / f"step-{found['best_update']:06d}"
-    half = cell / ".best.tmp"
-    shutil.rmtree(half, ignore_errors=True)
-    shutil.copytree(chosen, half)
+    folder = run_folder(task_name, method_name, seed)
+    found = read_json(folder / "evaluate.json", "dopsd evaluate")
+    chosen = folder / "train" / f"step-{found['best_update']:06d}"
+    tmp = folder / ".best.tmp"
+    shutil.rmtree(tmp, ignore_errors=True)
+    shutil.copytree(chosen, tmp)
     facts = {
         "update": found["best_update"],
         "accuracy": found["best"],
@@ -29,16 +29,16 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         "n": found["n"],
     }
     write_json(
-        half / "select.json",
+        tmp / "select.json",
         facts | {k: found[k] for k in ("split", "protocol")} | {"digest": sha256(chosen / ADAPTER)},
     )
-    shutil.rmtree(cell / "best", ignore_errors=True)
-    half.rename(cell / "best")
+    shutil.rmtree(folder / "best", ignore_errors=True)
+    tmp.rename(folder / "best")
     if params.select.split == "test":
-        say(
+        log(
             "select: chosen ON THE TEST SET (select.split: test), as the paper does; the test accuracy is optimistic"
         )
     if found["best"] <= found["base"]:
-        say(
+        log(
             f"select: no checkpoint beats the base on {found['split']} ({found['best']:.4f} against {found['base']:.4f})"
         )

@@ -10,7 +10,7 @@ import torch
 from dopsd.config import DOpsd, Params, kind_of
 from dopsd.evaluations import Evaluator
 from dopsd.keyed import key_from
-from dopsd.layout import cell_folder
+from dopsd.layout import run_folder
 from dopsd.progress import is_main_rank, read_json, write_json
 from dopsd.sampling import GenerationRequest, denoise
 from dopsd.scoring import bootstrap, decoding
@@ -20,12 +20,12 @@ KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protoco
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    cell = cell_folder(task_name, method_name, seed)
-    chosen = read_json(cell / "best" / "select.json", "dopsd select")
+    folder = run_folder(task_name, method_name, seed)
+    chosen = read_json(folder / "best" / "select.json", "dopsd select")
     params = params.of(method_name)
     evaluator = Evaluator(params, task_name, "test")
     protocols = params.evaluate.protocols
-    reports = evaluator.reports("test", [None, cell / "best"], *protocols.values())
+    reports = evaluator.reports("test", [None, folder / "best"], *protocols.values())
     if not is_main_rank():
         evaluator.take_part()
         return
@@ -35,11 +35,12 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         for name, found in zip(protocols, reports, strict=True)
     }
     write_json(
-        cell / "test" / "trajectory.json", trajectory(params, method_name, evaluator, cell / "best")
+        folder / "test" / "trajectory.json",
+        trajectory(params, method_name, evaluator, folder / "best"),
     )
     evaluator.take_part()
-    write_json(cell / "test" / "paired.json", facts | {"protocols": compared})
-    write_json(cell / "test.json", {name: _flat(found) for name, found in compared.items()})
+    write_json(folder / "test" / "paired.json", facts | {"protocols": compared})
+    write_json(folder / "test.json", {name: _flat(found) for name, found in compared.items()})
 
 
 def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:

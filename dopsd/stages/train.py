@@ -17,19 +17,19 @@ import torch
 
 from dopsd.accumulating import MicroBatches
 from dopsd.batches import Batch
-from dopsd.collapse import Watch
+from dopsd.collapse import CollapseDetector
 from dopsd.config import Params
 from dopsd.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.interrupts import Interrupts
 from dopsd.keyed import key_from
-from dopsd.layout import Cell, cell_folder, scratch_folder
+from dopsd.layout import RunKey, run_folder, scratch_folder
 from dopsd.methods import load_method
 from dopsd.models import load_policy
-from dopsd.progress import Progress, say
+from dopsd.progress import Progress, log
 from dopsd.ranks import AccelerateGroup, PromptSampler, all_processes, by_first, over_ranks
 from dopsd.resuming import is_finished
 from dopsd.run_identity import make_ready
-from dopsd.runfolder import RunFolder, followed, publish_run
+from dopsd.runfolder import RunFolder, log_uploader, publish_run
 from dopsd.scoring import PromptSet
 from dopsd.stepping import adamw, optimizer_step
 from dopsd.tasks import load_task
@@ -48,15 +48,15 @@ def run(
     adopted: Path | None = None,
 ) -> None:
     """other_code: what to do where the run was begun by other code: stop, continue or anew."""
-    accelerator, params, cell = (
+    accelerator, params, run_key = (
         all_processes(),
         params.of(method_name),
-        Cell(task_name, method_name, seed),
+        RunKey(task_name, method_name, seed),
     )
-    scratch = scratch_folder(params, *cell.parts)
+    scratch = scratch_folder(params, *run_key.parts)
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(scratch, accelerator))
-        by_first(accelerator, lambda: make_ready(params, cell, other_code, adopted))
+        by_first(accelerator, lambda: make_ready(params, run_key, other_code, adopted))
         if not is_finished(scratch, params.train):
             loop = Trainer(params, task_name, method_name, seed, accelerator)
             folder.resume(loop)
@@ -66,12 +66,12 @@ def run(
                     TEMPORARY,
                 )
             if params.tracking.enabled and accelerator.is_main_process:
-                stack.enter_context(followed(task_name, method_name, seed, scratch))
+                stack.enter_context(log_uploader(task_name, method_name, seed, scratch))
             advance_to_the_end(loop, folder)
     if accelerator.is_main_process:
         publish_run(
             scratch,
-            cell_folder(task_name, method_name, seed) / "train",
+            run_folder(task_name, method_name, seed) / "train",
             params.train.checkpoint_every,
         )
 
@@ -133,7 +133,7 @@ class Trainer:
             self.policy, params.sampling
         )
         if cut:
-            say(
+            log(
                 f"train: {cut:.0%} of the prompts are cut to their last {params.sampling.max_prompt_tokens} tokens"
             )
         self.method = load_method(method, params, self.task, self.policy, seed)
@@ -149,13 +149,13 @@ class Trainer:
         self.gathered = MetricSums()
         s = self.settings
         self.order = PromptSampler(self.problems, s.prompts_per_collect, seed, accelerator)
-        self.watch = Watch(
+        self.detector = CollapseDetector(
             s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors
         )
 
     @property
     def is_over(self) -> bool:
-        ended = self.settings.stop_on_collapse and self.watch.is_collapsed and self.update > 0
+        ended = self.settings.stop_on_collapse and self.detector.is_collapsed and self.update > 0
         return self.update >= self.settings.updates or ended or self._is_starved
 
     @property
@@ -182,7 +182,7 @@ class Trainer:
         self.gathered = MetricSums()
         self.update += 1
         means = over_ranks(self.accelerator, metrics).means()
-        if self.watch.is_collapsed:
+        if self.detector.is_collapsed:
             means["collapsed"] = 1.0
         counts = {f"count/{name}": value for name, value in self.counters.items()}
         folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
@@ -198,13 +198,13 @@ class Trainer:
             "empty_in_a_row": self.empty_in_a_row,
             "spent": self.spent,
         }
-        watched = list(self.watch.scores), list(self.watch.squares)
+        history = list(self.detector.scores), list(self.detector.squares)
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-        self.marked = state, watched, torch.get_rng_state(), cuda
+        self.marked = state, history, torch.get_rng_state(), cuda
 
     def roll_back(self) -> None:
         """Drop the unfinished collect or update."""
-        state, (self.watch.scores, self.watch.squares), rng, cuda_rng = self.marked
+        state, (self.detector.scores, self.detector.squares), rng, cuda_rng = self.marked
         for name, value in state.items():
             setattr(self, name, value)
         torch.set_rng_state(rng)
@@ -241,7 +241,7 @@ class Trainer:
                 f"{told}; try more attempts, a lower keep_threshold or an easier split"
             )
         self.waiting.clear()  # where empty collects count, an update on momentum alone
-        say(f"{told}: the run ends after update {self.update}, its checkpoints stay")
+        log(f"{told}: the run ends after update {self.update}, its checkpoints stay")
 
     def _look_for_collapse(self, metrics: MetricSums) -> None:
         """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the metrics."""
@@ -252,7 +252,7 @@ class Trainer:
         metrics.pop(names[1], None)
         if names[0] not in found:  # the method's rollouts are not those of the policy in training
             return
-        is_new, means = self.watch.see(*(found[name] for name in names)), self.watch.means
+        is_new, means = self.detector.see(*(found[name] for name in names)), self.detector.means
         if means:
             metrics.add("rolling_score", means[-1])
         if is_new:
@@ -261,9 +261,9 @@ class Trainer:
                 if self.settings.stop_on_collapse
                 else "train.stop_on_collapse would end it"
             )
-            say(
+            log(
                 f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after "
-                f"{max(means):.2f} at best (means of {self.watch.window} collects); {ends}, its better checkpoints stay"
+                f"{max(means):.2f} at best (means of {self.detector.window} collects); {ends}, its better checkpoints stay"
             )
 
     def _step(self, batches: list[Batch]) -> MetricSums:

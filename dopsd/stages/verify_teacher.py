@@ -20,7 +20,7 @@ from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.layout import REPORTS, base_files, data_files
 from dopsd.lines import append_lines, read_lines
 from dopsd.models import LlmPolicy, load_policy
-from dopsd.progress import WORK, Progress, fresh_folder, say, write_json
+from dopsd.progress import WORK, Progress, fresh_folder, log, write_json
 from dopsd.sampling import GenerationRequest
 from dopsd.scoring import RolloutCollector, bootstrap, decoding, wilson
 from dopsd.tasks import load_task
@@ -37,12 +37,12 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
         for name in found[0]
     }
     for name, row in table.items():
-        say(
+        log(
             f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]  n = {row['n']}"
         )
-    with fresh_folder(REPORTS / task_name / "teacher") as half:
-        write_json(half / "teacher.json", table)
-        draw(table, f"{task_name}, base, {len(found)} training problems", half / "teacher.png")
+    with fresh_folder(REPORTS / task_name / "teacher") as tmp:
+        write_json(tmp / "teacher.json", table)
+        draw(table, f"{task_name}, base, {len(found)} training problems", tmp / "teacher.png")
     return table
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from dopsd.config import RowData
 from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.tasks.asking import AskingTask, no_longer_than
 from dopsd.tasks.sources import Row, read_rows
 from dopsd.types import Problem
@@ -74,7 +74,7 @@ def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) ->
         if identity not in taken:
             kept.setdefault(identity, problem)
     if in_test or repeated:
-        say(
+        log(
             f"{task.name}: dropped from train {in_test} rows that are also in test and {repeated} repeated ones"
         )
     return list(kept.values())

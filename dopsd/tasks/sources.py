@@ -16,7 +16,7 @@ from typing import Any
 
 from dopsd.config import Source
 from dopsd.errors import TEMPORARY, DopsdError, is_unicode
-from dopsd.progress import say
+from dopsd.progress import log
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 
 def _hub_rows(source: Source, key: str) -> Iterator[Row]:
     tried = f"{source.path}{f' ({source.name})' if source.name else ''}, split {source.split}"
-    say(f"{key}: reading {tried} from the Hugging Face hub")
+    log(f"{key}: reading {tried} from the Hugging Face hub")
     try:
         from datasets import load_dataset
 

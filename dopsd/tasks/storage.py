@@ -16,17 +16,17 @@ PROMPT = "prompt.txt"  # beside a task's problems: the instructions that they ar
 
 def write_problems(path: Path, problems: list[Problem]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_suffix(".tmp")
-    half.write_text(
+    tmp = path.with_suffix(".tmp")
+    tmp.write_text(
         "".join(json.dumps(asdict(problem), sort_keys=True) + "\n" for problem in problems)
     )
-    half.rename(path)
+    tmp.rename(path)
 
 
 def write_prompt(path: Path, text: str) -> None:
-    half = path.with_suffix(".tmp")
-    half.write_text(text)
-    half.rename(path)
+    tmp = path.with_suffix(".tmp")
+    tmp.write_text(text)
+    tmp.rename(path)
 
 
 def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:

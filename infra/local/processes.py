@@ -80,9 +80,9 @@ def read_state() -> dict[str, dict[str, float]]:
 
 def write_state(state: dict[str, dict[str, float]]) -> None:
     STATE.mkdir(parents=True, exist_ok=True)
-    half = PIDS.with_suffix(".tmp")
-    half.write_text(json.dumps(state, indent=1) + "\n")
-    half.rename(PIDS)
+    tmp = PIDS.with_suffix(".tmp")
+    tmp.write_text(json.dumps(state, indent=1) + "\n")
+    tmp.rename(PIDS)
 
 
 def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from dopsd.errors import DopsdError
-from dopsd.progress import say
+from dopsd.progress import log
 from dopsd.writer_lock import WriterLock
 
 ARRAY = Path("work/array")
@@ -45,7 +45,7 @@ def collect(folder: Path) -> None:
         if not here.exists():
             made.rename(here)
     subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
-    say(f"collect: {folder}: {len(stages)} stages are here now")
+    log(f"collect: {folder}: {len(stages)} stages are here now")
 
 
 def main() -> int:
@@ -57,11 +57,11 @@ def main() -> int:
             for folder in finished:
                 collect(folder)
     except (DopsdError, subprocess.CalledProcessError) as error:
-        say(f"collect: {error}; what was not collected is still in {ARRAY}")
+        log(f"collect: {error}; what was not collected is still in {ARRAY}")
         return 1
     for folder in folders:
         if folder not in finished:
-            say(
+            log(
                 f"collect: {folder}: not finished; submit its element again, and it continues there"
             )
     return int(finished != folders)

@@ -37,7 +37,7 @@ def prepare(place: Path, at: str) -> None:
         return
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    say(f"making the workspace that is copied, at {at}")
+    log(f"making the workspace that is copied, at {at}")
     template = make_template(place)
     folder = copy(template, place / "reference")
     disk = Disk(folder, state_of(folder), preloaded) if (preloaded := library(place)) else None
@@ -64,7 +64,7 @@ def hold(place: Path) -> IO[str]:
     return lock
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stdout.flush()
 
@@ -94,12 +94,12 @@ def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[
     is_right = record["outcome"] in RIGHT
     if is_right and not is_kept:
         trial.remove()
-    say(
+    log(
         f"trial {plan.number}: {plan.kind} ({plan.command}, {plan.target}) at {record['phase']}: {record['outcome']}"
     )
     if not is_right:
-        say(f"  !!! {json.dumps(record['detail'])[:1500]}")
-        say(f"  kept in {trial.folder}; again: --seed {plan.seed} --only {plan.number}")
+        log(f"  !!! {json.dumps(record['detail'])[:1500]}")
+        log(f"  kept in {trial.folder}; again: --seed {plan.seed} --only {plan.number}")
     return record
 
 
@@ -147,7 +147,7 @@ def main(words: list[str] | None = None) -> int:
     asked, at = parse(words), commit()
     began = time.monotonic()
     place, out = asked.place.resolve(), asked.out.resolve()
-    say(f"seed {asked.seed}, commit {at}, results in {out}")
+    log(f"seed {asked.seed}, commit {at}, results in {out}")
     held = hold(place)
     prepare(place, at)
     done = {
@@ -177,14 +177,14 @@ def main(words: list[str] | None = None) -> int:
     records = {
         r["trial"]: r for r in read_results(out) if (r["seed"], r["commit"]) == (asked.seed, at)
     }
-    say(f"{len(records)} trials of seed {asked.seed} at {at}\n\n{table([*records.values()])}")
+    log(f"{len(records)} trials of seed {asked.seed} at {at}\n\n{table([*records.values()])}")
     if left:
-        say(f"{left} trials are left: the same command continues")
+        log(f"{left} trials are left: the same command continues")
     bad = [
         str(number) for number, record in sorted(records.items()) if record["outcome"] not in RIGHT
     ]
     if bad:
-        say(
+        log(
             f"not right: {', '.join(bad)} (again: PYTHONPATH=tests python -m chaos --seed {asked.seed} --only N)"
         )
     return 1 if bad else 0
