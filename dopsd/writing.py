@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -48,16 +49,21 @@ class Writing:
         with handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
             forget()  # what cannot be read any more
             keep_lockfile(self.name)
-            command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
-            env = os.environ | {PARENT: str(os.getpid())}
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, process_group=0, env=env
-            )
-            lock.name_dvc(self.process.pid)
-            status = self._wait()
-            self._wait_for_orphans()
-            forget(self.process.pid)
+            status = self._run_dvc(lock)
+            if status and not self.stopped_at and remove_damaged_results(self.name):
+                status = self._run_dvc(lock)
         return status if status >= 0 else 128 - status
+
+    def _run_dvc(self, lock: WriterLock) -> int:
+        """DVC's exit status, when all that it started has ended as well."""
+        command = [sys.executable, "-m", "dopsd.patient_dvc", "--wait-for-lock", *self.words]
+        env = os.environ | {PARENT: str(os.getpid())}
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=env)
+        lock.name_dvc(self.process.pid)
+        status = self._wait()
+        self._wait_for_orphans()
+        forget(self.process.pid)
+        return status
 
     def _wait(self) -> int:
         """DVC's exit status. A stop is repeated until it ends: between stages, or at the end of one, the first is lost."""
@@ -119,6 +125,38 @@ def keep_lockfile(name: str) -> None:
         log(
             f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run (the damaged one: {DAMAGED})"
         )
+
+
+def remove_damaged_results(name: str) -> bool:
+    """Remove entries of DVC's run cache whose content is not what their names say; whether there were any.
+
+    DVC fails at an entry that was cut off where it is still valid YAML, and at a folder without entries.
+    """
+    from dvc.repo import Repo
+
+    is_any = False
+    for folder in Path(os.path.relpath(Repo().stage_cache.cache_dir)).glob("??/*"):
+        for path in folder.glob("*"):
+            if re.fullmatch("[0-9a-f]{64}", path.name) and _digest(path) != path.name:
+                path.unlink(missing_ok=True)
+                log(f"{name}: {path}: damaged; removed, and running again")
+                is_any = True
+        with suppress(OSError):  # there are entries left
+            folder.rmdir()
+            is_any = True
+    return is_any
+
+
+def _digest(path: Path) -> str:
+    """As DVC names an entry of its run cache; nothing where the file is no YAML."""
+    from dvc.utils import dict_sha256
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        return dict_sha256(YAML(typ="safe").load(path.read_bytes()), exclude=["size", "nfiles"])
+    except (YAMLError, ValueError, TypeError):
+        return ""
 
 
 def _is_lockfile(content: bytes) -> bool:

@@ -200,6 +200,31 @@ def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
     assert repro("one").wait(300) != 0 and Path("dvc.lock").read_bytes() == merged
 
 
+def test_a_damaged_entry_of_the_run_cache_is_removed_and_its_stage_runs_again(pipeline):
+    Path("work/go_on").touch()
+    assert repro("one").wait(300) == 0
+    (entry,) = Path(".dvc/cache/runs").glob("*/*/*")
+    content = entry.read_bytes()
+    entry.write_bytes(
+        content[: content.index(b"outs:")]
+    )  # valid YAML, and DVC asks it for its outs
+    for path in ("one", "dvc.lock"):
+        Path(path).unlink()
+    process = repro("one")
+    assert process.wait(300) == 0, process.stdout.read()
+    assert f"repro: {entry}: damaged; removed, and running again" in process.stdout.read()
+    assert events() == ["began", "began"] and entry.read_bytes() == content
+    for path in (
+        entry,
+        Path("one"),
+        Path("dvc.lock"),
+    ):  # DVC removes what is no YAML, and fails at the empty folder
+        path.unlink()
+    process = repro("one")
+    assert process.wait(300) == 0, process.stdout.read()
+    assert entry.read_bytes() == content
+
+
 def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
     words = [
         sys.executable,
