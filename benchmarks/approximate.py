@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dopsd.attempts import denoise_all
-from dopsd.config import Protocol
+from dopsd.config import EvalProtocol
 from dopsd.evaluations import Evaluator
 from dopsd.params import load_params
 from dopsd.sampling import GenerationRequest
@@ -35,7 +35,7 @@ TIMES = 3  # of which the fastest counts
 
 
 def scores(
-    evaluator: Evaluator, protocol: Protocol, adapter: Path | None
+    evaluator: Evaluator, protocol: EvalProtocol, adapter: Path | None
 ) -> tuple[list[float], float, int]:
     """Score of every problem, seconds, and forwards of the model."""
     policy = evaluator.with_adapter(adapter)
@@ -87,7 +87,7 @@ def main() -> None:
     with torch.no_grad():
         for name, changes in WAYS.items():
             found, seconds, forwards = scores(
-                evaluator, Protocol.model_validate(base | changes), a.adapter
+                evaluator, EvalProtocol.model_validate(base | changes), a.adapter
             )
             exact = exact or (found, seconds, forwards)
             gaps = [one - other for one, other in zip(found, exact[0], strict=True)]

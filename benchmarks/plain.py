@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import States
-from dopsd.config import DOpsd
+from dopsd.config import DOpsdConfig
 from dopsd.models import LlmPolicy
 from dopsd.sampling import Decoding
 
@@ -82,7 +82,7 @@ def sequential_attempts(
     return found
 
 
-def chunk_loss(policy: LlmPolicy, states: States, config: DOpsd) -> Tensor:
+def chunk_loss(policy: LlmPolicy, states: States, config: DOpsdConfig) -> Tensor:
     """The loss of one chunk of a trajectory's states, both models' logits of the whole chunk in memory.
 
     The published objective: fixed teacher, its k surest candidates by raw logit, its top_k entries renormalised, reverse

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dopsd.config import DOpsd, Lora, Params
+from dopsd.config import AdapterConfig, DOpsdConfig, Params
 from dopsd.estimate import Shape as Flops
 from dopsd.estimate import lora_parameters
 from dopsd.models import LlmPolicy, load_policy
@@ -55,7 +55,7 @@ class Shape:
     policy: LlmPolicy
     prompts: list[Tensor]  # R x [P], all of one length
     sampling: Decoding
-    method: DOpsd
+    method: DOpsdConfig
     micro_batch: int
     flops: Flops
     ceiling: float  # measured matmul rate in the shape's dtype, FLOP/s
@@ -77,7 +77,7 @@ class Shape:
 
 
 def random_policy(
-    config: LladaConfig, lora: Lora, device: torch.device, dtype: torch.dtype
+    config: LladaConfig, lora: AdapterConfig, device: torch.device, dtype: torch.dtype
 ) -> LlmPolicy:
     """Random weights made on the device."""
     torch.manual_seed(0)
@@ -135,7 +135,7 @@ def eight_billion(rows: int, device: torch.device, is_toy: bool = False) -> Shap
 
 
 def _random(name: str, config: LladaConfig, rows: int, device: torch.device) -> Shape:
-    is_large, lora = name == "8b", Lora(dropout=0.0)
+    is_large, lora = name == "8b", AdapterConfig(dropout=0.0)
     dtype = torch.bfloat16 if is_large else torch.float32
     policy = random_policy(config, lora, device, dtype)
     if is_large:
@@ -170,9 +170,9 @@ SHAPES: dict[str, Callable[..., Shape]] = {
 }
 
 
-def published() -> DOpsd:
+def published() -> DOpsdConfig:
     """The code's defaults, which are the published settings, with all states of a trajectory in one update."""
-    return DOpsd(updates_per_trajectory=1, drop_remainder=False)
+    return DOpsdConfig(updates_per_trajectory=1, drop_remainder=False)
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from hypothesis import HealthCheck, given, settings
 from texts import FRAGMENTS, garbage
 
-from dopsd.config import Data
+from dopsd.config import TasksConfig
 from dopsd.tasks import load_task
 from dopsd.types import Problem, Task
 
@@ -82,7 +82,7 @@ def main() -> None:
             f"{made.__name__}: {len(texts)} texts, {sum(map(len, texts)) / len(texts):.0f} characters on average\n"
         )
         for name in ASKED:
-            taken = milliseconds(load_task(name, Data()), texts)
+            taken = milliseconds(load_task(name, TasksConfig()), texts)
             mean = sum(taken) / len(texts)
             sys.stdout.write(f"{name:10} mean {mean:.3f} ms, slowest {max(taken):.1f} ms\n")
             assert mean < 1, f"{name}: mean over 1 ms"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dopsd.attempts import SamplingPlan, generate_until_correct
-from dopsd.config import Protocol
+from dopsd.config import EvalProtocol
 from dopsd.lines import append_lines, read_lines
 from dopsd.progress import Progress, log
 from dopsd.scoring import PromptSet, decoding
@@ -55,7 +55,7 @@ class Answering:
     """
 
     def __init__(
-        self, folder: Path, prompt_set: PromptSet, protocol: Protocol, trials: Trials
+        self, folder: Path, prompt_set: PromptSet, protocol: EvalProtocol, trials: Trials
     ) -> None:
         self.folder, self.prompt_set, self.protocol, self.trials = (
             folder,
@@ -168,7 +168,7 @@ class Answering:
 
 
 @contextmanager
-def _precision(policy: LlmPolicy, protocol: Protocol) -> Iterator[None]:
+def _precision(policy: LlmPolicy, protocol: EvalProtocol) -> Iterator[None]:
     """float16 autocast, as the published accuracies were made, or the model's own dtype."""
     is_half = protocol.autocast == "float16"
     with torch.autocast(policy.device.type, torch.float16) if is_half else nullcontext():

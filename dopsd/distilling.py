@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import Batch, States
-from dopsd.config import DOpsd, Params
+from dopsd.config import DOpsdConfig, Params
 from dopsd.losses import Divergence, entropy, shared_mass, top_overlap
 from dopsd.sampling import pack, take
 from dopsd.scoring import RolloutCollector, decoding
@@ -30,7 +30,7 @@ from dopsd.types import (
 
 
 def build_components(
-    config: DOpsd, params: Params, task: Task, policy: Policy, seed: int
+    config: DOpsdConfig, params: Params, task: Task, policy: Policy, seed: int
 ) -> tuple[RolloutCollector, BlockSchedule]:
     """Sampler and geometry of a distilling method; the policy learns who its teacher is."""
     num_transfer_tokens = tuple(decoding(params.sampling).num_transfer_tokens)
@@ -44,7 +44,9 @@ def build_components(
 class SelfDistillation:
     """pass@k, keep, record states, learn the teacher's distribution; the teacher has the student's own prompt."""
 
-    def __init__(self, config: DOpsd, collector: RolloutCollector, blocks: BlockSchedule) -> None:
+    def __init__(
+        self, config: DOpsdConfig, collector: RolloutCollector, blocks: BlockSchedule
+    ) -> None:
         self.config, self.collector, self.blocks = config, collector, blocks
         self.normalize_by_all_prompts = config.denominator == "prompts"
         top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0

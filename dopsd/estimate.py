@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dopsd.config import Params, Sampling
+from dopsd.config import Params, SamplingConfig
 from dopsd.models.llada import LladaConfig
 from dopsd.sampling import HEAD_ENTRIES
 
@@ -123,7 +123,7 @@ def _states(params: Params) -> int:
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
     """Base and every checkpoint on validation under the selecting protocol; base and best on test under all of them."""
 
-    def one(problems: int, protocol: Sampling) -> float:
+    def one(problems: int, protocol: SamplingConfig) -> float:
         return problems * protocol.steps * shape.forward(facts.prompt + protocol.gen_length)
 
     protocols, task = params.evaluate.protocols, params.matrix.tasks[0]

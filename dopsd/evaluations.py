@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.answering import LOOK_EVERY, Answer, Answering, Trials
 from dopsd.checkpoint import ADAPTER, fingerprint, read_adapter
-from dopsd.config import Lora, Params, Protocol
+from dopsd.config import AdapterConfig, EvalProtocol, Params
 from dopsd.layout import base_files, data_files
 from dopsd.lines import verified, with_digest
 from dopsd.models import LlmPolicy, load_policy
@@ -36,7 +36,7 @@ class Evaluator:
         task: str,
         split: str,
         trials: Trials | None = None,
-        lora: Lora | None = None,
+        lora: AdapterConfig | None = None,
     ) -> None:
         self.params, self.split = params, split
         self.lora, self.trials = lora or params.train.lora, trials or Trials()
@@ -45,7 +45,7 @@ class Evaluator:
         self.prompt_set = PromptSet(self.task, self.problems, split, params.model.prompt_style)
         self.policy: LlmPolicy | None = None
 
-    def cached(self, adapter: Path | None, protocol: Protocol) -> Path:
+    def cached(self, adapter: Path | None, protocol: EvalProtocol) -> Path:
         """work/eval/<adapter digest>.<hash of protocol, data, base and code>.json."""
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
         sections = {
@@ -70,17 +70,17 @@ class Evaluator:
             / f"{digest}.{fingerprint(sections, [*data, *base_files(self.params)], *code)}.json"
         )
 
-    def answering(self, adapter: Path | None, protocol: Protocol) -> Answering:
+    def answering(self, adapter: Path | None, protocol: EvalProtocol) -> Answering:
         return Answering(
             self.cached(adapter, protocol).with_suffix(""), self.prompt_set, protocol, self.trials
         )
 
-    def answers(self, adapter: Path | None, protocol: Protocol) -> dict[str, list[Answer]]:
+    def answers(self, adapter: Path | None, protocol: EvalProtocol) -> dict[str, list[Answer]]:
         """Every attempt at every problem, of an evaluation that has been made."""
         return self.answering(adapter, protocol).found()
 
     def reports(
-        self, stage: str, adapters: list[Path | None], *protocols: Protocol
+        self, stage: str, adapters: list[Path | None], *protocols: EvalProtocol
     ) -> list[list[dict[str, Any]]]:
         """For every protocol, one report an adapter (None: the base), in their order."""
         wanted = [(a, p) for p in protocols for a in adapters if _whole(self.cached(a, p)) is None]
@@ -89,7 +89,7 @@ class Evaluator:
                 self._evaluate(adapter, protocol, progress)
         return [[_whole(self.cached(a, p)) for a in adapters] for p in protocols]
 
-    def _evaluate(self, adapter: Path | None, protocol: Protocol, progress: Progress) -> None:
+    def _evaluate(self, adapter: Path | None, protocol: EvalProtocol, progress: Progress) -> None:
         policy = self.with_adapter(adapter)
         cut = self.prompt_set.share_cut(policy, protocol)
         if cut:

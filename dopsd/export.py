@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.checkpoint import fsync_rename, read_adapter
-from dopsd.config import Model
+from dopsd.config import ModelConfig
 from dopsd.errors import DopsdError
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.lora import adapted_layers, load_adapter, lora_of
@@ -65,7 +65,7 @@ def adapted_policy(base: str, adapter: Path) -> LlmPolicy:
     import torch
 
     lora, tensors = lora_of(adapter), read_adapter(adapter)
-    policy = load_policy(Model(path=base, dtype="float32"), lora, 0, torch.device("cpu"))
+    policy = load_policy(ModelConfig(path=base, dtype="float32"), lora, 0, torch.device("cpu"))
     load_adapter(policy.adapted, tensors, adapter)
     return policy
 

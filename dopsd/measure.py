@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dopsd.answering import Trials
-from dopsd.config import Params, Protocol
+from dopsd.config import EvalProtocol, Params
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
 from dopsd.layout import REPORTS
@@ -40,9 +40,9 @@ class Request:
     merged: bool | None = None
 
 
-def published(gen_length: int) -> Protocol:
+def published(gen_length: int) -> EvalProtocol:
     """How the published accuracies were made: batches of 8 (4 from length 512), unmasked padding, float16 autocast."""
-    return Protocol(
+    return EvalProtocol(
         gen_length=gen_length,
         block_length=32,
         steps=gen_length // 2,
@@ -53,7 +53,7 @@ def published(gen_length: int) -> Protocol:
     )
 
 
-def protocol_of(params: Params, request: Request) -> Protocol:
+def protocol_of(params: Params, request: Request) -> EvalProtocol:
     """The protocol asked for; another length keeps its tokens a step."""
     known = params.evaluate.protocols
     name = request.protocol or params.select.protocol
@@ -67,7 +67,7 @@ def protocol_of(params: Params, request: Request) -> Protocol:
     changes = {"gen_length": length, "steps": length * found.steps // found.gen_length}
     changes |= {"merged": found.merged if request.merged is None else request.merged}
     try:
-        return Protocol.model_validate(found.model_dump() | changes)
+        return EvalProtocol.model_validate(found.model_dump() | changes)
     except ValueError as error:
         raise DopsdError(
             f"--gen-length {length}: expected a multiple of block_length {found.block_length}"
@@ -124,7 +124,7 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
 
 
 def _write_generations(
-    evaluator: Evaluator, adapter: Path | None, protocol: Protocol, path: Path
+    evaluator: Evaluator, adapter: Path | None, protocol: EvalProtocol, path: Path
 ) -> None:
     """Every attempt as a line that `dopsd score` reads."""
     answers = evaluator.answers(adapter, protocol)
@@ -206,7 +206,7 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         if is_so
     ]
     odd += ["adapter merged into the weights"] if p["merged"] else []
-    odd += [f"approximate: {word}" for word in Protocol.model_validate(p).approximations]
+    odd += [f"approximate: {word}" for word in EvalProtocol.model_validate(p).approximations]
     console.print(
         f"scoring {report['scoring']}, {p['steps']} steps" + "".join(f", {word}" for word in odd),
         highlight=False,

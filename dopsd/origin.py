@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dopsd.config import Params, Pretrain, Section
+from dopsd.config import Params, PretrainConfig, Section
 from dopsd.errors import DopsdError
 from dopsd.layout import ORIGIN
 from dopsd.progress import write_json
@@ -96,7 +96,7 @@ def _difference(params: Params, task: str) -> str | None:
 def _minutes(params: Params) -> int:
     """By the weights that every update's tokens go through."""
 
-    def work(shape: Pretrain, updates: int) -> int:
+    def work(shape: PretrainConfig, updates: int) -> int:
         return (
             updates
             * shape.batch_size
@@ -106,7 +106,10 @@ def _minutes(params: Params) -> int:
         )
 
     return max(
-        1, round(MINUTES * work(params.pretrain, params.pretrain.updates) / work(Pretrain(), 700))
+        1,
+        round(
+            MINUTES * work(params.pretrain, params.pretrain.updates) / work(PretrainConfig(), 700)
+        ),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 
 from dopsd.attempts import denoise_all
 from dopsd.checkpoint import fingerprint
-from dopsd.config import D3llm, Params
+from dopsd.config import D3llmConfig, Params
 from dopsd.keyed import key_from
 from dopsd.layout import base_files, data_files
 from dopsd.lines import append_lines, read_lines
@@ -39,7 +39,7 @@ class Recorded:
 class Recorder:
     """Reads and extends work/record/<fingerprint>.jsonl."""
 
-    def __init__(self, params: Params, config: D3llm, task: Task, policy: Policy) -> None:
+    def __init__(self, params: Params, config: D3llmConfig, task: Task, policy: Policy) -> None:
         self.params, self.config, self.task, self.policy = params, config, task, policy
         sections = {
             "sampling": params.sampling.model_dump(exclude={"batch_size"}),
@@ -106,7 +106,9 @@ class Recorder:
         return [found[problem.id] for problem in problems]
 
 
-def all_of(params: Params, config: D3llm, task: Task, policy: Policy, chunk: int = 256) -> Path:
+def all_of(
+    params: Params, config: D3llmConfig, task: Task, policy: Policy, chunk: int = 256
+) -> Path:
     """Record every training problem; a kill loses at most `chunk` of them."""
     recorder = Recorder(params, config, task, policy)
     problems = [problem for problem in task.load("train") if problem.id not in recorder.known]

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dopsd.config import Data, Evaluate
+from dopsd.config import EvaluateConfig, TasksConfig
 from dopsd.errors import DopsdError
 from dopsd.generations import Generation, read_generations
 from dopsd.scoring import bootstrap, wilson
 from dopsd.tasks import load_task
 from dopsd.types import MetricSums, Score, Task
 
-RESAMPLES = Evaluate.model_fields["bootstrap"].default
+RESAMPLES = EvaluateConfig.model_fields["bootstrap"].default
 PIPE_WIDTH = 200  # columns where there is no terminal: no name is cut
 
 
@@ -39,12 +39,12 @@ def run(
     task_name: str, files: Sequence[Path], scoring: str, as_json: bool, verdicts_path: Path | None
 ) -> None:
     """Score every file by one rule; the other is shown beside it. Faults in any file stop before anything is written."""
-    known = sorted(Data.model_fields)
+    known = sorted(TasksConfig.model_fields)
     if task_name not in known:
         raise DopsdError(f"--task {task_name}: unknown; there is {', '.join(known)}")
     if verdicts_path:
         check_new(verdicts_path, files)
-    task = load_task(task_name, Data.model_validate({task_name: {"scoring": scoring}}))
+    task = load_task(task_name, TasksConfig.model_validate({task_name: {"scoring": scoring}}))
     generations = [read_generations(path, task) for path in files]
     scores = [[task.verify(g.problem, g.text) for g in found] for found in generations]
     lines = [summarise(str(path), found, task) for path, found in zip(files, scores, strict=True)]

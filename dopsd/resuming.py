@@ -16,7 +16,7 @@ from typing import Any
 from dopsd import checkpoint
 from dopsd.checkpoint import update_of
 from dopsd.collapse import CollapseDetector
-from dopsd.config import Train
+from dopsd.config import TrainConfig
 from dopsd.layout import LOG
 
 WATCHING = ("collapse_window", "collapse_drop", "collapse_errors")
@@ -72,7 +72,7 @@ def steps_of(folder: Path) -> list[Path]:
 
 
 def resumable(
-    folder: Path, made_with: dict[str, Any], settings: Train, is_whole: bool
+    folder: Path, made_with: dict[str, Any], settings: TrainConfig, is_whole: bool
 ) -> Resumable:
     """What `folder`, made with other values of layout.ENDS, has for these settings; is_whole: none of its checkpoints lacks."""
     sound = list(takewhile(lambda step: checkpoint.fault(step) is None, steps_of(folder)))
@@ -134,7 +134,7 @@ def _is_row(row: dict[str, Any]) -> bool:
 
 
 def watched_again(
-    rows: list[dict[str, Any]], state: dict[str, Any], settings: Train
+    rows: list[dict[str, Any]], state: dict[str, Any], settings: TrainConfig
 ) -> list[dict[str, Any]]:
     """The rows as they had been with these settings of collapse_*, from the scores of all collects that a checkpoint keeps."""
     scores, squares = state["scores"], state["squares"]
@@ -159,7 +159,7 @@ def watched_again(
     return found
 
 
-def is_finished(folder: Path, settings: Train) -> bool:
+def is_finished(folder: Path, settings: TrainConfig) -> bool:
     """Whether it has all updates, and no optimizer any more to load for that."""
     steps = steps_of(folder)
     if (
@@ -176,7 +176,9 @@ def is_finished(folder: Path, settings: Train) -> bool:
     return all(checkpoint.fault(step) is None for step in kept)
 
 
-def detector_of(settings: Train, scores: list[float], squares: list[float]) -> CollapseDetector:
+def detector_of(
+    settings: TrainConfig, scores: list[float], squares: list[float]
+) -> CollapseDetector:
     s = settings
     return CollapseDetector(
         s.collapse_window,
@@ -193,7 +195,7 @@ def _collapsed(rows: list[dict[str, Any]]) -> float:
     return next((row["update"] for row in rows if row.get("collapsed")), math.inf)
 
 
-def _starved(rows: list[dict[str, Any]], settings: Train) -> float:
+def _starved(rows: list[dict[str, Any]], settings: TrainConfig) -> float:
     """The update after which more than max_empty_collects in a row gave nothing."""
     in_a_row = collects = empty = last = 0
     for row in rows:

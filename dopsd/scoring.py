@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dopsd.attempts import SamplingPlan, generate_until_correct
-from dopsd.config import CollectorConfig, Protocol, Sampling
+from dopsd.config import CollectorConfig, EvalProtocol, SamplingConfig
 from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
 from dopsd.sampling import Decoding
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def decoding(sampling: Sampling, temperature: float = 0.0) -> Decoding:
+def decoding(sampling: SamplingConfig, temperature: float = 0.0) -> Decoding:
     """The sampler's settings of a section; a Protocol may leave padding unmasked, or trade exactness for speed."""
     names = ["gen_length", "block_length", "steps", "gumbel_dtype", "stop_after_eos", "batch_size"]
-    names += ["mask_padding", "threshold", "cache"] if isinstance(sampling, Protocol) else []
+    names += ["mask_padding", "threshold", "cache"] if isinstance(sampling, EvalProtocol) else []
     return Decoding(**{name: vars(sampling)[name] for name in names}, temperature=temperature)
 
 
@@ -44,7 +44,7 @@ class PromptSet:
     split: str
     prompt_style: str
 
-    def prompts(self, policy: Policy, sampling: Sampling) -> list[Tensor]:
+    def prompts(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
         """Tokenised prompts, each [P], with the answer's prefill, cut on the left only where max_prompt_tokens says so.
 
         Raises DopsdError for a prompt that with its answer is longer than the model was trained for.
@@ -59,13 +59,13 @@ class PromptSet:
                 )
         return cut
 
-    def _whole(self, policy: Policy, sampling: Sampling) -> list[Tensor]:
+    def _whole(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
         return [
             policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill)
             for p in self.problems
         ]
 
-    def share_cut(self, policy: Policy, sampling: Sampling) -> float:
+    def share_cut(self, policy: Policy, sampling: SamplingConfig) -> float:
         """Share of prompts that max_prompt_tokens cuts: their instructions may be lost."""
         if sampling.max_prompt_tokens is None:
             return 0.0
@@ -92,7 +92,7 @@ class RolloutCollector:
     """Samples and verifies: what a method needs to see of task, prompt and sampler."""
 
     task: Task
-    sampling: Sampling
+    sampling: SamplingConfig
     config: CollectorConfig
     prompt_style: str
     seed: int
@@ -179,7 +179,7 @@ class RolloutCollector:
 
 def report(
     asked: PromptSet,
-    protocol: Sampling,
+    protocol: SamplingConfig,
     scores: dict[str, list[Score]],
     attempts: int,
     resamples: int,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.config import Train
+from dopsd.config import TrainConfig
 from dopsd.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-def adamw(parameters: Iterable[Tensor], settings: Train) -> Optimizer:
+def adamw(parameters: Iterable[Tensor], settings: TrainConfig) -> Optimizer:
     betas = (settings.betas[0], settings.betas[1])
     return torch.optim.AdamW(
         parameters, lr=settings.learning_rate, betas=betas, weight_decay=settings.weight_decay
     )
 
 
-def lr_factor(update: int, settings: Train) -> float:
+def lr_factor(update: int, settings: TrainConfig) -> float:
     """Factor of the learning rate: linear warm-up from 0 at the first update, then constant or half a cosine to 0."""
     warmup = settings.warmup_updates
     if update < warmup:
@@ -35,7 +35,7 @@ def lr_factor(update: int, settings: Train) -> float:
 
 
 def optimizer_step(
-    optimizer: Optimizer, accelerator: Accelerator, settings: Train, update: int
+    optimizer: Optimizer, accelerator: Accelerator, settings: TrainConfig, update: int
 ) -> float:
     """Sum gradients over ranks, clip them, take the step; the gradient norm before clipping.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import States
-from dopsd.config import DOpsd
+from dopsd.config import DOpsdConfig
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.types import Rollout
 
@@ -28,7 +28,7 @@ class BlockSchedule:
     eos_id: int
 
 
-def recorded_steps(rollout: Rollout, config: DOpsd, blocks: BlockSchedule) -> list[int]:
+def recorded_steps(rollout: Rollout, config: DOpsdConfig, blocks: BlockSchedule) -> list[int]:
     """Steps whose state is trained on, in order.
 
     `until_eos` keeps a state only while no end of text stands in it, or a mask is left before the first one; the
@@ -47,7 +47,9 @@ def _is_unfinished(rollout: Rollout, step: int, blocks: BlockSchedule) -> bool:
     return len(ends) == 0 or bool(masked[: int(ends[0])].any())
 
 
-def reveal(rollout: Rollout, step: int, config: DOpsd, blocks: BlockSchedule, key: int) -> Tensor:
+def reveal(
+    rollout: Rollout, step: int, config: DOpsdConfig, blocks: BlockSchedule, key: int
+) -> Tensor:
     """Positions [G] that the teacher is shown at this step: a random share of the still-masked future."""
     masked = rollout.revealed_at >= step  # [G]
     if config.reveal_scope == "future_blocks":
@@ -67,7 +69,7 @@ def reveal(rollout: Rollout, step: int, config: DOpsd, blocks: BlockSchedule, ke
 
 
 def trained_steps(
-    rollout: Rollout, config: DOpsd, blocks: BlockSchedule, key: int
+    rollout: Rollout, config: DOpsdConfig, blocks: BlockSchedule, key: int
 ) -> list[list[int]]:
     """The recorded steps, cut into one contiguous chunk an update.
 
@@ -86,7 +88,7 @@ def trained_steps(
 
 
 def _state(
-    rollout: Rollout, step: int, config: DOpsd, blocks: BlockSchedule, key: int
+    rollout: Rollout, step: int, config: DOpsdConfig, blocks: BlockSchedule, key: int
 ) -> dict[str, Tensor] | None:
     """One state in completion coordinates, or None where the reveal left no position to train on."""
     masked = rollout.revealed_at >= step  # [G]
@@ -114,7 +116,7 @@ def _state(
 
 def states_by_update(
     rollouts: Sequence[Rollout],
-    config: DOpsd,
+    config: DOpsdConfig,
     blocks: BlockSchedule,
     key: tuple[int, int],
     teacher_prompts: Mapping[str, Tensor] | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import Any, EvalProtocol
 
 RESULTS = {"best/test_accuracy": "BAR", "best/test_difference": "BAR"}
 CURVES = {
@@ -28,7 +28,7 @@ CURVE = {
 }
 
 
-class Experiments(Protocol):
+class Experiments(EvalProtocol):
     """What an MlflowClient can do, as far as it matters here."""
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: Any) -> None: ...

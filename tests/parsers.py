@@ -31,7 +31,7 @@ from mutate import log_lines, put
 from texts import PUBLISHED, golden
 from weights import adapters, checkpoints
 
-from dopsd.config import Data, Source
+from dopsd.config import Source, TasksConfig
 from dopsd.tasks import load_task
 from dopsd.types import Problem, Task
 
@@ -42,7 +42,7 @@ TASKS = ("sudoku", "gsm8k", "math500", "countdown")
 @cache
 def tasks() -> dict[str, Task]:
     return {
-        f"{name} {rule}": load_task(name, Data.model_validate({name: {"scoring": rule}}))
+        f"{name} {rule}": load_task(name, TasksConfig.model_validate({name: {"scoring": rule}}))
         for name in TASKS
         for rule in ("published", "strict")
     }
@@ -194,7 +194,7 @@ def rows(draw: Random, root: str) -> Call:
             (text_of(r, "question"), text_of(r, "response"))
             for r in read_rows(Source(path=str(path)), "traces")
         ]
-    task = load_task(name, Data.model_validate({name: {"train": {"path": str(path)}}}))
+    task = load_task(name, TasksConfig.model_validate({name: {"train": {"path": str(path)}}}))
     return lambda: task.read("train")
 
 

@@ -19,14 +19,14 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from dopsd.checkpoint import ADAPTER
 from dopsd.cli import main
-from dopsd.config import Lora, Model
+from dopsd.config import AdapterConfig, ModelConfig
 from dopsd.errors import DopsdError
 from dopsd.export import export
 from dopsd.models import LlmPolicy, load_policy
 from dopsd.models.lora import adapter_tensors, block_modules, load_adapter, lora_of, save_config
 from dopsd.models.lowrank import LowRankLinear
 
-LORA = Lora(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
+LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
 IDS = torch.randint(2, 20, (2, 9), generator=torch.Generator().manual_seed(1))
 
 
@@ -36,9 +36,11 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
-def trained(base: Path, size: float = 0.1, dtype: str = "float32", lora: Lora = LORA) -> LlmPolicy:
+def trained(
+    base: Path, size: float = 0.1, dtype: str = "float32", lora: AdapterConfig = LORA
+) -> LlmPolicy:
     """A policy whose adapter's B is not zero."""
-    policy = load_policy(Model(path=str(base), dtype=dtype), lora, 0)
+    policy = load_policy(ModelConfig(path=str(base), dtype=dtype), lora, 0)
     for i, p in enumerate(policy.trainable().values()):
         torch.nn.init.normal_(p, std=size, generator=torch.Generator().manual_seed(i))
     return policy
@@ -57,7 +59,7 @@ def logits(policy: LlmPolicy) -> Tensor:
 
 
 def test_lora_adapts_blocks_and_never_the_head(base: Path):
-    policy = load_policy(Model(path=str(base)), LORA, 0)
+    policy = load_policy(ModelConfig(path=str(base)), LORA, 0)
     names = adapter_tensors(policy.adapted)
     assert len(names) == 2 * 2 * 2 and all(".blocks." in name for name in names)
     assert block_modules(toy()) == [
@@ -75,7 +77,8 @@ def test_lora_adapts_blocks_and_never_the_head(base: Path):
 
 def test_adapters_start_as_the_base_and_differ_by_seed_only_in_a(base: Path):
     first, second = (
-        adapter_tensors(load_policy(Model(path=str(base)), LORA, seed).adapted) for seed in (0, 1)
+        adapter_tensors(load_policy(ModelConfig(path=str(base)), LORA, seed).adapted)
+        for seed in (0, 1)
     )
     assert all(not t.any() for name, t in first.items() if "lora_B" in name)
     assert all(not torch.equal(t, second[name]) for name, t in first.items() if "lora_A" in name)
@@ -144,7 +147,7 @@ def test_in_bfloat16_gradients_of_an_adapter_are_those_of_float32_but_for_roundi
 
 
 def test_lora_settings_are_read_back_from_a_checkpoint(base: Path, tmp_path: Path):
-    settings = Lora(r=3, alpha=7, dropout=0.25, targets=["ff_out", "k_proj", "q_proj"])
+    settings = AdapterConfig(r=3, alpha=7, dropout=0.25, targets=["ff_out", "k_proj", "q_proj"])
     folder = saved(trained(base, lora=settings), tmp_path / "adapter")
     assert lora_of(folder) == settings
     change(folder, target_modules=["q_proj", "up_proj"])  # as other tools write it
@@ -235,7 +238,8 @@ def test_a_float32_export_is_the_adapted_model_for_plain_transformers(base: Path
     assert set(plain.state_dict()) == set(toy().state_dict())
     assert AutoTokenizer.from_pretrained(tmp_path / "deep" / "out").mask_token_id == 1
     assert torch.equal(
-        logits(load_policy(Model(path=str(tmp_path / "deep" / "out")), None, 0)), plain(IDS).logits
+        logits(load_policy(ModelConfig(path=str(tmp_path / "deep" / "out")), None, 0)),
+        plain(IDS).logits,
     )
 
 

@@ -11,13 +11,13 @@ from conftest import write_params
 from dopsd import answering, measure
 from dopsd.answering import Trials
 from dopsd.cli import main
-from dopsd.config import Protocol
+from dopsd.config import EvalProtocol
 from dopsd.evaluations import Evaluator
 from dopsd.params import load_params
 from dopsd.progress import Progress
 
 
-def evaluator(attempts: int = 1) -> tuple[Evaluator, Protocol]:
+def evaluator(attempts: int = 1) -> tuple[Evaluator, EvalProtocol]:
     params = load_params()
     protocol = params.evaluate.protocols["greedy"].model_copy(update={"batch_size": 5})
     return Evaluator(params, "sudoku", "test", Trials(attempts)), protocol

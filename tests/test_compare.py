@@ -12,7 +12,7 @@ from conftest import small_params
 
 from dopsd import compare
 from dopsd.cli import main
-from dopsd.config import Compare, Params
+from dopsd.config import CompareConfig, Params
 from dopsd.errors import DopsdError
 from dopsd.finished import COSTS, Finished
 from dopsd.layout import write_table
@@ -158,7 +158,7 @@ def test_the_base_itself_is_not_a_checkpoint_that_reaches_anything(folder):
 
 def test_a_baseline_that_is_no_method_is_named(folder):
     finished("d_opsd", 0, {"a": 1.0})
-    wrong = folder.model_copy(update={"compare": Compare(baseline="grpo")})
+    wrong = folder.model_copy(update={"compare": CompareConfig(baseline="grpo")})
     with pytest.raises(DopsdError, match=r"compare\.baseline: grpo: unknown; there is d_opsd"):
         compare.compare(wrong, [])
 

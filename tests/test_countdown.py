@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from texts import garbage, needs_golden, published_mean
 
-from dopsd.config import CountdownData, Source
+from dopsd.config import CountdownConfig, Source
 from dopsd.errors import DopsdError
 from dopsd.tasks.arithmetic import ALL, value
 from dopsd.tasks.countdown import Countdown, extract, problem_from
 from dopsd.tasks.sources import Row
 
-TASK = Countdown(CountdownData())
+TASK = Countdown(CountdownConfig())
 PROBLEM = problem_from([49, 55, 53], 51)
 
 
@@ -194,7 +194,7 @@ def test_made_problems_can_be_solved_are_distinct_and_keep_off_test(tmp_path: Pa
     test = [{"nums": [1, 2, 3], "target": 6}, {"nums": [1, 2, 3, 4], "target": 10}]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in test))
     source = Source(path=str(tmp_path / "t.jsonl"))
-    config = CountdownData(test=source, numbers=count, generate=30, validation=5)
+    config = CountdownConfig(test=source, numbers=count, generate=30, validation=5)
     splits = Countdown(config).build()
     assert {name: len(problems) for name, problems in splits.items()} == {
         "train": 30,

@@ -9,7 +9,7 @@ import torch
 from fakes import EOS, MASK, FakePolicy
 
 from dopsd.batches import States
-from dopsd.config import DOpsd
+from dopsd.config import DOpsdConfig
 from dopsd.distilling import SelfDistillation, pack, take
 from dopsd.params import load_params
 from dopsd.teacher import BlockSchedule
@@ -68,7 +68,7 @@ def kl(p: float) -> float:
 
 
 def method(**changes: object) -> SelfDistillation:
-    config = DOpsd(
+    config = DOpsdConfig(
         divergence="forward_kl",
         loss_vocabulary="full",
         clip=None,
@@ -92,7 +92,7 @@ def test_max_logit_and_max_prob_can_choose_different_positions():
     shifted = TEACHER.clone()
     shifted[0] += 100.0  # a flat distribution at a great height
     batch = states([1], [[0, 1, 2, 3]], [[0]])
-    by_logit = DOpsd(divergence="forward_kl", loss_vocabulary="full", clip=None)
+    by_logit = DOpsdConfig(divergence="forward_kl", loss_vocabulary="full", clip=None)
     tall = SelfDistillation(by_logit, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
     assert tall.loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(0.0, abs=1e-5)
     assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(

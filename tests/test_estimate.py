@@ -10,7 +10,7 @@ from torch import Tensor
 from toys import IDS
 
 from dopsd import profiles
-from dopsd.config import Lora
+from dopsd.config import AdapterConfig
 from dopsd.estimate import (
     ADAPTER_BYTES,
     EAGER_BYTES,
@@ -85,7 +85,7 @@ def test_bytes_of_a_layer_are_those_that_autograd_keeps(dropout: float, size: in
         model = LladaForMaskedLM(
             LladaConfig(**IDS, embedding_size=32, n_layers=layers, **shape)
         ).bfloat16()
-        attach(model, Lora(r=4, dropout=dropout), 0)
+        attach(model, AdapterConfig(r=4, dropout=dropout), 0)
         own = {p.untyped_storage().data_ptr() for p in model.parameters()}
         found: dict[int, Tensor] = {}
 

@@ -19,8 +19,8 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 
 from dopsd import profiles
-from dopsd.config.data import Data
-from dopsd.config.methods import Methods
+from dopsd.config.data import TasksConfig
+from dopsd.config.methods import AlgorithmsConfig
 from dopsd.errors import DopsdError
 from dopsd.layout import RunKey
 from flows import compare as comparing
@@ -47,9 +47,9 @@ def test_what_is_asked_becomes_settings_and_named_parameters_go_first():
         'matrix.tasks=["gsm8k"]',
     ]
     assert {*get_args(settings.Profile)} == {*profiles.names(), settings.AS_IT_STANDS}
-    assert {*get_args(settings.Task)} == {*Data.model_fields} and {*get_args(settings.Method)} == {
-        *Methods.model_fields
-    }
+    assert {*get_args(settings.Task)} == {*TasksConfig.model_fields} and {
+        *get_args(settings.Method)
+    } == {*AlgorithmsConfig.model_fields}
 
 
 def test_a_wrong_key_is_refused_before_params_yaml_is_touched(project):

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from texts import garbage, needs_golden, published_mean
 
-from dopsd.config import Gsm8kData
+from dopsd.config import Gsm8kConfig
 from dopsd.errors import DopsdError
 from dopsd.tasks.gsm8k import Gsm8k, extract, extract_strict
 from dopsd.tasks.sources import Row
 from dopsd.types import Problem
 
-TASK = Gsm8k(Gsm8kData())
+TASK = Gsm8k(Gsm8kConfig())
 PROBLEM = Problem("p", "How many?", "1234")
 
 
@@ -59,7 +59,7 @@ def test_the_rule_of_the_settings_gives_the_verdict_and_both_are_figures():
     text = r"so \boxed{1,234}"
     lenient, strict = (
         TASK.verify(PROBLEM, text),
-        Gsm8k(Gsm8kData(scoring="strict")).verify(PROBLEM, text),
+        Gsm8k(Gsm8kConfig(scoring="strict")).verify(PROBLEM, text),
     )
     assert (lenient.answer, lenient.score, lenient.correct) == ("1234", 1.0, True)
     assert (strict.answer, strict.score, strict.correct) == (None, 0.0, False)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from dopsd.config import Methods
+from dopsd.config import AlgorithmsConfig
 from dopsd.provenance import closure, imported, sources
 
 LAYERS = [  # lowest first; a module imports only from layers below its own, and never a sibling
@@ -146,7 +146,7 @@ def test_a_stage_depends_on_the_code_that_it_imports(stage: str):
         *modules_of(found),
         *(["dopsd.tasks.sudoku"] if "dopsd/tasks/sudoku.py" in filled else []),
     ]
-    methods = Methods.model_fields if "dopsd/methods/d_opsd.py" in filled else []
+    methods = AlgorithmsConfig.model_fields if "dopsd/methods/d_opsd.py" in filled else []
     others = {f"dopsd/methods/{method}.py" for method in methods} - {"dopsd/methods/d_opsd.py"}
     modules += [
         f"dopsd.methods.{method}" for method in methods

@@ -17,7 +17,7 @@ from torch import Tensor
 from toys import rewrite, save_toy, toy
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from dopsd.config import Lora, Model
+from dopsd.config import AdapterConfig, ModelConfig
 from dopsd.errors import DopsdError
 from dopsd.models import load_policy
 from dopsd.models.llada_config import READ, LladaConfig
@@ -52,7 +52,7 @@ def test_a_folder_with_the_hubs_code_loads_without_running_it(
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | small | extra))
     back = AutoModelForMaskedLM.from_pretrained(tmp_path)
     assert torch.equal(back.model.transformer["wte"].weight, model.model.transformer["wte"].weight)
-    assert load_policy(Model(path=str(tmp_path)), None, 0).core.config.d_model == 32
+    assert load_policy(ModelConfig(path=str(tmp_path)), None, 0).core.config.d_model == 32
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path, change: dict, said: s
     save_toy(tmp_path)
     change_tensor(tmp_path, change)
     with pytest.raises(DopsdError, match=said) as raised:
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     assert "\n" not in str(raised.value)
 
 
@@ -172,7 +172,7 @@ def test_three_names_stand_for_many(tmp_path: Path):
     with pytest.raises(
         DopsdError, match=r"5 tensors unknown .*: stranger0, stranger1, stranger2, \.\.\.; download"
     ):
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
 
 
 def test_a_damaged_or_absent_shard_is_named(tmp_path: Path):
@@ -185,13 +185,13 @@ def test_a_damaged_or_absent_shard_is_named(tmp_path: Path):
             DopsdError,
             match=rf"{path.name}: not a whole safetensors file .*; restore it, or download",
         ):
-            load_policy(Model(path=str(tmp_path)), None, 0)
+            load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     path.unlink()
     with pytest.raises(
         DopsdError,
         match=rf"{path.name}: \d tensors? missing with this file, which .*index.json names: ",
     ):
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
 
 
 def test_an_index_that_does_not_tell_the_truth_is_refused(tmp_path: Path):
@@ -201,10 +201,10 @@ def test_an_index_that_does_not_tell_the_truth_is_refused(tmp_path: Path):
     other = next(file for file in listed.values() if file != listed[NORM])
     rewrite(index, weight_map=listed | {NORM: other})
     with pytest.raises(DopsdError, match=rf"1 tensor (not )?there, though .*: {NORM}"):
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     index.write_text("{")
     with pytest.raises(DopsdError, match="not a whole index file"):
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
 
 
 def test_pickled_weights_are_never_read(tmp_path: Path):
@@ -212,17 +212,17 @@ def test_pickled_weights_are_never_read(tmp_path: Path):
     for path in tmp_path.glob("model*"):
         path.unlink()
     with pytest.raises(DopsdError, match=r"no weights; it needs model\.safetensors"):
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(
         DopsdError, match=r"only pytorch_model\.bin, and pickle files are not read; convert"
     ):
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path):
     with pytest.raises(DopsdError, match=r"no config\.json"):
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path):
@@ -232,23 +232,23 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path):
     with pytest.raises(
         DopsdError, match=r"no tokenizer can be read there .*; copy tokenizer\.json"
     ):
-        load_policy(Model(path=str(tmp_path)), None, 0)
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     for text in ("{", '{"model_type": "stranger"}'):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(
             DopsdError, match=r"config\.json: not that of a model known here"
         ) as raised:
-            load_policy(Model(path=str(tmp_path)), None, 0)
+            load_policy(ModelConfig(path=str(tmp_path)), None, 0)
         assert "\n" not in str(raised.value)
 
 
 def test_the_dtype_is_that_of_the_settings(tmp_path: Path):
     save_toy(tmp_path)
     assert (
-        load_policy(Model(path=str(tmp_path), dtype="bfloat16"), None, 0).core.dtype
+        load_policy(ModelConfig(path=str(tmp_path), dtype="bfloat16"), None, 0).core.dtype
         == torch.bfloat16
     )
-    assert load_policy(Model(path=str(tmp_path)), None, 0).core.dtype == torch.float32
+    assert load_policy(ModelConfig(path=str(tmp_path)), None, 0).core.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_the_dtype_is_that_of_the_settings(tmp_path: Path):
 def test_kernels_that_this_machine_lacks_are_refused(
     settings: dict, library: str, monkeypatch: pytest.MonkeyPatch
 ):
-    model = Model(dtype="bfloat16", **settings)
+    model = ModelConfig(dtype="bfloat16", **settings)
     monkeypatch.setattr("dopsd.models.loading.find_spec", lambda name: None)
     with pytest.raises(DopsdError, match=rf"needs {library}, which is not installed: pip install"):
         check_kernels(model, torch.device("cuda"))
@@ -284,8 +284,10 @@ def test_nf4_quantises_the_blocks_and_trains(tmp_path: Path):
     from bitsandbytes.nn import Linear4bit
 
     save_toy(tmp_path)
-    lora = Lora(r=2, alpha=2, dropout=0.0, targets=["ff_out", "q_proj"])
-    policy = load_policy(Model(path=str(tmp_path), dtype="bfloat16", quantization="nf4"), lora, 0)
+    lora = AdapterConfig(r=2, alpha=2, dropout=0.0, targets=["ff_out", "q_proj"])
+    policy = load_policy(
+        ModelConfig(path=str(tmp_path), dtype="bfloat16", quantization="nf4"), lora, 0
+    )
     names = [name for name, module in policy.core.named_modules() if isinstance(module, Linear4bit)]
     assert len(names) == 2 * 7 and all(".blocks." in name for name in names)
     assert (
@@ -305,7 +307,7 @@ def test_nf4_quantises_the_blocks_and_trains(tmp_path: Path):
 def test_weights_go_to_the_gpu_of_this_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOCAL_RANK", str(torch.cuda.device_count() - 1))
     model = save_toy(tmp_path)
-    policy = load_policy(Model(path=str(tmp_path)), None, 0)
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     assert policy.device == torch.device("cuda", torch.cuda.device_count() - 1)
     assert all(
         torch.equal(p.cpu(), model.state_dict()[name])
@@ -322,7 +324,7 @@ def test_flash_attention_agrees_with_sdpa(tmp_path: Path):
     found = []
     for attention in ("sdpa", "flash_attention_2"):
         policy = load_policy(
-            Model(path=str(tmp_path), dtype="bfloat16", attention=attention), None, 0
+            ModelConfig(path=str(tmp_path), dtype="bfloat16", attention=attention), None, 0
         )
         ids = torch.arange(5, 15, device=policy.device).view(2, 5)
         found.append(policy.head(policy.hidden(ids, keep.to(policy.device)))[keep].float())
@@ -347,8 +349,10 @@ def test_compiled_blocks_give_the_same_answers_and_gradients(
     found, ids = [], torch.arange(5, 25).view(2, 10)
     keep = torch.tensor([[False] * 3 + [True] * 7, [True] * 10])
     for is_compiled in (False, True):
-        model = Model(path=str(tmp_path), compile=is_compiled)
-        policy = load_policy(model, Lora(r=2, alpha=4, dropout=0.0), 0, torch.device("cpu"))
+        model = ModelConfig(path=str(tmp_path), compile=is_compiled)
+        policy = load_policy(
+            model, AdapterConfig(r=2, alpha=4, dropout=0.0), 0, torch.device("cpu")
+        )
         for i, p in enumerate(policy.trainable().values()):
             torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(i))
         with torch.no_grad(), policy.reference():
@@ -368,7 +372,7 @@ def test_compiled_blocks_give_the_same_answers_and_gradients(
 
 
 def test_compiling_is_refused_where_it_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    model = Model(path=str(tmp_path), compile=True)
+    model = ModelConfig(path=str(tmp_path), compile=True)
     monkeypatch.setenv("PATH", "")
     for device, compiler in (("cpu", "g++"), ("cuda", "gcc")):
         with pytest.raises(
@@ -380,7 +384,9 @@ def test_compiling_is_refused_where_it_cannot_work(tmp_path: Path, monkeypatch: 
 def test_attention_left_to_the_machine_is_sdpa_without_a_gpu():
     from dopsd.models.loading import attention_of
 
-    assert attention_of(Model(attention="auto", dtype="bfloat16"), torch.device("cpu")) == "sdpa"
     assert (
-        attention_of(Model(attention="auto"), torch.device("cuda", 0)) == "sdpa"
+        attention_of(ModelConfig(attention="auto", dtype="bfloat16"), torch.device("cpu")) == "sdpa"
+    )
+    assert (
+        attention_of(ModelConfig(attention="auto"), torch.device("cuda", 0)) == "sdpa"
     )  # float32 has no flash attention

@@ -12,11 +12,11 @@ from toys import save_toy, toy
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from dopsd.config import Lora, Model
+from dopsd.config import AdapterConfig, ModelConfig
 from dopsd.models import load_policy
 from dopsd.models.llada import LladaBlock, LladaConfig, LladaForMaskedLM
 
-LORA = Lora(r=2, alpha=4, dropout=0.0, targets=["q_proj", "ff_out"])
+LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["q_proj", "ff_out"])
 
 
 def literal(
@@ -167,7 +167,7 @@ def test_gradient_checkpointing_recomputes_blocks_and_changes_no_gradient(
 
     def gradients(is_checkpointing: bool) -> dict[str, Tensor]:
         policy = load_policy(
-            Model(path=str(tmp_path)), LORA.model_copy(update={"dropout": dropout}), 0
+            ModelConfig(path=str(tmp_path)), LORA.model_copy(update={"dropout": dropout}), 0
         )
         if is_checkpointing:
             policy.use_gradient_checkpointing()

@@ -11,7 +11,7 @@ from conftest import ROOT
 
 from dopsd import profiles
 from dopsd.cli import main
-from dopsd.config import DOpsd, Lora
+from dopsd.config import AdapterConfig, DOpsdConfig
 from dopsd.params import checked, load_params
 
 LLADA = [name for name in profiles.names() if name != profiles.EMBEDDED]
@@ -35,8 +35,8 @@ def test_the_shipped_params_are_the_embedded_profile_with_its_comments():
 
 def test_reference_is_the_published_code_and_paper_its_equations():
     reference = checked(profiles.resolve("llada-8b-gsm8k", "reference"), Path("p"))
-    assert reference.method.d_opsd == DOpsd()
-    assert reference.train.lora == Lora() and reference.train.learning_rate == 5e-6
+    assert reference.method.d_opsd == DOpsdConfig()
+    assert reference.train.lora == AdapterConfig() and reference.train.learning_rate == 5e-6
     paper = checked(profiles.resolve("llada-8b-math500", "paper"), Path("p")).method.d_opsd
     assert (paper.reveal_scope, paper.loss_vocabulary, paper.reduction) == (
         "all_masked",

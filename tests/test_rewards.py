@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from texts import garbage
 
-from dopsd.config import CountdownData, Gsm8kData, Math500Data
+from dopsd.config import CountdownConfig, Gsm8kConfig, Math500Config
 from dopsd.tasks.countdown import Countdown
 from dopsd.tasks.gsm8k import Gsm8k
 from dopsd.tasks.math500 import Math500
@@ -37,7 +37,7 @@ HALF = Problem("m", "", r"\frac{1}{2}")
     ],
 )
 def test_gsm8k(text: str, reward: float):
-    assert Gsm8k(Gsm8kData()).reward(SUM, text) == pytest.approx(reward)
+    assert Gsm8k(Gsm8kConfig()).reward(SUM, text) == pytest.approx(reward)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_gsm8k(text: str, reward: float):
     ],
 )
 def test_countdown(text: str, reward: float):
-    assert Countdown(CountdownData()).reward(NUMBERS, text) == reward
+    assert Countdown(CountdownConfig()).reward(NUMBERS, text) == reward
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_countdown(text: str, reward: float):
     ],
 )
 def test_math500(text: str, reward: float):
-    assert Math500(Math500Data()).reward(HALF, text) == reward
+    assert Math500(Math500Config()).reward(HALF, text) == reward
 
 
 @given(garbage())
 def test_rewards_are_bounded_whatever_is_written(text: str):
-    assert -0.002 * len(text) <= Gsm8k(Gsm8kData()).reward(SUM, text) <= 4.0
-    assert Countdown(CountdownData()).reward(NUMBERS, text) in (0.0, 0.1, 1.0)
-    assert 0.25 <= Math500(Math500Data()).reward(HALF, text) <= 3.0
+    assert -0.002 * len(text) <= Gsm8k(Gsm8kConfig()).reward(SUM, text) <= 4.0
+    assert Countdown(CountdownConfig()).reward(NUMBERS, text) in (0.0, 0.1, 1.0)
+    assert 0.25 <= Math500(Math500Config()).reward(HALF, text) <= 3.0

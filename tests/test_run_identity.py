@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, stop_in, write_params
 
 from dopsd.cli import main
-from dopsd.config import Methods
+from dopsd.config import AlgorithmsConfig
 from dopsd.layout import scratch_folder
 from dopsd.params import load_params
 from dopsd.provenance import sha256
@@ -196,7 +196,7 @@ def test_what_decides_the_updates_is_another_run(project):
     assert scratch().name.rpartition("-")[0] != before
 
 
-@pytest.mark.parametrize("method", [*Methods.model_fields])
+@pytest.mark.parametrize("method", [*AlgorithmsConfig.model_fields])
 def test_only_methods_that_plan_for_their_length_are_named_by_it(project, method):
     text = (ROOT / "dopsd" / "methods" / f"{method}.py").read_text()
     own = {f"method__{method}__train": {"schedule": "constant"}}

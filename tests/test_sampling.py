@@ -113,10 +113,10 @@ def test_bfloat16_noise_has_eight_bits_and_so_its_own_odds():
 
 
 def test_a_rollout_does_not_depend_on_its_batch(prepared):
-    from dopsd.config import Model
+    from dopsd.config import ModelConfig
     from dopsd.models import load_policy
 
-    policy = load_policy(Model(path=str(prepared / "base")), None, 0)
+    policy = load_policy(ModelConfig(path=str(prepared / "base")), None, 0)
     requests = [
         GenerationRequest(str(i), 0, torch.arange(5, 9 + i), key_from("x", i)) for i in range(4)
     ]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fakes import EOS, FakePolicy
 
-from dopsd.config import CollectorConfig, Sampling
+from dopsd.config import CollectorConfig, SamplingConfig
 from dopsd.errors import DopsdError
 from dopsd.scoring import PromptSet, RolloutCollector, bootstrap, report, wilson
 from dopsd.types import Problem, Score
@@ -30,7 +30,7 @@ class Marked:
         return Score(text, value, value == 1.0)
 
 
-SAMPLING = Sampling(gen_length=2, block_length=2, steps=1)
+SAMPLING = SamplingConfig(gen_length=2, block_length=2, steps=1)
 
 
 def collect(task: Marked, **config: object):

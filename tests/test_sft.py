@@ -11,7 +11,7 @@ import torch
 from conftest import write_params
 
 from dopsd.batches import MaskedTexts
-from dopsd.config import Sft
+from dopsd.config import SftConfig
 from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
 from dopsd.layout import scratch_folder
@@ -119,13 +119,13 @@ def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(projec
 
 
 def test_what_train_does_not_name_stays_as_published():
-    kept = Sft.model_validate({"train": {"updates": 1250}}).train
+    kept = SftConfig.model_validate({"train": {"updates": 1250}}).train
     assert (kept.learning_rate, kept.prompts_per_collect, kept.lora.alpha) == (
         1e-5,
         16,
         256,
     ) and kept.updates == 1250
-    assert Sft.model_validate({"train": {"lora": None}}).train.lora is None
+    assert SftConfig.model_validate({"train": {"lora": None}}).train.lora is None
 
 
 def test_a_problem_without_a_solution_is_refused_by_name():

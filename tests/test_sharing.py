@@ -11,7 +11,7 @@ import torch
 from fakes import EOS, MASK, FakePolicy
 
 from dopsd.attempts import SamplingPlan, generate_until_correct
-from dopsd.config import DOpsd
+from dopsd.config import DOpsdConfig
 from dopsd.sampling import Decoding
 from dopsd.teacher import BlockSchedule, states_by_update
 from dopsd.types import Problem, Rollout
@@ -136,7 +136,7 @@ def rollout(name: str, prompt: int, seed: int) -> Rollout:
 
 @pytest.mark.parametrize("scope", ["future_blocks", "all_masked"])
 def test_shares_of_the_states_are_together_all_of_them(scope: str):
-    config = DOpsd(reveal_scope=scope, updates_per_trajectory=3, drop_remainder=False)
+    config = DOpsdConfig(reveal_scope=scope, updates_per_trajectory=3, drop_remainder=False)
     geometry = BlockSchedule(4, (2, 2), MASK, EOS)
     kept = [rollout("a", 3, 0), rollout("b", 5, 1), rollout("c", 2, 2)]
     whole = states_by_update(kept, config, geometry, (0, 0))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dopsd.config import Gsm8kData, Source
+from dopsd.config import Gsm8kConfig, Source
 from dopsd.errors import DopsdError
 from dopsd.tasks.gsm8k import Gsm8k
 from dopsd.tasks.sources import read_rows
@@ -109,12 +109,12 @@ def row(question: str, answer: int = 1) -> dict:
     return {"question": question, "answer": f"so #### {answer}"}
 
 
-def config(tmp_path: Path, train: list[dict], test: list[dict], **more: object) -> Gsm8kData:
+def config(tmp_path: Path, train: list[dict], test: list[dict], **more: object) -> Gsm8kConfig:
     sources = {
         name: Source(path=jsonl(tmp_path / f"{name}.jsonl", rows))
         for name, rows in (("train", train), ("test", test))
     }
-    return Gsm8kData(**sources, **more)
+    return Gsm8kConfig(**sources, **more)
 
 
 def test_train_loses_what_is_in_test_and_what_is_repeated(
@@ -161,7 +161,7 @@ def test_a_prompt_file_replaces_the_instructions_to_the_byte(
     tmp_path: Path, text: str, wanted: str
 ):
     (tmp_path / "p.txt").write_text(text)
-    task = Gsm8k(Gsm8kData(prompt_file=str(tmp_path / "p.txt")))
+    task = Gsm8k(Gsm8kConfig(prompt_file=str(tmp_path / "p.txt")))
     assert task.messages(task.ask("how {x}?"), "instructions") == [
         {"role": "user", "content": wanted}
     ]
@@ -177,4 +177,4 @@ def test_a_prompt_file_without_a_prompt_names_the_key(
     if content is not None:
         (tmp_path / "p.txt").write_bytes(content)
     with pytest.raises(DopsdError, match=rf"data\.gsm8k\.prompt_file: .*{expected}"):
-        Gsm8k(Gsm8kData(prompt_file=str(tmp_path / "p.txt")))
+        Gsm8k(Gsm8kConfig(prompt_file=str(tmp_path / "p.txt")))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from texts import PUBLISHED, garbage, needs_golden, published_mean
 
-from dopsd.config import SudokuData
+from dopsd.config import SudokuConfig
 from dopsd.errors import DopsdError
 from dopsd.tasks.grids import all_grids, is_valid, make_puzzle, solutions
 from dopsd.tasks.sudoku import Sudoku, extract, read_published, worked_solution
@@ -17,7 +17,7 @@ from dopsd.types import Problem
 
 GRID = "1234341221434321"
 PROBLEM = Problem("p", "0234341221434320", GRID)
-SMALL = SudokuData(train=40, validation=10, test=10)
+SMALL = SudokuConfig(train=40, validation=10, test=10)
 
 
 def test_there_are_288_grids_and_each_is_valid():
@@ -52,7 +52,7 @@ def test_splits_share_no_grid_and_no_puzzle():
 
 def test_the_same_seed_writes_the_same_splits_and_another_does_not():
     assert Sudoku(SMALL).build() == Sudoku(SMALL).build()
-    assert Sudoku(SMALL).build() != Sudoku(SudokuData(**SMALL.model_dump() | {"seed": 1})).build()
+    assert Sudoku(SMALL).build() != Sudoku(SudokuConfig(**SMALL.model_dump() | {"seed": 1})).build()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_score_is_the_share_of_blank_cells_that_are_right():
 
 
 def test_strict_scoring_counts_only_a_whole_answer_in_its_tags():
-    strict = Sudoku(SudokuData(scoring="strict"))
+    strict = Sudoku(SudokuConfig(scoring="strict"))
     assert strict.verify(PROBLEM, f"<answer>{GRID}</answer>").correct
     assert strict.verify(PROBLEM, f"so it is {GRID}").answer is None
     assert strict.verify(PROBLEM, f"<answer>{GRID}1</answer>").answer is None
@@ -132,7 +132,7 @@ def test_prompts_are_the_digits_or_the_instructions():
 
 def test_a_prompt_of_ones_own_is_followed_by_the_published_question(tmp_path: Path):
     (tmp_path / "p.txt").write_text("Solve it.")
-    task = Sudoku(SudokuData(prompt_file=str(tmp_path / "p.txt")))
+    task = Sudoku(SudokuConfig(prompt_file=str(tmp_path / "p.txt")))
     text = task.messages(PROBLEM, "instructions")[0]["content"]
     assert text == f"Solve it.\n\nSolve the following Sudoku puzzle: {PROBLEM.prompt}\n"
     assert task.messages(PROBLEM, "compact")[0]["content"] == PROBLEM.prompt
@@ -141,7 +141,7 @@ def test_a_prompt_of_ones_own_is_followed_by_the_published_question(tmp_path: Pa
 def test_limit_cuts_every_split_and_moves_none():
     whole, cut = (
         Sudoku(SMALL).build(),
-        Sudoku(SudokuData(**SMALL.model_dump() | {"limit": 3})).build(),
+        Sudoku(SudokuConfig(**SMALL.model_dump() | {"limit": 3})).build(),
     )
     assert cut == {name: problems[:3] for name, problems in whole.items()}
 
@@ -154,7 +154,7 @@ def published(path: Path, rows: list[str]) -> Path:
 def test_a_published_file_gives_the_test_split_and_keeps_its_grids_from_the_others(tmp_path: Path):
     rows = [f"0{grid[1:]},{grid}" for grid in all_grids()[:20]]
     file = published(tmp_path / "test.csv", rows)
-    config = SudokuData(**SMALL.model_dump() | {"test_file": str(file)})
+    config = SudokuConfig(**SMALL.model_dump() | {"test_file": str(file)})
     splits = Sudoku(config).build()
     taken = {p.answer for p in splits["test"]}
     assert len(taken) == 10 and taken <= set(all_grids()[:20])

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd.config import DOpsd
+from dopsd.config import DOpsdConfig
 from dopsd.teacher import BlockSchedule, recorded_steps, reveal, states_by_update, trained_steps
 from dopsd.types import Rollout
 
@@ -25,8 +25,8 @@ LONG = rollout([1, 2, 3, 4, 5, 6, 7, 1, 2, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3,
 
 
 def test_the_last_block_is_not_recorded_unless_asked_for():
-    assert recorded_steps(LONG, DOpsd(), BLOCKS) == [0, 1, 2, 3]
-    assert recorded_steps(LONG, DOpsd(record="all", record_last_block=True), BLOCKS) == [
+    assert recorded_steps(LONG, DOpsdConfig(), BLOCKS) == [0, 1, 2, 3]
+    assert recorded_steps(LONG, DOpsdConfig(record="all", record_last_block=True), BLOCKS) == [
         0,
         1,
         2,
@@ -39,9 +39,9 @@ def test_the_last_block_is_not_recorded_unless_asked_for():
 def test_a_state_counts_while_a_mask_is_left_before_the_first_end_of_text():
     early_end = rollout([1, 2, EOS, EOS, 3, 3, 3, 3], [0, 1, 0, 1, 2, 2, 3, 3])
     # step 0: nothing committed; step 1: an end of text stands, position 1 before it is masked; steps 2, 3: finished
-    config = DOpsd(record_last_block=True)
+    config = DOpsdConfig(record_last_block=True)
     assert recorded_steps(early_end, config, BLOCKS) == [0, 1]
-    assert recorded_steps(early_end, DOpsd(record="all", record_last_block=True), BLOCKS) == [
+    assert recorded_steps(early_end, DOpsdConfig(record="all", record_last_block=True), BLOCKS) == [
         0,
         1,
         2,
@@ -50,23 +50,23 @@ def test_a_state_counts_while_a_mask_is_left_before_the_first_end_of_text():
 
 
 def test_future_blocks_are_revealed_by_the_floor_of_the_ratio_and_nothing_of_the_present_block():
-    shown = reveal(LONG, 0, DOpsd(reveal_ratio=0.3), BLOCKS, key=1)
+    shown = reveal(LONG, 0, DOpsdConfig(reveal_ratio=0.3), BLOCKS, key=1)
     assert int(shown.sum()) == 2  # floor(0.3 x 8)
     assert not shown[:4].any()
 
 
 def test_nothing_is_revealed_once_the_next_block_starts_at_or_after_the_first_end_of_text():
     ends_early = rollout([1, 2, 3, 4, EOS, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
-    assert not reveal(ends_early, 0, DOpsd(reveal_ratio=1.0), BLOCKS, key=1).any()
+    assert not reveal(ends_early, 0, DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1).any()
     later = rollout([1, 2, 3, 4, 5, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
     assert (
-        reveal(later, 0, DOpsd(reveal_ratio=1.0), BLOCKS, key=1).tolist()
+        reveal(later, 0, DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1).tolist()
         == [False] * 4 + [True] * 4
     )
 
 
 def test_all_masked_reveals_inside_the_block_and_takes_those_positions_out_of_the_candidates():
-    config = DOpsd(
+    config = DOpsdConfig(
         reveal_scope="all_masked", reveal_ratio=0.5, record="all", record_last_block=True, **PLAIN
     )
     states = states_by_update([LONG], config, BLOCKS, (0, 0))[0]
@@ -77,7 +77,7 @@ def test_all_masked_reveals_inside_the_block_and_takes_those_positions_out_of_th
 
 
 def test_a_state_without_a_position_left_is_dropped():
-    config = DOpsd(
+    config = DOpsdConfig(
         reveal_scope="all_masked", reveal_ratio=1.0, record="all", record_last_block=True, **PLAIN
     )
     assert states_by_update([LONG], config, BLOCKS, (0, 0)) == []
@@ -85,14 +85,15 @@ def test_a_state_without_a_position_left_is_dropped():
 
 def test_draws_are_independent_by_step_and_repeatable():
     draws = [
-        reveal(LONG, 0, DOpsd(reveal_ratio=0.5), BLOCKS, key).tolist() for key in (1, 1, 2, 3, 4)
+        reveal(LONG, 0, DOpsdConfig(reveal_ratio=0.5), BLOCKS, key).tolist()
+        for key in (1, 1, 2, 3, 4)
     ]
     assert draws[0] == draws[1]
     assert len({tuple(d) for d in draws}) > 1
 
 
 def test_student_and_teacher_rows_by_hand():
-    config = DOpsd(reveal_ratio=1.0, **PLAIN)
+    config = DOpsdConfig(reveal_ratio=1.0, **PLAIN)
     states = states_by_update([LONG], config, BLOCKS, (0, 0))[0]
     assert states.step.tolist() == [0, 1, 2, 3]
     assert states.block.tolist() == [0, 0, 1, 1]
@@ -107,7 +108,7 @@ def test_student_and_teacher_rows_by_hand():
 def test_shorter_prompts_are_padded_on_the_left_and_masked():
     states = states_by_update(
         [LONG, rollout([1] * 12, [s // 2 for s in range(12)], "q", 4)],
-        DOpsd(**PLAIN),
+        DOpsdConfig(**PLAIN),
         BLOCKS,
         (0, 0),
     )[0]
@@ -136,7 +137,9 @@ def test_states_are_cut_into_contiguous_chunks(
 ):
     wide = BlockSchedule(1, (1,), MASK, EOS)
     run = rollout([1] * (count + 1), list(range(count + 1)))
-    config = DOpsd(drop_remainder=drop, updates_per_trajectory=chunks, record_last_block=False)
+    config = DOpsdConfig(
+        drop_remainder=drop, updates_per_trajectory=chunks, record_last_block=False
+    )
     found = trained_steps(run, config, wide, key=0)
     assert [len(chunk) for chunk in found] == expected
     flat = [s for chunk in found for s in chunk]
@@ -146,7 +149,7 @@ def test_states_are_cut_into_contiguous_chunks(
 def test_a_sample_of_states_has_the_asked_size_and_differs_by_key():
     wide = BlockSchedule(1, (1,), MASK, EOS)
     run = rollout([1] * 21, list(range(21)))
-    config = DOpsd(state_sample=5, **PLAIN)
+    config = DOpsdConfig(state_sample=5, **PLAIN)
     samples = {tuple(trained_steps(run, config, wide, key=k)[0]) for k in range(6)}
     assert {len(s) for s in samples} == {5}
     assert len(samples) > 1
@@ -167,7 +170,7 @@ def test_what_is_shown_is_always_masked_for_the_student_and_never_more_than_aske
             revealed[place] = block * 2 + rank // 2
     run = rollout([1] * 12, revealed)
     for step in range(6):
-        shown = reveal(run, step, DOpsd(reveal_scope=scope, reveal_ratio=ratio), BLOCKS, key)
+        shown = reveal(run, step, DOpsdConfig(reveal_scope=scope, reveal_ratio=ratio), BLOCKS, key)
         masked = run.revealed_at >= step
         assert not (shown & ~masked).any()
         assert int(shown.sum()) <= int(ratio * int(masked.sum()))
@@ -183,7 +186,7 @@ def test_every_tensor_of_a_state_is_made_where_its_rollout_is(monkeypatch):
     rollout = Rollout("p", 0, torch.arange(3), torch.arange(8), torch.arange(8) // 2)
     states_by_update(
         [rollout],
-        DOpsd(updates_per_trajectory=1, drop_remainder=False),
+        DOpsdConfig(updates_per_trajectory=1, drop_remainder=False),
         BlockSchedule(4, (2, 2), 9, 99),
         (0, 0),
     )

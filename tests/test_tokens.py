@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from toys import llada_tokenizer, rewrite, save_toy, toy
 
-from dopsd.config import Model
+from dopsd.config import ModelConfig
 from dopsd.errors import DopsdError
 from dopsd.models import load_policy
 from dopsd.models.tiny import build_tokenizer
@@ -28,7 +28,7 @@ def test_the_embedded_tokenizer_is_one_token_a_character_and_a_tag():
 
 def test_special_tokens_but_the_end_of_text_can_never_be_sampled(tmp_path: Path):
     save_toy(tmp_path)
-    policy = load_policy(Model(path=str(tmp_path)), None, 0)
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     assert policy.mask_id in policy.suppress_tokens and policy.eos_id not in policy.suppress_tokens
     rows = list(range(len(policy.tokenizer), 112))
     named = [i for i in policy.suppress_tokens if i not in rows]
@@ -56,7 +56,7 @@ def as_llada(tmp_path: Path) -> Path:
 
 
 def test_lladas_prompt_is_the_published_one(as_llada: Path):
-    policy = load_policy(Model(path=str(as_llada)), None, 0)
+    policy = load_policy(ModelConfig(path=str(as_llada)), None, 0)
     system = {"role": "system", "content": "Be brief.\n"}
     asked = [system, {"role": "user", "content": "  2+2? "}]
     expected = (
@@ -74,7 +74,7 @@ def test_lladas_prompt_is_the_published_one(as_llada: Path):
 
 
 def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as_llada: Path):
-    policy = load_policy(Model(path=str(as_llada)), None, 0)
+    policy = load_policy(ModelConfig(path=str(as_llada)), None, 0)
     tokenizer = policy.tokenizer
     assert tokenizer.mask_token is None and policy.mask_id == tokenizer.convert_tokens_to_ids(
         "<|mdm_mask|>"
@@ -95,4 +95,4 @@ def test_a_mask_that_is_an_ordinary_token_is_refused(as_llada: Path):
     with pytest.raises(
         DopsdError, match=r"mask_token_id 3 of config\.json must be one of its special tokens"
     ):
-        load_policy(Model(path=str(as_llada)), None, 0)
+        load_policy(ModelConfig(path=str(as_llada)), None, 0)

@@ -14,7 +14,7 @@ from conftest import stop_in, write_params
 from dopsd import checkpoint
 from dopsd.checkpoint import ADAPTER
 from dopsd.cli import main
-from dopsd.config import Methods
+from dopsd.config import AlgorithmsConfig
 from dopsd.layout import read_log, read_table, scratch_folder
 from dopsd.params import load_params
 from dopsd.provenance import sha256
@@ -258,7 +258,7 @@ def test_the_first_update_of_a_warm_up_has_learning_rate_zero(project):
     assert all(not t.any() for name, t in tensors.items() if "lora_B" in name)
 
 
-@pytest.mark.parametrize("method", [*Methods.model_fields])
+@pytest.mark.parametrize("method", [*AlgorithmsConfig.model_fields])
 def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_interrupted(
     project, method: str
 ):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.batches import PreferenceBatch
-from dopsd.config import Vrpo
+from dopsd.config import VrpoConfig
 from dopsd.keyed import key_from
 from dopsd.losses import likelihood_bound, preference
 from dopsd.methods.vrpo import Preferences, drawn, paired
@@ -94,7 +94,7 @@ def test_bound_and_loss_by_hand(fake_policy):
     expected = [(4 * p + 2 * (p + other)) / 2 for p in (good, bad)]
     assert bounds[0].tolist() == pytest.approx(expected, rel=1e-5)
     loss, margin = preference(bounds, torch.tensor([[0.5, -0.5]]), 0.2)
-    method = Preferences(Vrpo(sft_weight=0.5), None, 4)
+    method = Preferences(VrpoConfig(sft_weight=0.5), None, 4)
     total = method.loss(
         fake_policy, replace(batch, ref_bounds=torch.tensor([[0.5, -0.5]]))
     ).total.item()
@@ -124,10 +124,12 @@ def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
 
 
 def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(project):
-    from dopsd.config import Lora, Model
+    from dopsd.config import AdapterConfig, ModelConfig
     from dopsd.models import load_policy
 
-    policy = load_policy(Model(path="base", dtype="float32"), Lora(r=4, alpha=4, dropout=0.0), 0)
+    policy = load_policy(
+        ModelConfig(path="base", dtype="float32"), AdapterConfig(r=4, alpha=4, dropout=0.0), 0
+    )
     draw = torch.Generator().manual_seed(0)
     loss_mask = torch.rand(2, 2, 5, 8, generator=draw) < 0.5
     loss_mask[..., 0] = True

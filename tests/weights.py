@@ -16,7 +16,7 @@ import mutate
 from examples import STATE
 from mutate import log_lines, put
 
-from dopsd.config import Lora, Model
+from dopsd.config import AdapterConfig, ModelConfig
 
 Call = Callable[[], object]
 
@@ -29,7 +29,9 @@ def policy() -> Any:
 
     save_toy(Path("base"))
     return load_policy(
-        Model(path="base"), Lora(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"]), 0
+        ModelConfig(path="base"),
+        AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"]),
+        0,
     )
 
 
@@ -108,7 +110,7 @@ def checkpoints(draw: Random, root: str) -> Call:
     from safetensors.torch import save
 
     from dopsd import checkpoint
-    from dopsd.config import Train
+    from dopsd.config import TrainConfig
     from dopsd.provenance import sha256
     from dopsd.runfolder import RunFolder
 
@@ -170,7 +172,7 @@ def checkpoints(draw: Random, root: str) -> Call:
     loop.watch, loop.micro_batches, loop.settings = (
         SimpleNamespace(),
         SimpleNamespace(),
-        Train(checkpoint_every=2),
+        TrainConfig(checkpoint_every=2),
     )
 
     def call() -> None:

@@ -11,66 +11,72 @@ from pydantic import Field, ValidationError, model_validator
 
 from dopsd.config.base import LARGEST, Betas, Count, Name, Natural, Positive, Section, Share
 from dopsd.config.data import (
-    CountdownData,
-    Data,
-    Gsm8kData,
-    Math500Data,
-    RowData,
+    CountdownConfig,
+    Gsm8kConfig,
+    Math500Config,
+    RowTaskConfig,
     Source,
-    SudokuData,
-    TaskData,
+    SudokuConfig,
+    TaskConfig,
+    TasksConfig,
 )
-from dopsd.config.experiments import Ablate, Compare, VerifyTeacher
+from dopsd.config.experiments import AblateConfig, CompareConfig, VerifyTeacherConfig
 from dopsd.config.methods import (
-    ArOpsd,
+    AlgorithmConfig,
+    AlgorithmsConfig,
+    ArOpsdConfig,
     CollectorConfig,
-    D3llm,
-    DiffuGrpo,
-    DOpsd,
-    Methods,
-    MethodSection,
-    Own,
-    Rft,
-    Sft,
-    Vrpo,
+    D3llmConfig,
+    DiffuGrpoConfig,
+    DOpsdConfig,
+    RftConfig,
+    SftConfig,
+    TrainOverrides,
+    VrpoConfig,
 )
-from dopsd.config.model import Lora, Model, Pretrain, Protocol, Sampling
+from dopsd.config.model import (
+    AdapterConfig,
+    EvalProtocol,
+    ModelConfig,
+    PretrainConfig,
+    SamplingConfig,
+)
 
 __all__ = [
     "AUTO",
-    "Ablate",
-    "ArOpsd",
+    "AblateConfig",
+    "AdapterConfig",
+    "AlgorithmsConfig",
+    "ArOpsdConfig",
     "CollectorConfig",
-    "Compare",
+    "CompareConfig",
     "Count",
-    "CountdownData",
-    "D3llm",
-    "DOpsd",
-    "Data",
-    "DiffuGrpo",
-    "Evaluate",
-    "Gsm8kData",
-    "Lora",
-    "Math500Data",
-    "Methods",
-    "Model",
-    "Own",
+    "CountdownConfig",
+    "D3llmConfig",
+    "DOpsdConfig",
+    "DiffuGrpoConfig",
+    "EvalProtocol",
+    "EvaluateConfig",
+    "Gsm8kConfig",
+    "Math500Config",
+    "ModelConfig",
     "Params",
-    "Pretrain",
-    "Protocol",
-    "Rft",
-    "RowData",
-    "Sampling",
+    "PretrainConfig",
+    "RftConfig",
+    "RowTaskConfig",
+    "SamplingConfig",
     "Section",
-    "Select",
-    "Sft",
+    "SelectConfig",
+    "SftConfig",
     "Share",
     "Source",
-    "SudokuData",
-    "TaskData",
-    "Train",
-    "VerifyTeacher",
-    "Vrpo",
+    "SudokuConfig",
+    "TaskConfig",
+    "TasksConfig",
+    "TrainConfig",
+    "TrainOverrides",
+    "VerifyTeacherConfig",
+    "VrpoConfig",
     "kind_of",
 ]
 
@@ -79,7 +85,7 @@ AUTO = "auto"  # train.micro_batch_states: as memory was measured to hold
 GUESS = 8  # micro_batch_states, where a number is needed before anything could be measured
 
 
-class Matrix(Section):
+class MatrixConfig(Section):
     """The cells that train and all later stages run on: every task x method x seed."""
 
     tasks: list[str] = Field(["sudoku"], min_length=1)
@@ -88,7 +94,7 @@ class Matrix(Section):
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:
-        for key, section in (("tasks", Data), ("methods", Methods)):
+        for key, section in (("tasks", TasksConfig), ("methods", AlgorithmsConfig)):
             known = sorted(section.model_fields)
             unknown = [name for name in vars(self)[key] if name not in known]
             if unknown:
@@ -98,7 +104,7 @@ class Matrix(Section):
         return self
 
 
-class Train(Section):
+class TrainConfig(Section):
     """The loop: a collect takes `prompts_per_collect` problems; `updates` counts optimizer steps.
 
     A method's own section may change what stands here: method.NAME.train.
@@ -120,7 +126,7 @@ class Train(Section):
     collapse_drop: Share = 0.3
     collapse_errors: Positive = 4.0
     stop_on_collapse: bool = False
-    lora: Lora = Lora()
+    lora: AdapterConfig = AdapterConfig()
 
     @property
     def states_at_once(self) -> int:
@@ -128,21 +134,21 @@ class Train(Section):
         return GUESS if isinstance(self.micro_batch_states, str) else self.micro_batch_states
 
 
-class Evaluate(Section):
+class EvaluateConfig(Section):
     """How checkpoints are compared: `protocols` are decoding settings by name; selection uses select.protocol."""
 
-    protocols: dict[Name, Protocol] = Field(min_length=1)
+    protocols: dict[Name, EvalProtocol] = Field(min_length=1)
     bootstrap: Annotated[int, Field(ge=100, le=LARGEST)] = 2000
 
 
-class Select(Section):
+class SelectConfig(Section):
     """Checkpoints are compared on this split under this one of evaluate.protocols."""
 
     split: Literal["validation", "test"] = "validation"
     protocol: str = "greedy"
 
 
-class Launch(Section):
+class LaunchConfig(Section):
     """Processes that a stage starts on this machine, one a GPU; more than one goes through torchrun."""
 
     processes: Count = 1
@@ -151,7 +157,7 @@ class Launch(Section):
     )
 
 
-class Tracking(Section):
+class TrackingConfig(Section):
     """Where runs go. `uri` null is an sqlite file in the project root; MLFLOW_TRACKING_URI goes before both."""
 
     enabled: bool = True
@@ -166,20 +172,20 @@ def kind_of(method: str) -> str:
 
 
 class Params(Section):
-    matrix: Matrix = Matrix()
-    data: Data = Data()
-    model: Model = Model()
-    pretrain: Pretrain = Pretrain()
-    sampling: Sampling = Sampling()
-    method: Methods = Methods()
-    train: Train = Train()
-    evaluate: Evaluate
-    select: Select = Select()
-    launch: Launch = Launch()
-    verify_teacher: VerifyTeacher = VerifyTeacher()
-    ablate: Ablate = Ablate()
-    compare: Compare = Compare()
-    tracking: Tracking = Tracking()
+    matrix: MatrixConfig = MatrixConfig()
+    data: TasksConfig = TasksConfig()
+    model: ModelConfig = ModelConfig()
+    pretrain: PretrainConfig = PretrainConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    method: AlgorithmsConfig = AlgorithmsConfig()
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig
+    select: SelectConfig = SelectConfig()
+    launch: LaunchConfig = LaunchConfig()
+    verify_teacher: VerifyTeacherConfig = VerifyTeacherConfig()
+    ablate: AblateConfig = AblateConfig()
+    compare: CompareConfig = CompareConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     def of(self, method: str) -> Self:
         """These settings for a method or a variant: with what it changes in its own section and in section `train`."""
@@ -293,9 +299,9 @@ class Params(Section):
             return f"launch.shard: {method} makes more forwards for some batches than for others: leave it out"
         return None
 
-    def _check_states(self, key: str, config: MethodSection) -> None:
+    def _check_states(self, key: str, config: AlgorithmConfig) -> None:
         """Whether a trajectory has states to train on, for methods that distil at every step."""
-        if not isinstance(config, DOpsd):
+        if not isinstance(config, DOpsdConfig):
             return
         s = self.sampling
         if s.gen_length == s.block_length and not config.record_last_block:

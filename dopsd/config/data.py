@@ -18,7 +18,7 @@ class Source(Section):
     revision: str | None = None  # commit or tag of the hub dataset; null: its newest
 
 
-class TaskData(Section):
+class TaskConfig(Section):
     """What every task has: the rule that scores, a prompt of one's own, and a cut for trials.
 
     `recipe` stands for the code that makes the problems: raise it when the same settings give others on purpose.
@@ -35,7 +35,7 @@ class TaskData(Section):
         return True
 
 
-class SudokuData(TaskData):
+class SudokuConfig(TaskConfig):
     """4x4 puzzles with one solution; counts are puzzles, `*_grids` solution grids (of 288) that a split owns."""
 
     train: Count = 4096
@@ -56,7 +56,7 @@ class SudokuData(TaskData):
         return self
 
 
-class RowData(TaskData):
+class RowTaskConfig(TaskConfig):
     """Tasks that are rows of a dataset: `validation` rows, drawn by `seed`, are held out of train."""
 
     train: Source
@@ -65,17 +65,17 @@ class RowData(TaskData):
     seed: Whole = 0
 
 
-class Gsm8kData(RowData):
+class Gsm8kConfig(RowTaskConfig):
     train: Source = Source(path="openai/gsm8k", name="main")
     test: Source = Source(path="openai/gsm8k", name="main", split="test")
 
 
-class Math500Data(RowData):
+class Math500Config(RowTaskConfig):
     train: Source = Source(path="ankner/math-500")
     test: Source = Source(path="HuggingFaceH4/MATH-500", split="test")
 
 
-class CountdownData(RowData):
+class CountdownConfig(RowTaskConfig):
     """`numbers` a problem; with `generate` > 0 so many training problems are made, and `train` is not read."""
 
     train: Source = Source(path="Jiayi-Pan/Countdown-Tasks-3to4")
@@ -88,8 +88,8 @@ class CountdownData(RowData):
         return False
 
 
-class Data(Section):
-    sudoku: SudokuData = SudokuData()
-    gsm8k: Gsm8kData = Gsm8kData()
-    math500: Math500Data = Math500Data()
-    countdown: CountdownData = CountdownData()
+class TasksConfig(Section):
+    sudoku: SudokuConfig = SudokuConfig()
+    gsm8k: Gsm8kConfig = Gsm8kConfig()
+    math500: Math500Config = Math500Config()
+    countdown: CountdownConfig = CountdownConfig()

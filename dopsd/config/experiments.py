@@ -8,17 +8,17 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from dopsd.config.base import Count, Name, Natural, Section, Share
-from dopsd.config.data import Data
-from dopsd.config.methods import Methods
+from dopsd.config.data import TasksConfig
+from dopsd.config.methods import AlgorithmsConfig
 
 
-class Compare(Section):
+class CompareConfig(Section):
     """`dopsd compare` says what reaching the best of this method cost the others."""
 
     baseline: str = "diffu_grpo"
 
 
-class Ablate(Section):
+class AblateConfig(Section):
     """One method's settings, a few changed at a time: what each variant changes, and which stand in one table."""
 
     task: str = "sudoku"
@@ -39,7 +39,10 @@ class Ablate(Section):
             raise ValueError(
                 f"variants: {odd[0]!r}: expected lowercase letters, digits and _ : it names folders and stages"
             )
-        for key, value, section in (("task", self.task, Data), ("method", self.method, Methods)):
+        for key, value, section in (
+            ("task", self.task, TasksConfig),
+            ("method", self.method, AlgorithmsConfig),
+        ):
             if value not in section.model_fields:
                 raise ValueError(
                     f"{key}: {value}: unknown; there is {', '.join(sorted(section.model_fields))}"
@@ -56,7 +59,7 @@ class Ablate(Section):
         return self
 
 
-class VerifyTeacher(Section):
+class VerifyTeacherConfig(Section):
     """Is the base better when it sees part of its own answer? `problems` training questions (paper, Table 1)."""
 
     tasks: list[str] = Field([])

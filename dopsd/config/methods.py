@@ -8,12 +8,12 @@ from pydantic import Field, model_validator
 
 from dopsd.config.base import LARGEST, Betas, Count, Natural, Positive, Section, Share
 from dopsd.config.data import Source
-from dopsd.config.model import Lora
+from dopsd.config.model import AdapterConfig
 
 Weight = Annotated[float, Field(ge=0)]
 
 
-class Own(Section):
+class TrainOverrides(Section):
     """What a method has of its own in section `train`; null: as it stands there.
 
     Published runs were longer than section train's 500 updates: d1 fine-tunes for 20 epochs of s1K and runs diffu-GRPO for
@@ -28,13 +28,13 @@ class Own(Section):
     warmup_updates: Natural | None = None
     betas: Betas | None = None
     weight_decay: Weight | None = None
-    lora: Lora | None = None
+    lora: AdapterConfig | None = None
 
 
-class MethodSection(Section):
+class AlgorithmConfig(Section):
     """A method's settings. What `train` does not name stays as the class has it, which is as published."""
 
-    train: Own = Own()
+    train: TrainOverrides = TrainOverrides()
 
     @model_validator(mode="before")
     @classmethod
@@ -55,7 +55,7 @@ class MethodSection(Section):
         return False
 
 
-class CollectorConfig(MethodSection):
+class CollectorConfig(AlgorithmConfig):
     """pass@k collection, shared by the methods that learn from their own kept rollouts."""
 
     attempts: Count = 8
@@ -67,7 +67,7 @@ class CollectorConfig(MethodSection):
     denominator: Literal["prompts", "kept"] = "prompts"
 
 
-class DOpsd(CollectorConfig):
+class DOpsdConfig(CollectorConfig):
     """On-policy self-distillation with the self-future as teacher (arXiv 2606.18195); each switch: README, d-OPSD."""
 
     reveal_scope: Literal["future_blocks", "all_masked"] = "future_blocks"
@@ -97,14 +97,14 @@ class DOpsd(CollectorConfig):
         return self
 
 
-class Rft(CollectorConfig):
+class RftConfig(CollectorConfig):
     """Rejection fine-tuning: masked-diffusion cross-entropy on the same kept rollouts. Settings are ours."""
 
     draws_per_rollout: Count = 4
     updates_per_collect: Count = 1
 
 
-class ArOpsd(DOpsd):
+class ArOpsdConfig(DOpsdConfig):
     """AR-style on-policy self-distillation: a reference solution in the teacher's prompt (arXiv 2606.18195, section 4)."""
 
     attempts: Count = 1
@@ -117,7 +117,7 @@ class ArOpsd(DOpsd):
         return True
 
 
-class DiffuGrpo(MethodSection):
+class DiffuGrpoConfig(AlgorithmConfig):
     """Policy gradient with group-relative advantages for masked diffusion (d1, arXiv 2504.12216, section 3.2)."""
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6
@@ -129,10 +129,10 @@ class DiffuGrpo(MethodSection):
     kl_weight: Weight = 0.04
     prompt_mask: Share = 0.15
     reward: Literal["task", "correct"] = "task"
-    train: Own = Own(learning_rate=3e-6, prompts_per_collect=16)
+    train: TrainOverrides = TrainOverrides(learning_rate=3e-6, prompts_per_collect=16)
 
 
-class Sft(MethodSection):
+class SftConfig(AlgorithmConfig):
     """Fine-tuning on solutions by masked diffusion (d1, arXiv 2504.12216, section 3.1).
 
     `traces` names rows {question, response}; null takes the task's own reference solutions, which is ours: d1 takes the
@@ -142,10 +142,10 @@ class Sft(MethodSection):
 
     traces: Source | None = None
     length: Count | None = None
-    train: Own = Own(
+    train: TrainOverrides = TrainOverrides(
         learning_rate=1e-5,
         prompts_per_collect=16,
-        lora=Lora(r=128, alpha=256, dropout=0.05, targets=["q_proj", "k_proj", "v_proj"]),
+        lora=AdapterConfig(r=128, alpha=256, dropout=0.05, targets=["q_proj", "k_proj", "v_proj"]),
     )
 
     @property
@@ -153,7 +153,7 @@ class Sft(MethodSection):
         return self.traces is None
 
 
-class Vrpo(MethodSection):
+class VrpoConfig(AlgorithmConfig):
     """Preferences with the bound's variance reduced (LLaDA 1.5, arXiv 2505.19223): pairs of a right and a wrong rollout.
 
     How pairs are made, `attempts`, `temperature` and `pairs`, is ours; so is that a graded task pairs its best with its
@@ -166,7 +166,7 @@ class Vrpo(MethodSection):
     beta: Positive = 0.2
     draws: Count = 8  # masks an estimate, the same for policy and reference
     sft_weight: Weight = 0.05
-    train: Own = Own(
+    train: TrainOverrides = TrainOverrides(
         learning_rate=5e-7,
         schedule="cosine",
         warmup_updates=15,
@@ -180,7 +180,7 @@ class Vrpo(MethodSection):
         return True
 
 
-class D3llm(MethodSection):
+class D3llmConfig(AlgorithmConfig):
     """Off-policy self-distillation along recorded trajectories (d3LLM); block and share of masks grow over training."""
 
     tries: Count = 5  # of a recording: greedy, then warmer each time, until the answer is right
@@ -190,18 +190,20 @@ class D3llm(MethodSection):
     most_masked: Annotated[float, Field(gt=0, le=1)] = 0.8
     entropy_weight: Weight = 2.0
     entropy_temperature: Positive = 0.5
-    train: Own = Own(learning_rate=2e-5, prompts_per_collect=64, lora=Lora(r=256, alpha=256))
+    train: TrainOverrides = TrainOverrides(
+        learning_rate=2e-5, prompts_per_collect=64, lora=AdapterConfig(r=256, alpha=256)
+    )
 
     @property
     def wants_solutions(self) -> bool:
         return True
 
 
-class Methods(Section):
-    d_opsd: DOpsd = DOpsd()
-    rft: Rft = Rft()
-    diffu_grpo: DiffuGrpo = DiffuGrpo()
-    sft: Sft = Sft()
-    ar_opsd: ArOpsd = ArOpsd()
-    vrpo: Vrpo = Vrpo()
-    d3llm: D3llm = D3llm()
+class AlgorithmsConfig(Section):
+    d_opsd: DOpsdConfig = DOpsdConfig()
+    rft: RftConfig = RftConfig()
+    diffu_grpo: DiffuGrpoConfig = DiffuGrpoConfig()
+    sft: SftConfig = SftConfig()
+    ar_opsd: ArOpsdConfig = ArOpsdConfig()
+    vrpo: VrpoConfig = VrpoConfig()
+    d3llm: D3llmConfig = D3llmConfig()

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from dopsd.config.base import Betas, Count, Natural, Positive, Section, Share, Whole
 
 
-class Model(Section):
+class ModelConfig(Section):
     """The base: a folder in the layout of the Hugging Face hub, and how it is computed."""
 
     path: str = "base"
@@ -29,7 +29,7 @@ class Model(Section):
         return self
 
 
-class Pretrain(Section):
+class PretrainConfig(Section):
     """The embedded model's shape and its masked-diffusion pretraining on worked solutions of a task.
 
     `tasks` is empty where the base is a downloaded checkpoint: then there is nothing to pretrain. `recipe` stands for
@@ -62,7 +62,7 @@ class Pretrain(Section):
         return self
 
 
-class Lora(Section):
+class AdapterConfig(Section):
     """Adapter shape. On LLaDA the published target list matches these four modules."""
 
     r: Count = 128
@@ -71,7 +71,7 @@ class Lora(Section):
     targets: list[str] = Field(["q_proj", "k_proj", "v_proj", "up_proj"], min_length=1)
 
 
-class Sampling(Section):
+class SamplingConfig(Section):
     """Lengths and steps of a rollout: `steps` denoising steps fill `gen_length` tokens, block by block."""
 
     gen_length: Count = 256
@@ -97,7 +97,7 @@ class Sampling(Section):
         return self
 
 
-class Protocol(Sampling):
+class EvalProtocol(SamplingConfig):
     """How an evaluation decodes. `published` numbers came from unmasked padding and float16 autocast; ours mask."""
 
     mask_padding: bool = True

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from dopsd.config import ArOpsd, Params
+from dopsd.config import ArOpsdConfig, Params
 from dopsd.distilling import SelfDistillation, build_components
 from dopsd.errors import DopsdError
 from dopsd.progress import log
@@ -23,14 +23,16 @@ SHOWN = (
 )
 
 
-def build(config: ArOpsd, params: Params, task: Task, policy: Policy, seed: int) -> DistilReference:
+def build(
+    config: ArOpsdConfig, params: Params, task: Task, policy: Policy, seed: int
+) -> DistilReference:
     return DistilReference(config, *build_components(config, params, task, policy, seed))
 
 
 class DistilReference(SelfDistillation):
     """The method: the student's states, after a prompt that tells the solution."""
 
-    config: ArOpsd
+    config: ArOpsdConfig
     is_told = False
 
     def teacher_prompts(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import Batch, Unmasking
-from dopsd.config import D3llm, Params
+from dopsd.config import D3llmConfig, Params
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import unmasking
 from dopsd.recording import Recorder
@@ -20,7 +20,7 @@ from dopsd.solutions import Solutions
 from dopsd.types import LossOutput, MetricSums, Policy, Problem, RolloutStats, Task
 
 
-def build(config: D3llm, params: Params, task: Task, policy: Policy, seed: int) -> Unmask:
+def build(config: D3llmConfig, params: Params, task: Task, policy: Policy, seed: int) -> Unmask:
     return Unmask(config, params, task, policy, seed)
 
 
@@ -30,7 +30,7 @@ class Unmask:
     normalize_by_all_prompts = False
 
     def __init__(
-        self, config: D3llm, params: Params, task: Task, policy: Policy, seed: int
+        self, config: D3llmConfig, params: Params, task: Task, policy: Policy, seed: int
     ) -> None:
         self.config, self.params, self.task, self.seed = config, params, task, seed
         self.recorder = Recorder(params, config, task, policy)

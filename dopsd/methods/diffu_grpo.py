@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import Batch, GroupBatch
-from dopsd.config import CollectorConfig, DiffuGrpo, Params
+from dopsd.config import CollectorConfig, DiffuGrpoConfig, Params
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import policy_gradient, token_logps
 from dopsd.sampling import left_pad
@@ -22,7 +22,7 @@ from dopsd.types import LossOutput, MetricSums, Policy, Problem, Rollout, Rollou
 
 
 def build(
-    config: DiffuGrpo, params: Params, task: Task, policy: Policy, seed: int
+    config: DiffuGrpoConfig, params: Params, task: Task, policy: Policy, seed: int
 ) -> GroupRelative:
     t, n = config.temperature, config.group_size
     asked = CollectorConfig(attempts=n, first_temperature=t, retry_temperature=t, keep="all")
@@ -44,7 +44,7 @@ class GroupRelative:
 
     normalize_by_all_prompts = False
 
-    def __init__(self, config: DiffuGrpo, collector: RolloutCollector) -> None:
+    def __init__(self, config: DiffuGrpoConfig, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector
         self.stats = RolloutStats({}, MetricSums())
 

@@ -7,7 +7,7 @@ Loss: LLaDA's fine-tuning bound (arXiv 2502.09992, Eq. 5). The settings are ours
 from __future__ import annotations
 
 from dopsd.batches import Batch, MaskedTexts
-from dopsd.config import Params, Rft
+from dopsd.config import Params, RftConfig
 from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
 from dopsd.masking import Text, masked
@@ -15,7 +15,9 @@ from dopsd.scoring import RolloutCollector
 from dopsd.types import LossOutput, MetricSums, Policy, Problem, Rollout, RolloutStats, Task
 
 
-def build(config: Rft, params: Params, task: Task, policy: Policy, seed: int) -> FineTuneOnKept:
+def build(
+    config: RftConfig, params: Params, task: Task, policy: Policy, seed: int
+) -> FineTuneOnKept:
     return FineTuneOnKept(
         config, RolloutCollector(task, params.sampling, config, params.model.prompt_style, seed)
     )
@@ -24,7 +26,7 @@ def build(config: Rft, params: Params, task: Task, policy: Policy, seed: int) ->
 class FineTuneOnKept:
     """The method: pass@k, keep, predict the kept tokens from random masks."""
 
-    def __init__(self, config: Rft, collector: RolloutCollector) -> None:
+    def __init__(self, config: RftConfig, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector
         self.normalize_by_all_prompts = config.denominator == "prompts"
         self.stats = RolloutStats({}, MetricSums())

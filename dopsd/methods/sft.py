@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from dopsd.batches import Batch, MaskedTexts
-from dopsd.config import Params, Sft
+from dopsd.config import Params, SftConfig
 from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
 from dopsd.losses import masked_diffusion_loss
@@ -22,7 +22,7 @@ from dopsd.tasks.sources import read_rows, text_of
 from dopsd.types import LossOutput, MetricSums, Policy, Problem, RolloutStats, Task
 
 
-def build(config: Sft, params: Params, task: Task, policy: Policy, seed: int) -> FineTune:
+def build(config: SftConfig, params: Params, task: Task, policy: Policy, seed: int) -> FineTune:
     return FineTune(config, params, task, policy, seed)
 
 
@@ -31,7 +31,9 @@ class FineTune:
 
     normalize_by_all_prompts = False
 
-    def __init__(self, config: Sft, params: Params, task: Task, policy: Policy, seed: int) -> None:
+    def __init__(
+        self, config: SftConfig, params: Params, task: Task, policy: Policy, seed: int
+    ) -> None:
         self.config, self.params, self.task, self.seed = config, params, task, seed
         self.length = config.length or params.sampling.gen_length
         self.solutions = Solutions(task, "sft", self.length)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dopsd.batches import Batch, PreferenceBatch
-from dopsd.config import CollectorConfig, Params, Vrpo
+from dopsd.config import CollectorConfig, Params, VrpoConfig
 from dopsd.keyed import fold_in, key_from, uniform
 from dopsd.losses import likelihood_bound, preference
 from dopsd.sampling import left_pad
@@ -20,7 +20,7 @@ from dopsd.scoring import RolloutCollector, RolloutGroup, through_first
 from dopsd.types import LossOutput, MetricSums, Policy, Problem, Rollout, RolloutStats, Task
 
 
-def build(config: Vrpo, params: Params, task: Task, policy: Policy, seed: int) -> Preferences:
+def build(config: VrpoConfig, params: Params, task: Task, policy: Policy, seed: int) -> Preferences:
     t = config.temperature
     asked = CollectorConfig(
         attempts=config.attempts, first_temperature=t, retry_temperature=t, keep="all"
@@ -34,7 +34,7 @@ class Preferences:
 
     normalize_by_all_prompts = False
 
-    def __init__(self, config: Vrpo, collector: RolloutCollector, most: int) -> None:
+    def __init__(self, config: VrpoConfig, collector: RolloutCollector, most: int) -> None:
         self.config, self.collector, self.most = config, collector, most
         self.stats = RolloutStats({}, MetricSums())
 

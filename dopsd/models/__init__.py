@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from dopsd.config import Lora, Model
+    from dopsd.config import AdapterConfig, ModelConfig
     from dopsd.types import ProcessGroup
 
 
@@ -33,7 +33,7 @@ class LlmPolicy:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
-        lora: Lora | None,
+        lora: AdapterConfig | None,
         seed: int,
     ) -> None:
         self.core = model
@@ -166,8 +166,8 @@ class LlmPolicy:
 
 
 def load_policy(
-    model: Model,
-    lora: Lora | None,
+    model: ModelConfig,
+    lora: AdapterConfig | None,
     seed: int,
     device: torch.device | None = None,
     shard: bool = False,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 
-    from dopsd.config import Model
+    from dopsd.config import ModelConfig
 
 NEEDS = {
     "nf4": ("quantization", "bitsandbytes", "nf4"),
@@ -37,7 +37,7 @@ def own_device() -> torch.device:
     )
 
 
-def check_kernels(model: Model, device: torch.device) -> None:
+def check_kernels(model: ModelConfig, device: torch.device) -> None:
     """Refuse what this machine cannot compute; transformers would look for a kernel on the network instead."""
     for value, (key, library, extra) in NEEDS.items():
         if vars(model)[key] == value:
@@ -58,7 +58,7 @@ def check_kernels(model: Model, device: torch.device) -> None:
         )
 
 
-def attention_of(model: Model, device: torch.device) -> str:
+def attention_of(model: ModelConfig, device: torch.device) -> str:
     """`auto` is flash attention where its package, a GPU and a half precision are there, else sdpa."""
     if model.attention != "auto":
         return model.attention
@@ -68,7 +68,7 @@ def attention_of(model: Model, device: torch.device) -> str:
     return "flash_attention_2" if can_flash else "sdpa"
 
 
-def resolved(model: Model) -> Model:
+def resolved(model: ModelConfig) -> ModelConfig:
     """The settings with `auto` replaced by what this machine computes: what names a result must not say `auto`."""
     if model.attention != "auto":
         return model
@@ -100,7 +100,7 @@ def nf4() -> BitsAndBytesConfig:
     )
 
 
-def load_base(model: Model, device: torch.device, on_host: bool = False) -> PreTrainedModel:
+def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -> PreTrainedModel:
     """The frozen base in eval mode; its folder is checked before, its weights after, and no code in it is run.
 
     on_host: in main memory, to be computed with on the device later.
@@ -134,7 +134,7 @@ def read_config(folder: Path) -> PretrainedConfig:
         ) from error
 
 
-def read_weights(model: Model, device: torch.device, on_host: bool) -> PreTrainedModel:
+def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> PreTrainedModel:
     """Straight onto the device, one tensor at a time: host memory never holds a copy for the GPU."""
     import torch
     from transformers import AutoModelForMaskedLM

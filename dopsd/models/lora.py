@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-    from dopsd.config import Lora
+    from dopsd.config import AdapterConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = r".*\.blocks\.\d+\.({})"  # filled with the names, so that a head of the same name is never adapted
@@ -43,7 +43,7 @@ def block_modules(model: PreTrainedModel) -> list[str]:
     return sorted(trunk)
 
 
-def attach(model: PreTrainedModel, lora: Lora, seed: int) -> nn.Module:
+def attach(model: PreTrainedModel, lora: AdapterConfig, seed: int) -> nn.Module:
     """A peft model with a fresh adapter (B = 0, so that it starts as the base)."""
     import warnings
 
@@ -112,11 +112,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def lora_of(folder: Path) -> Lora:
+def lora_of(folder: Path) -> AdapterConfig:
     """The LoRA settings that a checkpoint was trained with, from peft's file; plain LoRA only."""
     from pydantic import ValidationError
 
-    from dopsd.config import Lora
+    from dopsd.config import AdapterConfig
 
     saved = read_config(folder)
     odd = [name for name in PLAIN if saved.get(name)] + (
@@ -127,7 +127,7 @@ def lora_of(folder: Path) -> Lora:
             f"{folder / CONFIG}: {', '.join(odd) or saved['peft_type']} is set; only plain LoRA can be read"
         )
     try:
-        found = Lora(
+        found = AdapterConfig(
             r=saved["r"],
             alpha=saved["lora_alpha"],
             dropout=saved.get("lora_dropout", 0.0),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from dopsd.config import Pretrain
+    from dopsd.config import PretrainConfig
     from dopsd.models.llada import LladaConfig
 
 EOS, MASK, BOS = "<|endoftext|>", "<|mdm_mask|>", "<|startoftext|>"
@@ -45,7 +45,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def build_config(shape: Pretrain, tokenizer: PreTrainedTokenizerFast) -> LladaConfig:
+def build_config(shape: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> LladaConfig:
     """The architecture of the 8B model at the widths that `pretrain` names."""
     from dopsd.models.llada import LladaConfig
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dopsd.config import Params, Select
+from dopsd.config import Params, SelectConfig
 from dopsd.errors import DopsdError
 from dopsd.evaluations import Evaluator
 from dopsd.layout import EVALUATED, run_folder, scratch_folder, write_table
@@ -71,7 +71,7 @@ def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _summary(rows: list[dict[str, Any]], select: Select) -> dict[str, Any]:
+def _summary(rows: list[dict[str, Any]], select: SelectConfig) -> dict[str, Any]:
     """Base, best and last accuracy."""
     best = max(rows[1:], key=lambda row: row["accuracy"])
     accuracies = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dopsd.config import DOpsd, Params, kind_of
+from dopsd.config import DOpsdConfig, Params, kind_of
 from dopsd.evaluations import Evaluator
 from dopsd.keyed import key_from
 from dopsd.layout import run_folder
@@ -65,7 +65,7 @@ def trajectory(params: Params, method: str, evaluator: Evaluator, adapter: Path)
     prompt = evaluator.prompt_of(problem)
     own = vars(params.method)[kind_of(method)]
     config = (
-        own if isinstance(own, DOpsd) and own.reveal_ratio else DOpsd()
+        own if isinstance(own, DOpsdConfig) and own.reveal_ratio else DOpsdConfig()
     )  # methods that reveal nothing: the paper's teacher
     request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))
     rollout = denoise(policy, [request], decoding(params.sampling, config.first_temperature))[0]

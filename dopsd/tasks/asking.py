@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dopsd.config import TaskData
+from dopsd.config import TaskConfig
 from dopsd.errors import DopsdError
 from dopsd.tasks.storage import DATA, read_problems
 from dopsd.types import Problem, Score
@@ -23,7 +23,7 @@ class AskingTask:
     graded = False
     instructions: str
 
-    def __init__(self, config: TaskData) -> None:
+    def __init__(self, config: TaskConfig) -> None:
         self.config, self.scoring = config, config.scoring
         self.has_own_prompt = config.prompt_file is not None
         if config.prompt_file is not None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Hashable
 from typing import Any
 
-from dopsd.config import CountdownData
+from dopsd.config import CountdownConfig
 from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
 from dopsd.tasks.answers import BOX, closed, last_boxed, score_by_rule
@@ -97,7 +97,7 @@ def make_problem(count: int, draw: random.Random) -> Problem | None:
 
 class Countdown(RowTask):
     name = "countdown"
-    config: CountdownData
+    config: CountdownConfig
     instructions = r"""Reach the target with the numbers below: combine them by +, -, * and / (brackets may be used).
 Use every number exactly once, and no other number. Think inside <reasoning></reasoning>, then write the expression alone,
 without an equals sign and without the target, in \boxed{} inside <answer></answer>:
@@ -211,5 +211,5 @@ def _score(problem: Problem, text: str, operations: dict) -> float:
     return float(found is not None and abs(found - problem.extra["target"]) < TOLERANCE)
 
 
-def make(config: CountdownData) -> Countdown:
+def make(config: CountdownConfig) -> Countdown:
     return Countdown(config)

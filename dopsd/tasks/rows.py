@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from dopsd.config import RowData
+from dopsd.config import RowTaskConfig
 from dopsd.errors import DopsdError
 from dopsd.keyed import key_from
 from dopsd.progress import log
@@ -28,7 +28,7 @@ def new_problem(
 class RowTask(AskingTask):
     """A task adds `problem_of`, and where two prompts can be one question, `identity`."""
 
-    config: RowData
+    config: RowTaskConfig
 
     def problem_of(self, row: Row) -> Problem:
         raise NotImplementedError

@@ -13,7 +13,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from dopsd.config import SudokuData
+from dopsd.config import SudokuConfig
 from dopsd.errors import DopsdError
 from dopsd.tasks.answers import closed, score_by_rule
 from dopsd.tasks.asking import AskingTask, no_longer_than
@@ -129,7 +129,7 @@ class Sudoku(AskingTask):
     name = "sudoku"
     graded = True
     instructions = INSTRUCTIONS
-    config: SudokuData
+    config: SudokuConfig
 
     def build(self) -> dict[str, list[Problem]]:
         """train, validation and test, disjoint by solution grid; with a test file, the others keep off its grids."""
@@ -198,5 +198,5 @@ class Sudoku(AskingTask):
         return worked_solution(problem, is_careful)
 
 
-def make(config: SudokuData) -> Sudoku:
+def make(config: SudokuConfig) -> Sudoku:
     return Sudoku(config)
