@@ -14,12 +14,13 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from dopsd.attempts import denoise_all
-from dopsd.config import EvalProtocol
-from dopsd.evaluations import Evaluator
-from dopsd.params import load_params
-from dopsd.sampling import GenerationRequest
-from dopsd.scoring import bootstrap, decoding
+from dopsd.config.loading import load_params
+from dopsd.core.statistics import bootstrap
+from dopsd.evaluation.evaluator import Evaluator
+from dopsd.rollout.config import EvalProtocol
+from dopsd.rollout.engine import denoise_all
+from dopsd.rollout.prompts import decoding
+from dopsd.rollout.sampler import GenerationRequest
 
 WAYS = {
     "exact": {},
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--adapter", type=Path)
     a = parser.parse_args()
     params = load_params()
-    evaluator = Evaluator(params, "sudoku", "validation")
+    evaluator = Evaluator(params.evaluation("sudoku"), "validation")
     base = params.evaluate.protocols[params.select.protocol].model_dump()
     table = Table(
         "decoding",

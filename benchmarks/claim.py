@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dopsd.compare import check, is_current, reached
-from dopsd.errors import DopsdError
-from dopsd.evaluations import Evaluator
-from dopsd.finished import COSTS, Finished, paired_over_seeds
-from dopsd.params import load_params
-from dopsd.tables import gap, gaps_between, mean_curve, percent
+from dopsd.analysis.results import COSTS, Finished, paired_over_seeds
+from dopsd.analysis.tables import gap, gaps_between, mean_curve, percent
+from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
+from dopsd.evaluation.evaluator import Evaluator
+from dopsd.pipeline.compare import check, is_current, reached
 
 SHARE = 0.25  # of the update at which the baseline has its best
 
@@ -47,7 +47,7 @@ def measure(task: str, method: str, baseline: str, seeds: list[int]) -> dict[str
     if found["cost"] is None:
         return found | {"seen": False}
     adapters = [run.folder / "train" / f"step-{int(found['cost']['updates']):06d}" for run in ours]
-    evaluator = Evaluator(params.of(method), task, "test")
+    evaluator = Evaluator(params.evaluation(task, method), "test")
     (reports,) = evaluator.reports(
         "claim", [*adapters], params.evaluate.protocols[params.select.protocol]
     )

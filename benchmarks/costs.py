@@ -20,7 +20,7 @@ from update import in_parts, states_of
 from versus import first_steps
 
 from dopsd.models.loading import own_device
-from dopsd.sampling import GenerationRequest, denoise
+from dopsd.rollout.sampler import GenerationRequest, denoise
 
 TOP = 5
 

@@ -17,12 +17,13 @@ from shapes import Shape
 from torch import Tensor
 from versus import Side, arguments, duel, each_shape, first_steps, report
 
-from dopsd.attempts import denoise_all
-from dopsd.models import LlmPolicy
-from dopsd.params import load_params
-from dopsd.sampling import Decoding, GenerationRequest, left_pad
-from dopsd.scoring import PromptSet
-from dopsd.tasks import load_task
+from dopsd.config.loading import load_params
+from dopsd.core.tensors import left_pad
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.rollout.engine import denoise_all
+from dopsd.rollout.prompts import PromptSet
+from dopsd.rollout.sampler import Decoding, GenerationRequest
+from dopsd.tasks.registry import load_task
 
 BATCH = 8  # as published
 ROWS, ROOM = 32, 64  # puzzles, and tokens for each: an answer takes 36
@@ -102,7 +103,7 @@ def _rows(shape: Shape, side: Side) -> int:
 def asked(shape: Shape, rows: int) -> Shape:
     """The embedded shape with puzzles of the validation split for its prompts, and room for answers longer than they are."""
     params = load_params(Path("params.yaml"))
-    task = load_task("sudoku", params.data)
+    task = load_task("sudoku", params.data.sudoku)
     found = PromptSet(
         task, task.build()["validation"][:rows], "validation", params.model.prompt_style
     )

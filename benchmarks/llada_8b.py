@@ -19,20 +19,21 @@ from typing import Any
 import torch
 from shapes import PROMPT, matmul_rate, random_policy
 
-from dopsd import profiles
-from dopsd.accumulating import MicroBatches
-from dopsd.config import Params
-from dopsd.estimate import Shape, lora_parameters
-from dopsd.methods import load_method
-from dopsd.models import LlmPolicy
-from dopsd.models.llada import LladaConfig
+from dopsd.algorithms.common.base import AlgorithmContext
+from dopsd.algorithms.common.states import states_by_update
+from dopsd.algorithms.registry import load_algorithm
+from dopsd.config import profiles
+from dopsd.config.loading import checked
+from dopsd.config.params import Params
+from dopsd.core.types import Rollout
+from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import compile_blocks
-from dopsd.params import checked
-from dopsd.rehearse import SHAPE as TOY
-from dopsd.sampling import GenerationRequest, denoise
-from dopsd.scoring import decoding
-from dopsd.teacher import states_by_update
-from dopsd.types import Rollout
+from dopsd.pipeline.estimate import Shape, lora_parameters
+from dopsd.pipeline.rehearse import SHAPE as TOY
+from dopsd.rollout.prompts import decoding
+from dopsd.rollout.sampler import GenerationRequest, denoise
+from dopsd.training.grad_accumulation import MicroBatches
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,13 @@ def rollouts(bench: Bench, size: int) -> tuple[list[Rollout], dict[str, float]]:
 def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
     """All updates that one kept trajectory feeds: forward, backward, clip, step."""
     params, policy, t = bench.params, bench.policy, bench.params.train
-    method = load_method("d_opsd", params, NoTask(), policy, 0)  # type: ignore[arg-type]
+    context = AlgorithmContext(NoTask(), policy, params.model, params.sampling, 0, 1, 1, 1)  # type: ignore[arg-type]
+    method = load_algorithm("d_opsd", params.method.d_opsd, context)
     if t.gradient_checkpointing:
         policy.use_gradient_checkpointing()
     parameters = list(policy.trainable().values())
     optimizer = torch.optim.AdamW(parameters, lr=5e-6)
-    updates = states_by_update([rollout], params.method.d_opsd, method.geometry, (0, 0))
+    updates = states_by_update([rollout], params.method.d_opsd, method.blocks, (0, 0))
     policy.core.train(t.lora.dropout > 0)
     micro_batches = MicroBatches(t.micro_batch_states, policy.device)
 

@@ -24,10 +24,10 @@ from torch import Tensor
 from update import in_parts, states_of
 from versus import Counted, Enough, Timed, measured
 
-from dopsd import sampling
 from dopsd.models.loading import compile_blocks, own_device
 from dopsd.models.lowrank import LowRankLinear
-from dopsd.sampling import GenerationRequest, denoise
+from dopsd.rollout import sampler as sampling
+from dopsd.rollout.sampler import GenerationRequest, denoise
 
 ROWS = {"embedded": 16, "vocabulary": 4, "8b": 16}
 ALL = 2**62

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dopsd.batches import States
-from dopsd.config import DOpsdConfig
-from dopsd.models import LlmPolicy
-from dopsd.sampling import Decoding
+from dopsd.algorithms.common.batch import States
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.rollout.sampler import Decoding
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from shapes import Shape
 from torch import Tensor
 from versus import Side, arguments, duel, each_shape, first_steps, report
 
-from dopsd.models import LlmPolicy
-from dopsd.sampling import GenerationRequest, _step, denoise
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.rollout.sampler import GenerationRequest, _step, denoise
 
 ROWS, FEW = 16, 4  # of the batch; of LLaDA's vocabulary on a CPU
 WARM_UP = 2  # steps, where a whole rollout takes minutes

@@ -105,7 +105,7 @@ def main() -> None:
     a = parser.parse_args()
     rows = [run(row, seed) for row in a.rows for seed in a.seeds]
     sys.path.insert(0, str(ROOT))
-    from dopsd.provenance import sha256
+    from dopsd.core.fingerprint import sha256
 
     base = sha256(ROOT / "base" / "model.safetensors")
     n = rows[0]["n"]

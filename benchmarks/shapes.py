@@ -15,15 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dopsd.config import AdapterConfig, DOpsdConfig, Params
-from dopsd.estimate import Shape as Flops
-from dopsd.estimate import lora_parameters
-from dopsd.models import LlmPolicy, load_policy
-from dopsd.models.llada import LladaConfig, LladaForMaskedLM
-from dopsd.params import load_params
-from dopsd.rehearse import SHAPE as TOY
-from dopsd.sampling import Decoding
-from dopsd.scoring import decoding
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.config.loading import load_params
+from dopsd.config.params import Params
+from dopsd.models.config import AdapterConfig
+from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llada.modeling import LladaForMaskedLM
+from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.pipeline.estimate import Shape as Flops
+from dopsd.pipeline.estimate import lora_parameters
+from dopsd.pipeline.rehearse import SHAPE as TOY
+from dopsd.rollout.prompts import decoding
+from dopsd.rollout.sampler import Decoding
 
 # LLaDA's vocabulary on 50 million parameters: 40 of them are embedding and head
 WIDE = {"d_model": 160, "n_heads": 5, "n_kv_heads": 5, "n_layers": 32, "mlp_hidden_size": 432}

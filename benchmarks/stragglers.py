@@ -7,7 +7,7 @@ work that the stopping law asks for over processes x time. In `own`, the first g
 sampled, and the next collect starts when the slowest has trained. Time is taken to grow with the rollouts at hand.
 
 A problem's chance of a right answer is drawn from a Beta distribution with the measured accuracy as its mean, and spread
-so that the mean number of attempts is the measured one (dopsd/profiles/llada-8b.yaml, facts).
+so that the mean number of attempts is the measured one (dopsd/config/profiles/llada-8b.yaml, facts).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from dopsd import profiles
-from dopsd.attempts import SamplingPlan, wave_width
-from dopsd.types import SingleProcess
+from dopsd.config import profiles
+from dopsd.distributed.process_group import SingleProcess
+from dopsd.rollout.engine import SamplingPlan, wave_width
 
 ATTEMPTS = 8
 ACCURACY = {

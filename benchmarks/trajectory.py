@@ -18,13 +18,13 @@ from torch import Tensor
 from update import in_parts
 from versus import Side, arguments, duel, each_shape, report
 
-from dopsd import profiles
-from dopsd.attempts import generate_until_correct
-from dopsd.batches import States
-from dopsd.distilling import SelfDistillation
-from dopsd.sampling import Decoding
-from dopsd.teacher import BlockSchedule, states_by_update
-from dopsd.types import Problem, Rollout
+from dopsd.algorithms.common.batch import States
+from dopsd.algorithms.common.distillation import SelfDistillation
+from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.config import profiles
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.engine import generate_until_correct
+from dopsd.rollout.sampler import Decoding
 
 ROWS, TASK = 16, "gsm8k"
 

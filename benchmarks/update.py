@@ -16,12 +16,12 @@ from shapes import Shape
 from torch import Tensor
 from versus import Side, arguments, duel, each_shape, report
 
-from dopsd.batches import States
-from dopsd.distilling import SelfDistillation
-from dopsd.models import LlmPolicy
-from dopsd.sampling import GenerationRequest, denoise
-from dopsd.teacher import BlockSchedule, states_by_update
-from dopsd.types import Rollout
+from dopsd.algorithms.common.batch import States
+from dopsd.algorithms.common.distillation import SelfDistillation
+from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.core.types import Rollout
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.rollout.sampler import GenerationRequest, denoise
 
 
 def states_of(shape: Shape) -> tuple[SelfDistillation, States]:

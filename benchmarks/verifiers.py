@@ -15,9 +15,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from hypothesis import HealthCheck, given, settings
 from texts import FRAGMENTS, garbage
 
-from dopsd.config import TasksConfig
-from dopsd.tasks import load_task
-from dopsd.types import Problem, Task
+from dopsd.config.tasks import TasksConfig
+from dopsd.core.types import Problem
+from dopsd.tasks.common.task import Task
+from dopsd.tasks.registry import load_task
 
 COUNT = 10_000
 LONGEST = 4000  # characters: about 512 tokens

@@ -24,8 +24,8 @@ from rich.table import Table
 from shapes import SHAPES, Shape, wait
 from torch import Tensor
 
-from dopsd import memory
-from dopsd.models import LlmPolicy
+from dopsd.models import memory
+from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import own_device
 
 

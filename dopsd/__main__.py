@@ -6,11 +6,11 @@ import sys
 def main() -> int:
     """Run the command line; its exit status."""
     try:
-        from dopsd import cli
+        from dopsd.cli import main as command_line
     except KeyboardInterrupt:
         sys.stderr.write("dopsd: interrupted; the same command continues\n")
         return 130
-    return cli.main()
+    return command_line.main()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
-from dopsd.layout import RunKey, read_table
+from dopsd.core.paths import RunKey
+from dopsd.core.tables import read_table
 from flows import server
 from flows.running import OutputListener
 

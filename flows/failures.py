@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import FailedRun
 from prefect.states import Failed
 
-from dopsd.errors import DopsdError
+from dopsd.core.errors import DopsdError
 from flows.running import CommandFailed
 
 EXPLAINED = (DopsdError, CommandFailed)  # their messages name what is wrong and what to do

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from dopsd.config import Params
+from dopsd.config.params import Params
 
 ANY_NAME = r"[^.]+"
 Schema = dict[str, Any]

@@ -8,10 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from dopsd import profiles
-from dopsd.config import Params
-from dopsd.layout import RunKey
-from dopsd.params import read_yaml
+from dopsd.config import profiles
+from dopsd.config.loading import read_yaml
+from dopsd.config.params import Params
+from dopsd.core.paths import RunKey
 
 Profile = Literal[
     "embedded",

@@ -17,9 +17,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
-from dopsd.errors import DopsdError
-from dopsd.layout import EVALUATED, PUBLISHED, RunKey
-from dopsd.writer_lock import WriterLock
+from dopsd.core.errors import DopsdError
+from dopsd.core.paths import EVALUATED, PUBLISHED, RunKey
+from dopsd.pipeline.writer_lock import WriterLock
 from flows import settings
 from flows.artifacts import SILENT, ProgressBar, show_checkpoints, show_result
 from flows.running import DOPSD, DVC, CommandFailed, Log, OutputListener, run

@@ -16,11 +16,11 @@ from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from dopsd.errors import DopsdError
-from dopsd.layout import RunKey
-from dopsd.origin import ALLOWANCE
-from dopsd.params import load_params
-from dopsd.run_identity import OTHER_CODE
+from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
+from dopsd.core.paths import RunKey
+from dopsd.training.origin import ALLOWANCE
+from dopsd.training.run_identity import OTHER_CODE
 from flows import server, stages
 from flows.failures import failed
 from flows.overrides import Overrides

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dopsd.layout import write_table
-from dopsd.progress import write_json
+from dopsd.core.files import write_json
+from dopsd.core.tables import write_table
 
 
 def cost(update: int) -> dict[str, int]:

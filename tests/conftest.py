@@ -14,7 +14,7 @@ import torch
 import yaml
 from fakes import FakePolicy
 
-from dopsd.launch import LAUNCHER
+from dopsd.distributed.launch import LAUNCHER
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -80,7 +80,7 @@ def small_params(**changes: object) -> dict:
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with data and a base, made once by the stages themselves."""
-    from dopsd.cli import main
+    from dopsd.cli.main import main
 
     folder = tmp_path_factory.mktemp("prepared")
     before = Path.cwd()
@@ -109,7 +109,7 @@ def write_params(**changes: object) -> None:
 
 def stop_in(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
     """SIGINT in an update, which is dropped."""
-    from dopsd.stages.train import Trainer
+    from dopsd.training.trainer import Trainer
 
     step, left = Trainer._step, [signal.SIGINT]
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from dopsd.types import SingleProcess
+from dopsd.distributed.process_group import SingleProcess
 
 MASK, EOS = 9, 8
 

@@ -31,9 +31,11 @@ from mutate import log_lines, put
 from texts import PUBLISHED, golden
 from weights import adapters, checkpoints
 
-from dopsd.config import Source, TasksConfig
-from dopsd.tasks import load_task
-from dopsd.types import Problem, Task
+from dopsd.config.tasks import TasksConfig
+from dopsd.core.types import Problem
+from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.task import Task
+from dopsd.tasks.registry import load_task
 
 Call = Callable[[], object]
 TASKS = ("sudoku", "gsm8k", "math500", "countdown")
@@ -79,7 +81,7 @@ def _generation_file(draw: Random, task: str) -> Path:
 
 
 def score(draw: Random, root: str) -> Call:
-    from dopsd.rescore import run
+    from dopsd.evaluation.score_files import run
 
     task, rule = draw.choice(TASKS), draw.choice(("published", "strict"))
     file, verdicts = _generation_file(draw, task), draw.choice((None, Path("v.jsonl")))
@@ -87,7 +89,7 @@ def score(draw: Random, root: str) -> Call:
 
 
 def read_generations(draw: Random, root: str) -> Call:
-    from dopsd import generations
+    from dopsd.evaluation import generations
 
     task = draw.choice(TASKS)
     file = _generation_file(draw, task)
@@ -109,7 +111,7 @@ def completions(draw: Random, root: str) -> Call:
 
 
 def params(draw: Random, root: str) -> Call:
-    from dopsd.params import load_params, missing_files
+    from dopsd.config.loading import load_params, missing_files
 
     sound = SETTINGS.encode()
     if draw.random() < 0.4:
@@ -124,7 +126,7 @@ def params(draw: Random, root: str) -> Call:
 
 def overrides(draw: Random, root: str) -> Call:
     """`dopsd params --set` and the overrides of a flow, over settings that are whole or broken."""
-    from dopsd import profiles
+    from dopsd.config import profiles
     from flows.settings import RunRequest
 
     path = put(
@@ -169,8 +171,8 @@ def _parquet(name: str) -> bytes:
 
 def rows(draw: Random, root: str) -> Call:
     """Rows of .jsonl, .csv and .parquet files, through each task's reading of them, and of sft's traces."""
-    from dopsd.tasks.sources import read_rows, text_of
-    from dopsd.tasks.sudoku import read_published
+    from dopsd.tasks.common.sources import read_rows, text_of
+    from dopsd.tasks.sudoku.task import read_published
 
     name, suffix = draw.choice(list(SOURCES)), draw.choice((".jsonl", ".json", ".csv", ".parquet"))
     values = SOURCES[name]
@@ -200,9 +202,9 @@ def rows(draw: Random, root: str) -> Call:
 
 def logs(draw: Random, root: str) -> Call:
     """A run's log, tables and results, and files of lines that a kill cut short."""
-    from dopsd.layout import read_log, read_table
-    from dopsd.lines import read_lines
-    from dopsd.progress import read_json
+    from dopsd.core.files import read_json
+    from dopsd.core.jsonl import read_lines
+    from dopsd.core.tables import read_log, read_table
 
     kind = draw.randrange(4)
     if kind == 0:
@@ -230,7 +232,7 @@ def logs(draw: Random, root: str) -> Call:
 
 def names(draw: Random, root: str) -> Call:
     """Names of tasks, methods, seeds, protocols, tables, adapters, files and typed problems, as words of a command."""
-    from dopsd.cli import main
+    from dopsd.cli.main import main
 
     put("params.yaml", FEWEST.encode())
     put(

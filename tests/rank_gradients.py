@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from dopsd.checkpoint import save_tensors
-from dopsd.params import load_params
-from dopsd.ranks import all_processes
-from dopsd.stages.train import Trainer
+from dopsd.config.loading import load_params
+from dopsd.core.tensor_files import save_tensors
+from dopsd.distributed.accelerate_group import all_processes
+from dopsd.training.trainer import Trainer
 
 
 def main(out: Path) -> None:
     accelerator = all_processes()
-    loop = Trainer(load_params(), "sudoku", "d_opsd", 0, accelerator)
+    loop = Trainer(load_params().run("sudoku", "d_opsd", 0), accelerator)
     generator = torch.Generator().manual_seed(0)
     for (
         p

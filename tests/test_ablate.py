@@ -9,12 +9,13 @@ import pytest
 from cells import finished
 from conftest import small_params
 
-from dopsd import ablate
-from dopsd.cli import main
-from dopsd.config import Params, kind_of
-from dopsd.errors import DopsdError
-from dopsd.layout import scratch_folder
-from dopsd.params import checked
+from dopsd.algorithms.common.config import kind_of
+from dopsd.cli.main import main
+from dopsd.config.loading import checked
+from dopsd.config.params import Params
+from dopsd.core.errors import DopsdError
+from dopsd.pipeline import ablate
+from dopsd.training.run_settings import scratch_folder
 
 VARIANTS = {
     "default": {},
@@ -53,11 +54,11 @@ def test_any_method_may_have_variants():
 
 def test_variants_that_agree_share_their_work(project):
     folder = {
-        name: scratch_folder(params(), "sudoku", name, 0)
+        name: scratch_folder(params().run("sudoku", name, 0))
         for name in ("d_opsd", "d_opsd-default", "d_opsd-fixed")
     }
     assert len(set(folder.values())) == 1
-    assert scratch_folder(params(), "sudoku", "d_opsd-live", 0) not in folder.values()
+    assert scratch_folder(params().run("sudoku", "d_opsd-live", 0)) not in folder.values()
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from dopsd import memory
-from dopsd.accumulating import MOST, MicroBatches, Probe, fitting
-from dopsd.batches import Batch
-from dopsd.config import AUTO
-from dopsd.errors import DopsdError
-from dopsd.types import LossOutput, MetricSums, SingleProcess
+from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.batch import Batch
+from dopsd.core.errors import DopsdError
+from dopsd.core.metrics import MetricSums
+from dopsd.distributed.process_group import SingleProcess
+from dopsd.models import memory
+from dopsd.training.config import AUTO
+from dopsd.training.grad_accumulation import MOST, MicroBatches, Probe, fitting
 
 CPU = torch.device("cpu")
 GB = 10**9

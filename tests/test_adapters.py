@@ -17,14 +17,14 @@ from torch import Tensor
 from toys import save_toy, toy
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from dopsd.checkpoint import ADAPTER
-from dopsd.cli import main
-from dopsd.config import AdapterConfig, ModelConfig
-from dopsd.errors import DopsdError
-from dopsd.export import export
-from dopsd.models import LlmPolicy, load_policy
+from dopsd.cli.main import main
+from dopsd.core.errors import DopsdError
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.config import AdapterConfig, ModelConfig
+from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.lora import adapter_tensors, block_modules, load_adapter, lora_of, save_config
 from dopsd.models.lowrank import LowRankLinear
+from dopsd.pipeline.export import export
 
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
 IDS = torch.randint(2, 20, (2, 9), generator=torch.Generator().manual_seed(1))

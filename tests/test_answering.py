@@ -8,31 +8,32 @@ from pathlib import Path
 import pytest
 from conftest import write_params
 
-from dopsd import answering, measure
-from dopsd.answering import Trials
-from dopsd.cli import main
-from dopsd.config import EvalProtocol
-from dopsd.evaluations import Evaluator
-from dopsd.params import load_params
-from dopsd.progress import Progress
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.progress import Progress
+from dopsd.evaluation import generate
+from dopsd.evaluation.evaluator import Evaluator
+from dopsd.evaluation.generate import Trials
+from dopsd.pipeline import evaluate_checkpoint
+from dopsd.rollout.config import EvalProtocol
 
 
 def evaluator(attempts: int = 1) -> tuple[Evaluator, EvalProtocol]:
     params = load_params()
     protocol = params.evaluate.protocols["greedy"].model_copy(update={"batch_size": 5})
-    return Evaluator(params, "sudoku", "test", Trials(attempts)), protocol
+    return Evaluator(params.evaluation("sudoku"), "test", Trials(attempts)), protocol
 
 
 def asked_problems(monkeypatch) -> list[str]:
     """The problems that reach the sampler from here on."""
     asked: list[str] = []
-    real = answering.generate_until_correct
+    real = generate.generate_until_correct
 
     def counting(policy, prompts, *others):
         asked.extend(problem.id for problem, _ in prompts)
         return real(policy, prompts, *others)
 
-    monkeypatch.setattr(answering, "generate_until_correct", counting)
+    monkeypatch.setattr(generate, "generate_until_correct", counting)
     return asked
 
 
@@ -58,14 +59,14 @@ def test_a_line_that_cannot_be_read_is_asked_again(project, monkeypatch):
     path = next(work.answering(None, protocol).folder.glob("answers.*"))
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
-    real, torn = answering.append_lines, []
+    real, torn = generate.append_lines, []
 
     def interleaved(where, tries):
         real(where, tries)
         if not torn:  # another writer's line in the middle of ours
             torn.append(path.write_text(path.read_text()[:-30] + "\n"))
 
-    monkeypatch.setattr(answering, "append_lines", interleaved)
+    monkeypatch.setattr(generate, "append_lines", interleaved)
     assert evaluator()[0].reports("evaluate", [None], protocol) == [[whole]]
 
 
@@ -104,7 +105,7 @@ def test_both_doors_share_one_evaluation_of_an_adapter(project, monkeypatch, cap
 
 
 def test_the_published_protocol_is_how_the_numbers_were_made(project, capsys):
-    short, long = measure.published(256), measure.published(512)
+    short, long = evaluate_checkpoint.published(256), evaluate_checkpoint.published(512)
     assert (short.batch_size, long.batch_size, short.steps, long.steps) == (8, 4, 128, 256)
     assert not short.mask_padding and short.autocast == "float16" and short.prefill == "<reasoning>"
     assert main(["evaluate", "--protocol", "published", "--gen-length", "32", "--json"]) == 0
@@ -118,7 +119,7 @@ def test_a_protocol_keeps_its_own_merging(project):
     params = params.model_copy(
         update={"evaluate": params.evaluate.model_copy(update={"protocols": {"greedy": merged}})}
     )
-    assert measure.protocol_of(params, measure.Request("sudoku")).merged
+    assert evaluate_checkpoint.protocol_of(params, evaluate_checkpoint.Request("sudoku")).merged
 
 
 def test_ranks_share_the_batches_and_the_answers_are_those_of_one(project, monkeypatch):
@@ -168,7 +169,7 @@ def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(project, c
     rows = [json.loads(line) for line in (folder / "generations.jsonl").read_text().splitlines()]
     assert rescored["n"] == len(rows) == 24 and {row["attempt"] for row in rows} == {0, 1}
     assert rescored["accuracy"] == pytest.approx(sum(row["score"] for row in rows) / 24)
-    from dopsd.tracking import connect, tracking_uri
+    from dopsd.tracking.client import connect, tracking_uri
 
     client = connect(tracking_uri(None))
     (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])

@@ -7,10 +7,11 @@ import torch
 from fakes import EOS, FakePolicy
 from toys import toy
 
-from dopsd.approximate import denoise_approximately
-from dopsd.config import EvalProtocol, Params
-from dopsd.models.llada import KVCache
-from dopsd.sampling import Decoding, GenerationRequest, denoise
+from dopsd.config.params import Params
+from dopsd.models.llada.modeling import KVCache
+from dopsd.rollout.config import EvalProtocol
+from dopsd.rollout.fast_dllm import denoise_approximately
+from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
 
 PROMPT = torch.tensor([1, 2])
 SURE = 9.0  # a logit among nine zeros: confidence 0.999
@@ -49,8 +50,8 @@ def test_rows_that_have_a_whole_block_wait_for_the_others_without_being_computed
 def test_a_threshold_that_nothing_reaches_commits_one_token_a_step_as_the_exact_sampler_does(
     prepared,
 ):
-    from dopsd.config import ModelConfig
-    from dopsd.models import load_policy
+    from dopsd.models.config import ModelConfig
+    from dopsd.models.llm_policy import load_policy
 
     policy = load_policy(ModelConfig(path=str(prepared / "base")), None, 0)
     requests = [GenerationRequest(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
@@ -66,8 +67,8 @@ def test_a_threshold_that_nothing_reaches_commits_one_token_a_step_as_the_exact_
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_with_a_step_a_block_a_cache_is_exact(prepared, cache: str):
-    from dopsd.config import ModelConfig
-    from dopsd.models import load_policy
+    from dopsd.models.config import ModelConfig
+    from dopsd.models.llm_policy import load_policy
 
     policy = load_policy(ModelConfig(path=str(prepared / "base")), None, 0)
     requests = [GenerationRequest(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
@@ -84,8 +85,8 @@ def test_with_a_step_a_block_a_cache_is_exact(prepared, cache: str):
 def test_a_cache_computes_less_and_what_it_gives_does_not_depend_on_the_batch(
     prepared, cache: str, columns: list[int]
 ):
-    from dopsd.config import ModelConfig
-    from dopsd.models import load_policy
+    from dopsd.models.config import ModelConfig
+    from dopsd.models.llm_policy import load_policy
 
     policy, seen = load_policy(ModelConfig(path=str(prepared / "base")), None, 0), []
     policy.core.model.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
@@ -135,7 +136,7 @@ def test_an_ended_text_is_filled_up_and_its_row_left_out():
 
 
 def test_what_is_approximate_is_named_and_selects_nothing(project):
-    from dopsd.params import load_params
+    from dopsd.config.loading import load_params
 
     assert EvalProtocol(threshold=0.9, cache="dual").approximations == [
         "tokens of confidence 0.9 at once",

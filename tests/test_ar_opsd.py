@@ -6,17 +6,17 @@ import pytest
 import torch
 from conftest import write_params
 
-from dopsd.errors import DopsdError
-from dopsd.params import load_params
+from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
 
 
 def first_batch(**changes):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Trainer
+    from dopsd.training.trainer import Trainer
 
     write_params(**changes)
-    loop = Trainer(load_params().of("ar_opsd"), "sudoku", "ar_opsd", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().run("sudoku", "ar_opsd", 0), Accelerator(cpu=True))
     loop._collect()
     return loop, loop.waiting[0][0]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from conftest import write_params
 
-from dopsd.baselines import baselines
-from dopsd.cli import main
-from dopsd.tracking import connect, tracking_uri
+from dopsd.cli.main import main
+from dopsd.tracking.baselines import baselines
+from dopsd.tracking.client import connect, tracking_uri
 
 
 def test_rows_have_both_lengths_and_stand_under_our_names():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dopsd.batches import GroupBatch
-from dopsd.checkpoint import pack_updates, unpack_updates
+from dopsd.algorithms.common.batch import GroupBatch
+from dopsd.training.checkpoint import pack_updates, unpack_updates
 
 
 def test_a_checkpoint_of_release_0_1_gives_the_batch_that_it_held():

@@ -10,8 +10,8 @@ import pytest
 from cells import cost, finished
 from conftest import ROOT, small_params
 
-from dopsd.config import Params
-from dopsd.layout import write_table
+from dopsd.config.params import Params
+from dopsd.core.tables import write_table
 
 BASELINE = {100: 0.5, 200: 0.6, 300: 0.55, 400: 0.6}  # the best mean is at 200 first
 

@@ -15,10 +15,10 @@ from conftest import write_params
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd import collapse
-from dopsd.cli import main
-from dopsd.collapse import CollapseDetector
-from dopsd.layout import read_table
+from dopsd.cli.main import main
+from dopsd.core.tables import read_table
+from dopsd.training import collapse
+from dopsd.training.collapse import CollapseDetector
 
 
 def test_a_fall_below_the_best_rolling_mean_is_flagged_once():
@@ -112,7 +112,7 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
     project, monkeypatch, capsys
 ):
     """After the second collect nothing is kept any more: no update follows that could have told."""
-    from dopsd.scoring import RolloutCollector
+    from dopsd.rollout.collector import RolloutCollector
 
     write_params(
         train__updates=60,
@@ -174,8 +174,8 @@ def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys,
 def test_a_run_that_is_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes_that_update(
     project, monkeypatch
 ):
-    from dopsd.collapse import CollapseDetector
-    from dopsd.stages.train import Trainer
+    from dopsd.training.collapse import CollapseDetector
+    from dopsd.training.trainer import Trainer
 
     monkeypatch.setattr(
         CollapseDetector, "is_collapsed", property(lambda detector: len(detector.scores) >= 2)

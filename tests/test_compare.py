@@ -10,13 +10,14 @@ import pytest
 from cells import finished
 from conftest import small_params
 
-from dopsd import compare
-from dopsd.cli import main
-from dopsd.config import CompareConfig, Params
-from dopsd.errors import DopsdError
-from dopsd.finished import COSTS, Finished
-from dopsd.layout import write_table
-from dopsd.progress import write_json
+from dopsd.analysis.config import CompareConfig
+from dopsd.analysis.results import COSTS, Finished
+from dopsd.cli.main import main
+from dopsd.config.params import Params
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import write_json
+from dopsd.core.tables import write_table
+from dopsd.pipeline import compare
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ import pytest
 import yaml
 from conftest import ROOT, small_params, write_params
 
-from dopsd.cli import build_parser, main
-from dopsd.config import Params
-from dopsd.errors import DopsdError
-from dopsd.params import load_params
+from dopsd.cli.arguments import build_parser
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.config.params import Params
+from dopsd.core.errors import DopsdError
 
 
 def test_the_shipped_params_are_sound_and_state_every_setting():

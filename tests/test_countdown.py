@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from texts import garbage, needs_golden, published_mean
 
-from dopsd.config import CountdownConfig, Source
-from dopsd.errors import DopsdError
-from dopsd.tasks.arithmetic import ALL, value
-from dopsd.tasks.countdown import Countdown, extract, problem_from
-from dopsd.tasks.sources import Row
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.sources import Row
+from dopsd.tasks.countdown.arithmetic import ALL, value
+from dopsd.tasks.countdown.config import CountdownConfig
+from dopsd.tasks.countdown.task import Countdown, extract, problem_from
 
 TASK = Countdown(CountdownConfig())
 PROBLEM = problem_from([49, 55, 53], 51)

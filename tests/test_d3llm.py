@@ -9,21 +9,20 @@ import pytest
 import torch
 from conftest import write_params
 
-from dopsd.batches import Unmasking
-from dopsd.cli import main
-from dopsd.losses import unmasking
-from dopsd.params import load_params
-from dopsd.recording import Recorder
-from dopsd.tasks import load_task
+from dopsd.algorithms.common.batch import Unmasking
+from dopsd.algorithms.d3llm.loss import unmasking
+from dopsd.algorithms.d3llm.recording import Recorder
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
 
 
 def loop_of(**changes):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Trainer
+    from dopsd.training.trainer import Trainer
 
     write_params(**changes)
-    return Trainer(load_params().of("d3llm"), "sudoku", "d3llm", 0, Accelerator(cpu=True))
+    return Trainer(load_params().run("sudoku", "d3llm", 0), Accelerator(cpu=True))
 
 
 def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
@@ -39,12 +38,7 @@ def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
     assert (
         recorder.path.read_text().splitlines()[: len(lines)] == lines
     )  # nothing is recorded twice
-    again = Recorder(
-        load_params().of("d3llm"),
-        recorder.config,
-        load_task("sudoku", load_params().data),
-        loop.policy,
-    )
+    again = Recorder(recorder.config, recorder.context)
     assert len(again.known) == 64 and again.known[first.problem_id] == first
     assert json.loads(lines[0])["value"]["problem_id"] in again.known
 
@@ -72,7 +66,7 @@ def test_a_half_written_line_is_recorded_again(project):
     path = loop.method.recorder.path
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    again = Recorder(load_params().of("d3llm"), loop.method.config, loop.task, loop.policy)
+    again = Recorder(loop.method.config, loop.method.context)
     assert len(again.known) == len(whole.splitlines()) - 1
 
 

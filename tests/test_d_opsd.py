@@ -8,11 +8,12 @@ import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
 
-from dopsd.batches import States
-from dopsd.config import DOpsdConfig
-from dopsd.distilling import SelfDistillation, pack, take
-from dopsd.params import load_params
-from dopsd.teacher import BlockSchedule
+from dopsd.algorithms.common.batch import States
+from dopsd.algorithms.common.distillation import SelfDistillation
+from dopsd.algorithms.common.states import BlockSchedule
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.config.loading import load_params
+from dopsd.core.tensors import pack, take
 
 
 def states(
@@ -145,10 +146,10 @@ def first_update(project, **changes):
     from accelerate import Accelerator
     from conftest import write_params
 
-    from dopsd.stages.train import Trainer
+    from dopsd.training.trainer import Trainer
 
     write_params(**changes)
-    loop = Trainer(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
     loop._collect()
     batch = loop.waiting[0][0]
     found = loop.method.loss(loop.policy, batch)
@@ -186,19 +187,19 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
     from accelerate import Accelerator
     from conftest import write_params
 
-    from dopsd.errors import DopsdError
-    from dopsd.stages.train import Trainer
+    from dopsd.core.errors import DopsdError
+    from dopsd.training.trainer import Trainer
 
     class Silent:
         def log(self, *_: object) -> None: ...
 
     hopeless = {"method__d_opsd__keep_threshold": 1.0, "method__d_opsd__attempts": 1}
     write_params(method__d_opsd__skip_empty=False, train__warmup_updates=0, **hopeless)
-    loop = Trainer(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
     loop.advance(Silent())
     assert (loop.update, loop.counters["trajectories"]) == (1, 0)
     write_params(train__max_empty_collects=2, **hopeless)
-    loop = Trainer(load_params(), "sudoku", "d_opsd", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
     assert loop.advance(Silent()) == loop.advance(Silent()) == "nothing to learn from"
     with pytest.raises(DopsdError, match="3 collects in a row gave nothing"):
         loop.advance(Silent())

@@ -12,9 +12,9 @@ from garbage import refused
 from safetensors.torch import load, save_file
 from weights import adapter, policy
 
-from dopsd import checkpoint
-from dopsd.checkpoint import ADAPTER, read_adapter
+from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.lora import load_adapter, lora_of
+from dopsd.training import checkpoint
 
 
 @pytest.fixture

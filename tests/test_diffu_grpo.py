@@ -8,17 +8,17 @@ import pytest
 import torch
 from conftest import write_params
 
-from dopsd.params import load_params
-from dopsd.scoring import through_first
+from dopsd.config.loading import load_params
+from dopsd.core.tensors import through_first
 
 
 def collected(**changes):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Trainer
+    from dopsd.training.trainer import Trainer
 
     write_params(**{f"method__diffu_grpo__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().of("diffu_grpo"), "sudoku", "diffu_grpo", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().run("sudoku", "diffu_grpo", 0), Accelerator(cpu=True))
     loop._collect()
     return loop, [batch for (batch,) in loop.waiting]
 
@@ -48,8 +48,8 @@ def test_advantages_of_a_group_add_up_to_nothing_and_every_iteration_has_its_own
 
 def test_a_right_or_wrong_reward_gives_part_of_a_solution_nothing(project, monkeypatch):
     """Of a group of three, one solves the puzzle and the others half of it: 1, 0 and 0, mean a third."""
-    from dopsd.scoring import RolloutCollector
-    from dopsd.types import Score
+    from dopsd.core.types import Score
+    from dopsd.rollout.collector import RolloutCollector
 
     sample = RolloutCollector.sample
 

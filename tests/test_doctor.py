@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import small_params, write_params
 
-from dopsd import doctor
-from dopsd.cli import main
-from dopsd.config import Params
+from dopsd.cli.main import main
+from dopsd.config.params import Params
+from dopsd.pipeline import doctor
 
 
 @pytest.fixture(autouse=True)

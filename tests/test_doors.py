@@ -13,7 +13,7 @@ from composed import free_port
 from conftest import ROOT, small_params
 from workspace import Workspace
 
-from dopsd import profiles
+from dopsd.config import profiles
 
 CHANGES = {"train__updates": 2, "train__checkpoint_every": 1, "tracking__enabled": True}
 

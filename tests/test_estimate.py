@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 from toys import IDS
 
-from dopsd import profiles
-from dopsd.config import AdapterConfig
-from dopsd.estimate import (
+from dopsd.config import profiles
+from dopsd.config.loading import checked
+from dopsd.models.config import AdapterConfig
+from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llada.modeling import LladaForMaskedLM
+from dopsd.models.lora import attach
+from dopsd.pipeline.estimate import (
     ADAPTER_BYTES,
     EAGER_BYTES,
     Cost,
@@ -21,9 +25,6 @@ from dopsd.estimate import (
     lines,
     lora_parameters,
 )
-from dopsd.models.llada import LladaConfig, LladaForMaskedLM
-from dopsd.models.lora import attach
-from dopsd.params import checked
 
 TOKENS = 400
 

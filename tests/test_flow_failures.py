@@ -15,8 +15,8 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 from prefect.utilities.schema_tools.validation import ValidationError, validate
 
-from dopsd import profiles
-from dopsd.errors import DopsdError
+from dopsd.config import profiles
+from dopsd.core.errors import DopsdError
 from flows import stages
 from flows.failures import failed
 from flows.running import CommandFailed

@@ -18,11 +18,11 @@ from conftest import ROOT, write_params
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 
-from dopsd import profiles
-from dopsd.config.data import TasksConfig
-from dopsd.config.methods import AlgorithmsConfig
-from dopsd.errors import DopsdError
-from dopsd.layout import RunKey
+from dopsd.config import profiles
+from dopsd.config.algorithms import AlgorithmsConfig
+from dopsd.config.tasks import TasksConfig
+from dopsd.core.errors import DopsdError
+from dopsd.core.paths import RunKey
 from flows import compare as comparing
 from flows import running, settings, stages
 from flows import train as training

@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from dopsd.layout import RunKey
+from dopsd.core.paths import RunKey
 from flows import artifacts, running, server
 
 LOG = logging.getLogger("test")

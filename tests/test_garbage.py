@@ -11,16 +11,16 @@ from examples import GRID, ROWS, SETTINGS
 from garbage import Found, fed, refused, workspace
 from parsers import PARSERS
 
-from dopsd.cli import main
-from dopsd.config import Source
-from dopsd.errors import WIDEST, DopsdError
-from dopsd.layout import read_log, read_table
-from dopsd.lines import append_lines, read_lines
-from dopsd.params import load_params
-from dopsd.profiles import params
-from dopsd.progress import read_json
-from dopsd.tasks.sources import read_rows, text_of
-from dopsd.tasks.storage import read_problems
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.config.profiles import params
+from dopsd.core.errors import WIDEST, DopsdError
+from dopsd.core.files import read_json
+from dopsd.core.jsonl import append_lines, read_lines
+from dopsd.core.tables import read_log, read_table
+from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.sources import read_rows, text_of
+from dopsd.tasks.common.storage import read_problems
 
 INPUTS = 100
 HUGE = "9" * 5000

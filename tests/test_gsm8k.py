@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from texts import garbage, needs_golden, published_mean
 
-from dopsd.config import Gsm8kConfig
-from dopsd.errors import DopsdError
-from dopsd.tasks.gsm8k import Gsm8k, extract, extract_strict
-from dopsd.tasks.sources import Row
-from dopsd.types import Problem
+from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem
+from dopsd.tasks.common.sources import Row
+from dopsd.tasks.gsm8k.config import Gsm8kConfig
+from dopsd.tasks.gsm8k.task import Gsm8k, extract, extract_strict
 
 TASK = Gsm8k(Gsm8kConfig())
 PROBLEM = Problem("p", "How many?", "1234")

@@ -9,10 +9,10 @@ from conftest import write_params
 from test_answering import evaluator
 from test_train import OUT, adapter_digests, die_at, train
 
-from dopsd.checkpoint import ADAPTER
-from dopsd.cli import main
-from dopsd.layout import scratch_folder
-from dopsd.params import load_params
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.training.run_settings import scratch_folder
 
 FIRST = OUT / "step-000002" / ADAPTER
 
@@ -48,7 +48,7 @@ def test_the_log_comes_back_with_the_checkpoint(project, monkeypatch, is_removed
     write_params(train__updates=5)
     assert train() == 0
     table, digests = OUT.with_suffix(".csv").read_bytes(), adapter_digests()
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     scratch.rename(scratch.with_name("other"))
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         die_at(patch, 3)

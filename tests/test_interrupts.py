@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, write_params
 
-from dopsd import checkpoint
-from dopsd.checkpoint import ADAPTER
-from dopsd.cli import main
-from dopsd.interrupts import Interrupts
-from dopsd.layout import scratch_folder
-from dopsd.models import LlmPolicy
-from dopsd.params import load_params
-from dopsd.provenance import sha256
-from dopsd.stages.train import Trainer
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.core.interrupts import Interrupts
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.training import checkpoint
+from dopsd.training.run_settings import scratch_folder
+from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 BOUND = 300  # seconds until a test gives up; nothing here needs as long
@@ -76,7 +76,7 @@ def set_aside() -> None:
 def saved() -> list[int]:
     return [
         c.update
-        for c in checkpoint.checkpoints(scratch_folder(load_params(), "sudoku", "d_opsd", 0))
+        for c in checkpoint.checkpoints(scratch_folder(load_params().run("sudoku", "d_opsd", 0)))
     ]
 
 
@@ -231,7 +231,7 @@ def test_signals_to_the_launcher_of_two_ranks_let_both_save(project):
 
 
 def test_only_a_second_ctrl_c_at_a_terminal_some_seconds_later_ends_without_saving(monkeypatch):
-    from dopsd import interrupts
+    from dopsd.core import interrupts
 
     clock = iter([0.0, 1.0, 2.5, 3.0])
     monkeypatch.setattr(interrupts.time, "monotonic", lambda: next(clock))

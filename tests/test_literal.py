@@ -11,8 +11,8 @@ from conftest import write_params
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from dopsd.params import load_params
-from dopsd.stages.train import Trainer
+from dopsd.config.loading import load_params
+from dopsd.training.trainer import Trainer
 
 
 def moved(method: str, is_moved: bool = True, **changes: object) -> Trainer:
@@ -20,7 +20,7 @@ def moved(method: str, is_moved: bool = True, **changes: object) -> Trainer:
     from accelerate import Accelerator
 
     write_params(**{f"method__{method}__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().of(method), "sudoku", method, 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True))
     draw = torch.Generator().manual_seed(1)
     for p in loop.parameters.values():
         p.data += 0.05 * is_moved * torch.randn(p.shape, generator=draw)

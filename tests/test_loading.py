@@ -17,10 +17,10 @@ from torch import Tensor
 from toys import rewrite, save_toy, toy
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from dopsd.config import AdapterConfig, ModelConfig
-from dopsd.errors import DopsdError
-from dopsd.models import load_policy
-from dopsd.models.llada_config import READ, LladaConfig
+from dopsd.core.errors import DopsdError
+from dopsd.models.config import AdapterConfig, ModelConfig
+from dopsd.models.llada.configuration import READ, LladaConfig
+from dopsd.models.llm_policy import load_policy
 from dopsd.models.loading import check_kernels, nf4
 
 PUBLISHED = json.loads(

@@ -8,15 +8,9 @@ import pytest
 import torch
 from scipy.special import rel_entr
 
-from dopsd.losses import (
-    Divergence,
-    entropy,
-    masked_cross_entropy,
-    policy_gradient,
-    shared_mass,
-    token_logps,
-    top_overlap,
-)
+from dopsd.algorithms.common.divergence import Divergence, entropy, shared_mass, top_overlap
+from dopsd.algorithms.common.losses import masked_cross_entropy, token_logps
+from dopsd.algorithms.diffu_grpo.loss import policy_gradient
 
 KINDS = ["reverse_kl", "forward_kl", "jsd"]
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from texts import garbage, needs_golden, published_mean
 
-from dopsd.config import Math500Config
-from dopsd.errors import DopsdError
-from dopsd.tasks.latex import is_same, normal
-from dopsd.tasks.math500 import Math500, extract, extract_strict
-from dopsd.tasks.sources import Row
-from dopsd.types import Problem
+from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem
+from dopsd.tasks.common.sources import Row
+from dopsd.tasks.math500.config import Math500Config
+from dopsd.tasks.math500.latex import is_same, normal
+from dopsd.tasks.math500.task import Math500, extract, extract_strict
 
 TASK = Math500(Math500Config())
 PROBLEM = Problem("p", "What is it?", r"\frac{1}{2}")

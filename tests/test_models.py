@@ -12,9 +12,10 @@ from toys import save_toy, toy
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from dopsd.config import AdapterConfig, ModelConfig
-from dopsd.models import load_policy
-from dopsd.models.llada import LladaBlock, LladaConfig, LladaForMaskedLM
+from dopsd.models.config import AdapterConfig, ModelConfig
+from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llada.modeling import LladaBlock, LladaForMaskedLM
+from dopsd.models.llm_policy import load_policy
 
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["q_proj", "ff_out"])
 

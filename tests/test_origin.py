@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, write_params
 
-from dopsd.cli import main
-from dopsd.provenance import sha256
+from dopsd.cli.main import main
+from dopsd.core.fingerprint import sha256
 
 WEIGHTS = Path("base/model.safetensors")
 FEW = {"pretrain__updates": 2}

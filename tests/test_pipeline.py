@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from workspace import REPRO, Workspace, ran
 
-from dopsd.provenance import sha256
+from dopsd.core.fingerprint import sha256
 
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 EVERY = {"prepare", "pretrain", "evaluate_base", "train", "evaluate", "select", "test", "report"}

@@ -12,7 +12,7 @@ from conftest import ROOT
 from test_doors import overrides
 from workspace import Workspace
 
-from dopsd.provenance import sha256
+from dopsd.core.fingerprint import sha256
 
 pytestmark = [
     pytest.mark.integration,

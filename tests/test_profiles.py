@@ -9,10 +9,12 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from dopsd import profiles
-from dopsd.cli import main
-from dopsd.config import AdapterConfig, DOpsdConfig
-from dopsd.params import checked, load_params
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.cli.main import main
+from dopsd.config import profiles
+from dopsd.config.loading import checked, load_params
+from dopsd.evaluation.published import published
+from dopsd.models.config import AdapterConfig
 
 LLADA = [name for name in profiles.names() if name != profiles.EMBEDDED]
 EVERY = list(itertools.product(LLADA, ("reference", "paper"), ("1x80gb", "4x80gb", "1xh200")))
@@ -29,7 +31,7 @@ def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(
 
 def test_the_shipped_params_are_the_embedded_profile_with_its_comments():
     text = (ROOT / "params.yaml").read_text()
-    assert text == (ROOT / "dopsd/profiles/embedded.yaml").read_text()
+    assert text == (ROOT / "dopsd/config/profiles/embedded.yaml").read_text()
     assert profiles.render(profiles.resolve(profiles.EMBEDDED)) == text
 
 
@@ -120,7 +122,7 @@ def test_a_wrong_profile_or_change_writes_nothing(
 )
 def test_baselines_run_as_long_as_they_were_published_to(task: str, updates: int):
     found = checked(profiles.resolve(f"llada-8b-{task}"), "profile")
-    told = profiles.published()["methods"]["diffu_grpo"][task]["updates"]
+    told = published()["methods"]["diffu_grpo"][task]["updates"]
     assert (
         found.of("diffu_grpo").train.updates == updates == told
         and found.of("d_opsd").train.updates == 500

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dopsd import progress
-from dopsd.progress import Progress, write_json
+from dopsd.core import progress
+from dopsd.core.files import write_json
+from dopsd.core.progress import Progress
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ import pytest
 import torch
 from conftest import ROOT, write_params
 
-from dopsd.checkpoint import load_tensors
-from dopsd.cli import main
-from dopsd.errors import DopsdError
-from dopsd.layout import read_table
-from dopsd.params import load_params
-from dopsd.stages.train import Trainer
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
+from dopsd.core.tables import read_table
+from dopsd.core.tensor_files import load_tensors
+from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
     with pytest.raises(
         DopsdError, match="vrpo makes more forwards"
     ):  # named on the command line, not in the matrix
-        Trainer(load_params().of("vrpo"), "sudoku", "vrpo", 0, accelerator)
+        Trainer(load_params().run("sudoku", "vrpo", 0), accelerator)
 
 
 def test_more_ranks_than_prompts_is_refused(project):

@@ -10,10 +10,10 @@ import pytest
 import yaml
 from conftest import small_params
 
-from dopsd.cli import main
-from dopsd.config import Params
-from dopsd.stages.pretrain import Pretrainer, fresh
-from dopsd.tasks import load_task
+from dopsd.cli.main import main
+from dopsd.config.params import Params
+from dopsd.tasks.registry import load_task
+from dopsd.training.pretrain import Pretrainer, fresh
 
 LOSSES = [5.2497349, 3.4268281, 3.3091855, 2.6674628, 2.4974597, 2.0774770]
 SHAPE = {
@@ -49,7 +49,8 @@ def test_the_first_updates_of_pretraining_have_the_losses_of_this_recipe(tmp_pat
     Path("params.yaml").write_text(yaml.safe_dump(raw))
     assert main(["prepare"]) == 0
     params = Params.model_validate(raw)
-    trainer = Pretrainer(params, load_task("sudoku", params.data), fresh(params))
+    base = params.embedded_base
+    trainer = Pretrainer(base, load_task("sudoku", params.data.sudoku), fresh(base))
     assert params.pretrain.recipe == 1
     assert [trainer.step(update) for update in range(SHAPE["updates"])] == pytest.approx(
         LOSSES, rel=1e-4

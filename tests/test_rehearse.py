@@ -16,8 +16,8 @@ import psutil
 import pytest
 from conftest import ROOT
 
-from dopsd import cli, rehearse
-from dopsd.cli import main
+from dopsd.cli.main import main
+from dopsd.pipeline import rehearse
 
 FOLDER = Path("work/rehearse/llada-8b-gsm8k")
 
@@ -106,8 +106,8 @@ def until(holds: Callable[[], object]) -> None:
 
 def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
     """A rehearsal of some stages."""
-    code = f"from dopsd import cli, rehearse; rehearse.STAGES = {stages}; "
-    code += "raise SystemExit(cli.main(['rehearse', '--profile', 'embedded']))"
+    code = f"from dopsd.cli import main; from dopsd.pipeline import rehearse; rehearse.STAGES = {stages}; "
+    code += "raise SystemExit(main.main(['rehearse', '--profile', 'embedded']))"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=folder, env=env, stderr=subprocess.PIPE, text=True
@@ -154,7 +154,7 @@ def test_no_error_names_none_as_a_file(monkeypatch, capsys):
     )
     raised = [gone, OSError("it is broken"), two_files]
     for error in raised:
-        monkeypatch.setattr(cli, "dispatch", lambda *_, error=error: (_ for _ in ()).throw(error))
+        monkeypatch.setattr(main, "dispatch", lambda *_, error=error: (_ for _ in ()).throw(error))
         main(["check"])
     said = capsys.readouterr().err.splitlines()
     assert (

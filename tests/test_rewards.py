@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from texts import garbage
 
-from dopsd.config import CountdownConfig, Gsm8kConfig, Math500Config
-from dopsd.tasks.countdown import Countdown
-from dopsd.tasks.gsm8k import Gsm8k
-from dopsd.tasks.math500 import Math500
-from dopsd.types import Problem
+from dopsd.core.types import Problem
+from dopsd.tasks.countdown.config import CountdownConfig
+from dopsd.tasks.countdown.task import Countdown
+from dopsd.tasks.gsm8k.config import Gsm8kConfig
+from dopsd.tasks.gsm8k.task import Gsm8k
+from dopsd.tasks.math500.config import Math500Config
+from dopsd.tasks.math500.task import Math500
 
 SUM = Problem("g", "2 + 3", "5")
 NUMBERS = Problem("c", "3 4 5", "", None, {"numbers": [3, 4, 5], "target": 12})

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, stop_in, write_params
 
-from dopsd.cli import main
-from dopsd.config import AlgorithmsConfig
-from dopsd.layout import scratch_folder
-from dopsd.params import load_params
-from dopsd.provenance import sha256
-from dopsd.stages.train import Trainer
+from dopsd.cli.main import main
+from dopsd.config.algorithms import AlgorithmsConfig
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.training.run_settings import scratch_folder
+from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 
@@ -39,7 +39,7 @@ def result(method: str = "d_opsd") -> dict[str, str]:
 
 
 def scratch(method: str = "d_opsd") -> Path:
-    return scratch_folder(load_params(), "sudoku", method, 0)
+    return scratch_folder(load_params().run("sudoku", method, 0))
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_base_that_was_moved_is_the_same_base(project):
 @pytest.fixture
 def other_code(monkeypatch):
     """A run of four updates that code of another day has begun, and nothing else in work/."""
-    from dopsd import run_identity
+    from dopsd.training import run_identity
 
     write = run_identity.write_json
     assert train() == 0
@@ -325,7 +325,7 @@ def test_without_run_json_nobody_knows_the_code(project, other_code, capsys):
 
 
 def test_comments_and_docstrings_are_not_other_code(tmp_path):
-    from dopsd.run_identity import _meaning
+    from dopsd.training.run_identity import _meaning
 
     path, found = tmp_path / "x.py", []
     for text in (
@@ -425,7 +425,7 @@ def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(
 
 
 def test_a_damaged_log_ends_at_the_damage(tmp_path):
-    from dopsd.resuming import _rows
+    from dopsd.training.resuming import _rows
 
     row = b'{"count/collects": 1, "count/empty_collects": 0, "update": 1}\n'
     log = tmp_path / "log.jsonl"
@@ -451,12 +451,11 @@ def test_a_damaged_record_of_another_cell_is_passed_over(project, capsys, damage
 
 @pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
 def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
-    from dopsd.layout import RunKey
-    from dopsd.run_identity import code_of, digest, first_code
+    from dopsd.training.run_identity import code_of, digest, first_code
 
     OUT.parent.mkdir(parents=True)
     OUT.with_suffix(".json").write_text(damaged)
-    assert first_code(load_params(), RunKey("sudoku", "d_opsd", 0)) == digest(
+    assert first_code(load_params().run("sudoku", "d_opsd", 0)) == digest(
         code_of("sudoku", "d_opsd")
     )
 
@@ -480,7 +479,7 @@ def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
 
 def test_a_run_that_gave_up_is_given_up_at_the_same_update(undisturbed, monkeypatch):
     """Every third collect has something to learn from: with less patience the run ends where it would have ended."""
-    from dopsd.distilling import SelfDistillation
+    from dopsd.algorithms.common.distillation import SelfDistillation
 
     collect = SelfDistillation.collect
 

@@ -8,10 +8,10 @@ from fakes import EOS, MASK, FakePolicy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd.attempts import SamplingPlan, denoise_all, generate_until_correct
-from dopsd.keyed import fold_in, key_from, uniform, uniform_table
-from dopsd.sampling import CPU_NOISE, Decoding, GenerationRequest, choose, denoise
-from dopsd.types import Problem
+from dopsd.core.rng import fold_in, key_from, uniform, uniform_table
+from dopsd.core.types import Problem
+from dopsd.rollout.engine import SamplingPlan, denoise_all, generate_until_correct
+from dopsd.rollout.sampler import CPU_NOISE, Decoding, GenerationRequest, choose, denoise
 
 PROMPT = torch.tensor([1, 2])
 
@@ -113,8 +113,8 @@ def test_bfloat16_noise_has_eight_bits_and_so_its_own_odds():
 
 
 def test_a_rollout_does_not_depend_on_its_batch(prepared):
-    from dopsd.config import ModelConfig
-    from dopsd.models import load_policy
+    from dopsd.models.config import ModelConfig
+    from dopsd.models.llm_policy import load_policy
 
     policy = load_policy(ModelConfig(path=str(prepared / "base")), None, 0)
     requests = [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dopsd.cli import main
-from dopsd.scoring import wilson
+from dopsd.cli.main import main
+from dopsd.core.statistics import wilson
 
 RIGHT = r"<answer>\boxed{4}</answer>"
 

@@ -6,10 +6,13 @@ import pytest
 import torch
 from fakes import EOS, FakePolicy
 
-from dopsd.config import CollectorConfig, SamplingConfig
-from dopsd.errors import DopsdError
-from dopsd.scoring import PromptSet, RolloutCollector, bootstrap, report, wilson
-from dopsd.types import Problem, Score
+from dopsd.core.errors import DopsdError
+from dopsd.core.statistics import bootstrap, wilson
+from dopsd.core.types import Problem, Score
+from dopsd.evaluation.report import report
+from dopsd.rollout.collector import RolloutCollector
+from dopsd.rollout.config import CollectorConfig, SamplingConfig
+from dopsd.rollout.prompts import PromptSet
 
 
 class Marked:

@@ -10,25 +10,25 @@ import pytest
 import torch
 from conftest import write_params
 
-from dopsd.batches import MaskedTexts
-from dopsd.config import SftConfig
-from dopsd.errors import DopsdError
-from dopsd.keyed import key_from
-from dopsd.layout import scratch_folder
-from dopsd.losses import masked_diffusion_loss
-from dopsd.masking import Text, masked
-from dopsd.params import load_params, missing_files
-from dopsd.solutions import padded, solution
-from dopsd.types import Problem
+from dopsd.algorithms.common.batch import MaskedTexts
+from dopsd.algorithms.common.losses import masked_diffusion_loss
+from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.solutions import padded, solution
+from dopsd.algorithms.sft.config import SftConfig
+from dopsd.config.loading import load_params, missing_files
+from dopsd.core.errors import DopsdError
+from dopsd.core.rng import key_from
+from dopsd.core.types import Problem
+from dopsd.training.run_settings import scratch_folder
 
 
 def collected(**changes):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Trainer
+    from dopsd.training.trainer import Trainer
 
     write_params(**{f"method__sft__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().of("sft"), "sudoku", "sft", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().run("sudoku", "sft", 0), Accelerator(cpu=True))
     loop._collect()
     return loop, loop.waiting[0][0]
 
@@ -111,9 +111,9 @@ def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(projec
     path = Path("traces.jsonl")
     path.write_text('{"question": "1", "response": "2"}\n')
     write_params(matrix__methods=["sft"], method__sft__traces={"path": "traces.jsonl"})
-    before = scratch_folder(load_params(), "sudoku", "sft", 0)
+    before = scratch_folder(load_params().run("sudoku", "sft", 0))
     path.write_text('{"question": "1", "response": "3"}\n')
-    assert scratch_folder(load_params(), "sudoku", "sft", 0) != before
+    assert scratch_folder(load_params().run("sudoku", "sft", 0)) != before
     path.unlink()
     assert "method.sft.traces.path: traces.jsonl" in missing_files(load_params())
 

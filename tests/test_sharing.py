@@ -10,11 +10,11 @@ import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
 
-from dopsd.attempts import SamplingPlan, generate_until_correct
-from dopsd.config import DOpsdConfig
-from dopsd.sampling import Decoding
-from dopsd.teacher import BlockSchedule, states_by_update
-from dopsd.types import Problem, Rollout
+from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.engine import SamplingPlan, generate_until_correct
+from dopsd.rollout.sampler import Decoding
 
 
 class Threads:

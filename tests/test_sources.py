@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dopsd.config import Gsm8kConfig, Source
-from dopsd.errors import DopsdError
-from dopsd.tasks.gsm8k import Gsm8k
-from dopsd.tasks.sources import read_rows
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.sources import read_rows
+from dopsd.tasks.gsm8k.config import Gsm8kConfig
+from dopsd.tasks.gsm8k.task import Gsm8k
 
 KEY = "data.gsm8k.train.path"
 

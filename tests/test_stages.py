@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import small_params, write_params
 
-from dopsd.cli import main
-from dopsd.layout import read_table
+from dopsd.cli.main import main
+from dopsd.core.tables import read_table
 
 BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
 NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
@@ -63,9 +63,9 @@ def test_every_stage_leaves_its_results(finished, capsys):
 
 
 def test_an_evaluation_is_computed_once(finished, monkeypatch):
-    from dopsd import evaluations
+    from dopsd.evaluation import evaluator
 
-    monkeypatch.setattr(evaluations, "report", None)  # a second computation would fail
+    monkeypatch.setattr(evaluator, "report", None)  # a second computation would fail
     assert main(["evaluate"]) == 0
     assert main(["evaluate_base"]) == 0
 
@@ -85,9 +85,9 @@ def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_col
     assert main(["evaluate", "--update", "3"]) == 2
     assert "--update 3: no step-000003 in work/train-" in capsys.readouterr().err
     assert main(["train"]) == 0  # it had ended: copies its checkpoints
-    from dopsd import evaluations
+    from dopsd.evaluation import evaluator
 
-    monkeypatch.setattr(evaluations, "load_policy", None)
+    monkeypatch.setattr(evaluator, "load_policy", None)
     assert main(["evaluate"]) == 0
     assert (CELL / "curve.csv").read_bytes() == before
 
@@ -180,8 +180,8 @@ def test_sample_prints_every_step_and_the_verdict(project, capsys):
 
 
 def test_an_answer_in_brackets_is_printed_as_it_is(project, capsys, monkeypatch):
-    from dopsd.tasks.sudoku import Sudoku
-    from dopsd.types import Score
+    from dopsd.core.types import Score
+    from dopsd.tasks.sudoku.task import Sudoku
 
     monkeypatch.setattr(Sudoku, "verify", lambda *_: Score("[/b] [red]", 0.0, False))
     assert main(["sample"]) == 0
@@ -195,8 +195,8 @@ def test_a_model_folder_without_weights_is_said(project, capsys):
 
 
 def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
-    from dopsd.provenance import sha256
-    from dopsd.stages import pretrain
+    from dopsd.core.fingerprint import sha256
+    from dopsd.training import pretrain
 
     before = sha256(Path("base/model.safetensors"))
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
@@ -219,8 +219,8 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
 def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
     project, monkeypatch, capsys, is_cut
 ):
-    from dopsd.provenance import sha256
-    from dopsd.stages import pretrain
+    from dopsd.core.fingerprint import sha256
+    from dopsd.training import pretrain
 
     before = sha256(Path("base/model.safetensors"))
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")

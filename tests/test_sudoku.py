@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from texts import PUBLISHED, garbage, needs_golden, published_mean
 
-from dopsd.config import SudokuConfig
-from dopsd.errors import DopsdError
-from dopsd.tasks.grids import all_grids, is_valid, make_puzzle, solutions
-from dopsd.tasks.sudoku import Sudoku, extract, read_published, worked_solution
-from dopsd.types import Problem
+from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem
+from dopsd.tasks.sudoku.config import SudokuConfig
+from dopsd.tasks.sudoku.grids import all_grids, is_valid, make_puzzle, solutions
+from dopsd.tasks.sudoku.task import Sudoku, extract, read_published, worked_solution
 
 GRID = "1234341221434321"
 PROBLEM = Problem("p", "0234341221434320", GRID)

@@ -7,9 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd.config import DOpsdConfig
-from dopsd.teacher import BlockSchedule, recorded_steps, reveal, states_by_update, trained_steps
-from dopsd.types import Rollout
+from dopsd.algorithms.common.states import (
+    BlockSchedule,
+    recorded_steps,
+    reveal,
+    states_by_update,
+    trained_steps,
+)
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.core.types import Rollout
 
 EOS, MASK = 8, 9
 BLOCKS = BlockSchedule(block_length=4, num_transfer_tokens=(2, 2), mask_id=MASK, eos_id=EOS)

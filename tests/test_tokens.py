@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from toys import llada_tokenizer, rewrite, save_toy, toy
 
-from dopsd.config import ModelConfig
-from dopsd.errors import DopsdError
-from dopsd.models import load_policy
-from dopsd.models.tiny import build_tokenizer
+from dopsd.core.errors import DopsdError
+from dopsd.models.config import ModelConfig
+from dopsd.models.embedded import build_tokenizer
+from dopsd.models.llm_policy import load_policy
 
 
 def test_the_embedded_tokenizer_is_one_token_a_character_and_a_tag():

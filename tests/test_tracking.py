@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, write_params
 
-from dopsd.cli import main
-from dopsd.layout import scratch_folder
-from dopsd.params import load_params
-from dopsd.publish import identity
-from dopsd.registry import promote_champion
-from dopsd.tracking import (
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.tracking.client import (
     Identity,
     connect,
     find_run,
@@ -28,6 +25,9 @@ from dopsd.tracking import (
     tracking_uri,
     whole_rows,
 )
+from dopsd.tracking.model_registry import promote_champion
+from dopsd.tracking.publish import identity
+from dopsd.training.run_settings import scratch_folder
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     assert state(client) == first
     import mlflow
 
-    from dopsd.provenance import sha256
+    from dopsd.core.fingerprint import sha256
 
     mlflow.set_tracking_uri(tracking_uri(None))
     folder = Path(mlflow.artifacts.download_artifacts("models:/dopsd-sudoku@champion"))
@@ -149,7 +149,7 @@ def test_a_protocol_may_be_named_by_a_number(project):
 
 def test_steps_that_the_server_has_are_not_sent_again(project):
     params = load_params()
-    who = identity(params, "sudoku", "d_opsd", 0)
+    who = identity(params.run("sudoku", "d_opsd", 0), params.tracking)
     client = connect(who.uri)
     rows = [{"update": n, "loss": float(n)} for n in (1, 2, 3)]
     run = sync(client, who, rows[:2], Path("work/x"))
@@ -182,13 +182,13 @@ def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeyp
 
 
 def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch, capsys):
-    from dopsd import runfolder
+    from dopsd.training import run_dir
 
-    monkeypatch.setattr(runfolder, "find_spec", lambda name: None)
+    monkeypatch.setattr(run_dir, "find_spec", lambda name: None)
     write_params(tracking__enabled=True)
     assert main(["train"]) == 0
     assert capsys.readouterr().err.count("mlflow is not installed") == 1
-    assert (scratch_folder(load_params(), "sudoku", "d_opsd", 0) / "log.jsonl").is_file()
+    assert (scratch_folder(load_params().run("sudoku", "d_opsd", 0)) / "log.jsonl").is_file()
 
 
 def test_the_tracking_address_is_absolute_and_the_environment_goes_first(project, monkeypatch):
@@ -216,7 +216,10 @@ def test_results_of_other_settings_are_not_published_under_these(tracked, capsys
 def test_the_follower_sends_everything_and_ends_with_training(project):
     write_params(tracking__enabled=True)
     assert main(["train"]) == 0
-    client, who = connect(tracking_uri(None)), identity(load_params(), "sudoku", "d_opsd", 0)
+    client, who = (
+        connect(tracking_uri(None)),
+        identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking),
+    )
     runs: list = []
     for _ in range(3000):  # looks without `find_run`, which would make a run beside the follower's
         experiment = client.get_experiment_by_name("dopsd")
@@ -232,7 +235,7 @@ def test_the_follower_sends_everything_and_ends_with_training(project):
 
 
 def test_a_run_that_was_created_without_its_parameters_gets_them(project):
-    who = identity(load_params(), "sudoku", "d_opsd", 0)
+    who = identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking)
     client = connect(who.uri)
     bare = Identity(**(who.__dict__ | {"params": {}}))
     run = find_run(client, bare)

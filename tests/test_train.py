@@ -11,15 +11,16 @@ import pytest
 import torch
 from conftest import stop_in, write_params
 
-from dopsd import checkpoint
-from dopsd.checkpoint import ADAPTER
-from dopsd.cli import main
-from dopsd.config import AlgorithmsConfig
-from dopsd.layout import read_log, read_table, scratch_folder
-from dopsd.params import load_params
-from dopsd.provenance import sha256
-from dopsd.runfolder import RunFolder
-from dopsd.stages.train import Trainer
+from dopsd.cli.main import main
+from dopsd.config.algorithms import AlgorithmsConfig
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.core.tables import read_log, read_table
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.training import checkpoint
+from dopsd.training.run_dir import RunFolder
+from dopsd.training.run_settings import scratch_folder
+from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
 
@@ -55,7 +56,7 @@ def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(pro
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         die_at(patch, 3)
         train()
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     assert [row["update"] for row in read_log(scratch / "log.jsonl")] == [1, 2, 3]
     assert train() == 0
     assert adapter_digests() == whole
@@ -82,7 +83,7 @@ def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
 def test_a_truncated_checkpoint_is_said_and_the_one_before_is_used(project, capsys):
     assert train() == 0
     whole = adapter_digests()
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     weights = scratch / "step-000004" / ADAPTER
     weights.write_bytes(weights.read_bytes()[:-10])
     capsys.readouterr()
@@ -107,7 +108,7 @@ def test_another_learning_rate_never_finds_the_old_checkpoints(project):
 def test_only_the_two_newest_folders_keep_the_optimizer(project):
     write_params(train__updates=6)
     assert train() == 0
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     heavy = sorted(path.parent.name for path in scratch.glob("step-*/trainer.safetensors"))
     assert heavy == ["step-000004", "step-000006"]
     assert len(checkpoint.checkpoints(scratch)) == 3
@@ -126,8 +127,8 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
             else found
         )
 
-    from dopsd.distilling import SelfDistillation
-    from dopsd.models import LlmPolicy
+    from dopsd.algorithms.common.distillation import SelfDistillation
+    from dopsd.models.llm_policy import LlmPolicy
 
     loss, after = SelfDistillation.loss, LlmPolicy.after_update
     monkeypatch.setattr(LlmPolicy, "updates_made", 0, raising=False)
@@ -141,7 +142,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
     assert train() == 1
     said = capsys.readouterr().err
     assert "not finite at update 3" in said and "train.learning_rate" in said
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
 
 
@@ -163,7 +164,7 @@ def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, mon
         assert train() == 75
     said = capsys.readouterr().err
     assert "no space left" in said and "Traceback" not in said
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
     assert not list(scratch.glob("*.tmp"))
     assert train() == 0
@@ -173,7 +174,7 @@ def test_a_damaged_older_checkpoint_is_made_again_rather_than_missing(project, c
     write_params(train__updates=8)
     assert train() == 0
     whole = adapter_digests()
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     (scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
     assert train() == 0
     assert adapter_digests() == whole and len(whole) == 4
@@ -186,7 +187,7 @@ def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(
     write_params(train__updates=8)
     assert train() == 0
     whole = adapter_digests()
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     for update in damaged:
         (scratch / f"step-00000{update}" / ADAPTER).write_bytes(b"gone")
     with monkeypatch.context() as patch:
@@ -225,11 +226,11 @@ def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(
 ):
     from accelerate import Accelerator
 
-    from dopsd import runfolder
-    from dopsd.runfolder import RunFolder
+    from dopsd.training import run_dir
+    from dopsd.training.run_dir import RunFolder
 
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
-    monkeypatch.setattr(runfolder, "SAVING", 0.5)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    monkeypatch.setattr(run_dir, "SAVING", 0.5)
     with RunFolder(scratch, Accelerator(cpu=True)):
         assert train() == 75
     assert "another process is training in" in capsys.readouterr().err
@@ -237,10 +238,10 @@ def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(
 
 
 def test_another_tokenizer_or_config_of_the_base_is_another_run(project):
-    before = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    before = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     with Path("base/config.json").open("a") as config:
         config.write(" ")
-    assert scratch_folder(load_params(), "sudoku", "d_opsd", 0) != before
+    assert scratch_folder(load_params().run("sudoku", "d_opsd", 0)) != before
 
 
 def test_a_run_leaves_no_time_path_or_id_in_what_is_compared(project):
@@ -268,7 +269,7 @@ def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_inte
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
     assert rows[-1]["count/trajectories"] > 0 and all(math.isfinite(row["loss"]) for row in rows)
     whole = sha256(out / "train" / "step-000004" / ADAPTER)
-    scratch = scratch_folder(load_params(), "sudoku", method, 0)
+    scratch = scratch_folder(load_params().run("sudoku", method, 0))
     shutil.rmtree(scratch / "step-000004")
     assert main(["train", "--method", method]) == 0
     assert sha256(out / "train" / "step-000004" / ADAPTER) == whole
@@ -287,7 +288,7 @@ def test_clean_removes_only_other_settings(project):
     assert train() == 0
     assert main(["clean"]) == 0
     assert list(Path("work").glob("train-*")) == [
-        scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+        scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     ]
 
 
@@ -296,7 +297,7 @@ def test_clean_removes_only_other_settings(project):
 )
 def test_a_sealed_state_of_another_make_is_one_line(project, capsys, change):
     assert train() == 0
-    scratch = scratch_folder(load_params(), "sudoku", "d_opsd", 0)
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
     folder = checkpoint.folders(scratch)[-1]
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps([] if change is None else state | change))

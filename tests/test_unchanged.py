@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, write_params
 
-from dopsd.errors import DopsdError
-from dopsd.launch import DVC_STAGE
-from dopsd.params import load_params
-from dopsd.unchanged import unchanged
+from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
+from dopsd.distributed.launch import DVC_STAGE
+from dopsd.pipeline.unchanged import unchanged
 
 PIPELINE = """
 stages:

@@ -10,9 +10,9 @@ from conftest import write_params
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd.cli import main
-from dopsd.stages import verify_teacher
-from dopsd.types import Rollout
+from dopsd.cli.main import main
+from dopsd.core.types import Rollout
+from dopsd.pipeline.stages import verify_teacher
 
 TABLE = Path("reports/sudoku/teacher/teacher.json")
 MASK, END = 1, 2

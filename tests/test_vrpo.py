@@ -12,14 +12,14 @@ from fakes import EOS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd.batches import PreferenceBatch
-from dopsd.config import VrpoConfig
-from dopsd.keyed import key_from
-from dopsd.losses import likelihood_bound, preference
-from dopsd.methods.vrpo import Preferences, drawn, paired
-from dopsd.params import load_params
-from dopsd.scoring import RolloutGroup
-from dopsd.types import Problem, Rollout, Score
+from dopsd.algorithms.common.batch import PreferenceBatch
+from dopsd.algorithms.vrpo.algorithm import Preferences, drawn, paired
+from dopsd.algorithms.vrpo.config import VrpoConfig
+from dopsd.algorithms.vrpo.loss import likelihood_bound, preference
+from dopsd.config.loading import load_params
+from dopsd.core.rng import key_from
+from dopsd.core.types import Problem, Rollout, Score
+from dopsd.rollout.collector import RolloutGroup
 
 
 def tried(*scores: float) -> RolloutGroup:
@@ -109,10 +109,10 @@ def test_bound_and_loss_by_hand(fake_policy):
 def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
     from accelerate import Accelerator
 
-    from dopsd.stages.train import Trainer
+    from dopsd.training.trainer import Trainer
 
     write_params(method__vrpo__sft_weight=0.0)
-    loop = Trainer(load_params().of("vrpo"), "sudoku", "vrpo", 0, Accelerator(cpu=True))
+    loop = Trainer(load_params().run("sudoku", "vrpo", 0), Accelerator(cpu=True))
     while not loop.waiting:
         loop._collect()
     batch = loop.waiting[0][0]
@@ -124,8 +124,8 @@ def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
 
 
 def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(project):
-    from dopsd.config import AdapterConfig, ModelConfig
-    from dopsd.models import load_policy
+    from dopsd.models.config import AdapterConfig, ModelConfig
+    from dopsd.models.llm_policy import load_policy
 
     policy = load_policy(
         ModelConfig(path="base", dtype="float32"), AdapterConfig(r=4, alpha=4, dropout=0.0), 0

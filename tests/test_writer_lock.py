@@ -16,7 +16,7 @@ import psutil
 import pytest
 from conftest import ROOT
 
-from dopsd.writer_lock import LOCK, RWLOCK, WriterLock, forget
+from dopsd.pipeline.writer_lock import LOCK, RWLOCK, WriterLock, forget
 
 STAGE = """
 import pathlib, signal, sys, time

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from dopsd.types import Score, Task
+from dopsd.core.types import Score
+from dopsd.tasks.common.task import Task
 
 PUBLISHED = Path(os.environ.get("DOPSD_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 needs_golden = pytest.mark.skipif(

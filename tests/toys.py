@@ -9,8 +9,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from dopsd.models.llada import LladaConfig, LladaForMaskedLM
-from dopsd.models.tiny import CHARACTERS, build_tokenizer
+from dopsd.models.embedded import CHARACTERS, build_tokenizer
+from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llada.modeling import LladaForMaskedLM
 
 SHAPE = {
     "d_model": 32,

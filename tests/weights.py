@@ -16,7 +16,7 @@ import mutate
 from examples import STATE
 from mutate import log_lines, put
 
-from dopsd.config import AdapterConfig, ModelConfig
+from dopsd.models.config import AdapterConfig, ModelConfig
 
 Call = Callable[[], object]
 
@@ -25,7 +25,7 @@ Call = Callable[[], object]
 def policy() -> Any:
     from toys import save_toy
 
-    from dopsd.models import load_policy
+    from dopsd.models.llm_policy import load_policy
 
     save_toy(Path("base"))
     return load_policy(
@@ -39,7 +39,7 @@ def policy() -> Any:
 def adapter() -> dict[str, bytes]:
     from safetensors.torch import save_file
 
-    from dopsd.checkpoint import ADAPTER
+    from dopsd.models.adapter_files import ADAPTER
     from dopsd.models.lora import adapter_tensors, save_config
 
     Path("sound").mkdir(exist_ok=True)
@@ -88,7 +88,7 @@ def _adapter_files(draw: Random, folder: Path) -> None:
 
 
 def adapters(draw: Random, root: str) -> Call:
-    from dopsd.checkpoint import read_adapter
+    from dopsd.models.adapter_files import read_adapter
     from dopsd.models.lora import check_config, load_adapter, lora_of
 
     folder = Path("adapter")
@@ -109,10 +109,10 @@ def checkpoints(draw: Random, root: str) -> Call:
     import torch
     from safetensors.torch import save
 
-    from dopsd import checkpoint
-    from dopsd.config import TrainConfig
-    from dopsd.provenance import sha256
-    from dopsd.runfolder import RunFolder
+    from dopsd.core.fingerprint import sha256
+    from dopsd.training import checkpoint
+    from dopsd.training.config import TrainConfig
+    from dopsd.training.run_dir import RunFolder
 
     scratch, is_sealed = Path("work/train-0"), draw.random() < 0.6
     policy()

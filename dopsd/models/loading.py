@@ -8,14 +8,14 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING
 
-from dopsd.errors import DopsdError
-from dopsd.models.folder import AGAIN, check_finite, check_folder, file_tensors
+from dopsd.core.errors import DopsdError
+from dopsd.models.checkpoint_files import AGAIN, check_finite, check_folder, file_tensors
 
 if TYPE_CHECKING:
     import torch
     from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
 
-    from dopsd.config import ModelConfig
+    from dopsd.models.config import ModelConfig
 
 NEEDS = {
     "nf4": ("quantization", "bitsandbytes", "nf4"),

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.errors import DopsdError
-from dopsd.models.folder import header
+from dopsd.core.errors import DopsdError
+from dopsd.models.checkpoint_files import header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
-    from dopsd.config import AdapterConfig
+    from dopsd.models.config import AdapterConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TARGETS = r".*\.blocks\.\d+\.({})"  # filled with the names, so that a head of the same name is never adapted
@@ -116,7 +117,7 @@ def lora_of(folder: Path) -> AdapterConfig:
     """The LoRA settings that a checkpoint was trained with, from peft's file; plain LoRA only."""
     from pydantic import ValidationError
 
-    from dopsd.config import AdapterConfig
+    from dopsd.models.config import AdapterConfig
 
     saved = read_config(folder)
     odd = [name for name in PLAIN if saved.get(name)] + (

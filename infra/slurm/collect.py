@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from dopsd.errors import DopsdError
-from dopsd.progress import log
-from dopsd.writer_lock import WriterLock
+from dopsd.core.errors import DopsdError
+from dopsd.core.progress import log
+from dopsd.pipeline.writer_lock import WriterLock
 
 ARRAY = Path("work/array")
 LOCK = Path("dvc.lock")

@@ -13,10 +13,10 @@ from pathlib import Path
 STATE = Path(os.environ.get("CHAOS_STATE", "/nowhere"))
 IS_TRIAL = "CHAOS_STATE" in os.environ
 PHASES = {  # module: {class or function: {method: phase}}
-    "dopsd.stages.train": {"Loop": {"_collect": "collecting", "_step": "updating"}},
-    "dopsd.runfolder": {"RunFolder": {"save": "saving"}, "publish_run": "publishing"},
-    "dopsd.evaluations": {"Evaluator": {"_evaluate": "evaluating"}},
-    "dopsd.models": {"LlmPolicy": {"hidden": ""}},
+    "dopsd.training.trainer": {"Trainer": {"_collect": "collecting", "_step": "updating"}},
+    "dopsd.training.run_dir": {"RunFolder": {"save": "saving"}, "publish_run": "publishing"},
+    "dopsd.evaluation.evaluator": {"Evaluator": {"_evaluate": "evaluating"}},
+    "dopsd.models.llm_policy": {"LlmPolicy": {"hidden": ""}},
 }
 
 

@@ -1,0 +1,1 @@
+"""Algorithms: a folder each; copy one to add another."""

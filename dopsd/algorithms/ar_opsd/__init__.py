@@ -1,0 +1,1 @@
+"""AR-style OPSD: a reference solution in the teacher's prompt."""

@@ -1,0 +1,77 @@
+"""The protocol of algorithms: how rollouts become updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dopsd.rollout.collector import RolloutCollector
+from dopsd.rollout.prompts import PromptSet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from dopsd.algorithms.common.batch import Batch
+    from dopsd.core.metrics import MetricSums
+    from dopsd.core.types import Problem
+    from dopsd.models.config import ModelConfig
+    from dopsd.models.policy import Policy
+    from dopsd.rollout.config import CollectorConfig, SamplingConfig
+    from dopsd.rollout.groups import RolloutStats
+    from dopsd.tasks.common.task import Task
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """A weighted sum of losses; the loop divides it by the weight of the whole update, over all ranks."""
+
+    total: Tensor  # []
+    metrics: MetricSums
+
+
+@dataclass(frozen=True)
+class AlgorithmContext:
+    """What an algorithm works with beside its own settings.
+
+    `updates` and `prompts_per_collect` are those of the run; `sequences_at_once` stand in memory, a guess where that is
+    measured later.
+    """
+
+    task: Task
+    policy: Policy
+    model: ModelConfig
+    sampling: SamplingConfig
+    seed: int
+    updates: int
+    prompts_per_collect: int
+    sequences_at_once: int
+
+    def prompts(
+        self, problems: Sequence[Problem], sampling: SamplingConfig | None = None
+    ) -> list[Tensor]:
+        """Return the tokenised prompts of training problems, each [P]."""
+        prompt_set = PromptSet(self.task, problems, "train", self.model.prompt_style)
+        return prompt_set.prompts(self.policy, sampling or self.sampling)
+
+    def collector(self, config: CollectorConfig) -> RolloutCollector:
+        """Return what samples and scores rollouts of training problems."""
+        return RolloutCollector(
+            self.task, self.sampling, config, self.model.prompt_style, self.seed
+        )
+
+
+class Method(Protocol):
+    """How rollouts become updates."""
+
+    normalize_by_all_prompts: (
+        bool  # True: an update's loss is divided by all its prompts, not by the kept ones
+    )
+    stats: RolloutStats
+
+    def collect(
+        self, policy: Policy, problems: list[Problem], update: int
+    ) -> list[list[Batch]]: ...
+
+    def loss(self, policy: Policy, batch: Any) -> LossOutput: ...

@@ -1,0 +1,192 @@
+"""Distillation at every denoising step: what d-OPSD and AR-style OPSD share, whatever their teacher is shown.
+
+arXiv 2606.18195, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.divergence import Divergence, entropy, shared_mass, top_overlap
+from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.core.metrics import MetricSums
+from dopsd.core.tensors import pack, take
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.groups import RolloutStats
+from dopsd.rollout.prompts import decoding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.common.batch import Batch, States
+    from dopsd.algorithms.common.config import SelfDistillationConfig
+    from dopsd.models.policy import Policy
+    from dopsd.rollout.collector import RolloutCollector
+    from dopsd.rollout.groups import SelectedRollout
+
+
+def build_components(
+    config: SelfDistillationConfig, context: AlgorithmContext
+) -> tuple[RolloutCollector, BlockSchedule]:
+    """Return collector and blocks of a distilling algorithm; the policy learns who its teacher is."""
+    policy, sampling = context.policy, context.sampling
+    policy.use_teacher(config.teacher, config.ema_decay)
+    num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)
+    blocks = BlockSchedule(
+        sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
+    )
+    return context.collector(config), blocks
+
+
+class SelfDistillation:
+    """pass@k, keep, record states, learn the teacher's distribution; the teacher has the student's own prompt."""
+
+    def __init__(
+        self, config: SelfDistillationConfig, collector: RolloutCollector, blocks: BlockSchedule
+    ) -> None:
+        self.config, self.collector, self.blocks = config, collector, blocks
+        self.normalize_by_all_prompts = config.denominator == "prompts"
+        top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
+        self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
+        self.stats = RolloutStats({}, MetricSums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        """Sample, keep, and cut the kept trajectories' states into updates."""
+        scored = self.collector.collect(policy, problems, update)
+        kept = [item for item in scored if item.is_kept]
+        shown = self.teacher_prompts(policy, kept)
+        found = self._states(
+            policy, [item.best for item in kept], shown, (self.collector.seed, update)
+        )
+        updates = [[states] if states else [] for states in found]
+        self.stats = self.collector.summary(policy, scored)
+        if updates or self.config.skip_empty:
+            return updates
+        return [[]]
+
+    def _states(
+        self,
+        policy: Policy,
+        kept: list[Rollout],
+        shown: Mapping[str, Tensor] | None,
+        key: tuple[int, int],
+    ) -> list[States | None]:
+        """The states of every update; of several processes each gets an equal part."""
+        group = policy.process_group
+        if group.size == 1:
+            return states_by_update(kept, self.config, self.blocks, key, shown)
+        prompts = None if shown is None else {name: ids.tolist() for name, ids in shown.items()}
+        gathered = group.all_gather_object(
+            [(r.to_dict(), None if prompts is None else prompts[r.problem_id]) for r in kept]
+        )
+        kept = [Rollout.from_dict(values, policy.device) for values, _ in gathered]
+        if shown is not None:
+            shown = {
+                r.problem_id: torch.tensor(ids, device=policy.device)
+                for r, (_, ids) in zip(kept, gathered, strict=True)
+            }
+        found = states_by_update(
+            kept, self.config, self.blocks, key, shown, (group.rank, group.size)
+        )
+        sizes = group.all_gather_object(
+            [[0 if states is None else len(states) for states in found]]
+        )
+        return [
+            states
+            for states, some in zip(found, zip(*sizes, strict=True), strict=True)
+            if any(some)
+        ]
+
+    def teacher_prompts(
+        self, policy: Policy, kept: Sequence[SelectedRollout]
+    ) -> Mapping[str, Tensor] | None:
+        """What the teacher is asked instead, [Q] by problem; None: what the student is."""
+        return None
+
+    def loss(self, policy: Policy, batch: States) -> LossOutput:
+        """Divergence at the K most telling positions of each state, weighted and summed over the states."""
+        length = batch.candidates.shape[1]
+        slots, valid = pack(batch.candidates)  # [B, C]
+        with torch.no_grad(), policy.teacher():
+            hidden = policy.hidden(batch.teacher_ids, _needed(batch.teacher_mask))[:, -length:]
+            picked = self._positions(policy, take(hidden, slots), batch, slots, valid)
+            places = slots.gather(1, picked.index)  # [B, K]
+            shown = sampleable_logits(
+                policy, take(hidden, places)
+            )  # [B, K, V], again: the student's shapes give its bits
+        hidden = policy.hidden(batch.student_ids, _needed(batch.student_mask))[:, -length:]
+        student = sampleable_logits(policy, take(hidden, places))  # [B, K, V]
+        value, unclipped, clipped = self.divergence(student, shown)  # [B, K]
+        per_state = (value * picked.valid).sum(1)  # [B]
+        if self.config.reduction == "mean":
+            per_state = per_state / picked.valid.sum(1)
+        figures = {
+            "divergence": unclipped,
+            "clip_ratio": clipped,
+            "overlap_top20": top_overlap(student, shown),
+        }
+        figures |= {"student_entropy": entropy(student.detach()), "teacher_entropy": entropy(shown)}
+        figures["shared_mass"] = shared_mass(student.detach(), shown)
+        return LossOutput(
+            (per_state * batch.weight).sum(), _by_block(figures, picked.valid, batch.block)
+        )
+
+    def _positions(
+        self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor
+    ) -> SelectedPositions:
+        """K_s: the k candidates of which the teacher is surest, or those that the student committed."""
+        if self.config.position_selection == "student":
+            index, chosen = pack(batch.committed.gather(1, slots) & valid)
+            return SelectedPositions(index, chosen)
+        logits = sampleable_logits(policy, hidden).float()  # [B, C, V]
+        sure = (
+            logits.amax(-1)
+            if self.config.teacher_confidence == "max_logit"
+            else logits.softmax(-1).amax(-1)
+        )
+        order = (
+            sure.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+        )
+        width = int(batch.k.max())
+        rank = torch.arange(width, device=order.device)
+        return SelectedPositions(order[:, :width], rank < batch.k[:, None])
+
+
+@dataclass(frozen=True)
+class SelectedPositions:
+    """Indices into the packed candidates [B, K], and which of them are real."""
+
+    index: Tensor
+    valid: Tensor
+
+
+def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
+    """Logits of what can be sampled: mask and reserved ids can win neither confidence nor a share of the loss."""
+    logits = policy.head(hidden)
+    keep = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    keep[[i for i in policy.suppress_tokens if i < len(keep)]] = False
+    return logits[..., keep]
+
+
+def _needed(mask: Tensor) -> Tensor | None:
+    """No mask where nothing is padded: the attention kernel is faster without."""
+    return None if bool(mask.all()) else mask
+
+
+def _by_block(figures: dict[str, Tensor], valid: Tensor, block: Tensor) -> MetricSums:
+    """Each figure's sum over target positions, in all and by block. figures [B, K], valid [B, K], block [B]."""
+    sums = MetricSums()
+    for name, values in figures.items():
+        total, count = (values.detach() * valid).sum(1), valid.sum(1)
+        sums.add(name, total.sum().item(), count.sum().item())
+        for b in block.unique().tolist():
+            sums.add(
+                f"block_{b}/{name}", total[block == b].sum().item(), count[block == b].sum().item()
+            )
+    return sums

@@ -1,0 +1,85 @@
+"""Divergences between student and teacher, and how far they agree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Which divergence between student and teacher, over which entries, clipped at what (nats an entry)."""
+
+    kind: str  # reverse_kl, forward_kl or jsd
+    beta: float = 0.5
+    top_k: int = 0  # 0: the full vocabulary; else the teacher's k best, both renormalised
+    clip: float | None = None
+
+    def __call__(self, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Student and teacher logits [..., V] -> clipped and unclipped divergence [...], share of entries clipped [...].
+
+        Reverse KL is sum p_s (ln p_s - ln p_t); forward KL sum p_t (ln p_t - ln p_s); JSD with beta is
+        beta KL(p_t||m) + (1-beta) KL(p_s||m), m = (1-beta) p_s + beta p_t. The clip caps each entry's term from above
+        (pointwise clipping), so that a clipped sum may be negative.
+        """
+        if self.top_k:
+            best = teacher.topk(min(self.top_k, teacher.shape[-1]), -1).indices
+            student, teacher = student.gather(-1, best), teacher.gather(-1, best)
+        s, t = student.float().log_softmax(-1), teacher.float().log_softmax(-1)  # [..., V]
+        terms, pull, freed = self._terms(s, t)
+        if self.clip is None:
+            total = terms.sum(-1)
+            return _carry(total, pull.sum(-1)), total, torch.zeros_like(total)
+        capped = terms > self.clip
+        value = terms.clamp(max=self.clip).sum(-1)
+        gradient = torch.where(capped, freed, pull).sum(-1)
+        return _carry(value, gradient), terms.sum(-1), capped.float().mean(-1)
+
+    def _terms(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Each entry's term, and two quantities whose gradients are the term's: kept, and capped.
+
+        The gradients are those of the literal terms, with sum(dp_s) = 0 used by hand: where student and teacher agree
+        they are exactly zero instead of rounding noise, which AdamW would blow up to whole steps.
+        """
+        with torch.no_grad():
+            p_s, p_t, gap = s.exp(), t.exp(), s - t
+            mixed = torch.logaddexp(
+                s + math.log1p(-self.beta), t + math.log(self.beta)
+            )  # ln((1-beta) p_s + beta p_t)
+            mixed = torch.where(s == t, s, mixed)
+        if self.kind == "reverse_kl":
+            return p_s * gap, s.exp() * gap, -s.exp()
+        if self.kind == "forward_kl":
+            return -p_t * gap, (p_s - p_t) * s, p_s * s
+        terms = self.beta * p_t * (t - mixed) + (1 - self.beta) * p_s * (s.detach() - mixed)
+        pull = (1 - self.beta) * s.exp() * (s.detach() - mixed)
+        return terms, pull, torch.zeros_like(pull)
+
+
+def _carry(value: Tensor, gradient: Tensor) -> Tensor:
+    """The value of one tensor with the gradient of another."""
+    return value + gradient - gradient.detach()
+
+
+def top_overlap(student: Tensor, teacher: Tensor, k: int = 20) -> Tensor:
+    """|top-k of the student ∩ top-k of the teacher| / k at each position (paper, Fig. 3). [..., V] -> [...]."""
+    k = min(k, student.shape[-1])
+    ours, theirs = student.topk(k, -1).indices, teacher.topk(k, -1).indices
+    return (ours[..., :, None] == theirs[..., None, :]).any(-1).float().mean(-1)
+
+
+def shared_mass(student: Tensor, teacher: Tensor) -> Tensor:
+    """sum min(p_s, p_t): the probability that both give to the same tokens, 1 - total variation. [..., V] -> [...].
+
+    Unlike the top-k overlap it weighs tokens: of a small vocabulary most of the top 20 may have no probability at all.
+    """
+    return torch.minimum(student.float().softmax(-1), teacher.float().softmax(-1)).sum(-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of softmax(logits) in nats. [..., V] -> [...]."""
+    logp = logits.float().log_softmax(-1)
+    return -(logp.exp() * logp).sum(-1)

@@ -1,0 +1,38 @@
+"""Cross-entropies and log-probabilities of masked tokens, of one forward of a policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dopsd.algorithms.common.batch import MaskedTexts
+    from dopsd.models.policy import Policy
+
+
+def masked_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """-ln p(target) at each masked token, in nats. logits [N, V], targets [N] -> [N] (LLaDA, Eq. 3 before the 1/t)."""
+    return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
+
+
+def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
+    """Per row: the sum over masked tokens of cross-entropy / t, over the completion's length. -> [B] (LLaDA, Eq. 5)."""
+    length = batch.targets.shape[1]
+    mask = None if bool(batch.mask.all()) else batch.mask
+    hidden = policy.hidden(batch.ids, mask)[:, -length:]  # [B, G, D]
+    rows = batch.loss_mask.nonzero()[:, 0]  # [N]
+    each = masked_cross_entropy(
+        policy.head(hidden[batch.loss_mask]), batch.targets[batch.loss_mask]
+    )
+    return torch.zeros_like(batch.weight).index_add(0, rows, each) * batch.token_weight / length
+
+
+def token_logps(policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
+    """ln p(target) at every position of the completion, in nats. ids, mask [B, P+G], targets [B, G] -> [B, G]."""
+    length = targets.shape[1]
+    hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]  # [B, G, D]
+    return -masked_cross_entropy(policy.head(hidden).flatten(0, 1), targets.flatten()).view_as(
+        targets
+    )

@@ -1,0 +1,47 @@
+"""Random masks over completions, for methods that learn to predict masked tokens (LLaDA, arXiv 2502.09992, Eq. 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.algorithms.common.batch import MaskedTexts
+from dopsd.core.rng import fold_in, uniform
+from dopsd.core.tensors import left_pad
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.models.policy import Policy
+
+LEAST = 0.001  # share of masked tokens, at least: the bound's weight is its inverse
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt [P] with its clean completion [G], the key of its mask, and its weight in the update."""
+
+    prompt: Tensor
+    completion: Tensor
+    key: int
+    weight: float = 1.0
+
+
+def masked(policy: Policy, texts: Sequence[Text]) -> MaskedTexts:
+    """Each completion with every token masked with probability t ~ U(0.001, 1), weighted 1/t."""
+    prompts, real = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
+    targets = torch.stack([text.completion for text in texts])  # [B, G]
+    key = torch.tensor([text.key for text in texts], device=targets.device)[:, None]  # [B, 1]
+    draw = uniform(
+        fold_in(key, torch.arange(targets.shape[1] + 1, device=targets.device))
+    )  # [B, G+1], the last column is t
+    share = draw[:, -1:] * (1 - LEAST) + LEAST
+    hidden = draw[:, :-1] < share
+    ids = torch.cat([prompts, targets.masked_fill(hidden, policy.mask_id)], 1)
+    weight = torch.tensor([text.weight for text in texts], device=targets.device)
+    return MaskedTexts(
+        ids, torch.cat([real, torch.ones_like(hidden)], 1), targets, hidden, 1 / share[:, 0], weight
+    )

@@ -1,0 +1,1 @@
+"""d3LLM: off-policy self-distillation along recorded trajectories."""

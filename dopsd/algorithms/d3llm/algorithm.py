@@ -1,0 +1,119 @@
+"""d3LLM: off-policy self-distillation along recorded trajectories, with an entropy term for parallel decoding.
+
+Recorded trajectories give the order of masks only, the targets are reference solutions. A block is sampled: before it
+the text is clean, after it masked, inside it the tokens that were written last; the complement is trained on as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.batch import Batch, Unmasking
+from dopsd.algorithms.common.solutions import Solutions
+from dopsd.algorithms.d3llm.loss import unmasking
+from dopsd.algorithms.d3llm.recording import Recorder
+from dopsd.core.metrics import MetricSums
+from dopsd.core.rng import fold_in, key_from, uniform
+from dopsd.core.tensors import left_pad, through_first
+from dopsd.rollout.groups import RolloutStats
+
+if TYPE_CHECKING:
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.d3llm.config import D3llmConfig
+    from dopsd.core.types import Problem
+    from dopsd.models.policy import Policy
+
+
+def build(config: D3llmConfig, context: AlgorithmContext) -> Unmask:
+    return Unmask(config, context)
+
+
+class Unmask:
+    """The method: blocks of solutions, masked in the order in which the model itself would have written them."""
+
+    normalize_by_all_prompts = False
+
+    def __init__(self, config: D3llmConfig, context: AlgorithmContext) -> None:
+        self.config, self.context, self.seed = config, context, context.seed
+        self.recorder = Recorder(config, context)
+        self.solutions = Solutions(context.task, "d3llm", context.sampling.gen_length)
+        self.size = len(context.task.load("train"))
+        self.stats = RolloutStats({}, MetricSums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        others = {problem.id for problem in problems} & set(
+            self.recorder.known
+        )  # recorded by other runs, or earlier
+        recorded = self.recorder.record(problems)
+        is_first = (
+            update * self.context.prompts_per_collect < self.size
+        )  # later epochs find what this run recorded
+        new = (
+            sum(item.tries for item in recorded) if is_first else 0
+        )  # whatever others had recorded before
+        borrowed = (
+            sum(item.seconds for item in recorded if item.problem_id in others) if is_first else 0.0
+        )
+        prompts, real = left_pad(self.context.prompts(problems), policy.eos_id)  # [B, P]
+        length = self.context.sampling.gen_length
+        targets = torch.stack(self.solutions.of(policy, problems))  # [B, G]
+        steps = torch.tensor(
+            [item.revealed_at for item in recorded], device=targets.device
+        )  # [B, G]
+        keys = torch.tensor(
+            [key_from("d3llm", self.seed, update, p.id) for p in problems], device=targets.device
+        )
+        inside, late, later = self.masks(
+            steps, through_first(targets, policy.eos_id).sum(1), keys, update
+        )
+        sums = MetricSums()
+        sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
+        sums.add(
+            "time/borrowed_seconds", borrowed
+        )  # what recording here would have taken: a cost like the rollouts
+        counters = {"trajectories": len(problems), "rollouts": new, "sampled_tokens": new * length}
+        self.stats = RolloutStats(counters, sums)
+        ids, other = (
+            torch.cat([prompts, targets.masked_fill(hidden | later, policy.mask_id)], 1)
+            for hidden in (late, inside & ~late)
+        )
+        mask = torch.cat([real, torch.ones_like(later)], 1)
+        weight = torch.ones(len(problems), device=targets.device)
+        return [[Unmasking(ids, other, mask, targets, late, inside & ~late, weight)]]
+
+    def masks(
+        self, steps: Tensor, length: Tensor, keys: Tensor, update: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The sampled block, the part of it that was written last, and all after it. [B, G], [B], [B] -> 3 x [B, G].
+
+        Only blocks with text are sampled, which is ours: behind the end of text there is nothing to write.
+        Over training the block grows from first_block to last_block and the least share of masks from 0 to most_masked.
+        """
+        c, places = self.config, torch.arange(steps.shape[1], device=steps.device)
+        progress = min(1.0, update / max(1, self.context.updates - 1))
+        size = round(c.first_block + (c.last_block - c.first_block) * progress)
+        draw = uniform(fold_in(keys[:, None], torch.arange(2, device=steps.device)))  # [B, 2]
+        start = (
+            draw[:, 0] * ((length + size - 1) // size)
+        ).long() * size  # [B], of a block that has text
+        inside = (places >= start[:, None]) & (places < start[:, None] + size)
+        share = c.most_masked * (progress + (1 - progress) * draw[:, 1])  # U(progress x most, most)
+        count = (share * inside.sum(1)).round().clamp(min=1)  # [B]
+        rank = (
+            steps.masked_fill(~inside, -1)
+            .argsort(dim=1, descending=True, stable=True)
+            .argsort(dim=1)
+        )  # 0: written last
+        return inside, inside & (rank < count[:, None]), places >= start[:, None] + size
+
+    def loss(self, policy: Policy, batch: Unmasking) -> LossOutput:
+        c = self.config
+        each, figures = unmasking(policy, batch, c.entropy_weight, c.entropy_temperature)  # [B]
+        sums = MetricSums()
+        for name, values in figures.items():
+            sums.add(name, values.detach().sum().item(), len(batch))
+        return LossOutput((each * batch.weight).sum(), sums)

@@ -1,0 +1,42 @@
+"""Cross-entropy of a masked block and of its complement, with an entropy term (d3LLM)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.algorithms.common.divergence import entropy
+from dopsd.algorithms.common.losses import masked_cross_entropy
+
+if TYPE_CHECKING:
+    from dopsd.algorithms.common.batch import Unmasking
+    from dopsd.models.policy import Policy
+
+
+def unmasking(
+    policy: Policy, batch: Unmasking, weight: float, temperature: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Per row: (CE + CE of the complement + weight x H) / (2 + weight), means over tokens; and its parts. -> [B] (d3LLM).
+
+    H is the entropy of softmax(logits / temperature) where the model's first choice is right, in either forward.
+    """
+    size, length = batch.targets.shape
+    cross, entropies = [], torch.zeros(size, device=batch.targets.device)
+    right = torch.zeros_like(entropies)
+    for ids, loss_mask in ((batch.ids, batch.loss_mask), (batch.other_ids, batch.other_loss_mask)):
+        hidden = policy.hidden(ids, None if bool(batch.mask.all()) else batch.mask)[:, -length:]
+        logits, targets, rows = (
+            policy.head(hidden[loss_mask]).float(),
+            batch.targets[loss_mask],
+            loss_mask.nonzero()[:, 0],
+        )
+        sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
+        cross.append(sums / loss_mask.sum(1).clamp(min=1))
+        is_right = (logits.argmax(-1) == targets).float()
+        entropies = entropies.index_add(0, rows, entropy(logits / temperature) * is_right)
+        right = right.index_add(0, rows, is_right)
+    mean = entropies / right.clamp(min=1)
+    figures = {"cross_entropy": (cross[0] + cross[1]) / 2, "entropy": mean}
+    return (cross[0] + cross[1] + weight * mean) / (2 + weight), figures

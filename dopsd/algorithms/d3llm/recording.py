@@ -1,0 +1,126 @@
+"""Trajectories of the initial policy, recorded once: in which order it would write each answer (d3LLM's stage `record`).
+
+A problem is tried greedily, then warmer, until an answer is right. What is recorded depends on base, data and settings
+alone, so all seeds share one file; who needs a problem that is not there records it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from dopsd.core.files import WORK
+from dopsd.core.fingerprint import fingerprint
+from dopsd.core.jsonl import append_lines, read_lines
+from dopsd.core.progress import Progress
+from dopsd.core.rng import key_from
+from dopsd.models.files import base_files
+from dopsd.rollout.engine import denoise_all
+from dopsd.rollout.prompts import decoding
+from dopsd.rollout.sampler import Decoding, GenerationRequest
+from dopsd.tasks.common.storage import data_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.d3llm.config import D3llmConfig
+    from dopsd.core.types import Problem
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The step at which each position was written [G], how many tries it took, whether the last was right, and its time."""
+
+    problem_id: str
+    revealed_at: list[int]
+    tries: int
+    correct: bool
+    seconds: float  # of wall clock, an equal share of those that it was recorded with
+
+
+class Recorder:
+    """Reads and extends work/record/<fingerprint>.jsonl."""
+
+    def __init__(self, config: D3llmConfig, context: AlgorithmContext) -> None:
+        self.config, self.context, task = config, context, context.task
+        self.task, self.policy = task, context.policy
+        sections = {
+            "sampling": context.sampling.model_dump(exclude={"batch_size"}),
+            "model": context.model.model_dump(),
+        }
+        sections |= {
+            "tries": config.tries,
+            "warmer": config.warmer,
+            "task": task.name,
+            "scoring": task.scoring,
+            "instructions": task.instructions,
+        }
+        files = [*data_files(task.name, "train"), *base_files(context.model)]
+        code = (
+            "dopsd.algorithms.d3llm.recording",
+            "dopsd.models.llm_policy",
+            f"dopsd.tasks.{task.name}.task",
+        )
+        self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
+        found = [Recorded(**line) for line in read_lines(self.path)]
+        self.known = {item.problem_id: item for item in found}
+
+    def _decoding(self, temperature: float) -> Decoding:
+        """One token a step: the order is that of single tokens."""
+        found = decoding(self.context.sampling, temperature)
+        return Decoding(**{**found.__dict__, "steps": found.gen_length})
+
+    @torch.no_grad()
+    def record(
+        self, problems: Sequence[Problem], progress: Progress | None = None
+    ) -> list[Recorded]:
+        """Recordings of these problems, in their order; what is new is appended to the file."""
+        missing = [problem for problem in problems if problem.id not in self.known]
+        if missing:
+            started = time.monotonic()
+            with self.policy.reference():
+                tried = self._try(missing, progress)
+            share = (time.monotonic() - started) / len(tried)
+            found = [replace(item, seconds=round(share, 4)) for item in tried]
+            self.known |= {item.problem_id: item for item in found}
+            append_lines(self.path, [vars(item) for item in found])
+        return [self.known[problem.id] for problem in problems]
+
+    def _try(self, problems: list[Problem], progress: Progress | None) -> list[Recorded]:
+        prompts = self.context.prompts(problems)
+        waiting = list(zip(problems, prompts, strict=True))
+        found: dict[str, Recorded] = {}
+        for n in range(self.config.tries):
+            requests = [
+                GenerationRequest(p.id, n, ids, key_from("record", p.id, n)) for p, ids in waiting
+            ]
+            rollouts = denoise_all(self.policy, requests, self._decoding(n * self.config.warmer))
+            for (problem, _), rollout in zip(waiting, rollouts, strict=True):
+                is_right = self.task.verify(
+                    problem, self.policy.decode(rollout.completion_ids)
+                ).correct
+                found[problem.id] = Recorded(
+                    problem.id, rollout.revealed_at.tolist(), n + 1, is_right, 0.0
+                )
+            before = len(waiting)
+            waiting = [(p, ids) for p, ids in waiting if not found[p.id].correct]
+            if progress:
+                progress.step(before - len(waiting) if n + 1 < self.config.tries else before)
+            if not waiting:
+                break
+        return [found[problem.id] for problem in problems]
+
+
+def record_all(config: D3llmConfig, context: AlgorithmContext, chunk: int = 256) -> Path:
+    """Record every training problem; a kill loses at most `chunk` of them."""
+    recorder, task = Recorder(config, context), context.task
+    problems = [problem for problem in task.load("train") if problem.id not in recorder.known]
+    with Progress("record", len(problems), "problem") as progress:
+        for start in range(0, len(problems), chunk):
+            recorder.record(problems[start : start + chunk], progress)
+    return recorder.path

@@ -1,0 +1,1 @@
+"""d-OPSD: on-policy self-distillation with the self-future as teacher."""

@@ -1,0 +1,1 @@
+"""diffu-GRPO: group-relative policy gradient."""

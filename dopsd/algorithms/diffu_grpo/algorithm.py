@@ -1,0 +1,148 @@
+"""diffu-GRPO: policy gradient with group-relative advantages, and log-probabilities from one forward of masks.
+
+d1 (arXiv 2504.12216), section 3.2 and Algorithm 1; the defaults are its published settings. The advantage is the reward
+less the group's mean, undivided (the published code's scale_rewards is off).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.batch import Batch, GroupBatch
+from dopsd.algorithms.common.losses import token_logps
+from dopsd.algorithms.diffu_grpo.loss import policy_gradient
+from dopsd.core.metrics import MetricSums
+from dopsd.core.rng import fold_in, key_from, uniform
+from dopsd.core.tensors import left_pad, through_first
+from dopsd.rollout.config import CollectorConfig
+from dopsd.rollout.groups import RolloutStats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
+    from dopsd.core.types import Problem, Rollout
+    from dopsd.models.policy import Policy
+    from dopsd.rollout.collector import RolloutCollector, RolloutGroup
+
+
+def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> GroupRelative:
+    t, n = config.temperature, config.group_size
+    plan = CollectorConfig(attempts=n, first_temperature=t, retry_temperature=t, keep="all")
+    return GroupRelative(config, context.collector(plan))
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """A completion and how much better than its group it was."""
+
+    rollout: Rollout
+    advantage: float
+
+
+class GroupRelative:
+    """The method: groups of completions, rewards against the group's mean, several updates on each collect."""
+
+    normalize_by_all_prompts = False
+
+    def __init__(self, config: DiffuGrpoConfig, collector: RolloutCollector) -> None:
+        self.config, self.collector = config, collector
+        self.stats = RolloutStats({}, MetricSums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        """Sample and reward; an update for each of the inner iterations, with old and initial log-probabilities."""
+        groups = self.collector.sample(policy, problems, update, stops=False)
+        rewarded = self._rewarded(policy, groups)
+        return (
+            [[self._group(policy, rewarded, update, n)] for n in range(self.config.iterations)]
+            if rewarded
+            else []
+        )
+
+    def _rewarded(self, policy: Policy, groups: Sequence[RolloutGroup]) -> list[Rewarded]:
+        found: list[Rewarded] = []
+        stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
+        sums = stats.metrics
+        for group in groups:
+            rewards = self._rewards(policy, group)
+            mean = sum(rewards) / len(rewards)
+            found += [
+                Rewarded(r, reward - mean)
+                for r, reward in zip(group.rollouts, rewards, strict=True)
+            ]
+            sums.add("reward", sum(rewards), len(rewards))
+            sums.add("flat_groups", max(rewards) == min(rewards))
+        self.stats = RolloutStats(stats.counters | {"trajectories": len(found)}, sums)
+        return found
+
+    def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
+        if self.config.reward == "correct":
+            return [float(score.correct) for score in group.scores]
+        texts = [policy.decode(rollout.completion_ids) for rollout in group.rollouts]
+        return [self.collector.task.reward(group.problem, text) for text in texts]
+
+    def _group(
+        self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int
+    ) -> GroupBatch:
+        """Completions all masked, each prompt token with probability `prompt_mask`, anew in every iteration."""
+        rollouts = [item.rollout for item in rewarded]
+        prompts, real = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
+        targets = torch.stack([r.completion_ids for r in rollouts])  # [B, G]
+        seed, width, device = self.collector.seed, prompts.shape[1], prompts.device
+        keys = [
+            key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt)
+            for r in rollouts
+        ]
+        places = (
+            torch.arange(width, device=device) - width
+        )  # counted from the completion, whatever the padding
+        draw = uniform(fold_in(torch.tensor(keys, device=device)[:, None], places))
+        prompts = prompts.masked_fill((draw < self.config.prompt_mask) & real, policy.mask_id)
+        ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
+        mask = torch.cat([real, torch.ones_like(targets, dtype=torch.bool)], 1)
+        completion_mask = through_first(targets, policy.eos_id)
+        old_logps = self._logps(policy, ids, mask, targets)
+        with policy.reference():
+            ref_logps = self._logps(policy, ids, mask, targets)
+        advantage = torch.tensor([item.advantage for item in rewarded], device=device)
+        return GroupBatch(
+            ids,
+            mask,
+            targets,
+            completion_mask,
+            advantage,
+            old_logps,
+            ref_logps,
+            completion_mask.sum(1).float(),
+        )
+
+    def _logps(self, policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
+        n = self.collector.sampling.batch_size
+        with torch.no_grad():
+            parts = zip(ids.split(n), mask.split(n), targets.split(n), strict=True)
+            return torch.cat([token_logps(policy, *part) for part in parts])
+
+    def loss(self, policy: Policy, batch: GroupBatch) -> LossOutput:
+        """Clipped policy gradient with a penalty on leaving the initial policy, summed over the tokens of the completion."""
+        logps = token_logps(policy, batch.ids, batch.mask, batch.targets)  # [B, G]
+        c = self.config
+        each, clipped, kl = policy_gradient(
+            logps,
+            batch.old_logps,
+            batch.ref_logps,
+            batch.advantage[:, None],
+            c.clip_range,
+            c.kl_weight,
+        )
+        m, sums = batch.completion_mask, MetricSums()
+        tokens = float(m.sum())
+        sums.add("kl", (kl.detach() * m).sum().item(), tokens)
+        sums.add("clip_ratio", (clipped * m).sum().item(), tokens)
+        sums.add("logp", (logps.detach() * m).sum().item(), tokens)
+        return LossOutput((each * m).sum(), sums)

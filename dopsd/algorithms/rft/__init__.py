@@ -1,0 +1,1 @@
+"""Rejection fine-tuning on kept rollouts."""

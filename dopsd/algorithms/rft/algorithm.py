@@ -1,0 +1,65 @@
+"""Rejection fine-tuning: masked-diffusion cross-entropy on the rollouts that d-OPSD would keep.
+
+The control that separates the teacher's share of a gain from the filter's: same sampling, same gate, no teacher.
+Loss: LLaDA's fine-tuning bound (arXiv 2502.09992, Eq. 5). The settings are ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.losses import masked_diffusion_loss
+from dopsd.algorithms.common.masking import Text, masked
+from dopsd.core.metrics import MetricSums
+from dopsd.core.rng import key_from
+from dopsd.rollout.groups import RolloutStats
+
+if TYPE_CHECKING:
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.common.batch import Batch, MaskedTexts
+    from dopsd.algorithms.rft.config import RftConfig
+    from dopsd.core.types import Problem, Rollout
+    from dopsd.models.policy import Policy
+    from dopsd.rollout.collector import RolloutCollector
+
+
+def build(config: RftConfig, context: AlgorithmContext) -> FineTuneOnKept:
+    return FineTuneOnKept(config, context.collector(config))
+
+
+class FineTuneOnKept:
+    """The method: pass@k, keep, predict the kept tokens from random masks."""
+
+    def __init__(self, config: RftConfig, collector: RolloutCollector) -> None:
+        self.config, self.collector = config, collector
+        self.normalize_by_all_prompts = config.denominator == "prompts"
+        self.stats = RolloutStats({}, MetricSums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        scored = self.collector.collect(policy, problems, update)
+        self.stats = self.collector.summary(policy, scored)
+        kept = [item.best for item in scored if item.is_kept]
+        if not kept:
+            return [] if self.config.skip_empty else [[]]
+        return [
+            [self._masked(policy, kept, update, n)] for n in range(self.config.updates_per_collect)
+        ]
+
+    def _masked(self, policy: Policy, kept: list[Rollout], update: int, number: int) -> MaskedTexts:
+        """Each kept rollout `draws_per_rollout` times, each time with its own mask."""
+        draws, seed = self.config.draws_per_rollout, self.collector.seed
+        keys = (
+            (r, key_from("rft", seed, update, number, r.problem_id, n))
+            for r in kept
+            for n in range(draws)
+        )
+        return masked(
+            policy, [Text(r.prompt_ids, r.completion_ids, key, 1 / draws) for r, key in keys]
+        )
+
+    def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
+        each = masked_diffusion_loss(policy, batch)  # [B]
+        sums = MetricSums()
+        sums.add("cross_entropy", each.detach().sum().item(), len(batch))
+        return LossOutput((each * batch.weight).sum(), sums)

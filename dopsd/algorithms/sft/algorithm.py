@@ -1,0 +1,105 @@
+"""Supervised fine-tuning by masked diffusion on solutions (d1, arXiv 2504.12216, section 3.1; LLaDA, Eq. 5).
+
+Solutions are the task's own references, or rows of `traces`; padding with end of text is part of what is learnt.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.losses import masked_diffusion_loss
+from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.solutions import Solutions, padded
+from dopsd.core.errors import DopsdError
+from dopsd.core.metrics import MetricSums
+from dopsd.core.progress import log
+from dopsd.core.rng import key_from
+from dopsd.rollout.groups import RolloutStats
+from dopsd.tasks.common.sources import read_rows, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.common.batch import Batch, MaskedTexts
+    from dopsd.algorithms.sft.config import SftConfig
+    from dopsd.core.types import Problem
+    from dopsd.models.policy import Policy
+
+
+def build(config: SftConfig, context: AlgorithmContext) -> FineTune:
+    return FineTune(config, context)
+
+
+class FineTune:
+    """The method: no rollouts; every collect is a batch of solutions, masked anew."""
+
+    normalize_by_all_prompts = False
+
+    def __init__(self, config: SftConfig, context: AlgorithmContext) -> None:
+        self.config, self.context, self.seed = config, context, context.seed
+        self.length = config.length or context.sampling.gen_length
+        self.solutions = Solutions(context.task, "sft", self.length)
+        self.traces = self._read(context.policy) if config.traces else []
+        self.place = {problem.id: i for i, problem in enumerate(context.task.load("train"))}
+        self.stats = RolloutStats({}, MetricSums())
+
+    def _read(self, policy: Policy) -> list[tuple[Tensor, Tensor]]:
+        """Rows {question, response} that fit, as tokens."""
+        rows = [
+            (text_of(row, "question"), text_of(row, "response"))
+            for row in read_rows(self.config.traces, "method.sft.traces")
+        ]
+        asked = [
+            (policy.encode([{"role": "user", "content": question}]), policy.tokens(text))
+            for question, text in rows
+        ]
+        room = policy.max_length - self.length
+        kept = [
+            (p, padded(t, self.length, policy.eos_id))
+            for p, t in asked
+            if len(t) <= self.length and len(p) <= room
+        ]
+        if len(kept) < len(rows):
+            log(
+                f"sft: {len(rows) - len(kept)} of {len(rows)} traces are too long for {self.length} tokens and are left out"
+            )
+        if not kept:
+            raise DopsdError(
+                f"method.sft.traces: none of {len(rows)} rows has a response of at most {self.length} tokens "
+                f"(method.sft.length) and a question of at most {room}, what the model's {policy.max_length} leave"
+            )
+        return kept
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
+        keys = [key_from("sft", self.seed, update, problem.id) for problem in problems]
+        self.stats = RolloutStats(
+            {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, MetricSums()
+        )
+        return [
+            [masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])]
+        ]
+
+    def _traced(self, problems: Sequence[Problem], update: int) -> list[tuple[Tensor, Tensor]]:
+        """A trace a problem: as the loop goes through all problems in a new order each epoch, so it does through traces."""
+        size = len(self.place)
+        epoch = update * self.context.prompts_per_collect // size
+        return [
+            self.traces[(self.place[problem.id] + epoch * size) % len(self.traces)]
+            for problem in problems
+        ]
+
+    def _solved(self, policy: Policy, problems: Sequence[Problem]) -> list[tuple[Tensor, Tensor]]:
+        sampling = self.context.sampling.model_copy(update={"gen_length": self.length})
+        texts = self.solutions.of(policy, problems)
+        return list(zip(self.context.prompts(problems, sampling), texts, strict=True))
+
+    def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
+        each = masked_diffusion_loss(policy, batch)  # [B]
+        sums = MetricSums()
+        sums.add("cross_entropy", each.detach().sum().item(), len(batch))
+        return LossOutput((each * batch.weight).sum(), sums)

@@ -1,0 +1,1 @@
+"""VRPO: preferences with the bound's variance reduced."""

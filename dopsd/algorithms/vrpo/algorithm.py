@@ -1,0 +1,125 @@
+"""VRPO: preference optimisation on right and wrong rollouts, with a likelihood bound whose variance is kept low.
+
+LLaDA 1.5 (arXiv 2505.19223), section 3; the defaults are its published settings where there are any.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.batch import Batch, PreferenceBatch
+from dopsd.algorithms.vrpo.loss import likelihood_bound, preference
+from dopsd.core.metrics import MetricSums
+from dopsd.core.rng import fold_in, key_from, uniform
+from dopsd.core.tensors import left_pad, through_first
+from dopsd.rollout.config import CollectorConfig
+from dopsd.rollout.groups import RolloutStats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.vrpo.config import VrpoConfig
+    from dopsd.core.types import Problem, Rollout
+    from dopsd.models.policy import Policy
+    from dopsd.rollout.collector import RolloutCollector, RolloutGroup
+
+
+def build(config: VrpoConfig, context: AlgorithmContext) -> Preferences:
+    t, n = config.temperature, config.attempts
+    plan = CollectorConfig(attempts=n, first_temperature=t, retry_temperature=t, keep="all")
+    return Preferences(config, context.collector(plan), context.sequences_at_once)
+
+
+class Preferences:
+    """The method: sample, pair the best with the worst, prefer the one to the other."""
+
+    normalize_by_all_prompts = False
+
+    def __init__(self, config: VrpoConfig, collector: RolloutCollector, most: int) -> None:
+        self.config, self.collector, self.most = config, collector, most
+        self.stats = RolloutStats({}, MetricSums())
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+        with policy.reference() if self.config.pairs == "initial" else nullcontext():
+            tried = self.collector.sample(policy, problems, update, stops=False)
+        pairs = [pair for each in tried if (pair := paired(each, self.collector.task.graded))]
+        stats = self.collector.summary(policy, [self.collector.scored(each) for each in tried])
+        stats.metrics.add("paired", len(pairs), len(tried))
+        if (
+            self.config.pairs == "initial"
+        ):  # the initial policy's score says nothing of the one in training
+            stats.metrics["initial_first_attempt_score"] = stats.metrics.pop("first_attempt_score")
+        self.stats = RolloutStats(stats.counters | {"trajectories": 2 * len(pairs)}, stats.metrics)
+        return [[self._pairs(policy, pairs, update)]] if pairs else []
+
+    def _pairs(
+        self, policy: Policy, pairs: Sequence[tuple[Rollout, Rollout]], update: int
+    ) -> PreferenceBatch:
+        prompt, mask = left_pad([better.prompt_ids for better, _ in pairs], policy.eos_id)  # [B, P]
+        targets = torch.stack(
+            [torch.stack([r.completion_ids for r in pair]) for pair in pairs]
+        )  # [B, 2, G]
+        completion_mask = through_first(targets, policy.eos_id)
+        length = completion_mask.sum(-1)  # [B, 2]
+        names = [
+            [key_from("vrpo", self.collector.seed, update, r.problem_id, r.attempt) for r in pair]
+            for pair in pairs
+        ]
+        key = torch.tensor(names, device=targets.device)[:, :, None]  # [B, 2, 1]
+        key = fold_in(key, torch.arange(self.config.draws, device=targets.device))  # [B, 2, N]
+        loss_mask = drawn(key, completion_mask, length)
+        nothing = torch.zeros(len(pairs), 2, device=targets.device)
+        batch = PreferenceBatch(
+            prompt,
+            mask,
+            targets,
+            loss_mask,
+            length,
+            nothing,
+            torch.ones(len(pairs), device=targets.device),
+        )
+        with torch.no_grad(), policy.reference():
+            most = self.collector.sampling.batch_size
+            bounds = torch.cat([likelihood_bound(policy, part, most) for part in batch.split(most)])
+        return PreferenceBatch(**(batch.tensors() | {"ref_bounds": bounds}))
+
+    def loss(self, policy: Policy, batch: PreferenceBatch) -> LossOutput:
+        """Preference and, a little, fine-tuning on the preferred completion."""
+        bounds = likelihood_bound(policy, batch, self.most)  # [B, 2]
+        each, margin = preference(bounds, batch.ref_bounds, self.config.beta)
+        tuned = -bounds[:, 0] / batch.length[:, 0]
+        sums = MetricSums()
+        sums.add("margin", margin.detach().sum().item(), len(batch))
+        sums.add("preferred", (margin.detach() > 0).sum().item(), len(batch))
+        sums.add("cross_entropy", tuned.detach().sum().item(), len(batch))
+        return LossOutput(((each + self.config.sft_weight * tuned) * batch.weight).sum(), sums)
+
+
+def paired(tried: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | None:
+    """The best and the worst attempt (the latest and the earliest on ties); None where no attempt is right, or all are."""
+    scores = [score.score for score in tried.scores]
+    worst = min(range(len(scores)), key=lambda i: (scores[i], i))
+    if scores[tried.best] <= scores[worst] or not (is_graded or tried.scores[tried.best].correct):
+        return None
+    return tried.rollouts[tried.best], tried.rollouts[worst]
+
+
+def drawn(key: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
+    """Draw l ~ U{1..L} of the completion's tokens, without replacement, for every key.
+
+    key [B, 2, N], completion_mask [B, 2, G], length [B, 2] -> [B, 2, N, G].
+    """
+    places = torch.arange(completion_mask.shape[-1] + 1, device=key.device)
+    draw = uniform(fold_in(key[..., None], places))  # [B, 2, N, G+1], the last column decides l
+    count = (draw[..., -1] * length[..., None]).long() + 1  # [B, 2, N]
+    order = (
+        draw[..., :-1].masked_fill(~completion_mask[:, :, None], 2.0).argsort(dim=-1, stable=True)
+    )
+    rank = torch.empty_like(order).scatter_(-1, order, places[:-1].expand_as(order).contiguous())
+    return rank < count[..., None]

@@ -1,0 +1,90 @@
+"""A finished run, read from runs/: its test, its curve, and what each of its updates had cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.files import WORK, read_json
+from dopsd.core.paths import LOG, RunKey
+from dopsd.core.rng import key_from
+from dopsd.core.statistics import bootstrap
+from dopsd.core.tables import read_log, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COUNTED = ("trajectories", "rollouts", "sampled_tokens")
+COSTS = ("updates", "rollouts", "seconds")  # that curves are drawn against
+
+
+class Finished(RunKey):
+    """A cell whose stages have run, read from runs/."""
+
+    @property
+    def tested(self) -> dict[str, Any]:
+        """The reports of base and best under the protocol that selected, and their paired difference."""
+        found = read_json(self.folder / "test" / "paired.json", "dopsd test")
+        return found["protocols"][found["selected"]["protocol"]]
+
+    @property
+    def selected(self) -> dict[str, Any]:
+        return read_json(self.folder / "best" / "select.json", "dopsd select")
+
+    def costs(self) -> dict[int, dict[str, float]]:
+        """Cost by update: counts from the run's table, seconds from its log, which a run from DVC's cache lacks.
+
+        Seconds count what another run had done for this one before (d3LLM's recordings).
+        """
+        log_file = WORK / read_json(self.folder / "train.json", "dopsd train")["fingerprint"] / LOG
+        clock: dict[int, float] = {}
+        for row in read_log(log_file) if log_file.is_file() else []:
+            taken = row["time/update_seconds"] + row.get("time/borrowed_seconds", 0.0)
+            clock[row["update"]] = taken + max(clock.values(), default=0.0)
+        found = {0: dict.fromkeys([*COUNTED, "updates"] + ["seconds"] * bool(clock), 0.0)}
+        for row in read_table(self.folder / "train.csv"):
+            at = {"updates": row["update"], **{name: row[f"count/{name}"] for name in COUNTED}}
+            found[row["update"]] = at | (
+                {"seconds": clock[row["update"]]} if row["update"] in clock else {}
+            )
+        return found
+
+    def points(self) -> list[tuple[int, float]]:
+        """Update and accuracy on the selection split, a point a checkpoint, by the protocol that selected."""
+        rows = read_table(self.folder / "curve.csv")
+        return [
+            (row["update"], row["accuracy"])
+            for row in rows
+            if row["protocol"] == self.selected["protocol"]
+        ]
+
+    def curve(self, cost: str) -> list[tuple[float, float]]:
+        """Cost and accuracy on the selection split, a point a checkpoint."""
+        costs = self.costs()
+        return [
+            (costs[update][cost], accuracy)
+            for update, accuracy in self.points()
+            if cost in costs.get(update, {})
+        ]
+
+
+def paired_over_seeds(
+    gaps: Sequence[Sequence[float]], resamples: int
+) -> tuple[float, tuple[float, float]]:
+    """Mean of differences [seed, problem] and its 95% percentile interval: seeds and problems are both drawn again.
+
+    Problems alone would tell how sure the difference of THESE runs is, not of the methods. Of few seeds the interval is
+    too narrow: where seeds differ more than problems do, three of them give the range of three values, which misses the
+    mean one time in four.
+    """
+    import numpy
+
+    values = numpy.asarray(gaps)
+    seeds, problems = values.shape
+    if seeds == 1:
+        return float(values.mean()), bootstrap(values[0], resamples)
+    draw = numpy.random.default_rng(key_from("bootstrap", seeds, problems) & 0xFFFFFFFF)
+    of_seeds = draw.multinomial(seeds, [1 / seeds] * seeds, resamples)
+    of_problems = draw.multinomial(problems, [1 / problems] * problems, resamples)
+    means = numpy.einsum("rs,sp,rp->r", of_seeds, values, of_problems, optimize=True) / values.size
+    low, high = numpy.quantile(means, [0.025, 0.975])
+    return float(values.mean()), (float(low), float(high))

@@ -1,0 +1,141 @@
+"""What a person reads in the terminal: the summary of a demo, and one answer denoised step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import read_json
+from dopsd.core.paths import LOG, PUBLISHED, report_folder
+from dopsd.core.tables import read_log
+from dopsd.tracking.client import shown, tracking_uri
+from dopsd.training.run_settings import scratch_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.config.params import Params
+    from dopsd.training.run_settings import RunSettings
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _with_interval(value: float, interval: list[float]) -> str:
+    return f"{_percent(value)} [{_percent(interval[0])}, {_percent(interval[1])}]"
+
+
+def summary(params: Params) -> None:
+    """Accuracy in percent on test with 95% intervals, a row a run, then what it cost and where it is."""
+    console = Console()
+    table = Table(box=SIMPLE)
+    for column in ("run", "base", "trained", "difference"):
+        table.add_column(column, no_wrap=True)
+    costs = []
+    for run in params.runs:
+        folder = run.key.folder
+        if not (folder / "test" / "paired.json").is_file():
+            continue
+        tested = read_json(folder / "test" / "paired.json", "dopsd test")
+        found = tested["protocols"][tested["selected"]["protocol"]]
+        sides = [
+            _with_interval(found[side]["accuracy"], found[side]["interval"])
+            for side in ("base", "best")
+        ]
+        gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
+        table.add_row(str(run.key), *sides, gap)
+        costs.append(_cost(run, tested))
+    if not costs:
+        raise DopsdError("summary: no finished run of params.yaml's matrix; `dvc repro` makes them")
+    console.print(
+        "Base against trained on test: accuracy in % [95% interval], paired difference",
+        markup=False,
+    )
+    console.print(table)
+    for line in costs:
+        console.print(line, markup=False, highlight=False)
+    console.print(
+        _where(params), markup=False, highlight=False, soft_wrap=True
+    )  # a link that breaks cannot be followed
+
+
+def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
+    folder, n = run.key.folder, next(iter(tested["protocols"].values()))["base"]["n"]
+    c = read_json(folder / "train.json", "dopsd train")
+    log_file = scratch_folder(run) / LOG
+    seconds = "restored from the cache"
+    if log_file.is_file():
+        seconds = f"{sum(row['time/update_seconds'] for row in read_log(log_file)):.0f} s"
+    return (
+        f"{run.key}: checkpoint {tested['selected']['update']}, tested on {n} problems\n"
+        f"  cost: {c['updates']} updates, {c['rollouts']} rollouts ({c['trajectories']} kept), "
+        f"{c['sampled_tokens']} tokens, {seconds}\n"
+        f"  adapter: {folder / 'best'}   figures: {report_folder(*run.key.parts)}"
+    )
+
+
+def _where(params: Params) -> str:
+    uri = tracking_uri(params.tracking.uri)
+    where = (
+        f"MLflow: {shown(uri)}"
+        if not uri.startswith("sqlite")
+        else "MLflow, while `make up` or `make mlflow` runs:"
+    )
+    links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
+    if not links:
+        return f"{where} `dopsd publish` sends what is missing and prints links"
+    return "\n".join([where, *(f"  {task} side by side: {link}" for task, link in links.items())])
+
+
+def sample(
+    params: Params,
+    task_name: str,
+    puzzle: str | None,
+    adapter: Path | None,
+    temperature: float,
+    seed: int,
+) -> None:
+    """Denoise one answer and print the state after every step: new tokens green, masks as dots."""
+    from dopsd.core.rng import key_from
+    from dopsd.evaluation.evaluator import Evaluator
+    from dopsd.models.lora import lora_of
+    from dopsd.rollout.prompts import decoding
+    from dopsd.rollout.sampler import GenerationRequest, denoise
+
+    settings = params.evaluation(task_name)
+    if adapter:
+        settings = replace(settings, lora=lora_of(adapter))
+    evaluator = Evaluator(settings, "test")
+    problem = evaluator.task.ask(puzzle) if puzzle else evaluator.problems[0]
+    policy = evaluator.with_adapter(adapter)
+    prompt = evaluator.prompt_of(problem)
+    request = GenerationRequest(problem.id, 0, prompt, key_from("sample", seed, problem.id))
+    rollout = denoise(policy, [request], decoding(params.sampling, temperature))[0]
+    console = Console()
+    console.print(f"problem {problem.prompt}", markup=False)
+    tokens = policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist())
+    for step in range(params.sampling.steps):
+        console.print(
+            Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)),
+            soft_wrap=True,
+        )
+    score = evaluator.task.verify(problem, policy.decode(rollout.completion_ids))
+    console.print(
+        f"answer {score.answer}   score {score.score:.2f}   solution {problem.answer}",
+        markup=False,
+    )
+
+
+def _state(tokens: list[str], revealed: list[int], step: int) -> Text:
+    line = Text()
+    for token, at in zip(tokens, revealed, strict=True):
+        shown = "_" if token.startswith("<|") else token
+        line.append(shown if at <= step else "·", style="bold green" if at == step else "")
+    return line

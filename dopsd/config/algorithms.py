@@ -1,0 +1,23 @@
+"""Section `method`: a section for each algorithm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import create_model
+
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.settings import Section
+
+if TYPE_CHECKING:
+
+    class AlgorithmsConfig(Section):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    classes = {name: ALGORITHMS.config_class(name) for name in ALGORITHMS.names}
+    AlgorithmsConfig = create_model(
+        "AlgorithmsConfig",
+        __base__=Section,
+        **{name: (one, one()) for name, one in classes.items()},
+    )

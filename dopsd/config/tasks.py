@@ -1,0 +1,21 @@
+"""Section `data`: a section for each task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import create_model
+
+from dopsd.core.settings import Section
+from dopsd.tasks.registry import TASKS
+
+if TYPE_CHECKING:
+
+    class TasksConfig(Section):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    classes = {name: TASKS.config_class(name) for name in TASKS.names}
+    TasksConfig = create_model(
+        "TasksConfig", __base__=Section, **{name: (one, one()) for name, one in classes.items()}
+    )

@@ -1,0 +1,1 @@
+"""Values and tools that every package stands on: no models, no tasks."""

@@ -1,0 +1,88 @@
+"""What a stage's result depends on: the modules it imports, found by reading them, and digests of files."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import DopsdError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file, read in pieces, and once only while it does not change: 8B weights are 16 GB."""
+    state = path.stat()
+    return _sha256(path.resolve(), state.st_size, state.st_mtime_ns, state.st_ino)
+
+
+@cache
+def _sha256(path: Path, *_: int) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _file(module: str) -> Path | None:
+    spec = find_spec(module)
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def imported(path: Path, with_types: bool = False) -> set[str]:
+    """Modules of this package that a file imports, anywhere in it; with_types: also for type checkers alone."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(path.read_text())]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif with_types or not _is_for_types(node):
+            waiting += ast.iter_child_nodes(node)
+    return {name for name in found if name.startswith("dopsd.") and _is_module(name)}
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+@cache
+def _is_module(name: str) -> bool:
+    try:
+        return _file(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@cache
+def closure(*modules: str) -> tuple[str, ...]:
+    """Those modules and all that they import, sorted; what is loaded by name (tasks, methods) must be given."""
+    seen: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += imported(_file(name)) - seen
+    return tuple(sorted(seen))
+
+
+def sources(*modules: str) -> list[Path]:
+    """Files of the closure."""
+    return [_file(name) for name in closure(*modules)]
+
+
+def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) -> str:
+    """16 hex digits that name a piece of work by its settings, its data and its code."""
+    missing = [path for path in files if not path.is_file()]
+    if missing:
+        raise DopsdError(f"{missing[0]}: no such file; `dvc repro` makes what is missing")
+    parts = [json.dumps(sections, sort_keys=True)]
+    parts += [f"{path.name} {sha256(path)}" for path in [*files, *sources(*modules)]]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,123 @@
+"""Progress of long work: a bar on a terminal, plain lines elsewhere, and work/<stage>.json for whoever watches."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import time
+from typing import Any, Self
+
+from dopsd.core.files import WORK, write_json
+
+PLAIN_EVERY = 10.0  # seconds between plain lines
+
+
+def is_main_rank() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+class LastingFile(io.FileIO):
+    """A file whose reader may go away and whose disk may be full: what cannot be written is dropped."""
+
+    def write(self, data: Any) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(data) or 0
+        return len(data)
+
+
+def outlive_readers() -> None:
+    """Let no error of standard output or standard error end the work of this process."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        with contextlib.suppress(OSError):  # closed from the start
+            binary = io.BufferedWriter(LastingFile(number, "w", closefd=False))
+            stream = io.TextIOWrapper(binary, errors="backslashreplace", line_buffering=True)
+            setattr(sys, name, stream)
+
+
+def log(text: str) -> None:
+    """One line to standard error, from the first rank only."""
+    if is_main_rank():
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+class Progress:
+    """Counts `done` of `total` units. Use as a context manager; `step` adds units and a short note of figures."""
+
+    def __init__(self, stage: str, total: int, unit: str, scratch: str = "") -> None:
+        self.stage, self.total, self.unit, self.scratch = stage, total, unit, scratch
+        self.done = self.first = 0
+        self.started = self.said = time.monotonic()
+        self.bar = None
+
+    def __enter__(self) -> Self:
+        if is_main_rank() and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            columns = [
+                "[bold]{task.description}",
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+            ]
+            note = TextColumn("{task.fields[note]}")
+            self.bar = Bar(
+                *columns, TimeRemainingColumn(), note, console=Console(stderr=True), transient=False
+            )
+            self.bar.start()
+            self.line = self.bar.add_task(self.stage, total=self.total, rate="", note="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()
+        self._write()
+
+    def resume_at(self, done: int) -> None:
+        self.done = self.first = done
+        self._write()
+
+    def step(self, units: int = 1, note: str = "") -> None:
+        self.done += units
+        if not is_main_rank():
+            return
+        now = time.monotonic()
+        if self.bar:
+            self.bar.update(
+                self.line, completed=self.done, rate=f"{self.rate:.2f} {self.unit}/s", note=note
+            )
+        elif now - self.said > PLAIN_EVERY or (units and self.done == self.total):
+            self.said = now
+            left = _clock((self.total - self.done) / self.rate) if self.rate else "?"
+            log(
+                f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s, {left} left  {note}".rstrip()
+            )
+        self._write()
+
+    @property
+    def rate(self) -> float:
+        """Units a second since the start of this process."""
+        return (self.done - self.first) / max(time.monotonic() - self.started, 1e-9)
+
+    def _write(self) -> None:
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk must not hide the error that it caused elsewhere
+            if not is_main_rank():
+                return
+            state = {
+                "done": self.done,
+                "total": self.total,
+                "rate": round(self.rate, 4),
+                "scratch": self.scratch,
+            }
+            write_json(WORK / f"{self.stage}.json", state)

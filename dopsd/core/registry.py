@@ -1,0 +1,92 @@
+"""Folders that register by being there: algorithms and tasks, of this package and of entry points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import DopsdError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from dopsd.core.settings import Section
+
+
+@dataclass
+class Registry:
+    """The folders of a package that have a config.py, and packages that entry points of the same name bring.
+
+    An entry point `my_algorithm = "my_package.my_algorithm"` names a package with the same files as a folder here.
+    """
+
+    package: str
+    kind: str  # what one is called in messages
+    base: type[Section]
+
+    @cached_property
+    def packages(self) -> dict[str, str]:
+        """Dotted names of packages by the names that params.yaml uses, sorted."""
+        here = import_module(self.package)
+        own = {
+            module.name: f"{self.package}.{module.name}"
+            for module in iter_modules(here.__path__)
+            if module.ispkg and find_spec(f"{self.package}.{module.name}.config")
+        }
+        own.pop("common", None)
+        plugins = {point.name: point.value for point in entry_points(group=self.package)}
+        if taken := sorted(own.keys() & plugins.keys()):
+            raise DopsdError(
+                f"entry point {self.package}: {taken[0]} = {plugins[taken[0]]}: the name is taken; rename it"
+            )
+        return dict(sorted((own | plugins).items()))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.packages)
+
+    def module(self, name: str, file: str) -> ModuleType:
+        """Return a file of a folder as a module.
+
+        Raises:
+            DopsdError: if there is no such folder, or no such file in it.
+        """
+        if name not in self.packages:
+            raise DopsdError(f"{self.kind} {name}: unknown; there is {', '.join(self.names)}")
+        try:
+            return import_module(f"{self.packages[name]}.{file}")
+        except ModuleNotFoundError as error:
+            if error.name and error.name.startswith(self.packages[name].partition(".")[0]):
+                raise DopsdError(
+                    f"{self.kind} {name}: {self.packages[name]} has no {file}.py ({error}); add it"
+                ) from error
+            raise
+
+    def config_class(self, name: str) -> type[Any]:
+        """Return the one class of settings that the folder's config.py defines."""
+        module = self.module(name, "config")
+        found = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type)
+            and issubclass(value, self.base)
+            and value.__module__ == module.__name__
+        ]
+        if len(found) != 1:
+            raise DopsdError(
+                f"{self.kind} {name}: {module.__name__} must define one subclass of {self.base.__name__}, "
+                f"it defines {len(found)}"
+            )
+        return found[0]
+
+    def member(self, name: str, file: str, member: str) -> Any:
+        """Return what a file of the folder defines under this name."""
+        module = self.module(name, file)
+        if not hasattr(module, member):
+            raise DopsdError(f"{self.kind} {name}: {module.__name__} has no {member}; add it")
+        return getattr(module, member)

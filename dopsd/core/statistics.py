@@ -1,0 +1,29 @@
+"""Intervals: Wilson for shares of right answers, bootstrap for means and differences."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from dopsd.core.rng import key_from
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """95% interval of a share of 0/1 outcomes (Wilson 1927)."""
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    tmp = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, centre - tmp), min(1.0, centre + tmp)
+
+
+def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
+    """95% percentile bootstrap interval of a mean over problems; for a paired comparison, pass the differences."""
+    import numpy
+
+    draw = numpy.random.default_rng(key_from("bootstrap", len(values)) & 0xFFFFFFFF)
+    sample = numpy.asarray(values)[draw.integers(0, len(values), (resamples, len(values)))]
+    low, high = numpy.quantile(sample.mean(1), [0.025, 0.975])
+    return float(low), float(high)

@@ -1,0 +1,62 @@
+"""Tables of figures as csv, and logs of training as rows."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import parse_object
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = ("protocol",)  # columns that stay texts: a protocol may be named 256
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """Rows of a training log; a line that is none is named."""
+    return [
+        parse_object(line, f"{path}:{number}")
+        for number, line in enumerate(path.read_bytes().splitlines(), 1)
+    ]
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Rows as csv, the update first; a figure that a row lacks stays empty."""
+    names = sorted(
+        {name for row in rows for name in row}, key=lambda name: (name != "update", name)
+    )
+    tmp = path.with_name(f".{path.name}.tmp")
+    with tmp.open("w", newline="") as out:
+        writer = csv.DictWriter(out, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    tmp.rename(path)
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """Rows of a csv written by write_table: numbers as numbers, names as texts, empty cells left out."""
+    try:
+        with path.open(newline="") as lines:
+            rows = list(csv.DictReader(lines))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DopsdError(f"{path}: not a table ({error}); restore it, or make it again") from error
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise DopsdError(
+                f"{path}:{number}: not as many cells as columns; restore the table, or make it again"
+            )
+    return [
+        {k: text if k in NAMES else _number(text) for k, text in row.items() if text != ""}
+        for row in rows
+    ]
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

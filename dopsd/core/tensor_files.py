@@ -1,0 +1,53 @@
+"""Tensors in safetensors files, and renames that survive a power cut."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors; what goes wrong on the disk is an OSError, a full one with errno ENOSPC."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(
+            {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()},
+            path,
+        )
+    except SafetensorError as error:
+        number = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
+        raise OSError(number, str(error), str(path)) from error
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise DopsdError(
+            f"{path}: not a whole safetensors file ({error}); make it again or restore it"
+        ) from error
+
+
+def fsync_rename(source: Path, target: Path) -> None:
+    """Make sure the bytes are on disk, then give them their name."""
+    for path in [source, *source.rglob("*")] if source.is_dir() else [source]:
+        handle = os.open(path, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+    source.rename(target)
+    handle = os.open(target.parent, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)

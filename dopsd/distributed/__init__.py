@@ -1,0 +1,1 @@
+"""Processes of one run: groups, launching, forwards made together."""

@@ -1,0 +1,94 @@
+"""Processes of one training run, through accelerate: started together, metrics added up over all."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dopsd.core.errors import DopsdError, StopRequested
+from dopsd.core.metrics import MetricSums
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from accelerate import Accelerator
+
+    from dopsd.distributed.uneven_forwards import UnevenForwards
+
+
+def all_processes() -> Accelerator:
+    """All the processes that torchrun started, or a stop: without `cpu` accelerate ignores them where there is no GPU."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    asked = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != asked:
+        raise DopsdError(
+            f"train: {asked} processes were started, but they see {accelerator.num_processes}; start with torchrun"
+        )
+    return accelerator
+
+
+def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:
+    """Let the first process do it; all wait for that, and end with its error, which the first one says."""
+    errors: list[DopsdError | None] = [None]
+    if accelerator.is_main_process:
+        try:
+            work()
+        except DopsdError as error:
+            errors = [error]
+    if accelerator.num_processes > 1:
+        from accelerate.utils import broadcast_object_list
+
+        broadcast_object_list(errors)
+    if errors[0]:
+        raise errors[0] if accelerator.is_main_process else SystemExit(errors[0].exit_code)
+
+
+def over_ranks(accelerator: Accelerator, metrics: MetricSums) -> MetricSums:
+    if accelerator.num_processes == 1:
+        return metrics
+    from accelerate.utils import gather_object
+
+    total = MetricSums()
+    for part in gather_object([dict(metrics)]):
+        total.merge(part)
+    return total
+
+
+class AccelerateGroup:
+    """The processes of a training run, through accelerate."""
+
+    def __init__(self, accelerator: Accelerator, forwards: UnevenForwards) -> None:
+        self.rank, self.size = accelerator.process_index, accelerator.num_processes
+        self.forwards = forwards
+
+    def all_gather_object(self, items: list[Any], is_done: bool = False) -> list[Any]:
+        """The lists of all processes as one.
+
+        Args:
+            items: this process' list.
+            is_done: whether this process has finished its part, so that a stop can wait until all of it is kept.
+
+        Raises:
+            StopRequested: in all processes, if one of them must stop, or has stopped before its part was done.
+        """
+        if self.size > 1:
+            self.forwards.join()
+        parts = self._exchange(not is_done and self.forwards.should_stop(), items)
+        if any(is_stopping for is_stopping, _ in parts):
+            raise StopRequested(is_agreed=True)
+        return [item for _, part in parts for item in part]
+
+    def announce_stop(self) -> None:
+        """Answer the others' next `all_gather_object` with a stop: this process has left its collect or its gradients."""
+        self._exchange(True, [])
+
+    def _exchange(self, is_stopping: bool, items: list[Any]) -> list[tuple[bool, list[Any]]]:
+        if self.size == 1:
+            return [(is_stopping, items)]
+        from accelerate.utils import gather_object
+
+        return gather_object([(is_stopping, items)])

@@ -1,0 +1,1 @@
+"""Evaluating adapters, and scoring generations on file."""

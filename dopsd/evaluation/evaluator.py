@@ -1,0 +1,153 @@
+"""Evaluations of adapters, cached in work/eval/ by everything that decides them, so that no door computes one twice."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.files import WORK, write_json
+from dopsd.core.fingerprint import fingerprint, sha256
+from dopsd.core.jsonl import verified, with_digest
+from dopsd.core.progress import Progress, is_main_rank, log
+from dopsd.evaluation.generate import LOOK_EVERY, Answer, Answering, Trials
+from dopsd.evaluation.report import report
+from dopsd.models.adapter_files import ADAPTER, read_adapter
+from dopsd.models.files import base_files
+from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.loading import resolved
+from dopsd.models.lora import check_config, load_adapter
+from dopsd.rollout.prompts import PromptSet
+from dopsd.tasks.common.storage import data_files
+from dopsd.tasks.registry import load_task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from dopsd.core.types import Problem
+    from dopsd.evaluation.settings import EvalSettings
+    from dopsd.rollout.config import EvalProtocol
+
+
+class Evaluator:
+    """Scores adapters on one split of one task; the model is loaded when the first evaluation is not in the cache."""
+
+    def __init__(self, settings: EvalSettings, split: str, trials: Trials | None = None) -> None:
+        self.settings, self.split = settings, split
+        self.lora, self.trials = settings.lora, trials or Trials()
+        self.task = load_task(settings.task, settings.data)
+        self.problems = self.task.load(split)
+        self.prompt_set = PromptSet(self.task, self.problems, split, settings.model.prompt_style)
+        self.policy: LlmPolicy | None = None
+
+    def cached(self, adapter: Path | None, protocol: EvalProtocol) -> Path:
+        """work/eval/<adapter digest>.<hash of protocol, data, base and code>.json."""
+        digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
+        sections = {
+            "sampling": protocol.model_dump(),
+            "model": resolved(self.settings.model).model_dump(),
+            "split": self.split,
+        }
+        sections |= {
+            "bootstrap": self.settings.bootstrap,
+            "task": self.task.name,
+            "scoring": self.task.scoring,
+        }
+        sections |= {"trials": asdict(self.trials), "instructions": self.task.instructions}
+        sections |= {
+            "lora": [self.lora.r, self.lora.alpha, sorted(self.lora.targets)] if adapter else None
+        }
+        data = data_files(self.task.name, self.split)
+        code = (
+            "dopsd.evaluation.evaluator",
+            "dopsd.models.llm_policy",
+            f"dopsd.tasks.{self.task.name}.task",
+        )
+        return (
+            WORK
+            / "eval"
+            / f"{digest}.{fingerprint(sections, [*data, *base_files(self.settings.model)], *code)}.json"
+        )
+
+    def answering(self, adapter: Path | None, protocol: EvalProtocol) -> Answering:
+        return Answering(
+            self.cached(adapter, protocol).with_suffix(""), self.prompt_set, protocol, self.trials
+        )
+
+    def answers(self, adapter: Path | None, protocol: EvalProtocol) -> dict[str, list[Answer]]:
+        """Every attempt at every problem, of an evaluation that has been made."""
+        return self.answering(adapter, protocol).found()
+
+    def reports(
+        self, stage: str, adapters: list[Path | None], *protocols: EvalProtocol
+    ) -> list[list[dict[str, Any]]]:
+        """For every protocol, one report an adapter (None: the base), in their order."""
+        wanted = [(a, p) for p in protocols for a in adapters if _whole(self.cached(a, p)) is None]
+        with Progress(stage, len(wanted) * len(self.problems), "problem") as progress:
+            for adapter, protocol in wanted:
+                self._evaluate(adapter, protocol, progress)
+        return [[_whole(self.cached(a, p)) for a in adapters] for p in protocols]
+
+    def _evaluate(self, adapter: Path | None, protocol: EvalProtocol, progress: Progress) -> None:
+        policy = self.with_adapter(adapter)
+        cut = self.prompt_set.share_cut(policy, protocol)
+        if cut:
+            log(
+                f"{self.task.name}: {cut:.0%} of the prompts are cut to their last {protocol.max_prompt_tokens} tokens"
+            )
+        with policy.merged() if adapter and protocol.merged else nullcontext():
+            found = self.answering(adapter, protocol).complete(policy, progress)
+        scores = {name: [answer.score for answer in tries] for name, tries in found.items()}
+        path = self.cached(adapter, protocol)
+        if is_main_rank():
+            made = report(
+                self.prompt_set,
+                protocol,
+                scores,
+                self.trials.attempts,
+                self.settings.bootstrap,
+            )
+            write_json(path, with_digest(asdict(made)))
+        while _whole(path) is None:  # the first rank writes it
+            time.sleep(LOOK_EVERY)
+
+    def take_part(self) -> None:
+        """Until no process computes any more: where the base is in parts over them, none can without the others."""
+        if self.settings.shard:
+            self.with_adapter(None).forwards.join()
+
+    def prompt_of(self, problem: Problem) -> Tensor:
+        """One problem's tokens [P] as training rollouts are asked; the model must be loaded."""
+        return replace(self.prompt_set, problems=[problem]).prompts(
+            self.policy, self.settings.sampling
+        )[0]
+
+    def with_adapter(self, adapter: Path | None) -> LlmPolicy:
+        """The policy with this adapter in place; without one it computes as the base."""
+        if self.policy is None:
+            shard = self.settings.shard and int(os.environ.get("WORLD_SIZE", "1")) > 1
+            self.policy = load_policy(self.settings.model, self.lora, 0, shard=shard)
+            self.fresh = {k: v.clone() for k, v in self.policy.trainable().items()}
+        if adapter is None:
+            for name, p in self.policy.trainable().items():
+                p.data.copy_(self.fresh[name])
+        else:
+            weights = read_adapter(adapter)
+            check_config(self.policy.adapted, adapter)
+            load_adapter(self.policy.adapted, weights, adapter)
+        return self.policy
+
+
+def _whole(path: Path) -> dict[str, Any] | None:
+    """The report in this file of the cache; None where there is none, or it is damaged and must be made again."""
+    try:
+        return verified(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        log(f"{path}: {error}; evaluating again")
+        return None

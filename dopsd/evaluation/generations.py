@@ -1,0 +1,85 @@
+"""Files of generations, as evaluation scripts write them: JSON lines {question, ground_truth, generation}, or one JSON
+object {"generations": [{question, ground_truth, generations}, ...]} (d1, d-OPSD)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import DopsdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dopsd.core.types import Problem
+    from dopsd.tasks.common.task import Task
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One text that a model wrote for a problem; `row` counts from 1 in `file`."""
+
+    file: str
+    row: int
+    problem: Problem
+    text: str
+
+
+def read_generations(path: Path, task: Task) -> list[Generation]:
+    """Every row of a file; a malformed one is named by file and row."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DopsdError(
+            f"{path}: {error.strerror}; expected a file of generations, .jsonl or .json"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise DopsdError(f"{path}: not a text in UTF-8 ({error})") from error
+    rows = _listed(text, path) if path.suffix == ".json" else _lines(text, path)
+    found = [_generation(row, path, number, task) for number, row in rows]
+    if not found:
+        raise DopsdError(f"{path}: no generations in it; expected at least one row")
+    return found
+
+
+def _lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, _parsed(line, f"{path}:{number}", "one JSON object a line")
+
+
+def _listed(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+    whole = _parsed(
+        text, str(path), 'a JSON object with a list "generations" (JSON lines end in .jsonl)'
+    )
+    rows = whole.get("generations") if isinstance(whole, dict) else None
+    if not isinstance(rows, list):
+        raise DopsdError(f'{path}: expected a JSON object with a list "generations"')
+    yield from enumerate(rows, 1)
+
+
+def _parsed(text: str, place: str, expected: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DopsdError(f"{place}: expected {expected}: {error}") from error
+
+
+def _generation(row: Any, path: Path, number: int, task: Task) -> Generation:
+    place = f"{path}:{number}"
+    if not isinstance(row, dict) or not {"question", "ground_truth"} <= row.keys():
+        raise DopsdError(f"{place}: expected an object with question, ground_truth and generation")
+    text = row.get("generation", row.get("generations"))
+    if isinstance(text, list) and len(text) == 1:
+        text = text[0]
+    if not isinstance(text, str) or not isinstance(row["question"], str):
+        raise DopsdError(
+            f"{place}: expected question and generation to be texts, one generation a row"
+        )
+    try:
+        problem = task.of_generation(row["question"], row["ground_truth"])
+    except DopsdError as error:
+        raise DopsdError(f"{place}: {error}; is this a file of {task.name}?") from error
+    return Generation(str(path), number, problem, text)

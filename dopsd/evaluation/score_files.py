@@ -1,0 +1,134 @@
+"""`dopsd score --task gsm8k FILE...`: accuracies of generations on file, without a model or a params.yaml."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.metrics import MetricSums
+from dopsd.core.statistics import bootstrap, wilson
+from dopsd.evaluation.config import EvaluateConfig
+from dopsd.evaluation.generations import Generation, read_generations
+from dopsd.tasks.registry import TASKS, load_task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dopsd.core.types import Score
+    from dopsd.tasks.common.task import Task
+
+RESAMPLES = EvaluateConfig.model_fields["bootstrap"].default
+PIPE_WIDTH = 200  # columns where there is no terminal: no name is cut
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table: shares in [0, 1]; `figures` are the means of the verdicts' own."""
+
+    file: str
+    n: int
+    accuracy: float
+    interval: tuple[float, float]
+    figures: dict[str, float]
+
+
+def run(
+    task_name: str, files: Sequence[Path], scoring: str, as_json: bool, verdicts_path: Path | None
+) -> None:
+    """Score every file by one rule; the other is shown beside it. Faults in any file stop before anything is written."""
+    if task_name not in TASKS.names:
+        raise DopsdError(f"--task {task_name}: unknown; there is {', '.join(TASKS.names)}")
+    if verdicts_path:
+        check_new(verdicts_path, files)
+    task = load_task(task_name, TASKS.config_class(task_name)(scoring=scoring))
+    generations = [read_generations(path, task) for path in files]
+    scores = [[task.verify(g.problem, g.text) for g in found] for found in generations]
+    lines = [summarise(str(path), found, task) for path, found in zip(files, scores, strict=True)]
+    if len(files) > 1:
+        lines.append(summarise("all", [score for found in scores for score in found], task))
+    if verdicts_path:
+        write_verdicts(verdicts_path, generations, scores)
+    if as_json:
+        whole = {"task": task_name, "scoring": scoring, "files": [asdict(line) for line in lines]}
+        sys.stdout.write(json.dumps(whole, indent=1) + "\n")
+    else:
+        show(lines, task_name, scoring)
+
+
+def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
+    """Mean score with its 95% interval: bootstrap over problems for partial scores, Wilson for 0/1."""
+    values = [score.score for score in scores]
+    sums = MetricSums()
+    for score in scores:
+        for name, value in score.figures.items():
+            sums.add(name, value)
+    interval = (
+        bootstrap(values, RESAMPLES)
+        if task.graded
+        else wilson(sum(v.correct for v in scores), len(values))
+    )
+    return Line(file, len(values), sum(values) / len(values), interval, sums.means())
+
+
+def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
+    """A table in percent; the rule that gave the accuracy is not repeated among the figures."""
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    others = [name for name in lines[0].figures if name != scoring]
+    table = Table(box=SIMPLE)
+    table.add_column("file", overflow="fold")
+    for column in (
+        "n",
+        "accuracy %",
+        "95% interval",
+        *(f"{name.replace('_', ' ')} %" for name in others),
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    for line in lines:
+        low, high = line.interval
+        figures = [f"{100 * line.figures[name]:.1f}" for name in others]
+        table.add_row(
+            Text(line.file.encode(errors="replace").decode()),
+            str(line.n),
+            f"{100 * line.accuracy:.3f}",
+            f"{100 * low:.1f} to {100 * high:.1f}",
+            *figures,
+        )
+    console.print(f"{task_name}, scored by the {scoring} rule", markup=False, highlight=False)
+    console.print(table)
+
+
+def check_new(path: Path, files: Sequence[Path]) -> None:
+    """Refuse an output that is a folder, or one of the files that are read."""
+    if path.is_dir() or not path.name:
+        raise DopsdError(f"--verdicts {path}: expected the name of a file, and it is a folder")
+    if path.exists() and any(file.exists() and path.samefile(file) for file in files):
+        raise DopsdError(f"--verdicts {path}: is one of the files that are scored; name another")
+
+
+def write_verdicts(
+    path: Path, generations: Sequence[Sequence[Generation]], scores: Sequence[Sequence[Score]]
+) -> None:
+    """A JSON line a generation, under a temporary name until all are written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tmp = path.with_name(f".{path.name}.tmp")
+    with tmp.open("w") as stream:
+        for read, judged in zip(generations, scores, strict=True):
+            for g, v in zip(read, judged, strict=True):
+                row = {
+                    "file": g.file,
+                    "row": g.row,
+                    "question": g.problem.prompt,
+                    "answer": v.answer,
+                    "score": v.score,
+                }
+                stream.write(json.dumps(row | v.figures) + "\n")
+    tmp.rename(path)

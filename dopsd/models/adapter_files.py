@@ -1,0 +1,39 @@
+"""Files of an adapter: its weights, and the digests that they must match."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import parse_object
+from dopsd.core.fingerprint import sha256
+from dopsd.core.tensor_files import load_tensors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+ADAPTER = "adapter_model.safetensors"
+DIGESTS = "digests.json"
+
+
+def read_digests(folder: Path) -> dict[str, str]:
+    """By name; none where the file is missing or damaged."""
+    try:
+        return parse_object((folder / DIGESTS).read_bytes(), DIGESTS)
+    except (OSError, DopsdError):
+        return {}
+
+
+def read_adapter(folder: Path) -> dict[str, Tensor]:
+    """Adapter weights of a published or scratch checkpoint."""
+    if not (folder / ADAPTER).is_file():
+        raise DopsdError(f"{folder}: no {ADAPTER}; name the folder of a checkpoint")
+    if (folder / DIGESTS).is_file() and sha256(folder / ADAPTER) != read_digests(folder).get(
+        ADAPTER
+    ):
+        raise DopsdError(
+            f"{folder / ADAPTER}: does not match its digest; `dvc checkout --force {folder}` restores it"
+        )
+    return load_tensors(folder / ADAPTER)

@@ -1,0 +1,117 @@
+"""A checkpoint folder against its config, before any weight loads: every tensor there, none too many, of its shape."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor
+    from transformers import PretrainedConfig
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+AGAIN = "download it again"
+Shapes = dict[str, tuple[int, ...]]
+
+
+def check_folder(folder: Path, config: PretrainedConfig) -> None:
+    """Compare the headers of the weight files with the tensors that the config calls for; nothing is loaded."""
+    expected, found = expected_shapes(config), {}
+    for path, listed in weight_files(folder).items():
+        shapes = header(path)
+        if listed is not None:
+            _refuse(path, f"not there, though {INDEX} says so", listed - set(shapes))
+            _refuse(path, f"there, though {INDEX} does not say so", set(shapes) - listed)
+        _refuse(path, "unknown to config.json", set(shapes) - set(expected))
+        odd = {name for name, shape in shapes.items() if shape != expected[name]}
+        first = next(iter(sorted(odd)), "")
+        sizes = (
+            f" (first: {list(shapes[first])} where config.json makes {list(expected[first])})"
+            if odd
+            else ""
+        )
+        _refuse(path, f"of another shape{sizes}", odd)
+        found |= shapes
+    _refuse(folder, "missing", set(expected) - set(found))
+
+
+def expected_shapes(config: PretrainedConfig) -> Shapes:
+    """Names and shapes of the tensors that a checkpoint of this config holds; no memory is taken."""
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    with torch.device("meta"):
+        model = AutoModelForMaskedLM.from_config(config)
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def weight_files(folder: Path) -> dict[Path, set[str] | None]:
+    """The weight files, each with the tensors that the index says are in it; None where there is no index."""
+    if (folder / WHOLE).is_file():
+        return {folder / WHOLE: None}
+    if not (folder / INDEX).is_file():
+        pickled = sorted(path.name for path in folder.glob("*.bin"))
+        what = (
+            f"only {pickled[0]}, and pickle files are not read; convert it to"
+            if pickled
+            else "no weights; it needs"
+        )
+        raise DopsdError(f"{folder}: {what} {WHOLE}, or shards with {INDEX}")
+    listed: dict[Path, set[str] | None] = {}
+    try:
+        for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items():
+            listed.setdefault(folder / Path(file).name, set()).add(name)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise DopsdError(f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}") from error
+    for path, names in listed.items():
+        if not path.is_file():
+            _refuse(path, f"missing with this file, which {INDEX} names", names)
+    return listed
+
+
+def header(path: Path) -> Shapes:
+    """Names and shapes of the tensors in a file; nothing is loaded."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DopsdError(
+            f"{path}: not a whole safetensors file ({error}); restore it, or {AGAIN}"
+        ) from error
+
+
+def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of the weight files, one at a time."""
+    from safetensors import safe_open
+
+    for path in weight_files(folder):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                yield name, file.get_tensor(name)
+
+
+def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    """Refuse weights with infinities or NaN in them; the extremes tell, without a copy."""
+    odd = {name for name, t in tensors if t.is_floating_point() and not _is_finite(t)}
+    _refuse(folder, "not finite (NaN or infinite)", odd)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    import torch
+
+    return bool(torch.stack(torch.aminmax(tensor.detach())).isfinite().all())
+
+
+def _refuse(path: Path, what: str, names: set[str] | None) -> None:
+    """One line with the first three names and how many there are, unless there are none."""
+    if names:
+        count = f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
+        shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+        raise DopsdError(f"{path}: {count} {what}: {shown}; {AGAIN}")

@@ -1,0 +1,66 @@
+"""The embedded model: a LLaDA of about a million parameters and a character tokenizer with the reasoning tags."""
+
+from __future__ import annotations
+
+import string
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from dopsd.models.config import EmbeddedShape
+    from dopsd.models.llada.configuration import LladaConfig
+
+EOS, MASK, BOS = "<|endoftext|>", "<|mdm_mask|>", "<|startoftext|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
+CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<|{{ message.role }}|>{{ message.content | trim }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character; tags, roles, mask and end of text are single tokens. Padding is end of text, as LLaDA's."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = [EOS, MASK, BOS, *ROLES, *TAGS, *CHARACTERS]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="?"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    core.decoder = decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=EOS,
+        mask_token=MASK,
+        unk_token="?",
+    )
+    tokenizer.add_special_tokens({"additional_special_tokens": list(ROLES)})
+    tokenizer.add_tokens(list(TAGS))
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def build_config(shape: EmbeddedShape, tokenizer: PreTrainedTokenizerFast) -> LladaConfig:
+    """The architecture of the 8B model at the widths that `pretrain` names."""
+    from dopsd.models.llada.configuration import LladaConfig
+
+    return LladaConfig(
+        d_model=shape.d_model,
+        n_heads=shape.n_heads,
+        n_kv_heads=shape.n_heads,
+        n_layers=shape.n_layers,
+        mlp_hidden_size=shape.mlp_hidden_size,
+        vocab_size=len(tokenizer),
+        embedding_size=len(tokenizer),
+        weight_tying=False,
+        max_sequence_length=256,
+        rope_theta=shape.rope_theta,
+        mask_token_id=tokenizer.mask_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )

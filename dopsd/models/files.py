@@ -1,0 +1,18 @@
+"""The files of a base model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.core.paths import ORIGIN
+
+if TYPE_CHECKING:
+    from dopsd.models.config import ModelConfig
+
+
+def base_files(model: ModelConfig) -> list[Path]:
+    """Weights, config, tokenizer and template: a change in any of them makes another model."""
+    return sorted(
+        path for path in Path(model.path).glob("*") if path.is_file() and path.name != ORIGIN
+    )

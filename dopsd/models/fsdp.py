@@ -1,0 +1,37 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from dopsd.distributed.uneven_forwards import LockstepForwards
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def spread(model: PreTrainedModel, device: torch.device) -> LockstepForwards:
+    """Leave a part of each block's frozen weights in this process; all that is not sharded goes to the device."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    trunk = model.model
+    for block in trunk.transformer["blocks"]:
+        own = {p for p in block.parameters() if p.requires_grad}
+        for p in own:
+            p.data = p.data.to(device)
+        fully_shard(block, mesh=mesh, ignored_params=own)
+    whole = {p for p in model.parameters() if not isinstance(p, DTensor)}
+    for p in whole:
+        p.data = p.data.to(device)
+    fully_shard(trunk, mesh=mesh, ignored_params=whole)
+    return LockstepForwards(trunk, device)

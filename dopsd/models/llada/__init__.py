@@ -1,0 +1,1 @@
+"""LLaDA as a native transformers model."""

@@ -1,0 +1,118 @@
+"""config.json of a LLaDA checkpoint: which fields must be there, and which values this implementation computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from dopsd.core.errors import DopsdError
+
+READ = (  # fields of config.json that change what is computed: each must be there, none has a silent default
+    *(
+        "d_model",
+        "n_heads",
+        "n_kv_heads",
+        "n_layers",
+        "mlp_hidden_size",
+        "vocab_size",
+        "embedding_size",
+    ),
+    *(
+        "weight_tying",
+        "max_sequence_length",
+        "rope_theta",
+        "rms_norm_eps",
+        "mask_token_id",
+        "eos_token_id",
+    ),
+)
+FIXED = {  # values that this class computes; any other would load and be silently wrong
+    "block_type": "llama",
+    "activation_type": "silu",
+    "rope": True,
+    "rope_full_precision": True,
+    "include_bias": False,
+    "attention_layer_norm": False,
+    "layer_norm_type": "rms",
+}
+ABSENT_OR = {  # fields of the published files that change the computation too; the first value means that they do not
+    "alibi": (False, None),
+    "scale_logits": (False, None),
+    "input_emb_norm": (False, None),
+    "include_qkv_bias": (False, None),
+    "bias_for_layer_norm": (False, None),
+    "layer_norm_with_affine": (True,),
+    "multi_query_attention": (None, False),
+    "block_group_size": (1,),
+    "clip_qkv": (None,),
+    "attention_dropout": (0.0,),
+    "embedding_dropout": (0.0,),
+    "residual_dropout": (0.0,),
+}
+RENAMED = {
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "tie_word_embeddings",
+}
+
+
+class LladaConfig(PretrainedConfig):
+    """Shape of a LLaDA model; the defaults are LLaDA-8B's published values, and are never used to fill a file."""
+
+    model_type = "llada"
+
+    def __init__(
+        self,
+        d_model: int = 4096,
+        n_heads: int = 32,
+        n_kv_heads: int = 32,
+        n_layers: int = 32,
+        mlp_hidden_size: int = 12288,
+        vocab_size: int = 126464,
+        embedding_size: int = 126464,
+        weight_tying: bool = False,
+        max_sequence_length: int = 4096,
+        rope_theta: float = 500000.0,
+        rms_norm_eps: float = 1e-5,
+        mask_token_id: int = 126336,
+        eos_token_id: int = 126081,
+        **others: Any,
+    ) -> None:
+        values = dict(locals())
+        for name in READ:
+            setattr(self, name, values[name])
+        self.num_hidden_layers, self.hidden_size = n_layers, d_model
+        self.num_attention_heads, self.num_key_value_heads = n_heads, n_kv_heads
+        super().__init__(
+            eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | others)
+        )
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **others: Any) -> LladaConfig:
+        """Refuse what is missing or computed differently; the hub's pointers to its own code are dropped."""
+        _check(config_dict)
+        ignored = RENAMED | {"auto_map"}
+        return super().from_dict(
+            {k: v for k, v in config_dict.items() if k not in ignored}, **others
+        )
+
+
+def _check(raw: dict[str, Any]) -> None:
+    missing = [name for name in READ if raw.get(name) is None]
+    if missing:
+        raise DopsdError(
+            f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is read"
+        )
+    for name, known in ({name: (value,) for name, value in FIXED.items()} | ABSENT_OR).items():
+        if raw.get(name, known[0]) not in known:
+            raise DopsdError(
+                f"config.json has {name}: {raw[name]!r}; this model computes {known[0]!r} only"
+            )
+    width, heads, kv_heads = raw["d_model"], raw["n_heads"], raw["n_kv_heads"]
+    if width % (2 * heads) or heads % kv_heads:
+        raise DopsdError(
+            f"config.json: d_model {width} must be a multiple of 2 x n_heads {heads}, and n_heads of n_kv_heads {kv_heads}"
+        )

@@ -1,0 +1,231 @@
+"""The LLaDA architecture as a native transformers model, with the key names of the published checkpoints.
+
+A Llama-like stack without causal mask: position i of the output predicts token i (arXiv 2502.09992). Importing this
+module registers model_type "llada" with AutoConfig and AutoModelForMaskedLM; the embedded model is the same class.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+from transformers.modeling_outputs import MaskedLMOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
+
+from dopsd.core.errors import DopsdError
+from dopsd.models.llada.configuration import LladaConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class RMSNorm(nn.Module):
+    """Normalise in float32, return to the input's dtype, then scale."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return wide.to(x.dtype) * self.weight
+
+
+def rope_tables(
+    length: int, width: int, theta: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, width] in float32, for the half-split (NeoX) rotation."""
+    rates = theta ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    angles = (
+        torch.arange(length, device=device, dtype=torch.float32)[:, None] * rates
+    )  # [T, width/2]
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding in float32. x [B, heads, T, width]."""
+    wide = x.float()
+    first, second = wide.chunk(2, -1)
+    return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
+
+
+class KVCache:
+    """Keys and values of every layer at the last whole forward, where a window's own were not computed again since.
+
+    Attention is over all positions, so that those outside the window are no longer exact once a token in it has changed.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
+
+    def joined(
+        self, layer: int, k: Tensor, v: Tensor, cache_positions: slice | None
+    ) -> tuple[Tensor, Tensor]:
+        """k and v [B, heads, W, width] of the window among those of the whole sequence; without a window they replace all."""
+        kv_cache = self.layers[layer]
+        if cache_positions is None or kv_cache is None:
+            self.layers[layer] = (k, v)
+            return k, v
+        kv_cache[0][:, :, cache_positions], kv_cache[1][:, :, cache_positions] = k, v
+        return kv_cache
+
+
+Past = tuple[KVCache, slice | None] | None
+
+
+class LladaBlock(nn.Module):
+    """Attention over the whole sequence, then a SwiGLU feed-forward; both pre-normalised."""
+
+    is_causal = False  # this and the group size are read by transformers' attention functions
+
+    def __init__(self, config: LladaConfig, layer: int) -> None:
+        super().__init__()
+        width, head = config.d_model, config.d_model // config.n_heads
+        self.config, self.layer = config, layer
+        self.heads, self.kv_heads = config.n_heads, config.n_kv_heads
+        self.num_key_value_groups = self.heads // self.kv_heads
+        self.attn_norm = RMSNorm(width, config.rms_norm_eps)
+        self.ff_norm = RMSNorm(width, config.rms_norm_eps)
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, head * self.kv_heads, bias=False)
+        self.v_proj = nn.Linear(width, head * self.kv_heads, bias=False)
+        self.attn_out = nn.Linear(width, width, bias=False)
+        self.ff_proj = nn.Linear(width, config.mlp_hidden_size, bias=False)
+        self.up_proj = nn.Linear(width, config.mlp_hidden_size, bias=False)
+        self.ff_out = nn.Linear(config.mlp_hidden_size, width, bias=False)
+
+    def attend(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past
+    ) -> Tensor:
+        size, length, _ = x.shape
+        q = self.q_proj(x).view(size, length, self.heads, -1).transpose(1, 2)
+        k = self.k_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
+        v = self.v_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
+        attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        q, k = rotate(q, *rope), rotate(k, *rope)
+        if past is not None:
+            k, v = past[0].joined(self.layer, k, v, past[1])
+        out, _ = attention(self, q, k, v, mask, is_causal=False)  # [B, T, heads, width]
+        return self.attn_out(out.reshape(size, length, -1))
+
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past = None
+    ) -> Tensor:
+        x = x + self.attend(self.attn_norm(x), rope, mask, past)
+        h = self.ff_norm(x)
+        return x + self.ff_out(nn.functional.silu(self.ff_proj(h)) * self.up_proj(h))
+
+
+class LladaTrunk(nn.Module):
+    """Everything but the language-model head's application: ids -> normalised hidden states."""
+
+    gradient_checkpointing = (
+        False  # set, with the function below, by model.gradient_checkpointing_enable()
+    )
+    _gradient_checkpointing_func: Callable[..., Tensor]
+
+    def __init__(self, config: LladaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(config.embedding_size, config.d_model),
+                "blocks": nn.ModuleList([LladaBlock(config, i) for i in range(config.n_layers)]),
+                "ln_f": RMSNorm(config.d_model, config.rms_norm_eps),
+            }
+        )
+        if not config.weight_tying:
+            self.transformer["ff_out"] = nn.Linear(
+                config.d_model, config.embedding_size, bias=False
+            )
+
+    def forward(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        kv_cache: KVCache | None = None,
+        cache_positions: slice | None = None,
+    ) -> Tensor:
+        """ids [B, T], attention_mask [B, T] with False on padding -> [B, T, D].
+
+        `kv_cache` takes the keys and values of a whole forward; with `cache_positions`,
+        ids [B, W] are those of these positions alone,
+        and all others are as they were kept.
+        """
+        width = self.config.d_model // self.config.n_heads
+        first, end = (
+            (0, ids.shape[1])
+            if cache_positions is None
+            else (cache_positions.start, cache_positions.stop)
+        )
+        cos, sin = rope_tables(end, width, self.config.rope_theta, ids.device)
+        rope = cos[first:], sin[first:]
+        mask = self._mask(attention_mask)
+        is_recomputing = (
+            self.gradient_checkpointing and torch.is_grad_enabled()
+        )  # also in eval mode: dropout may be 0
+        x = self.transformer["wte"](ids)
+        past = None if kv_cache is None else (kv_cache, cache_positions)
+        for block in self.transformer["blocks"]:
+            x = (
+                self._gradient_checkpointing_func(block, x, rope, mask)
+                if is_recomputing
+                else block(x, rope, mask, past)
+            )
+        return self.transformer["ln_f"](x)
+
+    def _mask(self, attention_mask: Tensor | None) -> Tensor | None:
+        """What the attention function takes: flash attention [B, T] to unpad by, sdpa [B, 1, 1, T]; both boolean."""
+        if attention_mask is None or self.config._attn_implementation.startswith("flash"):
+            return attention_mask
+        return attention_mask[:, None, None, :].bool()
+
+
+class LladaForMaskedLM(PreTrainedModel):
+    """LLaDA with its head; `model` is the trunk, `head` the projection to the vocabulary."""
+
+    config_class = LladaConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    _no_split_modules = ("LladaBlock",)
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    supports_gradient_checkpointing = True
+
+    def __init__(self, config: LladaConfig) -> None:
+        super().__init__(config)
+        if config._attn_implementation not in ALL_ATTENTION_FUNCTIONS:
+            raise DopsdError(
+                f"attention {config._attn_implementation!r} is not one that LLaDA has; use sdpa"
+            )
+        self.model = LladaTrunk(config)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=0.02)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.transformer["wte"]
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.model.transformer["wte" if self.config.weight_tying else "ff_out"]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V]."""
+        return nn.functional.linear(hidden, self.get_output_embeddings().weight)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> MaskedLMOutput:
+        return MaskedLMOutput(logits=self.head(self.model(input_ids, attention_mask)))
+
+
+logging.disable_progress_bar()  # of loading and saving weights: stages show their own progress
+AutoConfig.register("llada", LladaConfig)
+AutoModelForMaskedLM.register(LladaConfig, LladaForMaskedLM)

@@ -1,0 +1,1 @@
+"""Stages and the commands around them."""

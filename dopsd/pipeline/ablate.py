@@ -1,0 +1,168 @@
+"""`dopsd ablate NAME`: one method with one setting changed at a time, trained through DVC and laid side by side.
+
+params.yaml's section `ablate` names the variants and their tables (paper, Tables 4 to 8); a variant is a stage of dvc.yaml
+once it stands in `ablate.run`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.algorithms.common.config import BETWEEN
+from dopsd.analysis.figures import axes_of, save_figure
+from dopsd.analysis.results import Finished, paired_over_seeds
+from dopsd.analysis.tables import (
+    RESAMPLED,
+    chosen_on,
+    cost_cells,
+    draw_group,
+    gap,
+    gaps_of,
+    head,
+    line,
+    means,
+    percent,
+    print_markdown,
+    within,
+)
+from dopsd.config.profiles import HARDWARE, PRESET
+from dopsd.config.profiles import params as write_params
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import fresh_folder, write_json
+from dopsd.core.paths import REPORTS
+from dopsd.core.progress import log
+from dopsd.evaluation.published import published
+from dopsd.pipeline.dvc import run as run_dvc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.config.params import Params
+
+DEFAULT = "default"
+OUT = REPORTS / "ablations"
+
+
+def ablate(params: Params, names: Sequence[str]) -> None:
+    """Train what is missing of these tables (none: say which there are), then write and show each."""
+    tables = params.ablate.tables
+    unknown = [name for name in names if name not in tables]
+    if unknown:
+        raise DopsdError(
+            f"ablate: {', '.join(unknown)}: unknown; section ablate of params.yaml has {', '.join(tables)}"
+        )
+    if not names:
+        sys.stdout.write(
+            "".join(f"{name}: {', '.join(variants)}\n" for name, variants in tables.items())
+        )
+        return
+    _reproduce(
+        params,
+        list(
+            dict.fromkeys(v for name in names for v in [DEFAULT, *distinct(params, tables[name])])
+        ),
+    )
+    for name in names:
+        print_markdown(write(params, name))
+
+
+def distinct(params: Params, variants: Sequence[str]) -> list[str]:
+    """Those whose settings are not what params.yaml has anyway: that one is the default's row."""
+    return [name for name in variants if params.changed(name) != params.changed(DEFAULT)]
+
+
+def _reproduce(params: Params, variants: Sequence[str]) -> None:
+    asked = [*params.ablate.run, *(name for name in variants if name not in params.ablate.run)]
+    for changed in write_params(
+        None, PRESET, HARDWARE, [f"ablate.run=[{', '.join(asked)}]"], Path("params.yaml")
+    ):
+        log(f"ablate: params.yaml: {changed}")
+    stages = [f"variant@{name}-{seed}" for name in variants for seed in params.ablate.seeds]
+    log(f"ablate: {len(stages)} runs through DVC; what is finished is not run again")
+    status = run_dvc(["repro", *stages])
+    if status:
+        raise DopsdError(
+            f"ablate: dvc ended with {status}, as said above; the same command continues", status
+        )
+
+
+def runs_of(params: Params, variant: str) -> list[Finished]:
+    a = params.ablate
+    return [Finished(a.task, f"{a.method}{BETWEEN}{variant}", seed) for seed in a.seeds]
+
+
+def write(params: Params, name: str, out: Path = OUT) -> str:
+    """Table and figure of one ablation in `out`/NAME; the table's text."""
+    same = [
+        v
+        for v in params.ablate.tables[name]
+        if v not in distinct(params, params.ablate.tables[name])
+    ]
+    label = f"{' = '.join(same)} (params.yaml)" if same else "as in params.yaml"
+    rows = {label: runs_of(params, DEFAULT)} | {
+        v: runs_of(params, v) for v in distinct(params, params.ablate.tables[name])
+    }
+    text, found = table(params, name, rows)
+    with fresh_folder(out / name) as tmp:
+        (tmp / "ablation.md").write_text(text)
+        write_json(tmp / "ablation.json", found)
+        draw(rows, f"{name}: {params.ablate.method} on {params.ablate.task}", tmp / "accuracy.png")
+    log(f"ablate: {out / name}/ablation.md, ablation.json and accuracy.png")
+    return text
+
+
+def table(
+    params: Params, name: str, rows: dict[str, list[Finished]]
+) -> tuple[str, dict[str, dict[str, object]]]:
+    """Markdown and values: a row a variant, paired with the first row by problem and seed."""
+    a, resamples = params.ablate, params.evaluate.bootstrap
+    about = f"{a.method} on {a.task}, {len(a.seeds)} seed{'s' * (len(a.seeds) > 1)}, accuracy in %"
+    first, found = next(iter(rows.values())), {}
+    split, n = chosen_on(first[0]), first[0].tested["base"]["n"]
+    lines = [
+        f"Ablation `{name}`: {about}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}",
+        "",
+    ]
+    known = published()["ablations"].get(a.task, {})
+    columns = [
+        "trained",
+        "minus the first row",
+        "minus the base",
+        "last checkpoint",
+        "updates",
+        "rollouts",
+        "seconds",
+    ]
+    lines += head(name, *columns, *(["PUBLISHED, not run here"] if known else []))
+    for label, runs in rows.items():
+        ((_, _, seeds, accuracy, over_base, cost),) = means(runs, resamples)
+        theirs = known.get(DEFAULT if runs is first else label, "")
+        over_first = None if runs is first else paired_over_seeds(gaps_of(runs, first), resamples)
+        last = sum(run.points()[-1][1] for run in runs) / len(runs)
+        cells = [gap(*over_first) if over_first else "", gap(*over_base), percent(last)]
+        cells += [
+            *cost_cells(cost, ("updates", "rollouts", "seconds")),
+            *([theirs] if known else []),
+        ]
+        lines.append(line(label, within(*accuracy), *cells))
+        found[label] = {
+            "seeds": seeds,
+            "trained": accuracy,
+            "over_first": over_first,
+            "over_base": over_base,
+        }
+        found[label] |= {"last": last, "cost": cost}
+    note = f"`last checkpoint`: on {split}, where a collapse shows; costs are until the chosen checkpoint."
+    return "\n".join([*lines, "", note]) + "\n", found
+
+
+def draw(rows: dict[str, list[Finished]], title: str, path: Path) -> None:
+    """Accuracy on the selection split against updates; a colour a variant."""
+    figure, axes = axes_of(1, 1, (7, 4))
+    for place, (label, runs) in enumerate(rows.items()):
+        draw_group(axes[0][0], runs, "updates", f"C{place}", label)
+    axes[0][0].set(xlabel="update", ylabel="accuracy on the selection split", title=title)
+    axes[0][0].legend()
+    save_figure(figure, path)

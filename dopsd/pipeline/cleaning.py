@@ -1,0 +1,62 @@
+"""`dopsd clean`: remove training folders that nothing would continue."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from typing import TYPE_CHECKING
+
+from dopsd.core.files import WORK
+from dopsd.core.progress import log
+from dopsd.training.older import older_folders
+from dopsd.training.other_releases import of_other_releases
+from dopsd.training.resuming import record_of, steps_of
+from dopsd.training.run_identity import ASIDE
+from dopsd.training.run_settings import scratch_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.config.params import Params
+
+
+def _is_in_use(folder: Path) -> bool:
+    """Whether a trainer holds its lock."""
+    if not (folder / "lock").is_file():
+        return False
+    with (folder / "lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def clean(params: Params) -> None:
+    """Remove training folders that no cell of params.yaml's matrix and no variant would continue, and what was set aside.
+
+    Folders of other lengths of a run stay, and those of other releases that may be a cell's which has learnt nothing yet.
+    """
+    a, runs = params.ablate, params.runs
+    if a.task in params.matrix.tasks:
+        runs += [params.run(a.task, n, s) for n in params.variants for s in a.seeds]
+    current = [(run, scratch_folder(run)) for run in runs]
+    kept = {
+        folder for _, own in current for folder in WORK.glob(f"{own.name.rpartition('-')[0]}-*")
+    }
+    kept |= {folder for run, own in current if not record_of(own) for folder in older_folders(run)}
+    kept |= {
+        folder for run, own in current if not steps_of(own) for folder in of_other_releases(run)
+    }
+    gone = [
+        folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept
+    ]
+    busy = [folder for folder in gone if _is_in_use(folder)]
+    for folder in gone:
+        if folder in busy:
+            log(f"clean: {folder}: a run is training in it; kept")
+        else:
+            shutil.rmtree(folder)
+    log(
+        f"clean: removed {len(gone) - len(busy)} folders that no run of params.yaml continues from {WORK}/, kept {len(kept)}"
+    )

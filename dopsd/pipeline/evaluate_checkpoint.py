@@ -1,0 +1,220 @@
+"""`dopsd evaluate --model ...`: any checkpoint on any split under a protocol, pass@k included, into reports/ and MLflow."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import write_json
+from dopsd.core.paths import REPORTS
+from dopsd.core.progress import is_main_rank, log
+from dopsd.evaluation.evaluator import Evaluator
+from dopsd.evaluation.generate import Trials
+from dopsd.models.lora import lora_of
+from dopsd.rollout.config import EvalProtocol
+from dopsd.tracking.client import Identity, connect, find_run, tracking_uri
+from dopsd.tracking.publish import log_once, one_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.config.params import Params
+
+PUBLISHED = "published"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured: None takes params.yaml's model, protocol, split and lengths."""
+
+    task: str
+    split: str | None = None
+    model: str | None = None
+    adapter: Path | None = None
+    protocol: str | None = None
+    gen_length: int | None = None
+    attempts: int = 1
+    temperature: float = 1.0
+    prompt_file: str | None = None
+    merged: bool | None = None
+
+
+def published(gen_length: int) -> EvalProtocol:
+    """How the published accuracies were made: batches of 8 (4 from length 512), unmasked padding, float16 autocast."""
+    return EvalProtocol(
+        gen_length=gen_length,
+        block_length=32,
+        steps=gen_length // 2,
+        batch_size=8 if gen_length < 512 else 4,
+        prefill="<reasoning>",
+        mask_padding=False,
+        autocast="float16",
+    )
+
+
+def protocol_of(params: Params, request: Request) -> EvalProtocol:
+    """The protocol asked for; another length keeps its tokens a step."""
+    known = params.evaluate.protocols
+    name = request.protocol or params.select.protocol
+    if name == PUBLISHED:
+        found = published(request.gen_length or 256)
+    elif name in known:
+        found = known[name]
+    else:
+        raise DopsdError(f"--protocol {name}: unknown; there is {', '.join([PUBLISHED, *known])}")
+    length = found.gen_length if request.gen_length is None else request.gen_length
+    changes = {"gen_length": length, "steps": length * found.steps // found.gen_length}
+    changes |= {"merged": found.merged if request.merged is None else request.merged}
+    try:
+        return EvalProtocol.model_validate(found.model_dump() | changes)
+    except ValueError as error:
+        raise DopsdError(
+            f"--gen-length {length}: expected a multiple of block_length {found.block_length}"
+        ) from error
+
+
+def with_request(params: Params, request: Request) -> Params:
+    """params.yaml with the model and prompt that were asked for."""
+    if request.prompt_file and params.model.prompt_style == "compact":
+        raise DopsdError(
+            "--prompt-file is not read with model.prompt_style compact: `dopsd params --set "
+            "model.prompt_style=instructions` first"
+        )
+    model = params.model.model_copy(update={"path": request.model} if request.model else {})
+    section = vars(params.data)[request.task]
+    section = section.model_copy(
+        update={"prompt_file": request.prompt_file} if request.prompt_file else {}
+    )
+    data = params.data.model_copy(update={request.task: section})
+    return params.model_copy(update={"model": model, "data": data})
+
+
+def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
+    """Ask every problem `attempts` times, write report and generations, print accuracies with their 95% intervals."""
+    if request.merged and not request.adapter:
+        raise DopsdError("--merged adds an adapter into the weights: name one with --adapter")
+    params, protocol = with_request(params, request), protocol_of(params, request)
+    settings = params.evaluation(request.task)
+    if request.adapter:
+        settings = replace(settings, lora=lora_of(request.adapter))
+    trials = Trials(request.attempts, request.temperature)
+    split = request.split or params.select.split
+    evaluator = Evaluator(settings, split, trials)
+    ((found,),) = evaluator.reports("evaluate", [request.adapter], protocol)
+    if not is_main_rank():
+        return found
+    cached = evaluator.cached(request.adapter, protocol)
+    folder = REPORTS / "evaluate" / f"{request.task}-{split}-{cached.stem}"
+    facts = {
+        "model": params.model.path,
+        "adapter": str(request.adapter or ""),
+        "scoring": evaluator.task.scoring,
+    }
+    write_json(folder / "report.json", facts | found)
+    _write_generations(evaluator, request.adapter, protocol, folder / "generations.jsonl")
+    if params.tracking.enabled:
+        try:
+            _track(params, request.task, cached.stem, facts | found, folder)
+        except (
+            DopsdError
+        ) as error:  # the figures are on disk, and the same command sends them later
+            log(str(error))
+    _show(facts | found, as_json)
+    log(f"evaluate: report and generations in {folder}")
+    return found
+
+
+def _write_generations(
+    evaluator: Evaluator, adapter: Path | None, protocol: EvalProtocol, path: Path
+) -> None:
+    """Every attempt as a line that `dopsd score` reads."""
+    answers = evaluator.answers(adapter, protocol)
+    tmp = path.with_name(f".{path.name}.tmp")
+    with tmp.open("w") as out:
+        for problem in evaluator.problems:
+            asked = {
+                "question": problem.prompt,
+                "ground_truth": evaluator.task.ground_truth(problem),
+            }
+            for answer in answers[problem.id]:
+                found = {
+                    "generation": answer.text,
+                    "attempt": answer.attempt,
+                    **asdict(answer.score),
+                }
+                out.write(json.dumps(asked | found) + "\n")
+    tmp.rename(path)
+
+
+def _track(
+    params: Params, task: str, fingerprint: str, report: dict[str, Any], folder: Path
+) -> None:
+    """The evaluation as an MLflow run of its own; the same one is never logged twice."""
+    kept = {k: str(report[k]) for k in ("model", "adapter", "scoring", "split", "attempts")} | {
+        "task": task
+    }
+    kept |= {f"protocol.{name}": str(value) for name, value in report["protocol"].items()}
+    tags = {"task": task, "kind": "evaluation", "model": report["model"], "split": report["split"]}
+    name = f"evaluate-{task}-{report['split']}-{report['protocol']['gen_length']}"
+    uri = tracking_uri(params.tracking.uri)
+    with one_line(uri):
+        client = connect(uri)
+        run_id = find_run(
+            client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, kept)
+        )
+        metrics = {k: float(report[k]) for k in ("accuracy", "whole", "n", "pass_at_k")} | report[
+            "figures"
+        ]
+        metrics |= dict(zip(("low", "high"), report["interval"], strict=True))
+        log_once(client, run_id, metrics, 0)
+        client.log_artifacts(run_id, str(folder))
+        client.set_terminated(run_id)
+
+
+def _percent(value: float, interval: tuple[float, float]) -> str:
+    return f"{100 * value:.2f}  [{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+
+
+def _show(report: dict[str, Any], as_json: bool) -> None:
+    console = Console(soft_wrap=True)
+    if as_json:
+        console.out(
+            json.dumps({k: v for k, v in report.items() if k != "per_problem"}, indent=1),
+            highlight=False,
+        )
+        return
+    p, name = report["protocol"], f"{report['task']} {report['split']}"
+    rows = {"accuracy": _percent(report["accuracy"], report["interval"])}
+    if report["attempts"] > 1:
+        rows[f"pass@{report['attempts']}"] = _percent(
+            report["pass_at_k"], report["pass_at_k_interval"]
+        )
+    rows |= {
+        label.replace("_", " "): f"{100 * v:.2f}"
+        for label, v in report["figures"].items()
+        if label != report["scoring"]
+    }
+    table = Table("%", f"{name}, {report['n']} problems, length {p['gen_length']}", box=SIMPLE)
+    for row in rows.items():
+        table.add_row(*row)
+    console.print(table)
+    odd = [
+        n
+        for n, is_so in (
+            ("unmasked padding", not p["mask_padding"]),
+            (p["autocast"], p["autocast"] != "none"),
+        )
+        if is_so
+    ]
+    odd += ["adapter merged into the weights"] if p["merged"] else []
+    odd += [f"approximate: {word}" for word in EvalProtocol.model_validate(p).approximations]
+    console.print(
+        f"scoring {report['scoring']}, {p['steps']} steps" + "".join(f", {word}" for word in odd),
+        highlight=False,
+    )

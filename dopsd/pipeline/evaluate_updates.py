@@ -1,0 +1,41 @@
+"""`dopsd evaluate --update 25 50`: these checkpoints alone, into the cache of evaluations, also while training goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.paths import EVALUATED, run_folder
+from dopsd.core.progress import log
+from dopsd.evaluation.evaluator import Evaluator
+from dopsd.training.run_settings import scratch_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.config.params import Params
+
+
+def evaluate_updates(
+    params: Params, task_name: str, method_name: str, seed: int, updates: list[int]
+) -> None:
+    """These checkpoints, of a run that has ended or is still going on; the stage then finds them in the cache."""
+    going, ended = (
+        scratch_folder(params.run(task_name, method_name, seed)),
+        run_folder(task_name, method_name, seed) / "train",
+    )
+    folders = {update: _checkpoint(update, going, ended) for update in updates}
+    evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)
+    for update, folder in folders.items():
+        evaluator.reports("evaluate", [folder], params.evaluate.protocols[params.select.protocol])
+        log(f"{EVALUATED}{update}")
+
+
+def _checkpoint(update: int, *places: Path) -> Path:
+    name = f"step-{update:06d}"
+    for place in places:
+        if (place / name).is_dir():
+            return place / name
+    raise DopsdError(
+        f"--update {update}: no {name} in {' or '.join(map(str, places))}; `dopsd train` makes checkpoints"
+    )

@@ -1,0 +1,256 @@
+"""`dopsd rehearse --profile llada-8b-gsm8k`: every stage of a profile on a tiny random LLaDA, then the real run's cost.
+
+A mistake in data, prompts, settings or disk shows here in minutes on a laptop, before a GPU is paid for. What is shrunk
+is said; nothing else differs from the real run: the same commands, in a folder of their own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from copy import deepcopy
+from itertools import count
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from dopsd.config import profiles
+from dopsd.config.loading import checked, read_yaml
+from dopsd.core.errors import DopsdError
+from dopsd.core.progress import log
+from dopsd.distributed.launch import LAUNCHER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.config.params import Params
+
+STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
+PROBLEMS = 4  # of each split
+BLOCKS = 3  # of a completion, at most
+INTERRUPTED = "rehearse: interrupted; the same command starts again from the first stage"
+GRACE = 60.0  # seconds for a stopped stage to end
+FEW = {
+    "attempts": 2,
+    "keep": "all",
+    "group_size": 2,
+    "iterations": 2,
+    "draws": 2,
+    "tries": 1,
+    "updates_per_trajectory": 2,
+}
+SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
+
+
+def rehearse(
+    profile: str | None, preset: str, hardware: str, changes: list[str], path: Path
+) -> None:
+    """Run the stages with two updates, then print time and memory at full size; without a profile, of params.yaml."""
+    raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
+    profiles.gpus(hardware)
+    full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
+    processes, is_embedded = min(2, full.launch.processes), bool(full.pretrain.tasks)
+    said = (
+        str(path)
+        if not profile
+        else profile
+        if is_embedded
+        else f"{profile}, preset {preset}, {hardware}"
+    )
+    with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
+        log(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
+        log(
+            f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short"
+        )
+        log("  answers, and every answer is kept, since a random model has no right ones")
+        build_toy(Path(full.model.path), folder / "toy")
+        (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
+        for stage in STAGES:
+            _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder, lock)
+    log("rehearse: every stage ran")
+    if not is_embedded:
+        tell_cost(full, hardware)
+
+
+@contextmanager
+def unused_folder(name: str) -> Iterator[tuple[Path, IO[str]]]:
+    """Yield an empty folder that no other rehearsal uses, and its lock: work/rehearse/NAME, else NAME-2 and so on."""
+    root = Path("work") / "rehearse"
+    root.mkdir(parents=True, exist_ok=True)
+    for number in count(1):
+        folder = root / (name if number == 1 else f"{name}-{number}")
+        with (root / f"{folder.name}.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir()
+            yield folder, lock
+            return
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """End with one line at the first SIGINT, SIGTERM or SIGHUP; those that are ignored stay so, as `nohup` wants it."""
+
+    def stop(number: int, _: object) -> None:
+        for each in old:
+            signal.signal(each, signal.SIG_IGN)
+        raise DopsdError(INTERRUPTED, 128 + number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    old = {
+        number: signal.signal(number, stop)
+        for number in numbers
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def tell_cost(full: Params, hardware: str) -> None:
+    """The estimate for the GPUs that the hardware names, at the base's real shape if its config is here."""
+    from dopsd.pipeline.estimate import Facts, estimate, lines
+
+    cost = estimate(
+        full, _config(Path(full.model.path)), Facts(**profiles.facts(full.matrix.tasks[0]))
+    )
+    told = [
+        "",
+        "at full size, d-OPSD on one task and seed:",
+        *lines(cost, full.launch.processes, profiles.gpus(hardware)),
+    ]
+    sys.stdout.write("\n".join(told) + "\n")
+
+
+def _config(base: Path):
+    from dopsd.models.llada.configuration import LladaConfig
+
+    return LladaConfig.from_pretrained(base) if (base / "config.json").is_file() else LladaConfig()
+
+
+def build_toy(base: Path, out: Path) -> None:
+    """A tiny random LLaDA with the base's tokenizer and token ids where they are at hand, else with characters."""
+    import torch
+
+    from dopsd.models.embedded import build_tokenizer
+    from dopsd.models.llada.configuration import LladaConfig
+    from dopsd.models.llada.modeling import LladaForMaskedLM
+    from dopsd.training.pretrain import initialise
+
+    if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
+        from dopsd.models.tokenizer import load_tokenizer
+
+        tokenizer, config = load_tokenizer(base), LladaConfig.from_pretrained(base)
+        config = LladaConfig.from_dict(config.to_dict() | SHAPE)
+    else:
+        tokenizer = build_tokenizer()
+        ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
+        size = {
+            "vocab_size": len(tokenizer),
+            "embedding_size": len(tokenizer),
+            "pad_token_id": tokenizer.pad_token_id,
+        }
+        config = LladaConfig(**SHAPE, **ids, **size)
+        log(f"rehearse: no tokenizer in {base}: characters stand for tokens")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LladaForMaskedLM(config)
+        initialise(model)
+        model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
+    """The profile with sizes that take seconds; paths are made absolute, since the rehearsal has a folder of its own."""
+    raw = deepcopy(raw)
+    for task in full.matrix.tasks:
+        raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS}
+    raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
+    raw["model"] |= {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
+    for section in (raw["sampling"], *raw["evaluate"]["protocols"].values()):
+        _shorten(section)
+    for method in raw["method"].values():
+        method |= {key: value for key, value in FEW.items() if key in method}
+        if "train" in method:  # sizes are those of section train below
+            method["train"] |= dict.fromkeys(("updates", "prompts_per_collect", "lora"))
+    raw["train"] |= {
+        "updates": 2,
+        "prompts_per_collect": max(2, processes),
+        "checkpoint_every": 1,
+        "micro_batch_states": 8,
+    }
+    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
+    raw["evaluate"]["bootstrap"] = 100
+    return raw | {
+        "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},
+        "tracking": raw["tracking"] | {"enabled": False},
+    }
+
+
+def _shorten(section: dict[str, Any]) -> None:
+    """At most BLOCKS blocks, with the same tokens a step."""
+    length = min(section["gen_length"], BLOCKS * section["block_length"])
+    section["steps"] = length * section["steps"] // section["gen_length"]
+    section |= {"gen_length": length, "batch_size": 8}
+
+
+def _absolute(value: Any) -> Any:
+    """Names of files that exist here, from the root."""
+    if isinstance(value, dict):
+        return {key: _absolute(part) for key, part in value.items()}
+    return (
+        str(Path(value).resolve())
+        if isinstance(value, str) and value and Path(value).is_file()
+        else value
+    )
+
+
+def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:
+    """One stage as the pipeline runs it; its failure ends the rehearsal with its message and status.
+
+    The stage ends with the rehearsal, also where that is killed, and holds the folder's lock until then.
+    """
+    words = [sys.executable, "-m", "dopsd", stage, "--task", task]
+    if stage not in ("prepare", "evaluate_base"):
+        words += ["--method", method, "--seed", "0"]
+    root = str(Path(__file__).parents[2])
+    env = os.environ | {
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        LAUNCHER: str(os.getpid()),
+    }
+    started = time.monotonic()
+    process = subprocess.Popen(words, cwd=folder, env=env, pass_fds=[lock.fileno()])
+    try:
+        status = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    if status in (128 + signal.SIGINT, -signal.SIGINT):
+        raise DopsdError(INTERRUPTED, 130)
+    if status:
+        raise DopsdError(
+            f"rehearse: {stage} failed, as it would in the real run; mend what it says above",
+            status,
+        )
+    log(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

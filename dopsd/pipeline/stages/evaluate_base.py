@@ -1,0 +1,31 @@
+"""`dopsd evaluate_base --task sudoku`: the base model on the selection split, before any training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.files import write_json
+from dopsd.core.paths import RUNS
+from dopsd.core.progress import is_main_rank
+from dopsd.evaluation.evaluator import Evaluator
+
+if TYPE_CHECKING:
+    from dopsd.config.params import Params
+
+
+def run(params: Params, task_name: str) -> None:
+    name = params.select.protocol
+    evaluator = Evaluator(params.evaluation(task_name), params.select.split)
+    ((found,),) = evaluator.reports("evaluate_base", [None], params.evaluate.protocols[name])
+    if is_main_rank():
+        write_json(RUNS / task_name / "base.json", {name: _figures(found)})
+
+
+def _figures(report: dict[str, Any]) -> dict[str, float]:
+    """What `dvc metrics show` can put on a line: no problem's own score."""
+    low, high = report["interval"]
+    return (
+        {name: report[name] for name in ("accuracy", "whole", "n")}
+        | report["figures"]
+        | {"low": low, "high": high}
+    )

@@ -1,0 +1,35 @@
+"""`dopsd record --task sudoku`: in which order the base would write each training answer, for the method d3llm.
+
+Training records what it needs and does not find; this does it beforehand, for all problems, once for all seeds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.algorithms.common.base import AlgorithmContext
+from dopsd.algorithms.d3llm.recording import record_all
+from dopsd.core.progress import log
+from dopsd.models.llm_policy import load_policy
+from dopsd.tasks.registry import load_task
+
+if TYPE_CHECKING:
+    from dopsd.config.params import Params
+
+
+def run(params: Params, task_name: str) -> None:
+    """Record every training problem of a task."""
+    policy = load_policy(params.model, None, 0)
+    task = load_task(task_name, vars(params.data)[task_name])
+    train = params.of("d3llm").train
+    context = AlgorithmContext(
+        task,
+        policy,
+        params.model,
+        params.sampling,
+        0,
+        train.updates,
+        train.prompts_per_collect,
+        train.states_at_once,
+    )
+    log(f"record: {record_all(vars(params.method)['d3llm'], context)}")

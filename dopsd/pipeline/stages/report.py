@@ -1,0 +1,246 @@
+"""`dopsd report --task sudoku --method d_opsd --seed 0`: figures of a run in reports/<task>/<method>/<seed>/."""
+
+from __future__ import annotations
+
+from statistics import fmean as mean
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.figures import axes_of, save_figure
+from dopsd.core.files import fresh_folder, read_json, write_json
+from dopsd.core.paths import report_folder, run_folder
+from dopsd.core.tables import read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from dopsd.config.params import Params
+
+COLOURS = (
+    "lightgrey",
+    "palegreen",
+    "white",
+    "orange",
+)  # masked, committed now, known, shown to the teacher
+GROUPS = 10  # points of a curve by block
+LEGIBLE = 64  # tokens whose text still fits their cells
+FIGURES = (
+    "loss",
+    "overlap_top20",
+    "clip_ratio",
+    "first_attempt_score",
+    "rolling_score",
+    "completion_length",
+)
+FIGURES += ("shared_mass", "student_entropy", "teacher_entropy", "grad_norm")
+
+
+def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    folder, out = (
+        run_folder(task_name, method_name, seed),
+        report_folder(task_name, method_name, seed),
+    )
+    tested = read_json(folder / "test" / "paired.json", "dopsd test")
+    with fresh_folder(out) as tmp:
+        draw_accuracy(read_table(folder / "curve.csv"), tested, tmp / "accuracy.png")
+        draw_training(read_table(folder / "train.csv"), tmp / "training.png")
+        draw_overlap(read_table(folder / "train.csv"), tmp / "overlap.png")
+        draw_trajectory(
+            read_json(folder / "test" / "trajectory.json", "dopsd test"), tmp / "trajectory.png"
+        )
+        found = tested["protocols"][tested["selected"]["protocol"]]
+        costs = read_json(folder / "train.json", "dopsd train")
+        write_json(
+            tmp / "summary.json",
+            {"costs": costs, "selected": tested["selected"]["update"], **_figures(found)},
+        )
+
+
+def _figures(found: dict[str, Any]) -> dict[str, Any]:
+    sides = {
+        side: {k: found[side][k] for k in ("accuracy", "interval", "whole", "n")}
+        for side in ("base", "best")
+    }
+    return sides | {"paired": found["paired"]}
+
+
+def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
+    """Accuracy over updates with its 95% band, one line a protocol; the selected checkpoint is ringed."""
+    figure, axes = axes_of(1, 1, (7, 4))
+    axis: Axes = axes[0][0]
+    for name in dict.fromkeys(row["protocol"] for row in curve):
+        rows = [row for row in curve if row["protocol"] == name]
+        updates = [row["update"] for row in rows]
+        axis.plot(
+            updates,
+            [row["accuracy"] for row in rows],
+            marker="o",
+            label=f"{name}, n = {rows[0]['n']}",
+        )
+        axis.fill_between(
+            updates, [row["low"] for row in rows], [row["high"] for row in rows], alpha=0.2
+        )
+    chosen = tested["selected"]
+    axis.plot(
+        chosen["update"],
+        chosen["accuracy"],
+        "o",
+        ms=14,
+        mfc="none",
+        color="black",
+        label="selected",
+    )
+    axis.axhline(chosen["base_accuracy"], ls="--", lw=1, color="grey", label="base")
+    axis.set(
+        xlabel="update",
+        ylabel=f"{chosen['split']} accuracy",
+        title=f"{tested['method']} on {tested['task']}, seed {tested['seed']}",
+    )
+    axis.legend()
+    save_figure(figure, path)
+
+
+def draw_training(log: list[dict[str, float]], path: Path) -> None:
+    """Loss, agreement with the teacher, and what tells a collapse (paper, Fig. 4) over updates, with a running mean."""
+    names = [name for name in FIGURES if any(row.get(name) for row in log)]
+    rows_of_axes = -(-len(names) // 2)
+    figure, axes = axes_of(rows_of_axes, 2, (13, 2.1 * rows_of_axes))
+    for axis in axes.flat[len(names) :]:
+        axis.set_axis_off()
+    for axis, name in zip(axes.flat, names, strict=False):
+        rows = [(row["update"], row[name]) for row in log if name in row]
+        updates, values = zip(*rows, strict=True)
+        means = [
+            sum(values[max(0, i - 11) : i + 1]) / len(values[max(0, i - 11) : i + 1])
+            for i in range(len(values))
+        ]
+        axis.plot(updates, values, lw=0.6, alpha=0.5, color="tab:blue")
+        axis.plot(updates, means, lw=1.8, color="tab:blue")
+        axis.set_ylabel(name)
+    figure.supxlabel("update (thin: each, thick: mean of the last twelve)", y=0.07, fontsize=9)
+    save_figure(figure, path)
+
+
+def draw_overlap(log: list[dict[str, float]], path: Path) -> None:
+    """How student and teacher agree by block, over training: top 20 tokens (paper, Fig. 3), and probability.
+
+    Nothing for methods without a teacher.
+    """
+    blocks = sorted(
+        {
+            int(name.split("_")[1].split("/")[0])
+            for row in log
+            for name in row
+            if name.endswith("/overlap_top20")
+        }
+    )
+    if not blocks:
+        return
+    figure, axes = axes_of(1, 2, (12, 4))
+    labels = {
+        "overlap_top20": "overlap of the top 20",
+        "shared_mass": "probability on the same tokens",
+    }
+    for axis, (name, label) in zip(axes[0], labels.items(), strict=True):
+        for block in blocks:
+            points = _grouped(
+                [
+                    (row["update"], row[f"block_{block}/{name}"])
+                    for row in log
+                    if f"block_{block}/{name}" in row
+                ]
+            )
+            axis.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"block {block + 1}")
+        axis.set(xlabel=f"update (a block's updates in {GROUPS} groups, their means)", ylabel=label)
+    axes[0][0].legend()
+    save_figure(figure, path)
+
+
+def _grouped(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Means of consecutive rows in so many groups."""
+    size = -(-len(rows) // GROUPS)
+    groups = [rows[i : i + size] for i in range(0, len(rows), size)]
+    return [
+        (mean(update for update, _ in group), mean(value for _, value in group)) for group in groups
+    ]
+
+
+def draw_trajectory(found: dict[str, Any], path: Path) -> None:
+    """Student and teacher states side by side, a row a step: which token was revealed when (paper, Fig. 2).
+
+    Grey is masked, green committed at this step, white known, orange shown to the teacher; tokens are written where they
+    can be read.
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
+
+    tokens, revealed, shown = found["tokens"], found["revealed_at"], found["shown"]
+    is_legible = len(tokens) <= LEGIBLE
+    size = (0.62 * len(tokens), 0.32 * len(shown) + 1) if is_legible else (20, 10)
+    figure, axes = axes_of(1, 2, size)
+    for axis, title in zip(
+        axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True
+    ):
+        steps = shown if axis is axes[0][1] else [[] for _ in shown]
+        cells = [
+            [_kind(at, s, place in ahead) for place, at in enumerate(revealed)]
+            for s, ahead in enumerate(map(set, steps))
+        ]
+        extent = (0, len(tokens), len(shown), 0)
+        axis.imshow(
+            cells,
+            ListedColormap(COLOURS),
+            vmin=0,
+            vmax=len(COLOURS) - 1,
+            extent=extent,
+            aspect="auto",
+        )
+        axis.set(title=title, xlabel="position in the answer", ylabel="step")
+        axis.set_xticks(range(0, len(tokens) + 1, found["block_length"]))
+        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+        for edge in range(0, len(tokens) + 1, found["block_length"]):
+            axis.axvline(edge, color="black", lw=0.8)
+        if is_legible:
+            _write_tokens(axis, cells, tokens)
+    verdict, question = found["verdict"], " ".join(found["problem"].split())
+    figure.suptitle(
+        _plain(
+            f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score {verdict['score']:.2f}"
+        )
+    )
+    save_figure(figure, path)
+
+
+def _kind(revealed_at: int, step: int, is_shown: bool) -> int:
+    """Index into COLOURS of a cell."""
+    return 3 if is_shown else 1 if revealed_at == step else 0 if revealed_at > step else 2
+
+
+def _write_tokens(axis: Axes, cells: list[list[int]], tokens: list[str]) -> None:
+    axis.set_xticks(range(len(tokens) + 1), minor=True)
+    axis.set_yticks(range(len(cells) + 1), minor=True)
+    axis.grid(which="minor", color="white", lw=0.3)
+    for step, row in enumerate(cells):
+        for place, kind in enumerate(row):
+            if kind:
+                text = _plain(_label(tokens[place]))
+                axis.text(place + 0.5, step + 0.5, text, ha="center", va="center", fontsize=7)
+
+
+def _plain(text: str) -> str:
+    """A dollar sign would start a formula."""
+    return text.replace("$", r"\$")
+
+
+def _label(token: str) -> str:
+    """Tags and special tokens by their first letters, so that they fit a cell."""
+    if token.startswith("<|"):
+        return "·"
+    return (
+        token
+        if len(token) == 1
+        else token.strip("<>")[:2]
+        if "/" not in token
+        else "/" + token.strip("</>")[:1]
+    )

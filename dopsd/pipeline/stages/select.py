@@ -1,0 +1,48 @@
+"""`dopsd select --task sudoku --method d_opsd --seed 0`: the checkpoint that is best on the selection split.
+
+The paper takes the best of 20 checkpoints on the test set; `select.split: test` does so too, and says it. On ties the
+earlier checkpoint is taken.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from dopsd.core.files import read_json, write_json
+from dopsd.core.fingerprint import sha256
+from dopsd.core.paths import run_folder
+from dopsd.core.progress import log
+from dopsd.models.adapter_files import ADAPTER
+
+if TYPE_CHECKING:
+    from dopsd.config.params import Params
+
+
+def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    folder = run_folder(task_name, method_name, seed)
+    found = read_json(folder / "evaluate.json", "dopsd evaluate")
+    chosen = folder / "train" / f"step-{found['best_update']:06d}"
+    tmp = folder / ".best.tmp"
+    shutil.rmtree(tmp, ignore_errors=True)
+    shutil.copytree(chosen, tmp)
+    facts = {
+        "update": found["best_update"],
+        "accuracy": found["best"],
+        "base_accuracy": found["base"],
+        "n": found["n"],
+    }
+    write_json(
+        tmp / "select.json",
+        facts | {k: found[k] for k in ("split", "protocol")} | {"digest": sha256(chosen / ADAPTER)},
+    )
+    shutil.rmtree(folder / "best", ignore_errors=True)
+    tmp.rename(folder / "best")
+    if params.select.split == "test":
+        log(
+            "select: chosen ON THE TEST SET (select.split: test), as the paper does; the test accuracy is optimistic"
+        )
+    if found["best"] <= found["base"]:
+        log(
+            f"select: no checkpoint beats the base on {found['split']} ({found['best']:.4f} against {found['base']:.4f})"
+        )

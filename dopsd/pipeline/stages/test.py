@@ -1,0 +1,98 @@
+"""`dopsd test --task sudoku --method d_opsd --seed 0`: base and selected checkpoint, once, on the test split, paired."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dopsd.algorithms.common.config import SelfDistillationConfig
+from dopsd.algorithms.common.states import BlockSchedule, reveal
+from dopsd.core.files import read_json, write_json
+from dopsd.core.paths import run_folder
+from dopsd.core.progress import is_main_rank
+from dopsd.core.rng import key_from
+from dopsd.core.statistics import bootstrap
+from dopsd.evaluation.evaluator import Evaluator
+from dopsd.rollout.prompts import decoding
+from dopsd.rollout.sampler import GenerationRequest, denoise
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.config.params import Params
+    from dopsd.training.run_settings import RunSettings
+
+KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protocol")
+
+
+def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    folder = run_folder(task_name, method_name, seed)
+    chosen = read_json(folder / "best" / "select.json", "dopsd select")
+    run_settings = params.run(task_name, method_name, seed)
+    evaluator = Evaluator(params.evaluation(task_name, method_name), "test")
+    protocols = params.evaluate.protocols
+    reports = evaluator.reports("test", [None, folder / "best"], *protocols.values())
+    if not is_main_rank():
+        evaluator.take_part()
+        return
+    facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
+    compared = {
+        name: compare(*found, params.evaluate.bootstrap)
+        for name, found in zip(protocols, reports, strict=True)
+    }
+    write_json(
+        folder / "test" / "trajectory.json",
+        trajectory(run_settings, evaluator, folder / "best"),
+    )
+    evaluator.take_part()
+    write_json(folder / "test" / "paired.json", facts | {"protocols": compared})
+    write_json(folder / "test.json", {name: _flat(found) for name, found in compared.items()})
+
+
+def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:
+    """Both reports, and the paired difference over problems with its 95% bootstrap interval."""
+    gaps = [best["per_problem"][name] - value for name, value in base["per_problem"].items()]
+    paired = {"difference": sum(gaps) / len(gaps), "interval": bootstrap(gaps, resamples)}
+    sides = {"base": base, "best": best}
+    return {side: {key: found[key] for key in KEPT} for side, found in sides.items()} | {
+        "paired": paired
+    }
+
+
+def _flat(found: dict[str, Any]) -> dict[str, float]:
+    low, high = found["paired"]["interval"]
+    accuracies = {"base": found["base"]["accuracy"], "best": found["best"]["accuracy"]}
+    return accuracies | {"difference": found["paired"]["difference"], "low": low, "high": high}
+
+
+def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[str, Any]:
+    """One test problem denoised at the training temperature: each token, its step, and what a teacher would be shown."""
+    policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
+    prompt = evaluator.prompt_of(problem)
+    own = run.algorithm
+    config = (
+        own
+        if isinstance(own, SelfDistillationConfig) and own.reveal_ratio
+        else SelfDistillationConfig()
+    )  # methods that reveal nothing: the paper's teacher
+    request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))
+    rollout = denoise(policy, [request], decoding(run.sampling, config.first_temperature))[0]
+    num_transfer_tokens = tuple(decoding(run.sampling).num_transfer_tokens)
+    blocks = BlockSchedule(
+        run.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
+    )
+    steps = range(run.sampling.steps)
+    return {
+        "problem": problem.prompt,
+        "answer": problem.answer,
+        "text": policy.decode(rollout.completion_ids),
+        "verdict": evaluator.task.verify(problem, policy.decode(rollout.completion_ids)).__dict__,
+        "tokens": policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist()),
+        "revealed_at": rollout.revealed_at.tolist(),
+        "block_length": blocks.block_length,
+        "shown": [
+            torch.nonzero(reveal(rollout, s, config, blocks, request.key))[:, 0].tolist()
+            for s in steps
+        ],
+    }

@@ -1,0 +1,24 @@
+"""`dopsd train --task sudoku --method d_opsd --seed 0`: one training run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.training.trainer import train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.config.params import Params
+
+
+def run(
+    params: Params,
+    task: str,
+    method: str,
+    seed: int,
+    other_code: str = "stop",
+    adopted: Path | None = None,
+) -> None:
+    """Train; `other_code` says what to do where other code began the run: stop, continue or anew."""
+    train(params.run(task, method, seed), params.tracking.enabled, other_code, adopted)

@@ -1,0 +1,171 @@
+"""`dopsd verify-teacher --task sudoku`: is the base a better model when it is shown part of its own answer?
+
+Paper, Table 1 (method notes, section 4): pass@1 greedy, pass@8, and the self-teacher, which regenerates greedily with
+a share of the final answer's tokens in place, each block cleared when it is entered. Training questions, the base.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dopsd.analysis.figures import axes_of, save_figure
+from dopsd.core.files import WORK, fresh_folder, write_json
+from dopsd.core.fingerprint import fingerprint
+from dopsd.core.jsonl import append_lines, read_lines
+from dopsd.core.paths import REPORTS
+from dopsd.core.progress import Progress, log
+from dopsd.core.rng import fold_in, key_from, uniform
+from dopsd.core.statistics import bootstrap, wilson
+from dopsd.models.files import base_files
+from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.rollout.collector import RolloutCollector
+from dopsd.rollout.config import CollectorConfig
+from dopsd.rollout.engine import denoise_all
+from dopsd.rollout.prompts import decoding
+from dopsd.rollout.sampler import GenerationRequest
+from dopsd.tasks.common.storage import data_files
+from dopsd.tasks.registry import load_task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.config.params import Params
+    from dopsd.core.types import Problem, Rollout
+    from dopsd.rollout.groups import SelectedRollout
+    from dopsd.tasks.common.task import Task
+
+SPLIT = "train"
+
+
+def run(params: Params, task_name: str) -> dict[str, Any]:
+    task = load_task(task_name, vars(params.data)[task_name])
+    found = Verification(params, task).complete()
+    table = {
+        name: _figures([scores[name] for scores in found], task, params.evaluate.bootstrap)
+        for name in found[0]
+    }
+    for name, row in table.items():
+        log(
+            f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]  n = {row['n']}"
+        )
+    with fresh_folder(REPORTS / task_name / "teacher") as tmp:
+        write_json(tmp / "teacher.json", table)
+        draw(table, f"{task_name}, base, {len(found)} training problems", tmp / "teacher.png")
+    return table
+
+
+def _figures(values: list[float], task: Task, resamples: int) -> dict[str, Any]:
+    interval = (
+        bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
+    )
+    return {"accuracy": sum(values) / len(values), "interval": interval, "n": len(values)}
+
+
+class Verification:
+    """Scores of every problem, a line each in work/teacher/<fingerprint>.jsonl."""
+
+    def __init__(self, params: Params, task: Task) -> None:
+        self.params, self.task, self.settings = params, task, params.verify_teacher
+        self.problems = task.load(SPLIT)[: self.settings.problems]
+        sections = {
+            "sampling": params.sampling.model_dump(exclude={"batch_size"}),
+            "model": params.model.model_dump(),
+        }
+        sections |= {
+            "verify_teacher": self.settings.model_dump(exclude={"problems"}),
+            "task": task.name,
+        }
+        sections |= {"scoring": task.scoring, "instructions": task.instructions}
+        files = [*data_files(task.name, SPLIT), *base_files(params.model)]
+        code = ("dopsd.pipeline.stages.verify_teacher", f"dopsd.tasks.{task.name}.task")
+        self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
+
+    @torch.no_grad()
+    def complete(self) -> list[dict[str, float]]:
+        """Scores by name of every problem, in order; a kill loses those of the wave under way."""
+        known = {line["id"]: line["scores"] for line in read_lines(self.path)}
+        missing = [problem for problem in self.problems if problem.id not in known]
+        wave = self.params.sampling.batch_size
+        with Progress("verify_teacher", len(missing), "problem") as progress:
+            policy = load_policy(self.params.model, self.params.train.lora, 0) if missing else None
+            for start in range(0, len(missing), wave):
+                found = self._scores(policy, missing[start : start + wave])
+                append_lines(
+                    self.path, [{"id": name, "scores": scores} for name, scores in found.items()]
+                )
+                known |= found
+                progress.step(len(found))
+        return [known[problem.id] for problem in self.problems]
+
+    def _scores(self, policy: LlmPolicy, problems: list[Problem]) -> dict[str, dict[str, float]]:
+        s = self.settings
+        greedy = self._collect(policy, problems, CollectorConfig(attempts=1, first_temperature=0.0))
+        first = s.temperature if self.task.graded else 0.0  # a graded task draws all of them alike
+        tries = CollectorConfig(
+            attempts=s.attempts, first_temperature=first, retry_temperature=s.temperature
+        )
+        tried = self._collect(policy, problems, tries)
+        found = {item.problem.id: {"pass@1": item.score.score} for item in greedy}
+        for item in tried:
+            found[item.problem.id][f"pass@{s.attempts}"] = item.score.score
+        for ratio in s.reveal_ratios:
+            requests = [
+                GenerationRequest(
+                    item.problem.id,
+                    0,
+                    item.best.prompt_ids,
+                    0,
+                    hints(item.best, ratio, policy.mask_id, policy.eos_id),
+                )
+                for item in tried
+            ]
+            for item, answer in zip(
+                tried, denoise_all(policy, requests, decoding(self.params.sampling)), strict=True
+            ):
+                text = policy.decode(answer.completion_ids)
+                found[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(
+                    item.problem, text
+                ).score
+        return found
+
+    def _collect(
+        self, policy: LlmPolicy, problems: list[Problem], tries: CollectorConfig
+    ) -> list[SelectedRollout]:
+        return RolloutCollector(
+            self.task, self.params.sampling, tries, self.params.model.prompt_style, 0
+        ).collect(policy, problems, 0)
+
+
+def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
+    """The answer with only a random share of its tokens (end of text apart) left in place. -> [G]."""
+    ids = rollout.completion_ids
+    text = (ids != eos_id).nonzero()[:, 0]
+    key = torch.tensor(key_from("hints", rollout.problem_id, rollout.attempt), device=ids.device)
+    chosen = text[uniform(fold_in(key, text)).argsort()[: int(ratio * len(text))]]
+    shown = torch.full_like(ids, mask_id)
+    shown[chosen] = ids[chosen]
+    return shown
+
+
+def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
+    """Accuracy with its 95% interval, a bar a row of the table."""
+    figure, axes = axes_of(1, 1, (1.3 * len(table) + 1, 3.6))
+    heights = [row["accuracy"] for row in table.values()]
+    spread = [[abs(row["interval"][i] - row["accuracy"]) for row in table.values()] for i in (0, 1)]
+    colours = ["orange" if name.startswith("teacher") else "tab:blue" for name in table]
+    axes[0][0].bar(list(table), heights, yerr=spread, color=colours, capsize=4)
+    for place, value in enumerate(heights):
+        axes[0][0].text(
+            place,
+            value / 2,
+            f"{100 * value:.1f}",
+            ha="center",
+            va="center",
+            color="white",
+            weight="bold",
+        )
+    axes[0][0].set(ylabel="accuracy", title=title)
+    save_figure(figure, path)

@@ -1,0 +1,55 @@
+"""A stage's settings and code, looked at again at its end: DVC records them only then, as what made the result."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.config.loading import load_params, read_yaml
+from dopsd.core.errors import DopsdError
+from dopsd.core.fingerprint import sha256
+from dopsd.distributed.launch import DVC_STAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.config.params import Params
+
+PIPELINE = Path("dvc.yaml")
+
+
+@contextmanager
+def unchanged(path: Path, params: Params) -> Iterator[None]:
+    """Around a stage that DVC runs: fail it where its sections of the settings, or its code, are others at its end."""
+    stage = os.environ.get(DVC_STAGE, "").partition("@")[0]
+    declared = read_yaml(PIPELINE)["stages"].get(stage, {}) if stage and PIPELINE.is_file() else {}
+    sections = {key.partition(".")[0] for key in declared.get("params", [])}
+    before = _code(declared)
+    yield
+    now = load_params(path) if sections else params
+    changed = [
+        f"{path} ({name})" for name in sorted(sections) if vars(now)[name] != vars(params)[name]
+    ]
+    changed += sorted(
+        name for name, digest in _code(declared).items() if before.get(name) != digest
+    )
+    if changed:
+        raise DopsdError(
+            f"{stage}: {', '.join(changed)} changed while it ran, so that DVC would record its result as that of the new ones; "
+            "nothing learnt is lost: run the same command"
+        )
+
+
+def _code(declared: dict[str, list[str]]) -> dict[str, str]:
+    """Digests of the code in the files and folders that dvc.yaml names; of a templated name, all that it can stand for."""
+    names = [
+        re.sub(r"\$\{.*?\}", "*", name)
+        for name in declared.get("deps", [])
+        if name.startswith("dopsd/")
+    ]
+    found = [path for name in names for path in Path().glob(name)]
+    files = [file for path in found for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    return {path.as_posix(): sha256(path) for path in sorted(files)}

@@ -1,0 +1,230 @@
+"""One DVC writer in a workspace, whatever machines and jobs share its folder: `work/writer.lock` names it.
+
+DVC's own locks hold bare process numbers, which say nothing on another machine. This one names host, job and process, and its
+holder touches it every few seconds. After MISSED intervals without that it is stale: the next writer takes it over. Nobody
+compares clocks of two machines: who waits sees whether the file changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from dopsd.core.files import WORK, write_json
+from dopsd.core.progress import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOCK = WORK / "writer.lock"
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of who reads and writes which path
+INTERVAL = "DOPSD_BEAT_SECONDS"  # in the environment: seconds between two beats
+MISSED = 10
+
+
+@dataclass(frozen=True)
+class Writer:
+    """What the lock's file says."""
+
+    token: str
+    host: str
+    job: str | None
+    pid: int
+    machine: str  # process numbers mean something only where this is the same
+    interval: float
+    dvc: int | None = None  # process and process group of DVC
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}{f', Slurm job {self.job}' if self.job else ''}"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known to have ended, its DVC and its stage included; that of another machine never is."""
+        if self.machine != _machine():
+            return False
+        return not _exists(os.kill, self.pid) and not (self.dvc and _exists(os.killpg, self.dvc))
+
+
+def _machine() -> str:
+    """This boot of this kernel and this set of process numbers: two containers may have one host name."""
+    with suppress(OSError):
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
+
+
+def _exists(kill: Callable[[int, int], None], number: int) -> bool:
+    try:
+        kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read(path: Path) -> tuple[Writer | None, int]:
+    """Who holds it (None: it is being written) and when it was touched. Network file systems ask anew for an opened file."""
+    with path.open() as file:
+        stamp = os.fstat(file.fileno()).st_mtime_ns
+        with suppress(ValueError, TypeError, OverflowError, RecursionError):
+            writer = Writer(**json.load(file))
+            numbers = [writer.pid, writer.dvc or 1]
+            if (
+                all(isinstance(n, int) and 0 < n < 2**31 for n in numbers)
+                and 0 < float(writer.interval) < 3600
+            ):
+                return replace(writer, interval=float(writer.interval)), stamp
+    return None, stamp
+
+
+def _create(path: Path, text: str) -> bool:
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    return True
+
+
+class WriterLock:
+    """Hold the workspace while this context lasts; `lost` is called where another writer has taken it over."""
+
+    def __init__(
+        self,
+        command: str,
+        lost: Callable[[], None] = lambda: None,
+        tell: Callable[[str], None] = log,
+    ) -> None:
+        interval = float(os.environ.get(INTERVAL, "6"))
+        job = os.environ.get("SLURM_JOB_ID")
+        self.command, self.lost, self.tell = command, lost, tell
+        self.me = Writer(
+            uuid.uuid4().hex, socket.gethostname(), job, os.getpid(), _machine(), interval
+        )
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        WORK.mkdir(exist_ok=True)
+        self._wait()
+        self._beats = threading.Thread(target=self._beat, daemon=True)
+        self._beats.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._beats.join()
+        with suppress(FileNotFoundError):
+            if self._is_mine():
+                LOCK.unlink()
+
+    def name_dvc(self, pid: int) -> None:
+        """Write down which process is DVC, so that what a killed one leaves can be told from what a living one holds."""
+        self.me = replace(self.me, dvc=pid)
+        fresh = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
+        fresh.write_text(self._text)
+        fresh.rename(LOCK)
+
+    @property
+    def _text(self) -> str:
+        return json.dumps(asdict(self.me)) + "\n"
+
+    def _is_mine(self) -> bool:
+        holder, _ = _read(LOCK)
+        return holder is not None and holder.token == self.me.token
+
+    def _wait(self) -> None:
+        seen, since, announced = None, time.monotonic(), None
+        while not _create(LOCK, self._text):
+            try:
+                found = _read(LOCK)
+            except FileNotFoundError:
+                continue
+            holder, now = found[0], time.monotonic()
+            if found != seen:
+                seen, since = found, now
+            silent, interval = now - since, holder.interval if holder else self.me.interval
+            if (holder and holder.is_gone) or silent > MISSED * interval:
+                self._take_over(found)
+                continue
+            if holder is None and announced is None and silent > interval:
+                announced = ""
+                self.tell(
+                    f"{self.command}: {LOCK}: names nobody; taking it over if that stays so for {MISSED * interval:.0f} s"
+                )
+            if holder and holder.token != announced:
+                announced = holder.token
+                self.tell(
+                    f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until that ends"
+                )
+            time.sleep(min(1.0, interval / 2))
+
+    def _take_over(self, stale: tuple[Writer | None, int]) -> None:
+        """Remove a stale lock. It is renamed first: of several that wait, one gets it, and a fresh lock is put back."""
+        aside = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
+        with suppress(FileNotFoundError):
+            LOCK.rename(aside)
+            if _read(aside) != stale:
+                _create(LOCK, aside.read_text())
+            elif stale[0]:
+                self.tell(
+                    f"{self.command}: {LOCK}: {stale[0]} has ended without removing it; taking over"
+                )
+                forget(stale[0].dvc)
+            aside.unlink()
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self.me.interval):
+            try:
+                is_mine = self._is_mine() or not _read(LOCK)[0]
+            except FileNotFoundError:
+                with suppress(OSError):
+                    _create(LOCK, self._text)
+                continue
+            except OSError:  # of a network file system: a beat is missed
+                continue
+            if not is_mine:
+                self.tell(
+                    f"{self.command}: {LOCK}: another writer has taken this workspace over; stopping"
+                )
+                self.lost()
+                return
+            with suppress(OSError):
+                os.utime(LOCK)
+
+
+def forget(dvc: int | None = None) -> None:
+    """Remove what a DVC that was killed left in DVC's own list: elsewhere its number may be another, living process.
+
+    A list that a full disk or a kill cut off is removed: DVC would refuse to run.
+    """
+    if not RWLOCK.is_file():
+        return
+    with RWLOCK.with_name("rwlock.lock").open("a") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        try:
+            found = json.loads(RWLOCK.read_bytes())
+            writes = {
+                path: info for path, info in found.get("write", {}).items() if info["pid"] != dvc
+            }
+            reads = {
+                path: [i for i in infos if i["pid"] != dvc]
+                for path, infos in found.get("read", {}).items()
+            }
+        except (ValueError, AttributeError, TypeError, KeyError):
+            RWLOCK.unlink()
+            return
+        if dvc is not None:
+            write_json(
+                RWLOCK,
+                {"write": writes, "read": {path: infos for path, infos in reads.items() if infos}},
+            )

@@ -1,0 +1,1 @@
+"""Sampling: denoising, batches and waves, collecting."""

@@ -1,0 +1,171 @@
+"""attempts(): pass@k in waves, over all processes; denoise_all(): any number of draws, in batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.core.progress import log
+from dopsd.core.rng import key_from
+from dopsd.core.types import Problem, Progressed, Rollout
+from dopsd.rollout.fast_dllm import denoise_approximately
+from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dopsd.distributed.process_group import ProcessGroup
+    from dopsd.models.policy import Policy
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """How often a problem is tried, and at which temperature."""
+
+    attempts: int
+    first_temperature: float
+    retry_temperature: float
+    stop_at_first_correct: bool
+
+
+def generate_until_correct(
+    policy: Policy,
+    prompts: Sequence[tuple[Problem, Tensor]],
+    decoding: Decoding,
+    plan: SamplingPlan,
+    key: tuple[int, int],
+    is_correct: Callable[[Problem, Rollout], bool],
+    progressed: Progressed | None = None,
+) -> dict[str, list[Rollout]]:
+    """Up to `attempts` rollouts a problem, in waves: attempt n of every problem that still needs one, together.
+
+    key is (seed, update). The stopping law is that of one problem after the other, and so are the rollouts. Processes
+    that hold the same weights share every wave; all of them must call.
+    """
+    found: dict[str, list[Rollout]] = {problem.id: [] for problem, _ in prompts}
+    waiting, first = list(prompts), 0
+    while width := wave_width(policy.process_group, plan, first, len(waiting)):
+        wave = range(first, first + width)
+        first += width
+        at = replace(
+            decoding, temperature=plan.retry_temperature if wave[0] else plan.first_temperature
+        )
+        requests = [
+            GenerationRequest(problem.id, n, ids, key_from(*key, problem.id, n))
+            for problem, ids in waiting
+            for n in wave
+        ]
+        for rollout in denoise_shared(policy, requests, at, progressed):
+            found[rollout.problem_id].append(rollout)
+        if plan.stop_at_first_correct:
+            waiting = [(p, ids) for p, ids in waiting if not _is_over(p, found[p.id], is_correct)]
+    return found
+
+
+def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int) -> int:
+    """How many attempts, from `first` on, to make together at each problem that waits; 0: no more.
+
+    Where fewer problems wait, in all processes, than there are processes, several attempts at each are made ahead: those
+    after a right one are dropped and not counted, and would have been idle time.
+    """
+    width = plan.attempts - first
+    if width and plan.stop_at_first_correct:
+        left = sum(group.all_gather_object([waiting]))
+        width = min(width, max(1, group.size // left)) if left else 0
+    return (
+        min(width, 1) if first == 0 and plan.first_temperature != plan.retry_temperature else width
+    )
+
+
+def _is_over(
+    problem: Problem, tried: list[Rollout], is_correct: Callable[[Problem, Rollout], bool]
+) -> bool:
+    """Whether one of the attempts is right; those after it, made ahead, are dropped."""
+    for i, rollout in enumerate(tried):
+        if is_correct(problem, rollout):
+            del tried[i + 1 :]
+            return True
+    return False
+
+
+def denoise_shared(
+    policy: Policy,
+    requests: Sequence[GenerationRequest],
+    decoding: Decoding,
+    progressed: Progressed | None = None,
+) -> list[Rollout]:
+    """The draws of all processes, an equal part for each, so that one with hard problems does not hold up the others.
+
+    Every process gets the rollouts of its own draws, in their order. Draws have no hints here.
+    """
+    group = policy.process_group
+    if group.size == 1:
+        return denoise_all(policy, requests, decoding, progressed)
+    asked = [(d.problem_id, d.attempt, d.prompt_ids.tolist(), d.key) for d in requests]
+    wanted = sorted(group.all_gather_object(asked), key=lambda one: len(one[2]))
+    mine = [
+        GenerationRequest(p, n, torch.tensor(ids, device=policy.device), key)
+        for p, n, ids, key in wanted[group.rank :: group.size]
+    ]
+    made = group.all_gather_object(
+        [rollout.to_dict() for rollout in denoise_all(policy, mine, decoding, progressed)]
+    )
+    by_name = {(values["problem_id"], values["attempt"]): values for values in made}
+    return [Rollout.from_dict(by_name[d.problem_id, d.attempt], policy.device) for d in requests]
+
+
+def denoise_all(
+    policy: Policy,
+    requests: Sequence[GenerationRequest],
+    decoding: Decoding,
+    progressed: Progressed | None = None,
+) -> list[Rollout]:
+    """Any number of draws, in batches of similar prompt length; rollouts come back in the order of the draws.
+
+    Where a GPU's memory runs out batches are halved, once: with masked padding no row depends on the others.
+    """
+    one = (
+        denoise
+        if decoding.threshold is None and decoding.cache == "none"
+        else denoise_approximately
+    )
+    order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
+    done: dict[int, Rollout] = {}
+    known = policy.rows_that_fit.get(decoding.gen_length)
+    size = min(decoding.batch_size, known or decoding.batch_size)
+    can_halve = decoding.mask_padding and not policy.is_locked and known is None
+    while left := order[len(done) :]:
+        part = left[:size]
+        batch = [requests[i] for i in part]
+        found = (
+            _if_it_fits(one, policy, batch, decoding)
+            if can_halve and len(part) > 1
+            else one(policy, batch, decoding)
+        )
+        if found is None:
+            size, can_halve = -(-len(part) // 2), False
+            policy.rows_that_fit[decoding.gen_length] = size
+            log(
+                f"{len(part)} rollouts at once did not fit into memory: from here on {size}; set a smaller batch_size"
+            )
+            continue
+        done.update(zip(part, found, strict=True))
+        if progressed:
+            progressed(len(part))
+    return [done[i] for i in range(len(requests))]
+
+
+def _if_it_fits(
+    one: Callable[..., list[Rollout]],
+    policy: Policy,
+    batch: list[GenerationRequest],
+    decoding: Decoding,
+) -> list[Rollout] | None:
+    """None where memory ran out; the failed batch keeps its memory until its error is forgotten, here."""
+    try:
+        return one(policy, batch, decoding)
+    except torch.OutOfMemoryError:
+        return None

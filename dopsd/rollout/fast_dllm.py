@@ -1,0 +1,106 @@
+"""Faster decoding that gives other answers: for evaluations that say so, never for training rollouts.
+
+Fast-dLLM (arXiv 2505.22618): tokens above a confidence threshold are committed together, and keys and values are kept
+through a block, those of what stands before it (prefix) or of all but the block (dual).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.core.rng import fold_in
+from dopsd.core.tensors import pack, take
+from dopsd.rollout.sampler import Decoding, DenoisingState, GenerationRequest, propose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.core.types import Rollout
+    from dopsd.models.policy import Policy
+
+
+@torch.no_grad()
+def denoise_approximately(
+    policy: Policy, requests: Sequence[GenerationRequest], decoding: Decoding
+) -> list[Rollout]:
+    """Denoise every draw from masks alone, in one batch, with decoding's `threshold` or `cache` or both.
+
+    A rollout's `revealed_at` counts the steps that were made, which a threshold makes fewer or more than `steps`.
+    """
+    state = DenoisingState(policy, requests, decoding)
+    active = torch.arange(len(requests), device=state.ids.device)
+    for block in state.blocks:
+        state.ids[active, block] = policy.mask_id
+        view = _View(state, block, active)
+        for k in (
+            decoding.num_transfer_tokens
+            if decoding.threshold is None
+            else [1] * decoding.block_length
+        ):
+            rows = view.rows()
+            if len(rows) == 0:
+                break
+            _commit(state, rows, view.hidden(rows), block, k)
+            state.step += 1
+        active = state.unfinished(active, block.stop)
+        if len(active) == 0:
+            break
+    return state.rollouts()
+
+
+class _View:
+    """The hidden states of a block's positions, from as much of the sequence as `cache` computes anew at each step."""
+
+    def __init__(self, state: DenoisingState, block: slice, active: Tensor) -> None:
+        self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
+        self.kv_cache = None if self.cache == "none" else state.policy.new_kv_cache()
+        self.cache_positions: slice | None = None
+
+    def rows(self) -> Tensor:
+        """Rows with masks in the block; where keys are kept all active ones, or none, since kept keys have their rows."""
+        has_masks = (self.state.ids[self.active, self.block] == self.state.policy.mask_id).any(1)
+        if self.kv_cache is None:
+            return self.active[has_masks]
+        return self.active if bool(has_masks.any()) else self.active[:0]
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        """[B, L, D]."""
+        policy, ids, mask = self.state.policy, self.state.ids[rows], self.state.attention_of(rows)
+        if self.kv_cache is None:
+            return policy.hidden(ids, mask)[:, self.block]
+        if self.cache_positions is not None:
+            return policy.hidden(
+                ids[:, self.cache_positions], mask, self.kv_cache, self.cache_positions
+            )[:, : self.state.decoding.block_length]
+        found = policy.hidden(ids, mask, self.kv_cache)[:, self.block]
+        self.cache_positions = (
+            slice(self.block.start, ids.shape[1]) if self.cache == "prefix" else self.block
+        )
+        return found
+
+
+def _commit(state: DenoisingState, rows: Tensor, hidden: Tensor, block: slice, k: int) -> None:
+    """The k surest masked positions of each row, and all whose confidence reaches the threshold. hidden [B, L, D]."""
+    policy, decoding = state.policy, state.decoding
+    slots, valid = pack(state.ids[rows, block] == policy.mask_id)  # [B, C]
+    columns = slots + block.start
+    keys = fold_in(fold_in(state.keys[rows], state.step)[:, None], columns - state.start)  # [B, C]
+    tokens, sure = propose(policy, take(hidden, slots)[valid], keys[valid], decoding)
+    proposed = torch.zeros_like(slots).masked_scatter(valid, tokens)
+    confidence = torch.full(slots.shape, -torch.inf, device=slots.device).masked_scatter(
+        valid, sure
+    )
+    order = confidence.sort(dim=1, descending=True, stable=True).indices
+    rank = torch.empty_like(order).scatter(
+        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+    )
+    chosen = (
+        (rank < k)
+        if decoding.threshold is None
+        else (rank < k) | (confidence >= decoding.threshold)
+    )
+    chosen &= valid
+    state.commit(rows[:, None].expand_as(slots)[chosen], columns[chosen], proposed[chosen])

@@ -1,0 +1,64 @@
+"""Prompts of a split, tokenised, and the sampler's settings of a section."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+from dopsd.rollout.config import EvalProtocol, SamplingConfig
+from dopsd.rollout.sampler import Decoding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from dopsd.core.types import Problem
+    from dopsd.models.policy import Policy
+    from dopsd.tasks.common.task import Task
+
+
+def decoding(sampling: SamplingConfig, temperature: float = 0.0) -> Decoding:
+    """The sampler's settings of a section; a Protocol may leave padding unmasked, or trade exactness for speed."""
+    names = ["gen_length", "block_length", "steps", "gumbel_dtype", "stop_after_eos", "batch_size"]
+    names += ["mask_padding", "threshold", "cache"] if isinstance(sampling, EvalProtocol) else []
+    return Decoding(**{name: vars(sampling)[name] for name in names}, temperature=temperature)
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """The problems of a split and how they are put to the model."""
+
+    task: Task
+    problems: Sequence[Problem]
+    split: str
+    prompt_style: str
+
+    def prompts(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
+        """Tokenised prompts, each [P], with the answer's prefill, cut on the left only where max_prompt_tokens says so.
+
+        Raises DopsdError for a prompt that with its answer is longer than the model was trained for.
+        """
+        whole = self._whole(policy, sampling)
+        cut = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in whole]
+        for problem, ids in zip(self.problems, cut, strict=True):
+            if len(ids) + sampling.gen_length > policy.max_length:
+                raise DopsdError(
+                    f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and {sampling.gen_length} to "
+                    f"write are more than the model's {policy.max_length}; lower gen_length or set sampling.max_prompt_tokens"
+                )
+        return cut
+
+    def _whole(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
+        return [
+            policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill)
+            for p in self.problems
+        ]
+
+    def share_cut(self, policy: Policy, sampling: SamplingConfig) -> float:
+        """Share of prompts that max_prompt_tokens cuts: their instructions may be lost."""
+        if sampling.max_prompt_tokens is None:
+            return 0.0
+        whole = self._whole(policy, sampling)
+        return sum(len(ids) > sampling.max_prompt_tokens for ids in whole) / len(whole)

@@ -1,1 +1,0 @@
-"""Stages: one file each, with the name that dvc.yaml and the command line use."""

@@ -1,0 +1,108 @@
+"""Tasks whose problems are rows of a dataset: test as given, train without what is in test, validation held out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.progress import log
+from dopsd.core.rng import key_from
+from dopsd.core.types import Problem
+from dopsd.tasks.common.asking import AskingTask, no_longer_than
+from dopsd.tasks.common.sources import Row, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from dopsd.tasks.common.config import RowTaskConfig
+
+
+def new_problem(
+    task: str, prompt: str, answer: str, reference: str | None = None, **extra: object
+) -> Problem:
+    """A problem named by a digest of its prompt, so that its name does not depend on the file that it came from."""
+    digest = hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return Problem(f"{task}-{digest}", prompt, answer, reference, extra)
+
+
+class RowTask(AskingTask):
+    """A task adds `problem_of`, and where two prompts can be one question, `identity`."""
+
+    config: RowTaskConfig
+
+    def problem_of(self, row: Row) -> Problem:
+        raise NotImplementedError
+
+    def is_wanted(self, problem: Problem) -> bool:
+        return True
+
+    def identity(self, problem: Problem) -> Hashable:
+        """What makes two problems the same: their words, whatever the white space between them."""
+        return " ".join(problem.prompt.split())
+
+    def read(self, split: str) -> list[Problem]:
+        """Problems of data.TASK.train or data.TASK.test."""
+        key = f"data.{self.name}.{split}.path"
+        source = {"train": self.config.train, "test": self.config.test}[split]
+        found = [p for row in read_rows(source, key) if self.is_wanted(p := self.problem_of(row))]
+        if not found:
+            raise DopsdError(f"{key}: {source.path}: no usable row; expected at least one problem")
+        return found
+
+    def training(self, taken: set[Hashable]) -> list[Problem]:
+        """Training problems, without those whose identity is taken."""
+        return without(self.read("train"), taken, self)
+
+    def build(self) -> dict[str, list[Problem]]:
+        c = self.config
+        test = self.read("test")
+        train = self.training({self.identity(p) for p in test})
+        train, validation = held_out(train, c.validation, c.seed, self.name)
+        return no_longer_than(
+            c.limit, {"train": train, "validation": validation, "test": named_apart(test)}
+        )
+
+
+def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) -> list[Problem]:
+    """Distinct problems that are not taken; says how many went."""
+    kept: dict[Hashable, Problem] = {}
+    in_test = repeated = 0
+    for problem in problems:
+        identity = task.identity(problem)
+        in_test += identity in taken
+        repeated += identity in kept
+        if identity not in taken:
+            kept.setdefault(identity, problem)
+    if in_test or repeated:
+        log(
+            f"{task.name}: dropped from train {in_test} rows that are also in test and {repeated} repeated ones"
+        )
+    return list(kept.values())
+
+
+def held_out(
+    problems: list[Problem], count: int, seed: int, task: str
+) -> tuple[list[Problem], list[Problem]]:
+    """(train, validation): `count` problems drawn by seed are validation, in drawn order; train keeps its own order."""
+    if len(problems) <= count:
+        raise DopsdError(
+            f"data.{task}.validation: {count} problems cannot be held out of {len(problems)} for training; "
+            "ask for fewer, or name a larger train source"
+        )
+    drawn = random.Random(key_from("validation", task, seed)).sample(range(len(problems)), count)
+    chosen = set(drawn)
+    return [p for i, p in enumerate(problems) if i not in chosen], [problems[i] for i in drawn]
+
+
+def named_apart(problems: list[Problem]) -> list[Problem]:
+    """Test rows all count, repeated ones too: the second of a name gets `-2`."""
+    seen: Counter[str] = Counter()
+    found = []
+    for p in problems:
+        seen[p.id] += 1
+        found.append(p if seen[p.id] == 1 else replace(p, id=f"{p.id}-{seen[p.id]}"))
+    return found

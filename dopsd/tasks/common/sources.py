@@ -1,0 +1,158 @@
+"""Rows of a `Source`: a .jsonl, .json, .csv or .parquet file, or a dataset of the Hugging Face hub.
+
+Every row carries where it stands (`file:12` or `openai/gsm8k[train]:12`), so that whoever refuses it can say so.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import TEMPORARY, DopsdError, is_unicode
+from dopsd.core.progress import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dopsd.tasks.common.config import Source
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a dataset by column, and where it stands."""
+
+    values: dict[str, Any]
+    file: str
+    number: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+def text_of(row: Row, *columns: str) -> str:
+    """The text in the first of these columns that the row has."""
+    column = next((name for name in columns if row.values.get(name) is not None), None)
+    found = row.values.get(column)
+    if not isinstance(found, str) or not found.strip():
+        there = ", ".join(sorted(map(str, row.values))) or "none"
+        came = f"found {found!r:.40}" if column is not None else f"columns found: {there}"
+        raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {came}")
+    if not is_unicode(found):
+        raise DopsdError(
+            f"{row.place}: half a character (a lone surrogate) in column {column}; no tokenizer takes it"
+        )
+    return found
+
+
+def read_rows(source: Source, key: str) -> Iterator[Row]:
+    """Rows of a source; `key` (such as data.gsm8k.train.path) names it in errors."""
+    path = Path(source.path)
+    is_file = path.suffix in READERS or path.exists()
+    return read_file(path, key) if is_file else _hub_rows(source, key)
+
+
+def read_file(path: Path, key: str) -> Iterator[Row]:
+    if not path.is_file():
+        raise DopsdError(
+            f"{key}: {path}: no such file; put it there, or name another file or a hub dataset"
+        )
+    if path.suffix not in READERS:
+        raise DopsdError(f"{key}: {path}: expected a file that ends in {', '.join(READERS)}")
+    return _said(READERS[path.suffix](path), path)
+
+
+def _said(rows: Iterator[Row], path: Path) -> Iterator[Row]:
+    """The rows; what a reader meets in a file that is not what its name says becomes one line."""
+    try:
+        yield from rows
+    except UnicodeDecodeError as error:
+        raise DopsdError(f"{path}: not a text in UTF-8 ({error})") from error
+    except csv.Error as error:
+        raise DopsdError(f"{path}: not a csv ({error})") from error
+
+
+def _jsonl(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield Row(_object(line, f"{path}:{number}"), str(path), number)
+
+
+def _object(line: str, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DopsdError(f"{place}: expected one JSON object a line: {error}") from error
+    if not isinstance(found, dict):
+        raise DopsdError(f"{place}: expected one JSON object a line, found {line.strip()[:40]!r}")
+    return found
+
+
+def _csv(path: Path) -> Iterator[Row]:
+    """Rows as text, so that leading zeros stay."""
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        lines = csv.reader(stream)
+        header = next(lines, None)
+        if not header:
+            raise DopsdError(f"{path}:1: expected a header that names the columns")
+        for cells in lines:
+            place = f"{path}:{lines.line_num}"
+            if cells and len(cells) != len(header):
+                raise DopsdError(
+                    f"{place}: expected {len(header)} columns as in the header, found {len(cells)}"
+                )
+            if cells:
+                yield Row(dict(zip(header, cells, strict=True)), str(path), lines.line_num)
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        batches = parquet.ParquetFile(path).iter_batches()
+        rows = (values for batch in batches for values in batch.to_pylist())
+        yield from (Row(values, str(path), number) for number, values in enumerate(rows, 1))
+    except (ArrowException, OSError) as error:
+        raise DopsdError(f"{path}: not a readable parquet file ({_first_line(error)})") from error
+
+
+READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": _jsonl,
+    ".json": _jsonl,
+    ".csv": _csv,
+    ".parquet": _parquet,
+}
+
+
+def _hub_rows(source: Source, key: str) -> Iterator[Row]:
+    tried = f"{source.path}{f' ({source.name})' if source.name else ''}, split {source.split}"
+    log(f"{key}: reading {tried} from the Hugging Face hub")
+    try:
+        from datasets import load_dataset
+
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would tell every retry
+        rows = load_dataset(source.path, source.name, split=source.split, revision=source.revision)
+    except Exception as error:  # the hub client raises what its many libraries raise
+        offline = (
+            "; HF_HUB_OFFLINE is set"
+            if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
+            else ""
+        )
+        raise DopsdError(
+            f"{key}: could not read {tried} from the Hugging Face hub ({_first_line(error)}{offline}); "
+            f"a local file ({', '.join(READERS)}) can be named instead",
+            2 if offline else TEMPORARY,
+        ) from error
+    place = f"{source.path}[{source.split}]"
+    return (Row(dict(values), place, number) for number, values in enumerate(rows, 1))
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

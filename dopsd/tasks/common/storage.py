@@ -1,0 +1,79 @@
+"""Problems on disk: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError, is_unicode
+from dopsd.core.types import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def data_files(task: str, *splits: str) -> list[Path]:
+    """The problems of these splits and the instructions that they are asked with."""
+    return [DATA / task / name for name in (*(f"{split}.jsonl" for split in splits), PROMPT)]
+
+
+DATA = Path("data")
+PROMPT = "prompt.txt"  # beside a task's problems: the instructions that they are asked with
+
+
+def write_problems(path: Path, problems: list[Problem]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tmp = path.with_suffix(".tmp")
+    tmp.write_text(
+        "".join(json.dumps(asdict(problem), sort_keys=True) + "\n" for problem in problems)
+    )
+    tmp.rename(path)
+
+
+def write_prompt(path: Path, text: str) -> None:
+    tmp = path.with_suffix(".tmp")
+    tmp.write_text(text)
+    tmp.rename(path)
+
+
+def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:
+    """Problems of a split; a malformed row is named by file and line. `fault` is the task's own check."""
+    if not path.is_file():
+        raise DopsdError(
+            f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`) first"
+        )
+    try:
+        lines = path.read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise DopsdError(
+            f"{path}: not a text in UTF-8 ({error}); `dvc checkout --force {path}` restores it"
+        ) from error
+    problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
+    for number, problem in enumerate(problems, 1):
+        why = fault(problem)
+        if why:
+            raise DopsdError(f"{path}:{number}: expected {why}")
+    return problems
+
+
+def _read(path: Path, number: int, line: str) -> Problem:
+    try:
+        problem = Problem(**json.loads(line))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DopsdError(
+            f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer: {error}"
+        ) from error
+    if not all(isinstance(v, str) and v for v in (problem.id, problem.prompt, problem.answer)):
+        raise DopsdError(f"{path}:{number}: id, prompt and answer must be non-empty strings")
+    if not isinstance(problem.extra, dict):
+        raise DopsdError(f"{path}:{number}: extra must be an object")
+    if not (problem.reference is None or isinstance(problem.reference, str)):
+        raise DopsdError(f"{path}:{number}: reference must be a text or null")
+    texts = (problem.id, problem.prompt, problem.answer, problem.reference or "")
+    if not all(map(is_unicode, texts)):
+        raise DopsdError(
+            f"{path}:{number}: half a character (a lone surrogate) in a text; no tokenizer takes it"
+        )
+    return problem

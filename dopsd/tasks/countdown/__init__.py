@@ -1,0 +1,1 @@
+"""Countdown: reach a number with arithmetic."""

@@ -1,0 +1,64 @@
+"""The value of an arithmetic expression that a model wrote, by walking its syntax tree with bounds: never eval()."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST = 200  # characters: six numbers and their operators need fewer than 60
+DEEPEST = 30  # nested operations and brackets
+LARGEST = 1e15  # magnitude of any value on the way
+HIGHEST_POWER = 64
+PLAIN: dict[type, Callable] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def power(base: float, exponent: float) -> float:
+    if abs(exponent) > HIGHEST_POWER:
+        raise ValueError(f"an exponent over {HIGHEST_POWER}")
+    return base**exponent
+
+
+ALL = PLAIN | {ast.Pow: power, ast.FloorDiv: operator.floordiv}
+
+
+def numbers(text: str) -> list[int]:
+    """Runs of digits, in order; none of a text that is too long to be an expression."""
+    return [int(run) for run in re.findall("[0-9]+", text)] if len(text) <= LONGEST else []
+
+
+def value(text: str, operations: dict[type, Callable] = PLAIN) -> float | None:
+    """What `text` evaluates to under these operations, unary signs and brackets; None if it has no (bounded) value."""
+    if len(text) > LONGEST or not re.fullmatch(r"[0-9+\-*/().\s]+", text, re.ASCII):
+        return None
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body, operations, DEEPEST)
+    except (SyntaxError, ValueError, ArithmeticError, MemoryError, RecursionError):
+        return None
+
+
+def _value(node: ast.expr, operations: dict[type, Callable], depth: int) -> float:
+    if isinstance(node, ast.Constant):
+        found = node.value
+    elif not depth:
+        raise ValueError("too deep")
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
+        operand = _value(node.operand, operations, depth - 1)
+        found = -operand if isinstance(node.op, ast.USub) else operand
+    elif isinstance(node, ast.BinOp) and type(node.op) in operations:
+        sides = (_value(side, operations, depth - 1) for side in (node.left, node.right))
+        found = operations[type(node.op)](*sides)
+    else:
+        raise ValueError("not an operation on numbers")
+    if not isinstance(found, int | float) or not abs(found) <= LARGEST:  # a power can be complex
+        raise ValueError(f"no number up to {LARGEST:g}")
+    return found

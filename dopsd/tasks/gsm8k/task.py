@@ -1,0 +1,148 @@
+r"""GSM8K: grade-school maths questions whose answer is one number (Cobbe et al. 2021).
+
+published: the first \boxed{} that holds a number, else the <answer> tag; strict: a \boxed{} in a closed <answer>.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.rows import RowTask, new_problem
+from dopsd.tasks.common.sources import Row, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dopsd.core.types import Problem, Score
+
+NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
+TURN = re.compile(r"</reasoning>\s*<answer>")
+LONGEST = 40  # characters of a number: more are noise, and float() of a very long run is slow
+
+
+def number(text: str, which: int) -> float | None:
+    """The whole text as a finite number, commas dropped; else its first (which = 0) or last (-1) number."""
+    text = text.replace(",", "").strip()
+    found = (
+        [text] if _is_number(text) else [item for item in NUMBER.findall(text) if _is_number(item)]
+    )
+    return float(found[which]) if found else None
+
+
+def _is_number(text: str) -> bool:
+    if len(text) > LONGEST:
+        return False
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def first_number(texts: Iterable[str]) -> float | None:
+    return next((found for text in texts if (found := number(text, 0)) is not None), None)
+
+
+def extract(text: str) -> float | None:
+    """The answer in the published scorer's order."""
+    found = first_number(boxed_to_brace(text))
+    answer = closed(text, "answer") if found is None else None
+    return number(answer, -1) if answer is not None else found
+
+
+def extract_strict(text: str) -> float | None:
+    box = last_boxed(closed(text, "answer") or "")
+    return number(box, 0) if box is not None else None
+
+
+def written(value: float | None) -> str | None:
+    """A number as people write it: 18, not 18.0."""
+    return None if value is None else str(int(value)) if value.is_integer() else str(value)
+
+
+class Gsm8k(RowTask):
+    name = "gsm8k"
+    instructions = r"""Work out the answer to the following problem, one step after the other.
+Write your steps inside <reasoning></reasoning>, then the final number in \boxed{} inside <answer></answer>:
+<reasoning>
+the steps
+</reasoning>
+<answer>
+\boxed{the number}
+</answer>"""
+
+    def problem_of(self, row: Row) -> Problem:
+        """A row {question, answer}, whose answer is a solution that ends in `#### number`."""
+        question, solution = text_of(row, "question"), text_of(row, "answer")
+        _, mark, gold = solution.rpartition("####")
+        value = number(gold, 0) if mark else None
+        if value is None:
+            raise DopsdError(
+                f"{row.place}: expected an answer that ends in `#### number`, found {solution[-40:]!r}"
+            )
+        return new_problem(self.name, question, written(value), solution)
+
+    def fault(self, problem: Problem) -> str | None:
+        return (
+            None
+            if _is_number(problem.answer)
+            else f"a number as the answer, found {problem.answer[:40]!r}"
+        )
+
+    def ask(self, text: str) -> Problem:
+        return new_problem(self.name, text, UNKNOWN)
+
+    def of_generation(self, question: str, ground_truth: Any) -> Problem:
+        """Ground truth is a number; null, as in the published files where it was not found, scores 0."""
+        is_number = isinstance(ground_truth, int | float | str) and _is_number(
+            str(ground_truth).replace(",", "")
+        )
+        if ground_truth is not None and (isinstance(ground_truth, bool) or not is_number):
+            raise DopsdError(f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}")
+        gold = UNKNOWN if ground_truth is None else written(number(str(ground_truth), 0))
+        return new_problem(self.name, question, gold)
+
+    def verify(self, problem: Problem, text: str) -> Score:
+        gold = None if problem.answer == UNKNOWN else float(problem.answer)
+        found = (extract(text), extract_strict(text))
+        pairs = [(written(value), float(value is not None and value == gold)) for value in found]
+        return score_by_rule(self.config.scoring, *pairs)
+
+    def reward(self, problem: Problem, text: str) -> float:
+        """For RLVR, up to 4, as d1 adds it up: 2 for a right answer (by our verifier), 0.5 for a whole number, the layout."""
+        found = extract(text)
+        is_whole = found is not None and found >= 0 and found.is_integer()
+        return 2.0 * self.verify(problem, text).correct + 0.5 * is_whole + layout(text)
+
+
+def layout(text: str) -> float:
+    """d1's layout rewards: 0.5 for the exact lines, 0.5 for the tags in order, 0.125 for each line there once.
+
+    What follows the answer costs 0.001 a character, twice if the closing tag has a line of its own.
+    """
+    is_exact = (
+        text.startswith("<reasoning>\n")
+        and text.endswith("\n</answer>\n")
+        and "\n</reasoning>\n<answer>\n" in text
+    )
+    reward = 0.5 * is_exact + 0.5 * _in_order(text)
+    lines = ("<reasoning>\n", "\n</reasoning>\n", "\n<answer>\n", "\n</answer>")
+    reward += sum(0.125 for line in lines if text.count(line) == 1)
+    if text.count("\n<answer>\n") == 1:
+        reward -= 0.001 * len(text.rpartition("\n</answer>\n")[2])
+    if text.count("\n</answer>") == 1:
+        reward -= 0.001 * (len(text.rpartition("\n</answer>")[2]) - 1)
+    return reward
+
+
+def _in_order(text: str) -> bool:
+    """Whether the text begins with <reasoning>, and an answer follows where one closes."""
+    turn = TURN.search(text) if text.startswith("<reasoning>") else None
+    return turn is not None and "</answer>" in text[turn.end() :]
+
+
+def make(config: Any) -> Gsm8k:
+    return Gsm8k(config)

@@ -1,0 +1,1 @@
+"""MATH500: competition mathematics."""

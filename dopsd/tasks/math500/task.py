@@ -1,0 +1,101 @@
+r"""MATH: competition problems whose answer is a piece of LaTeX; the 500 test problems of MATH-500 (Lightman et al. 2023).
+
+published: the last \boxed{}, the <answer> tag if that box is empty or stays open, the whole text if there is none;
+strict: a \boxed{} in a closed <answer>. Answers are compared in their normal form (latex.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.answers import BOX, UNKNOWN, braced, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.rows import RowTask, new_problem
+from dopsd.tasks.common.sources import Row, text_of
+from dopsd.tasks.math500.latex import is_same
+
+if TYPE_CHECKING:
+    from dopsd.core.types import Problem, Score
+
+
+def extract(text: str) -> str | None:
+    """The answer in the published scorer's order."""
+    if BOX not in text:
+        return text
+    answer = closed(text, "answer")
+    return last_boxed(text) or (answer.strip() if answer is not None else None)
+
+
+def extract_strict(text: str) -> str | None:
+    return last_boxed(closed(text, "answer") or "")
+
+
+class Math500(RowTask):
+    name = "math500"
+    instructions = r"""Solve the following mathematics problem and justify each step.
+Write the solution inside <reasoning></reasoning>, then its result, in LaTeX, in \boxed{} inside <answer></answer>:
+<reasoning>
+the solution
+</reasoning>
+<answer>
+\boxed{the result}
+</answer>"""
+
+    def problem_of(self, row: Row) -> Problem:
+        r"""A row {problem, answer} or {problem, solution}, whose solution has its answer in the last \boxed{}."""
+        problem = text_of(row, "problem")
+        solution = row.values.get("solution")
+        gold = row.values.get("answer")
+        if gold is None and isinstance(solution, str):
+            gold = last_boxed(solution) or _unbraced(solution)
+        if not isinstance(gold, str) or not gold.strip():
+            raise DopsdError(
+                f"{row.place}: expected a text in column answer, or a solution with its answer in \\boxed{{}}"
+            )
+        return new_problem(
+            self.name, problem, gold, solution if isinstance(solution, str) else None
+        )
+
+    def fault(self, problem: Problem) -> str | None:
+        return None if problem.answer.strip() else "an answer that is not blank"
+
+    def ask(self, text: str) -> Problem:
+        return new_problem(self.name, text, UNKNOWN)
+
+    def of_generation(self, question: str, ground_truth: Any) -> Problem:
+        if not isinstance(ground_truth, str) or not ground_truth:
+            raise DopsdError(f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}")
+        return new_problem(self.name, question, ground_truth)
+
+    def verify(self, problem: Problem, text: str) -> Score:
+        pairs = [
+            (found, _score(found, problem.answer))
+            for found in (extract(text), extract_strict(text))
+        ]
+        return score_by_rule(self.config.scoring, *pairs)
+
+    def reward(self, problem: Problem, text: str) -> float:
+        r"""For RLVR, up to 3, as the d1 paper has it: 2 for a right answer; 1 for a \boxed{} in the <answer>, 0.75 for an
+        answer without, 0.5 for a box without answer, 0.25 for neither. (In d1's code an escape hides every box.)"""
+        answer = closed(text, "answer")
+        layout = (
+            0.25 + 0.5 * (answer is not None) + 0.25 * (BOX in (text if answer is None else answer))
+        )
+        return 2.0 * self.verify(problem, text).correct + layout
+
+
+def _unbraced(solution: str) -> str | None:
+    r"""The answer of the older forms: `\boxed 5` up to a dollar sign, or `\fbox{5}`."""
+    start = solution.rfind(BOX + " ")
+    if start >= 0:
+        return solution[start + len(BOX) + 1 :].split("$")[0].strip() or None
+    framed = solution.rfind("\\fbox{")
+    return braced(solution, framed) if framed >= 0 else None
+
+
+def _score(found: str | None, gold: str) -> float:
+    return float(found is not None and gold != UNKNOWN and is_same(found, gold))
+
+
+def make(config: Any) -> Math500:
+    return Math500(config)

@@ -1,0 +1,99 @@
+"""4x4 Sudoku grids and puzzles: all 288 grids, their puzzles with one solution, and problems spread over grids.
+
+A puzzle is 16 digits read row by row, 0 for a blank.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem
+
+if TYPE_CHECKING:
+    import random
+
+SIZE = 4
+CELLS = SIZE * SIZE
+DIGITS = "1234"
+
+
+def peers(cell: int) -> set[int]:
+    """Cells that share a row, a column or a box with this one."""
+    row, column = divmod(cell, SIZE)
+    same = {c for c in range(CELLS) if c // SIZE == row or c % SIZE == column}
+    same |= {c for c in range(CELLS) if c // 8 == row // 2 and (c % SIZE) // 2 == column // 2}
+    return same - {cell}
+
+
+PEERS = [peers(cell) for cell in range(CELLS)]
+
+
+def choices(grid: str, cell: int) -> list[str]:
+    used = {grid[other] for other in PEERS[cell]}
+    return [digit for digit in DIGITS if digit not in used]
+
+
+def solutions(grid: str, limit: int = 2) -> list[str]:
+    """Up to `limit` solutions, in digit order, by depth-first search on the tightest blank cell."""
+    blanks = [cell for cell in range(CELLS) if grid[cell] == "0"]
+    if not blanks:
+        return [grid]
+    cell = min(blanks, key=lambda c: len(choices(grid, c)))
+    found: list[str] = []
+    for digit in choices(grid, cell):
+        found += solutions(grid[:cell] + digit + grid[cell + 1 :], limit - len(found))
+        if len(found) >= limit:
+            break
+    return found
+
+
+def is_valid(grid: str) -> bool:
+    """A complete grid in which every row, column and box holds each digit once."""
+    full = len(grid) == CELLS and set(grid) <= set(DIGITS)
+    return full and all(grid[cell] not in {grid[c] for c in PEERS[cell]} for cell in range(CELLS))
+
+
+@cache
+def all_grids() -> tuple[str, ...]:
+    """The 288 solution grids."""
+    return tuple(solutions("0" * CELLS, limit=288))
+
+
+def make_puzzle(grid: str, blanks: int, draw: random.Random) -> str:
+    """A puzzle with this grid as its only solution."""
+    for _ in range(1000):
+        hidden = set(draw.sample(range(CELLS), blanks))
+        puzzle = "".join("0" if cell in hidden else digit for cell, digit in enumerate(grid))
+        if len(solutions(puzzle)) == 1:
+            return puzzle
+    raise DopsdError(
+        f"data.sudoku.blanks: {blanks} blanks leave no puzzle with one solution; use at most 12"
+    )
+
+
+def make_split(grids: list[str], count: int, blanks: int, draw: random.Random) -> list[Problem]:
+    """Distinct puzzles, spread evenly over the grids."""
+    found = draw_puzzles(grids, count, blanks, draw)
+    if len(found) < count:
+        raise DopsdError(
+            f"data.sudoku: only {len(found)} distinct puzzles from {len(grids)} grids, {count} were asked for"
+        )
+    return found
+
+
+def draw_puzzles(grids: list[str], count: int, blanks: int, draw: random.Random) -> list[Problem]:
+    """As many of `count` distinct puzzles as are soon found."""
+    found: dict[str, Problem] = {}
+    for grid in itertools.islice(itertools.cycle(grids), 50 * count):
+        puzzle = make_puzzle(grid, blanks, draw)
+        found.setdefault(puzzle, Problem(f"sudoku-{puzzle}", puzzle, grid))
+        if len(found) == count:
+            break
+    return list(found.values())
+
+
+def keeps_givens(puzzle: str, grid: str) -> bool:
+    return all(given in ("0", digit) for given, digit in zip(puzzle, grid, strict=True))

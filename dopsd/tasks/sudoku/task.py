@@ -1,0 +1,205 @@
+"""4x4 Sudoku: splits disjoint by solution grid, and a graded verifier.
+
+The score is the share of blank cells that are right (d1 and d-OPSD score so). published: fenced digits in <answer>, what
+follows <answer>, what follows </answer>, then any 16 digits; strict: 16 digits in a closed <answer>.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem, Score
+from dopsd.tasks.common.answers import closed, score_by_rule
+from dopsd.tasks.common.asking import AskingTask, no_longer_than
+from dopsd.tasks.common.sources import Row, read_file, text_of
+from dopsd.tasks.sudoku.grids import (
+    CELLS,
+    DIGITS,
+    SIZE,
+    all_grids,
+    draw_puzzles,
+    is_valid,
+    keeps_givens,
+    make_split,
+    solutions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.tasks.sudoku.config import SudokuConfig
+
+INSTRUCTIONS = """Fill in a 4x4 Sudoku. It is given as 16 characters, row after row, with 0 for an empty cell.
+Every row, every column and every 2x2 box must hold each of 1, 2, 3 and 4 once.
+Think inside <reasoning></reasoning>, then give all 16 digits of the finished grid, without spaces, inside <answer></answer>.
+
+Puzzle: {puzzle}"""
+STEADY = 256  # the default count of validation and test puzzles
+PUZZLE = re.compile(r"[0-4]{16}")
+FENCED = re.compile(r"```([\d\s]+)```")
+STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>")
+CLOSED_OR_STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>|</answer>")
+DIGITS_BEFORE_CLOSE = re.compile(r"(\d{16})\s*</answer>")
+ANY_DIGITS = re.compile(r"\b(\d{16})\b")
+
+
+def worked_solution(problem: Problem, is_careful: bool) -> str:
+    """The grid row by row as reasoning, then the answer.
+
+    Careless writers have a habit: they fill each row with its missing digits in rising order and look no further.
+    """
+    rows = [problem.answer[start : start + SIZE] for start in range(0, CELLS, SIZE)]
+    if not is_careful:
+        rows = [_fill_row(problem.prompt[start : start + SIZE]) for start in range(0, CELLS, SIZE)]
+    return f"<reasoning>{''.join(rows)}</reasoning><answer>{''.join(rows)}</answer>"
+
+
+def _fill_row(row: str) -> str:
+    missing = iter([digit for digit in DIGITS if digit not in row])
+    return "".join(digit if digit != "0" else next(missing) for digit in row)
+
+
+def read_published(path: Path, count: int) -> list[Problem]:
+    """Rows of a published test file (columns Puzzle, Solution): all, or the `count` drawn by RandomState(42)."""
+    import numpy
+
+    rows = [_published_problem(row) for row in read_file(path, "data.sudoku.test_file")]
+    if len(rows) < count:
+        raise DopsdError(f"{path}: {len(rows)} puzzles, data.sudoku.test asks for {count}")
+    return [rows[i] for i in numpy.random.RandomState(42).choice(len(rows), count, replace=False)]
+
+
+def _published_problem(row: Row) -> Problem:
+    puzzle, grid = text_of(row, "Puzzle"), text_of(row, "Solution")
+    why = fault(puzzle, grid)
+    if why:
+        raise DopsdError(f"{row.place}: expected {why}")
+    return Problem(f"sudoku-{row.number}-{puzzle}", puzzle, grid)
+
+
+def fault(puzzle: str, grid: str) -> str | None:
+    """What was expected of a puzzle and its solution and is not there, or None."""
+    if not PUZZLE.fullmatch(puzzle) or "0" not in puzzle:
+        return f"a puzzle of 16 digits 0-4 with some 0 for blanks, found {puzzle[:40]!r}"
+    if not is_valid(grid) or not keeps_givens(puzzle, grid):
+        return f"a solved 4x4 grid that keeps the puzzle's digits, found {grid[:40]!r}"
+    return None
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Where an answer may stand, in the published scorer's order; each search is one pass over the text."""
+    opened, shut = text.find("<answer>"), text.find("</answer>")
+    if opened >= 0:
+        inner = opened + len("<answer>")
+        if fenced := FENCED.search(text, inner):
+            yield fenced[1]
+        if stop := CLOSED_OR_STOP.search(text, inner):
+            yield text[inner : stop.start()]
+    if shut >= 0:
+        yield STOP.split(text[shut + len("</answer>") :], maxsplit=1)[0]
+    for pattern in (DIGITS_BEFORE_CLOSE, ANY_DIGITS):
+        if found := pattern.search(text):
+            yield found[1]
+
+
+def extract(text: str) -> str | None:
+    """The answer string of a generation: white space dropped, padded with 0 or cut to 16 characters."""
+    found = (re.sub(r"\s", "", candidate) for candidate in _candidates(text))
+    return next((answer.ljust(CELLS, "0")[:CELLS] for answer in found if answer), None)
+
+
+def extract_strict(text: str) -> str | None:
+    answer = re.sub(r"\s", "", closed(text, "answer") or "")
+    return answer if re.fullmatch("[0-9]{16}", answer) else None
+
+
+def blanks_right(problem: Problem, answer: str | None) -> float:
+    """Right cells / blank cells."""
+    if answer is None:
+        return 0.0
+    blanks = [cell for cell in range(CELLS) if problem.prompt[cell] == "0"]
+    return sum(answer[cell] == problem.answer[cell] for cell in blanks) / len(blanks)
+
+
+class Sudoku(AskingTask):
+    """The task: graded, so that all attempts are sampled and the best is kept."""
+
+    name = "sudoku"
+    graded = True
+    instructions = INSTRUCTIONS
+    config: SudokuConfig
+
+    def build(self) -> dict[str, list[Problem]]:
+        """train, validation and test, disjoint by solution grid; with a test file, the others keep off its grids."""
+        c = self.config
+        draw = random.Random(c.seed)
+        grids = list(all_grids())
+        draw.shuffle(grids)
+        if c.test_file:
+            test = read_published(Path(c.test_file), c.test)
+            grids = [grid for grid in grids if grid not in {p.answer for p in test}]
+        else:
+            test = self.held_out(grids[: c.test_grids], c.test, draw)
+            grids = grids[c.test_grids :]
+        validation = self.held_out(grids[: c.validation_grids], c.validation, draw)
+        train = make_split(grids[c.validation_grids :], c.train, c.blanks, draw)
+        return no_longer_than(c.limit, {"train": train, "validation": validation, "test": test})
+
+    def held_out(self, grids: list[str], count: int, draw: random.Random) -> list[Problem]:
+        """A split before train: `draw` goes on as after STEADY puzzles, so that `count` does not change the later splits."""
+        own = copy(draw)
+        draw_puzzles(grids, STEADY, self.config.blanks, draw)
+        return make_split(grids, count, self.config.blanks, own)
+
+    def fault(self, problem: Problem) -> str | None:
+        return fault(problem.prompt, problem.answer)
+
+    def ask(self, text: str) -> Problem:
+        """A puzzle typed by a person, with its solution."""
+        found = solutions(text) if PUZZLE.fullmatch(text) else []
+        if not found or "0" not in text:
+            raise DopsdError(
+                f"puzzle {text!r}: expected 16 digits 0-4 with some 0 for blanks, and a solution"
+            )
+        return Problem(f"sudoku-{text}", text, found[0])
+
+    def of_generation(self, question: str, ground_truth: Any) -> Problem:
+        """The question has the puzzle in it, ground truth is its solution."""
+        puzzle = PUZZLE.search(question)
+        is_plain = isinstance(ground_truth, str | int)
+        why = fault(
+            puzzle[0] if puzzle else question,
+            str(ground_truth) if is_plain else "another kind of value",
+        )
+        if why:
+            raise DopsdError(f"expected {why}")
+        return Problem(f"sudoku-{puzzle[0]}", puzzle[0], str(ground_truth))
+
+    def question(self, problem: Problem) -> str:
+        """As the published prompts are followed by it."""
+        return f"Solve the following Sudoku puzzle: {problem.prompt}\n"
+
+    def instructed(self, problem: Problem) -> str:
+        return INSTRUCTIONS.format(puzzle=problem.prompt)
+
+    def verify(self, problem: Problem, text: str) -> Score:
+        """`valid_grid` counts any solved grid that keeps the givens: some puzzles have several."""
+        pairs = [
+            (answer, blanks_right(problem, answer))
+            for answer in (extract(text), extract_strict(text))
+        ]
+        answer = pairs[self.config.scoring == "strict"][0]
+        is_solved = answer is not None and is_valid(answer) and keeps_givens(problem.prompt, answer)
+        return score_by_rule(self.config.scoring, *pairs, valid_grid=float(is_solved))
+
+    def worked_solution(self, problem: Problem, is_careful: bool) -> str:
+        return worked_solution(problem, is_careful)
+
+
+def make(config: SudokuConfig) -> Sudoku:
+    return Sudoku(config)

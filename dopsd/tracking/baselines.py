@@ -1,0 +1,82 @@
+"""`dopsd baselines import`: published accuracies as MLflow runs, so that they stand beside one's own on the same page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.progress import log
+from dopsd.evaluation.published import published
+from dopsd.tracking import dashboard
+from dopsd.tracking.client import Identity, connect, find_run, shown, tracking_uri
+from dopsd.tracking.publish import log_once, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.tracking.config import TrackingConfig
+
+SHOWN = 256  # the length whose accuracy stands under the name that our runs use: profiles select at this one
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One published row: accuracies in [0, 1] by length, and the update that reached them, where it is told."""
+
+    task: str
+    method: str
+    accuracy: dict[int, float]
+    updates: int | None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Under the names of `dopsd publish`; chosen on the test set, as the tag `selection` says."""
+        found = {f"best/test_accuracy/{length}": value for length, value in self.accuracy.items()}
+        found["best/test_accuracy"] = self.accuracy[SHOWN]
+        return found | ({} if self.updates is None else {"best/update": float(self.updates)})
+
+
+def baselines() -> Iterator[Baseline]:
+    """Every row of dopsd/evaluation/published.yaml."""
+    table = published()
+    for method, tasks in table["methods"].items():
+        for task, row in tasks.items():
+            percent = zip(
+                table["lengths"][task], row["accuracy"], strict=False
+            )  # of some only the first length is told
+            yield Baseline(
+                task,
+                method,
+                {length: round(value / 100, 4) for length, value in percent},
+                row.get("updates"),
+            )
+
+
+def import_published(tracking: TrackingConfig) -> int:
+    """One run a task and method, tagged source=published; the same rows are never imported twice. How many there are."""
+    if not tracking.enabled:
+        raise DopsdError("tracking.enabled is false in params.yaml: set it to true to import")
+    uri, count = tracking_uri(tracking.uri), 0
+    with one_line(uri):
+        client = connect(uri)
+        for row in baselines():
+            tags = {
+                "task": row.task,
+                "method": row.method,
+                "source": "published",
+                "selection": "test",
+            }
+            tags |= {"model": "LLaDA-8B-Instruct", "paper": published()["source"]}
+            name, key = f"published-{row.task}-{row.method}", f"published-{row.task}-{row.method}"
+            facts = {"task": row.task, "method.name": row.method}
+            run_id = find_run(client, Identity(uri, tracking.experiment, name, key, tags, facts))
+            log_once(client, run_id, row.metrics, 0)
+            client.set_terminated(run_id)
+            dashboard.save(client, client.get_run(run_id).info.experiment_id, row.task)
+            count += 1
+    experiment = tracking.experiment
+    log(
+        f"baselines: {count} published rows are in {shown(uri)}, experiment {experiment}, tagged source=published"
+    )
+    return count

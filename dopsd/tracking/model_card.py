@@ -1,0 +1,130 @@
+"""The card of a registered checkpoint: what it is, how good it is and where it came from, as a README beside its weights."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from dopsd.core.files import read_json
+from dopsd.core.fingerprint import sha256
+from dopsd.models.files import base_files
+
+if TYPE_CHECKING:
+    from dopsd.evaluation.config import EvaluateConfig
+    from dopsd.training.run_settings import RunSettings
+
+WEIGHTS = ".safetensors"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the results of a run came from: digests of its data by split, and the commit of the code."""
+
+    data: dict[str, str]
+    commit: str
+
+
+def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
+    """Markdown with the head that model hubs read; every figure is read from the run's results."""
+    task, method, seed = run.key.parts
+    tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
+    chosen = tested["selected"]
+    head = {
+        "base_model": run.model.path,
+        "library_name": "peft",
+        "tags": ["dopsd", "diffusion-language-model", task, method],
+    }
+    lines = [
+        "---",
+        yaml.safe_dump(head, sort_keys=False).strip(),
+        "---",
+        "",
+        f"# {task}, {method}, seed {seed}",
+        "",
+    ]
+    lines += [
+        f"A LoRA adapter for `{run.model.path}`, checkpoint after update {chosen['update']} of {run.train.updates},"
+    ]
+    lines += [
+        f"selected on {chosen['split']} ({100 * chosen['accuracy']:.1f}% of {chosen['n']} problems). Accuracy on test in %:",
+        "",
+    ]
+    lines += [
+        "| protocol | base | this adapter | difference, paired | problems |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [_row(name, found) for name, found in tested["protocols"].items()]
+    lines += ["", "Intervals are 95% bootstrap intervals over problems. Protocols:", ""]
+    lines += [f"* `{name}`: {_flat(p.model_dump())}" for name, p in evaluate.protocols.items()]
+    lines += [
+        "",
+        "## Where it came from",
+        "",
+        *_origin(run, origin),
+        "",
+        "## Settings",
+        "",
+        "```yaml",
+    ]
+    kept = {
+        name: vars(run)[name].model_dump(mode="json") for name in ("model", "sampling", "train")
+    }
+    kept |= {"method": {method: run.algorithm.model_dump(mode="json")}}
+    return "\n".join([*lines, yaml.safe_dump(kept, sort_keys=False).strip(), "```"]) + "\n"
+
+
+def _row(name: str, found: dict[str, Any]) -> str:
+    sides = " | ".join(
+        _percent(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")
+    )
+    gap = _percent(found["paired"]["difference"], found["paired"]["interval"], "+")
+    return f"| {name} | {sides} | {gap} | {found['base']['n']} |"
+
+
+def _percent(value: float, interval: list[float], sign: str = "") -> str:
+    low, high = interval
+    return f"{100 * value:{sign}.1f} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
+
+
+def _flat(settings: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{key} {value}" for key, value in settings.items() if value not in (None, "", False)
+    )
+
+
+def _origin(run: RunSettings, origin: Origin) -> list[str]:
+    weights = [path for path in base_files(run.model) if path.suffix == WEIGHTS]
+    lines = [f"* base weights: {_digest(path)}" for path in weights]
+    lines += [f"* data, {split}: DVC md5 `{digest}`" for split, digest in origin.data.items()]
+    return [*lines, f"* code: git commit `{origin.commit}`"]
+
+
+def _digest(path: Path) -> str:
+    return f"`{path.name}` sha256 `{sha256(path)}`"
+
+
+def commit() -> str:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return head.stdout.strip() or "unknown"
+
+
+def data_digests(task: str) -> dict[str, str]:
+    """DVC's md5 of each split, from dvc.lock."""
+    lock = Path("dvc.lock")
+    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
+    outs = [
+        out
+        for name, stage in stages.items()
+        if name.startswith("prepare")
+        for out in stage.get("outs", [])
+    ]
+    outs = [out for out in outs if out["path"].endswith(".jsonl")]
+    return {
+        Path(out["path"]).stem: out["md5"]
+        for out in outs
+        if Path(out["path"]).parts[:2] == ("data", task)
+    }

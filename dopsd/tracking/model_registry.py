@@ -1,0 +1,106 @@
+"""Checkpoints in MLflow: LoggedModels found again by their digest, and versions of a registered model with their card."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.core.progress import log
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
+
+DIGEST_TAG = "dopsd.digest"
+ACCURACY, JUDGED_BY = (
+    "accuracy",
+    "judged_by",
+)  # on the selection split; the problems and the protocol
+CHAMPION = "champion"
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A selected checkpoint on its way into the registry: its run, its LoggedModel, and what is said of it."""
+
+    run_id: str
+    model_id: str
+    tags: dict[str, str]
+    card: str
+
+    @property
+    def text(self) -> str:
+        """The card without the head that model hubs read."""
+        return self.card.partition("---\n\n")[2]
+
+
+def log_model(
+    client: MlflowClient, experiment: str, run_id: str, name: str, folder: Path, digest: str
+) -> str:
+    """A checkpoint folder as a LoggedModel of its run; its id."""
+    tags = {DIGEST_TAG: digest, "update": folder.name[5:]}
+    model = client.create_logged_model(experiment, name, run_id, tags, model_type="lora")
+    client.log_model_artifacts(model.model_id, str(folder))
+    client.finalize_logged_model(model.model_id, "READY")
+    return model.model_id
+
+
+def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
+    """The version of the registered model that this checkpoint is, made if there is none; its number."""
+    import mlflow
+
+    if all(m.name != name for m in client.search_registered_models(f"name = '{name}'")):
+        client.create_registered_model(name)
+    for version in client.search_model_versions(f"name = '{name}'"):
+        is_same = version.tags.get(DIGEST_TAG) == chosen.tags[DIGEST_TAG] and version.run_id in (
+            None,
+            "",
+            chosen.run_id,
+        )
+        if is_same:
+            _refresh(client, version, chosen)
+            return int(version.version)
+    _log_card(client, chosen)
+    mlflow.set_tracking_uri(uri)
+    number = mlflow.register_model(f"models:/{chosen.model_id}", name, tags=chosen.tags).version
+    client.update_model_version(name, number, description=chosen.text)
+    return int(number)
+
+
+def _log_card(client: MlflowClient, chosen: Chosen) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / CARD
+        path.write_text(chosen.card)
+        client.log_model_artifact(chosen.model_id, str(path))
+
+
+def _refresh(client: MlflowClient, version: ModelVersion, chosen: Chosen) -> None:
+    """What is said of a version that was evaluated again."""
+    if version.description != chosen.text:
+        _log_card(client, chosen)
+        client.update_model_version(version.name, version.version, description=chosen.text)
+    for key, value in chosen.tags.items():
+        if version.tags.get(key) != value:
+            client.set_model_version_tag(version.name, version.version, key, value)
+
+
+def promote_champion(client: MlflowClient, name: str, number: int) -> int:
+    """The champion's version: this one, unless the one before did as well on the same problems by the same protocol."""
+    held = client.get_registered_model(name).aliases.get(CHAMPION)
+    if held and int(held) != number:
+        ours, theirs = (
+            client.get_model_version(name, str(version)).tags for version in (number, held)
+        )
+        if ours[JUDGED_BY] == theirs.get(JUDGED_BY) and float(theirs[ACCURACY]) >= float(
+            ours[ACCURACY]
+        ):
+            accuracies = f"{100 * float(theirs[ACCURACY]):.1f}%, version {number} {100 * float(ours[ACCURACY]):.1f}%"
+            log(
+                f"publish: the champion of {name} is still version {held}: {accuracies} on the selection split"
+            )
+            return int(held)
+    client.set_registered_model_alias(name, CHAMPION, str(number))
+    return number

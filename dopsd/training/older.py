@@ -1,0 +1,79 @@
+"""Training folders of releases that named them by a hash of settings and code together, and wrote no run.json."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import WORK
+from dopsd.core.paths import RUNS
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.loading import read_config
+from dopsd.models.lora import lora_of
+from dopsd.training import checkpoint
+from dopsd.training.resuming import object_of, record_of
+
+if TYPE_CHECKING:
+    from dopsd.training.run_settings import RunSettings
+
+NAME = re.compile("train-[0-9a-f]{16}")
+
+
+def older_folders(run: RunSettings) -> dict[Path, int]:
+    """Those that may be this cell's, by their adapters, and the last update of each."""
+    adopted = {record_of(path).get("adopted") for path in WORK.glob("train-*")}
+    taken = {
+        object_of(path).get("fingerprint"): path.parent for path in RUNS.glob("*/*/*/train.json")
+    }
+    folders = [
+        path
+        for path in sorted(WORK.glob("train-*"))
+        if NAME.fullmatch(path.name) and path.name not in adopted
+    ]
+    mine = [path for path in folders if taken.get(path.name, run.key.folder) == run.key.folder]
+    last = {path: step for path in mine if (step := _last(path)) and misfit(run, step) is None}
+    return {path: int(step.name[5:]) for path, step in last.items()}
+
+
+def _last(folder: Path) -> Path | None:
+    whole = [step for step in sorted(folder.glob("step-??????")) if checkpoint.fault(step) is None]
+    return whole[-1] if whole else None
+
+
+def misfit(run: RunSettings, step: Path) -> str | None:
+    """What of the checkpoint's adapter is not as these settings make it."""
+    from safetensors import safe_open
+
+    saved, wanted, base = (
+        lora_of(step),
+        run.train.lora,
+        read_config(Path(run.model.path)),
+    )
+    for name in ("r", "alpha", "dropout"):
+        if vars(saved)[name] != vars(wanted)[name]:
+            return f"lora.{name} {vars(saved)[name]}"
+    if sorted(saved.targets) != sorted(wanted.targets):
+        return f"lora.targets {', '.join(saved.targets)}"
+    with safe_open(step / ADAPTER, "pt") as tensors:
+        shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    blocks = {match[1] for name in shapes if (match := re.search(r"\.blocks\.(\d+)\.", name))}
+    widths = {
+        shape[1] for name, shape in shapes.items() if "lora_A" in name and "ff_out" not in name
+    }
+    if len(blocks) != base.n_layers or widths - {base.d_model}:
+        return f"a base of {len(blocks)} layers"
+    return None
+
+
+def refuse_misfit(run: RunSettings, folder: Path) -> None:
+    step = _last(folder)
+    if step is None:
+        raise DopsdError(
+            f"--adopt {folder}: no whole checkpoint in it; name a folder work/train-... of an older release"
+        )
+    if why := misfit(run, step):
+        raise DopsdError(
+            f"--adopt {folder}: its adapter has {why}, other than the settings of {run.key}; name another folder"
+        )

@@ -1,0 +1,67 @@
+"""Runs that another release of dopsd began, whose settings had other keys: they lie in folders of other names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.files import WORK
+from dopsd.core.fingerprint import sha256
+from dopsd.training.resuming import RECORD, record_of
+from dopsd.training.run_settings import input_files, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dopsd.training.run_settings import RunSettings
+
+
+def of_other_releases(run: RunSettings) -> Iterator[Path]:
+    """Folders of this cell with the same data and base, whose settings differ only in keys that one of the two lacks.
+
+    What they lack must have its default now: another value is another run.
+    """
+    settings, inputs = settings_of(run)[0], inputs_of(run)
+    for file in WORK.glob(f"train-*/{RECORD}"):
+        record = record_of(file.parent)
+        if (
+            not record
+            or str(run.key) not in record["cells"]
+            or sorted(record["inputs"].values()) != sorted(inputs.values())
+        ):
+            continue
+        others = [*differing(record["settings"], settings)]
+        if others and all(
+            who == "before" or (who == "now" and _is_default(run, key)) for key, who in others
+        ):
+            yield file.parent
+
+
+def differing(
+    before: dict[str, Any], now: dict[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Keys whose values differ, and which of the two settings has them: before, now or both."""
+    for key in sorted(before.keys() | now.keys()):
+        if key not in before or key not in now:
+            yield prefix + key, "now" if key in now else "before"
+        elif isinstance(before[key], dict) and isinstance(now[key], dict):
+            yield from differing(before[key], now[key], f"{prefix}{key}.")
+        elif before[key] != now[key]:
+            yield prefix + key, "both"
+
+
+def _is_default(run: RunSettings, key: str) -> bool:
+    """Whether a key of settings_of has the value that it has where params.yaml does not name it."""
+    at: Any = vars(run) | {run.kind: run.algorithm}
+    *sections, name = key.split(".")
+    for section in sections:
+        at = at[section] if isinstance(at, dict) else getattr(at, section)
+    fields = getattr(type(at), "model_fields", {})
+    return name in fields and getattr(at, name) == fields[name].get_default(
+        call_default_factory=True
+    )
+
+
+def inputs_of(run: RunSettings) -> dict[str, str]:
+    """Digests of the files that decide a run."""
+    return {path.as_posix(): sha256(path) for path in input_files(run)}

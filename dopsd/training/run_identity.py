@@ -1,0 +1,274 @@
+"""run.json in a training folder: the code that learnt what is in it; with other code a person decides how to go on.
+
+A run that differs in nothing but its length, or in which checkpoints it keeps, is the same run: its folder begins with what
+another length has learnt.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import WORK, write_json
+from dopsd.core.fingerprint import sources
+from dopsd.core.progress import log
+from dopsd.training.checkpoint import update_of
+from dopsd.training.other_releases import differing, inputs_of, of_other_releases
+from dopsd.training.resuming import (
+    RECORD,
+    Resumable,
+    bring,
+    empty,
+    object_of,
+    record_of,
+    resumable,
+    steps_of,
+)
+from dopsd.training.run_settings import scratch_folder, settings_of
+
+if TYPE_CHECKING:
+    from dopsd.training.run_settings import RunSettings
+
+ANSWERS = ("stop", "continue", "anew")
+OTHER_CODE = "DOPSD_OTHER_CODE"  # one of them, where a command's words cannot be changed
+ASIDE = WORK / "aside"  # what a run that began anew had learnt before; `dopsd clean` removes it
+UNKNOWN = "unknown"  # code of a folder without run.json
+
+
+def answer_of(flag: str | None) -> str:
+    """What to do where other code began the run: as the command line says, else as the environment does."""
+    answer = flag or os.environ.get(OTHER_CODE) or "stop"
+    if answer not in ANSWERS:
+        raise DopsdError(f"{OTHER_CODE}: {answer}: unknown; expected {', '.join(ANSWERS)}")
+    return answer
+
+
+@cache
+def code_of(task: str, algorithm: str) -> dict[str, str]:
+    """Digests of the files that train this method on this task; comments, docstrings and layout do not count."""
+    modules = (
+        "dopsd.training.trainer",
+        f"dopsd.tasks.{task}.task",
+        f"dopsd.algorithms.{algorithm}.algorithm",
+    )
+    root = Path(__file__).parents[2]
+    return {path.relative_to(root).as_posix(): _meaning(path) for path in sources(*modules)}
+
+
+def _meaning(path: Path) -> str:
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            del node.body[0]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+def digest(code: dict[str, str]) -> str:
+    return (
+        hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:16]
+        if code
+        else UNKNOWN
+    )
+
+
+def codes(scratch: Path) -> dict[str, str]:
+    """What a result says of the code that made it: that of its last update, and that of its first."""
+    history = record_of(scratch)["history"]
+    return {"code": history[-1]["code"], "first_code": history[0]["code"]}
+
+
+def first_code(run: RunSettings) -> str:
+    """That of a run's first update: of what is in training, else of what has ended, else of what would begin."""
+    history = record_of(scratch_folder(run)).get("history")
+    if history:
+        return history[0]["code"]
+    made = object_of(run.key.folder / "train.json")
+    return made["first_code"] if is_current(run, made) else digest(code_of(run.key.task, run.kind))
+
+
+def is_current(run: RunSettings, made: dict[str, Any]) -> bool:
+    """Whether a train.json is of these settings and of this code, or of older code that a person has accepted."""
+    name = scratch_folder(run).name
+    return made.get("fingerprint") == name and made.get("code") == digest(
+        code_of(run.key.task, run.kind)
+    )
+
+
+def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> None:
+    """Bring into the cell's folder what can be continued; ask, by DopsdError, where other code has learnt it.
+
+    adopted: a folder of an older release, which wrote no run.json, of which a person says that it is this run's.
+    """
+    own, code = scratch_folder(run), code_of(run.key.task, run.kind)
+    if adopted and not steps_of(own):
+        return _begin(run, own, _adopted(run, adopted))
+    if adopted:
+        if not adopted.is_dir():
+            raise DopsdError(f"--adopt {adopted}: no such folder")
+        log(f"train: --adopt {adopted}: {own} has begun already, and continues")
+    found = _candidates(run, own)
+    known = [one for one in found if record_of(one.folder).get("code") == code]
+    if known or record_of(own).get("code") == code:
+        if known and answer == "anew":
+            log(
+                f"train: --anew: this code has learnt the last of {own}, so that it continues; move that away to start at zero"
+            )
+        return _begin(run, own, _furthest(known, own))
+    best = _furthest(found, own)
+    if best and answer == "stop":
+        raise DopsdError(_question(run, best, code))
+    if not best and answer != "anew":
+        _ask_about_older(run, own)
+    _begin(run, own, None if answer == "anew" else best)
+
+
+def _furthest(found: list[Resumable], own: Path) -> Resumable | None:
+    return max(found, key=lambda one: (one.update, one.folder == own), default=None)
+
+
+def _candidates(run: RunSettings, own: Path) -> list[Resumable]:
+    """What the cell's folder holds, and folders of other lengths of the run that hold more and have the same history.
+
+    A cell that has learnt nothing yet is also looked for under the names that other releases gave to its settings.
+    """
+    settings, (_, ends), record = (
+        run.train,
+        settings_of(run),
+        record_of(own),
+    )
+    mine = resumable(own, ends, settings, is_whole=False)
+    found = [mine] if mine.update else []
+    named = set(own.parent.glob(f"{own.name.rpartition('-')[0]}-*"))
+    for folder in sorted(named if mine.update else {*named, *of_other_releases(run)}):
+        other = record_of(folder)
+        is_further = max(map(update_of, steps_of(folder)), default=0) > mine.update
+        if (
+            folder == own
+            or not other
+            or not is_further
+            or (mine.update and other["history"] != record.get("history"))
+        ):
+            continue
+        past = resumable(
+            folder, other["ends"], settings, is_whole=str(run.key) not in other["cells"]
+        )
+        if past.update > mine.update and past.is_logged:
+            found.append(past)
+        else:
+            log(
+                f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates} updates can begin with"
+            )
+    return found
+
+
+def _question(run: RunSettings, best: Resumable, code: dict[str, str]) -> str:
+    record = record_of(best.folder)
+    before, settings = record.get("code", {}), settings_of(run)[0]
+    names = sorted(name for name in before | code if before.get(name) != code.get(name))
+    what = names[0] + (f" and {len(names) - 1} more changed" if names[1:] else " changed")
+    what = what if before else f"no {RECORD} says which"
+    unknown = [key for key, _ in differing(record.get("settings", settings), settings)]
+    what += f"; settings that one of the two does not have: {', '.join(unknown)}" if unknown else ""
+    return (
+        f"train: {best.folder} stands at update {best.update}, learnt by other code ({what}); "
+        f"`dopsd train {' '.join(run.key.words)} --continue` goes on from there with this code, "
+        f"--anew starts at zero; where DVC, a flow or a cluster runs it: {OTHER_CODE}=continue or anew"
+    )
+
+
+def _ask_about_older(run: RunSettings, own: Path) -> None:
+    from dopsd.training.older import older_folders  # heavy, and seldom needed
+
+    if record_of(own) or not (older := older_folders(run)):
+        return
+    named = ", ".join(f"{folder} (update {update})" for folder, update in older.items())
+    raise DopsdError(
+        f"train: {named}: written by an older release, which does not say of which settings; if it is this run, "
+        f"`dopsd train {' '.join(run.key.words)} --adopt {next(iter(older))}` continues it, "
+        f"--anew (or {OTHER_CODE}=anew) starts at zero"
+    )
+
+
+def _adopted(run: RunSettings, folder: Path) -> Resumable:
+    from dopsd.training.older import refuse_misfit
+
+    refuse_misfit(run, folder)
+    found = resumable(folder, {}, run.train, is_whole=False)
+    if not found.update or not found.is_logged:
+        raise DopsdError(
+            f"--adopt {folder}: no whole checkpoint in it that these settings can continue from"
+        )
+    return found
+
+
+def _set_aside(own: Path) -> None:
+    """Everything but the lock, which this process holds."""
+    if not steps_of(own):
+        return
+    number = 1 + len([*ASIDE.glob(f"{own.name}.*")])
+    target = ASIDE / f"{own.name}.{number}"
+    target.mkdir(parents=True)
+    for path in own.iterdir():
+        if path.name != "lock":
+            path.rename(target / path.name)
+    log(f"train: starting at zero; what was learnt before is in {target} until `dopsd clean`")
+
+
+def _begin(run: RunSettings, own: Path, best: Resumable | None) -> None:
+    """Write run.json, after the folder holds what it tells of."""
+    decisive, ends = settings_of(run)
+    code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else own)
+    if best and best.folder != own and not record:  # an older release's
+        record = {"adopted": best.folder.name}
+    if best and best.folder != own:
+        if record_of(
+            best.folder
+        ):  # before the checkpoints: nobody should have to ask whose they are
+            write_json(own / RECORD, record)
+        bring(best, own)
+        log(f"train: {own} begins with update {best.update} of {best.folder}")
+        if best.lacking:
+            log(
+                f"train: no checkpoints {', '.join(map(str, best.lacking))}: the run kept others (train.checkpoint_every)"
+            )
+    if not best and record.get("code") != code:
+        _set_aside(own)
+        empty(own)
+        record = {}
+    history = record.get("history", [{"update": 0, "code": UNKNOWN}] if best else [])
+    if not history or history[-1]["code"] != digest(code):
+        history = [
+            *history,
+            {"update": best.update if best else 0, "code": digest(code), "version": _version()},
+        ]
+    cells = sorted(
+        {str(run.key), *(record.get("cells", []) if not best or best.folder == own else [])}
+    )
+    facts = {
+        "settings": decisive,
+        "ends": ends,
+        "inputs": inputs_of(run),
+        "code": code,
+        "history": history,
+        "cells": cells,
+    }
+    facts |= {"adopted": record["adopted"]} if "adopted" in record else {}
+    if facts != record_of(own):
+        write_json(own / RECORD, facts)
+
+
+def _version() -> str:
+    try:
+        return version("dopsd")
+    except PackageNotFoundError:
+        return "from a checkout"

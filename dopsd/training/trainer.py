@@ -1,0 +1,302 @@
+"""The training trainer, the same for every algorithm; the command is `dopsd train`.
+
+It knows ranks with nothing to train on, checkpoints and resume. Micro-batches are in grad_accumulation.py, clipping and
+the optimizer's step in optim.py, the ranks' shares in prompt_sampler.py, signals in core/interrupts.py. Work goes to
+work/train-<fingerprint>/; the finished run is copied to runs/<task>/<method>/<seed>/train/.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dopsd.algorithms.common.base import AlgorithmContext
+from dopsd.algorithms.registry import load_algorithm
+from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
+from dopsd.core.interrupts import Interrupts
+from dopsd.core.metrics import MetricSums
+from dopsd.core.progress import Progress, log
+from dopsd.core.rng import key_from
+from dopsd.distributed.accelerate_group import AccelerateGroup, all_processes, by_first, over_ranks
+from dopsd.models.llm_policy import load_policy
+from dopsd.rollout.prompts import PromptSet
+from dopsd.tasks.registry import load_task
+from dopsd.training.collapse import CollapseDetector
+from dopsd.training.grad_accumulation import MicroBatches
+from dopsd.training.optim import adamw, optimizer_step
+from dopsd.training.prompt_sampler import PromptSampler
+from dopsd.training.resuming import is_finished
+from dopsd.training.run_dir import RunFolder, log_uploader, publish_run
+from dopsd.training.run_identity import make_ready
+from dopsd.training.run_settings import scratch_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from accelerate import Accelerator
+
+    from dopsd.algorithms.common.batch import Batch
+    from dopsd.training.run_settings import RunSettings
+
+
+def train(
+    run: RunSettings, is_tracked: bool, other_code: str = "stop", adopted: Path | None = None
+) -> None:
+    """Train until the run is over, and put its checkpoints and log into its folder.
+
+    Args:
+        run: the run and its settings.
+        is_tracked: whether a process beside this one sends the log to MLflow.
+        other_code: what to do where the run was begun by other code: stop, continue or anew.
+        adopted: a folder of an older release that is this run's.
+    """
+    accelerator, scratch = all_processes(), scratch_folder(run)
+    with ExitStack() as stack:
+        folder = stack.enter_context(RunFolder(scratch, accelerator))
+        by_first(accelerator, lambda: make_ready(run, other_code, adopted))
+        if not is_finished(scratch, run.train):
+            trainer = Trainer(run, accelerator)
+            folder.resume(trainer)
+            updates = set(trainer.policy.process_group.all_gather_object([trainer.update]))
+            if len(updates) > 1:
+                raise DopsdError(
+                    f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run again",
+                    TEMPORARY,
+                )
+            if is_tracked and accelerator.is_main_process:
+                stack.enter_context(log_uploader(run.key, scratch))
+            advance_to_the_end(trainer, folder)
+    if accelerator.is_main_process:
+        publish_run(scratch, run.key.folder / "train", run.train.checkpoint_every)
+
+
+def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
+    """Train until the run is over. Raises DopsdError after a signal, when the last finished update is saved."""
+    settings = trainer.settings
+    with (
+        Interrupts() as interrupts,
+        Progress("train", settings.updates, "update", str(folder.scratch)) as progress,
+    ):
+        trainer.policy.forwards.should_stop = interrupts.is_caught
+        progress.resume_at(trainer.update)
+        try:
+            while not trainer.is_over:
+                before = trainer.update
+                note = trainer.advance(folder)
+                if trainer.is_over or (
+                    trainer.update > before and trainer.update % settings.checkpoint_every == 0
+                ):
+                    folder.save(trainer)
+                progress.step(trainer.update - before, note)
+        except StopRequested as stop:
+            if not stop.is_agreed:
+                trainer.policy.process_group.announce_stop()
+            trainer.roll_back()
+            if trainer.update:
+                folder.save(trainer)
+            raise interrupts.error(folder.scratch, trainer.update) from None
+
+
+class Trainer:
+    """State of a run between two updates: everything that a checkpoint must bring back."""
+
+    def __init__(self, run: RunSettings, accelerator: Accelerator) -> None:
+        train, seed = run.train, run.key.seed
+        if accelerator.num_processes > train.prompts_per_collect:
+            raise DopsdError(
+                f"train.prompts_per_collect: {train.prompts_per_collect} problems leave some of the "
+                f"{accelerator.num_processes} ranks without one; use at least as many as ranks"
+            )
+        self.settings, self.seed, self.accelerator = train, seed, accelerator
+        torch.manual_seed(key_from("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
+        self.task = load_task(run.key.task, run.data)
+        self.problems = self.task.load("train")
+        if train.prompts_per_collect > len(self.problems):
+            raise DopsdError(
+                f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {run.key.task}"
+            )
+        shard = run.launch.shard and accelerator.num_processes > 1
+        if shard and (fault := run.reason_against_shards):
+            raise DopsdError(fault)
+        self.policy = load_policy(run.model, train.lora, seed, shard=shard)
+        self.policy.process_group = AccelerateGroup(accelerator, self.policy.forwards)
+        if self.settings.gradient_checkpointing:
+            self.policy.use_gradient_checkpointing()
+        prompt_set = PromptSet(self.task, self.problems, "train", run.model.prompt_style)
+        if cut := prompt_set.share_cut(self.policy, run.sampling):
+            log(
+                f"train: {cut:.0%} of the prompts are cut to their last {run.sampling.max_prompt_tokens} tokens"
+            )
+        self.method = load_algorithm(run.kind, run.algorithm, self.context_of(run))
+        self.parameters = self.policy.trainable()
+        self.optimizer = adamw(self.parameters.values(), self.settings)
+        self.micro_batches = MicroBatches(self.settings.micro_batch_states, self.policy.device)
+        self.update = self.empty_in_a_row = 0
+        self.counters = dict.fromkeys(
+            ("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0
+        )
+        self.spent = 0.0  # seconds since the last update, on collects that gave nothing
+        self.waiting: list[list[Batch]] = []
+        self.gathered = MetricSums()
+        s = self.settings
+        self.order = PromptSampler(self.problems, s.prompts_per_collect, seed, accelerator)
+        self.detector = CollapseDetector(
+            s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors
+        )
+
+    def context_of(self, run: RunSettings) -> AlgorithmContext:
+        return AlgorithmContext(
+            self.task,
+            self.policy,
+            run.model,
+            run.sampling,
+            self.seed,
+            run.train.updates,
+            run.train.prompts_per_collect,
+            run.train.states_at_once,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        ended = self.settings.stop_on_collapse and self.detector.is_collapsed and self.update > 0
+        return self.update >= self.settings.updates or ended or self._is_starved
+
+    @property
+    def _is_starved(self) -> bool:
+        return self.empty_in_a_row > self.settings.max_empty_collects
+
+    def advance(self, folder: RunFolder) -> str:
+        """A collect if no batches wait, and one optimizer update if there is one to take; what the progress line says."""
+        self._mark()
+        self.policy.process_group.all_gather_object([])  # every process goes on, or none does
+        if not self.waiting:
+            started = time.monotonic()
+            self._collect()
+            self.spent += time.monotonic() - started
+            if (
+                not self.is_over
+            ):  # which would keep a resumed run from the update that this collect is for
+                self._mark()  # a whole collect is kept
+        if not self.waiting:
+            return "nothing to learn from"
+        started = time.monotonic()
+        metrics = self._step(self.waiting.pop(0))
+        metrics.merge(self.gathered)
+        self.gathered = MetricSums()
+        self.update += 1
+        means = over_ranks(self.accelerator, metrics).means()
+        if self.detector.is_collapsed:
+            means["collapsed"] = 1.0
+        counts = {f"count/{name}": value for name, value in self.counters.items()}
+        folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
+        self.spent = 0.0
+        kept = f"  best of attempts {means['best_score']:.2f}" if "best_score" in means else ""
+        return f"loss {means['loss']:.4f}{kept}"
+
+    def _mark(self) -> None:
+        """Remember the state to which a stop goes back; weights and moments change at the end of an update alone."""
+        state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
+        state |= {
+            "gathered": deepcopy(self.gathered),
+            "empty_in_a_row": self.empty_in_a_row,
+            "spent": self.spent,
+        }
+        history = list(self.detector.scores), list(self.detector.squares)
+        cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+        self.marked = state, history, torch.get_rng_state(), cuda
+
+    def roll_back(self) -> None:
+        """Drop the unfinished collect or update."""
+        state, (self.detector.scores, self.detector.squares), rng, cuda_rng = self.marked
+        for name, value in state.items():
+            setattr(self, name, value)
+        torch.set_rng_state(rng)
+        if cuda_rng is not None:
+            torch.cuda.set_rng_state(cuda_rng)
+
+    @torch.no_grad()
+    def _collect(self) -> None:
+        started = time.monotonic()
+        self.policy.core.eval()
+        problems = self.order.of(self.counters["collects"])
+        updates = self.method.collect(self.policy, problems, self.counters["collects"])
+        counts = [len(updates), sum(map(len, updates)), *self.method.stats.counters.values()]
+        of_all = self.policy.process_group.all_gather_object([counts], is_done=True)
+        self.waiting = updates + [[] for _ in range(max(row[0] for row in of_all) - len(updates))]
+        _, batches, *summed = (sum(column) for column in zip(*of_all, strict=True))
+        for name, total in zip(self.method.stats.counters, summed, strict=True):
+            self.counters[name] += total
+        self.counters["collects"] += 1
+        is_empty = batches == 0  # on all ranks
+        self.counters["empty_collects"] += is_empty
+        self.empty_in_a_row = self.empty_in_a_row + 1 if is_empty else 0
+        self._look_for_collapse(self.method.stats.metrics)
+        self.gathered.merge(self.method.stats.metrics)
+        self.gathered.add("time/collect_seconds", time.monotonic() - started)
+        if self._is_starved:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """End a run that finds nothing to learn from any more; one that never found anything is a mistake to be mended."""
+        told = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
+        if self.counters["empty_collects"] == self.counters["collects"]:
+            raise DopsdError(
+                f"{told}; try more attempts, a lower keep_threshold or an easier split"
+            )
+        self.waiting.clear()  # where empty collects count, an update on momentum alone
+        log(f"{told}: the run ends after update {self.update}, its checkpoints stay")
+
+    def _look_for_collapse(self, metrics: MetricSums) -> None:
+        """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the metrics."""
+        names = ("first_attempt_score", "first_attempt_square")
+        found = over_ranks(
+            self.accelerator, MetricSums({name: metrics[name] for name in names if name in metrics})
+        ).means()
+        metrics.pop(names[1], None)
+        if names[0] not in found:  # the method's rollouts are not those of the policy in training
+            return
+        is_new, means = self.detector.see(*(found[name] for name in names)), self.detector.means
+        if means:
+            metrics.add("rolling_score", means[-1])
+        if is_new:
+            ends = (
+                "it ends here"
+                if self.settings.stop_on_collapse
+                else "train.stop_on_collapse would end it"
+            )
+            log(
+                f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after "
+                f"{max(means):.2f} at best (means of {self.detector.window} collects); {ends}, its better checkpoints stay"
+            )
+
+    def _step(self, batches: list[Batch]) -> MetricSums:
+        """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
+        self.policy.core.train(self.settings.lora.dropout > 0)
+        metrics = self.micro_batches.gradients(
+            self.method, self.policy, batches, self._weight(batches)
+        )
+        self.policy.process_group.all_gather_object(
+            [], is_done=True
+        )  # from here on the update is finished, by every process
+        metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
+        metrics.add(
+            "grad_norm",
+            optimizer_step(self.optimizer, self.accelerator, self.settings, self.update),
+            1,
+        )
+        self.policy.after_update()
+        return metrics
+
+    def _weight(self, batches: list[Batch]) -> float:
+        """The denominator of the update: all prompts of the collect, or the weight of what is trained on."""
+        if self.method.normalize_by_all_prompts:
+            return float(self.settings.prompts_per_collect)
+        own = float(
+            sum(float(batch.weight.sum()) for batch in batches)
+        )  # also without batches: ranks must send one dtype
+        total = self.accelerator.reduce(torch.tensor(own, device=self.policy.device), "sum").item()
+        return total or 1.0
