@@ -6,27 +6,25 @@ import json
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config import profiles
 from dopsd.config.loading import read_yaml
 from dopsd.config.params import Params
 from dopsd.core.paths import RunKey
+from dopsd.tasks.registry import TASKS
 
-Profile = Literal[
-    "embedded",
-    "llada-8b-gsm8k",
-    "llada-8b-math500",
-    "llada-8b-countdown",
-    "llada-8b-sudoku",
-    "params.yaml as it stands",
-]
-Task = Literal["sudoku", "gsm8k", "math500", "countdown"]
-Method = Literal["d_opsd", "rft", "diffu_grpo", "sft", "ar_opsd", "vrpo", "d3llm"]
+AS_IT_STANDS = "params.yaml as it stands"
+if TYPE_CHECKING:
+    Profile = Task = Method = str
+else:  # what there is, so that Prefect's forms offer it
+    Profile = Literal[(*profiles.names(), AS_IT_STANDS)]
+    Task = Literal[tuple(TASKS.names)]
+    Method = Literal[tuple(ALGORITHMS.names)]
 Preset = Literal["reference", "paper"]
 Hardware = Literal["1x80gb", "4x80gb", "1xh200"]
 OtherCode = Literal["stop", "continue", "anew"]
-AS_IT_STANDS: Profile = "params.yaml as it stands"
 PARAMS = Path("params.yaml")
 
 

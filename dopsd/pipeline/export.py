@@ -1,6 +1,6 @@
 """`dopsd export --merged --adapter runs/sudoku/d_opsd/0/best --out merged`: base and adapter as one plain checkpoint.
 
-The folder is read by AutoModelForMaskedLM.from_pretrained after `import dopsd.models`. The sum is taken in float32 and
+The folder is read by AutoModelForMaskedLM.from_pretrained after `import dopsd.models.llada`. The sum is taken in float32 and
 rounded once to the dtype that is written; what the rounding costs is measured and said.
 """
 

@@ -1,1 +1,5 @@
-"""LLaDA as a native transformers model."""
+"""LLaDA as a native transformers model; importing this package registers model_type "llada"."""
+
+from dopsd.models.llada import modeling
+
+__all__ = ["modeling"]
