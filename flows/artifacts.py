@@ -61,13 +61,18 @@ class ProgressBar(OutputListener):
         percent = 100.0 * state["done"] / state["total"] if state["total"] else 100.0
         if not state["total"] or percent == self.shown or not server.is_there():
             return
-        left = (state["total"] - state["done"]) / state["rate"] if state["rate"] else 0
-        said = f"{self.stage}: {state['done']} of {state['total']}, {state['rate']:.2f}/s, {left / 60:.1f} min left"
+        seconds_left = (state["total"] - state["done"]) / state["rate"] if state["rate"] else 0
+        description = (
+            f"{self.stage}: {state['done']} of {state['total']}, {state['rate']:.2f}/s, "
+            f"{seconds_left / 60:.1f} min left"
+        )
         with suppress(*SILENT):
             if self.artifact is None:
-                self.artifact = create_progress_artifact(percent, key=self.key, description=said)
+                self.artifact = create_progress_artifact(
+                    percent, key=self.key, description=description
+                )
             else:
-                update_progress_artifact(self.artifact, percent, description=said)
+                update_progress_artifact(self.artifact, percent, description=description)
             self.shown = percent
 
 
@@ -92,8 +97,8 @@ def show_checkpoints(run_key: RunKey) -> None:
         }
         for row in read_table(run_key.folder / "curve.csv")
     ]
-    said = f"Checkpoints of {run_key} on {chosen['split']}, protocol {chosen['protocol']}"
-    create_table_artifact(rows, key=f"checkpoints-{run_key.key}", description=said)
+    description = f"Checkpoints of {run_key} on {chosen['split']}, protocol {chosen['protocol']}"
+    create_table_artifact(rows, key=f"checkpoints-{run_key.key}", description=description)
 
 
 def show_result(run_key: RunKey, links: dict[str, str]) -> None:
@@ -119,11 +124,11 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
         "| protocol | base % | trained % | difference, paired 95% interval | problems |",
         "|---|---|---|---|---|",
     ]
-    for name, found in tested["protocols"].items():
-        low, high = found["paired"]["interval"]
-        sides = " | ".join(percent(found[side]["accuracy"]) for side in ("base", "best"))
-        gap = f"{100 * found['paired']['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
-        lines.append(f"| {name} | {sides} | {gap} | {found['base']['n']} |")
+    for name, report in tested["protocols"].items():
+        low, high = report["paired"]["interval"]
+        sides = " | ".join(percent(report[side]["accuracy"]) for side in ("base", "best"))
+        gap = f"{100 * report['paired']['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+        lines.append(f"| {name} | {sides} | {gap} | {report['base']['n']} |")
     lines += [
         "",
         f"Checkpoint {chosen['update']}, selected on {chosen['split']}; cost: {costs['updates']} updates, ",
@@ -157,12 +162,12 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
 
 def _training(run_key: RunKey, rows: int = 10) -> list[str]:
     """About so many rows of means over equally many updates: single updates differ by the part of the answer they train."""
-    log = read_table(run_key.folder / "train.csv")
-    step = max(1, len(log) // rows)
-    parts = [log[start : start + step] for start in range(0, len(log), step)]
+    table = read_table(run_key.folder / "train.csv")
+    step = max(1, len(table) // rows)
+    chunks = [table[start : start + step] for start in range(0, len(table), step)]
     return [
-        f"| {part[-1]['update']} | {_mean(part, 'loss')} | {_mean(part, 'first_attempt_score')} |"
-        for part in parts
+        f"| {chunk[-1]['update']} | {_mean(chunk, 'loss')} | {_mean(chunk, 'first_attempt_score')} |"
+        for chunk in chunks
     ]
 
 

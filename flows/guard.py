@@ -65,8 +65,8 @@ def stop(group: int) -> None:
     """Ask the group to end, wait for all of its processes, and kill those that do not."""
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGINT)
-    until = time.monotonic() + GRACE
-    while _has_children() and time.monotonic() < until:
+    deadline = time.monotonic() + GRACE
+    while _has_children() and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY)
     import psutil
 

@@ -35,27 +35,27 @@ def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[st
     for option in schema.get("anyOf", ()):
         yield from _keys(option, definitions, prefix)
     children = {re.escape(name): child for name, child in schema.get("properties", {}).items()}
-    if isinstance(named := schema.get("additionalProperties"), dict):
-        children[ANY_NAME] = named
-    elif named:
+    if isinstance(additional := schema.get("additionalProperties"), dict):
+        children[ANY_NAME] = additional
+    elif additional:
         yield f"{prefix}{ANY_NAME}(\\..+)?", {}
     for name, child in children.items():
-        below = dict(_keys(child, definitions, f"{prefix}{name}\\."))
-        yield f"{prefix}{name}", _value(child, definitions, is_section=bool(below))
-        yield from below.items()
+        nested = dict(_keys(child, definitions, f"{prefix}{name}\\."))
+        yield f"{prefix}{name}", _value(child, definitions, is_section=bool(nested))
+        yield from nested.items()
 
 
 def _value(schema: Any, definitions: Schema, is_section: bool) -> Any:
     """The schema of a value with its references resolved; what is in a section is checked when the run writes its settings."""
     if isinstance(schema, list):
-        return [_value(part, definitions, False) for part in schema]
+        return [_value(item, definitions, False) for item in schema]
     if not isinstance(schema, dict) or is_section:
         return {} if is_section else schema
     if "$ref" in schema:
         return _value(definitions[schema["$ref"].rpartition("/")[2]], definitions, False)
     return {
-        key: _value(part, definitions, False)
-        for key, part in schema.items()
+        key: _value(value, definitions, False)
+        for key, value in schema.items()
         if key not in ("title", "default")
     }
 

@@ -34,11 +34,11 @@ def rehearse(
         words += ["--profile", profile]
         words += ["--preset", preset, "--hardware", hardware] if profile != "embedded" else []
     try:
-        said = run("rehearse", (*DOPSD, "rehearse", *words), get_run_logger())
+        lines = run("rehearse", (*DOPSD, "rehearse", *words), get_run_logger())
     except CommandFailed as error:
         return failed(error)
     create_markdown_artifact(
-        "```\n" + "\n".join(said) + "\n```\n",
+        "```\n" + "\n".join(lines) + "\n```\n",
         key="rehearsal",
         description=f"Rehearsal of {profile}",
     )

@@ -52,14 +52,14 @@ def begin(log: Log) -> None:
     """A flow begins: wait until what an earlier one started, and was cancelled in, has saved."""
     _is_stopping.clear()
     LOCK.parent.mkdir(exist_ok=True)
-    said = 0.0
+    warned_at = 0.0
     with LOCK.open("a") as lock:
         while True:
             try:
                 return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() - said > SAY_EVERY:
-                    said = time.monotonic()
+                if time.monotonic() - warned_at > SAY_EVERY:
+                    warned_at = time.monotonic()
                     log.warning(
                         "commands of an earlier run are still saving in this workspace; this one begins after them"
                     )
@@ -69,9 +69,9 @@ def begin(log: Log) -> None:
 class CommandFailed(Exception):
     """A command that ended with another status than 0; its message is what the command said last."""
 
-    def __init__(self, name: str, status: int, said: list[str]) -> None:
-        self.status = _status_of_stage(said) or status
-        super().__init__(f"{name}: {_reason(said)} (exit status {self.status})")
+    def __init__(self, name: str, status: int, lines: list[str]) -> None:
+        self.status = _status_of_stage(lines) or status
+        super().__init__(f"{name}: {_reason(lines)} (exit status {self.status})")
 
     @property
     def is_mistake(self) -> bool:
@@ -79,16 +79,16 @@ class CommandFailed(Exception):
         return self.status == USAGE
 
 
-def _status_of_stage(said: list[str]) -> int:
+def _status_of_stage(lines: list[str]) -> int:
     """DVC ends with 255 whatever its stage's status was, and says that."""
-    found = [match[1] for line in said if (match := re.search(r"exited with (-?\d+)", line))]
-    return int(found[-1]) if found else 0
+    statuses = [match[1] for line in lines if (match := re.search(r"exited with (-?\d+)", line))]
+    return int(statuses[-1]) if statuses else 0
 
 
-def _reason(said: list[str]) -> str:
+def _reason(lines: list[str]) -> str:
     """The last of dopsd's own lines, else the last line."""
-    told = [line.removeprefix("dopsd: ") for line in said if line.startswith("dopsd: ")]
-    return (told or said or ["it said nothing"])[-1]
+    dopsd_lines = [line.removeprefix("dopsd: ") for line in lines if line.startswith("dopsd: ")]
+    return (dopsd_lines or lines or ["it said nothing"])[-1]
 
 
 class OutputListener:
@@ -128,25 +128,25 @@ def run(
             env=os.environ | QUIET | dict(env or {}),
         )
     _running.add(process)
-    said: list[str] = []
-    with path.open(errors="replace") as written:
+    lines: list[str] = []
+    with path.open(errors="replace") as reader:
         try:
             while process.poll() is None and not _is_stopping.is_set():
-                _tell(written, said, log, listener)
+                _tell(reader, lines, log, listener)
                 listener.on_tick()
                 _wait(process, LOOK_EVERY)
         finally:
             _running.discard(process)
             process.stdin.close()
             _wait(process, PATIENCE)
-            _tell(written, said, log, listener, is_last=True)
+            _tell(reader, lines, log, listener, is_last=True)
             if process.poll() is None:
                 log.warning("%s: still saving; its last lines will be in %s", name, path)
     if not _is_stopping.is_set():
         server.wait(log)
     if process.returncode != 0:
-        raise CommandFailed(name, process.returncode or 128 + signal.SIGINT, said)
-    return said
+        raise CommandFailed(name, process.returncode or 128 + signal.SIGINT, lines)
+    return lines
 
 
 def _log_file(name: str) -> Path:
@@ -159,17 +159,17 @@ def _log_file(name: str) -> Path:
 
 
 def _tell(
-    written: TextIO, said: list[str], log: Log, listener: OutputListener, is_last: bool = False
+    reader: TextIO, lines: list[str], log: Log, listener: OutputListener, is_last: bool = False
 ) -> None:
     """Log the whole lines that were written since the last call; a line without its end only if none can come."""
     while True:
-        place, line = written.tell(), written.readline()
+        position, line = reader.tell(), reader.readline()
         if not line or not (line.endswith("\n") or is_last):
-            written.seek(place)
+            reader.seek(position)
             return
         line = line.rstrip()
         if line and not line.startswith(CHATTER):
-            said.append(line)
+            lines.append(line)
             log.info(line)
             listener.on_line(line)
 
@@ -182,9 +182,9 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 def stop_all() -> None:
     """Ask what tasks in other threads are running to save and end, all at once, and wait for it a while."""
     _is_stopping.set()
-    stopped = list(_running)
-    for process in stopped:
+    processes = list(_running)
+    for process in processes:
         process.stdin.close()
-    until = time.monotonic() + PATIENCE
-    for process in stopped:
-        _wait(process, max(0.0, until - time.monotonic()))
+    deadline = time.monotonic() + PATIENCE
+    for process in processes:
+        _wait(process, max(0.0, deadline - time.monotonic()))

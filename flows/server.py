@@ -30,10 +30,10 @@ def is_there() -> bool:
 
 def wait(log: logging.Logger | logging.LoggerAdapter) -> None:
     """Until the server is there: a task that ended without one would be shown as running for ever."""
-    said = 0.0
+    warned_at = 0.0
     while not is_there():
-        if time.monotonic() - said > SAY_EVERY:
-            said = time.monotonic()
+        if time.monotonic() - warned_at > SAY_EVERY:
+            warned_at = time.monotonic()
             log.warning(
                 "Prefect's server is away; the work is on disk, and the flow goes on when `make up` brings it back"
             )

@@ -44,14 +44,16 @@ class RunRequest:
     @property
     def changes(self) -> list[str]:
         """As `dopsd params --set` takes them; named parameters go before `overrides`."""
-        named = {
+        parameters = {
             "matrix.methods": self.methods,
             "matrix.seeds": self.seeds,
             "train.updates": self.max_updates,
         }
-        named["matrix.tasks"] = [self.task] if self.task else None
-        given = dict(self.overrides) | {key: value for key, value in named.items() if value}
-        return [f"{key}={json.dumps(value)}" for key, value in given.items()]
+        parameters["matrix.tasks"] = [self.task] if self.task else None
+        overrides = dict(self.overrides) | {
+            key: value for key, value in parameters.items() if value
+        }
+        return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
 
 
 def write(request: RunRequest) -> list[str]:
@@ -64,12 +66,12 @@ def write(request: RunRequest) -> list[str]:
             if profile
             else read_yaml(PARAMS)
         )
-        own = [
+        methods = [
             name
             for name, section in raw.get("method", {}).items()
             if (section.get("train") or {}).get("updates")
         ]
-        changes += [f"method.{name}.train.updates={request.max_updates}" for name in own]
+        changes += [f"method.{name}.train.updates={request.max_updates}" for name in methods]
     return profiles.params(
         profile, request.preset, request.hardware, changes, PARAMS, needs_files=True
     )

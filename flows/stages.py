@@ -67,9 +67,9 @@ def write_settings(request: RunRequest) -> dict[str, Any]:
 def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """One DVC stage, alone, by the workspace's one writer: those before it have run."""
     bar = ProgressBar(stage.partition("@")[0], key)
-    said = run(stage, (*DOPSD, "repro", "-s", stage), get_run_logger(), env, bar)
+    lines = run(stage, (*DOPSD, "repro", "-s", stage), get_run_logger(), env, bar)
     bar.finish()
-    return {"stage": stage, "is_new": any(line.startswith("Running stage") for line in said)}
+    return {"stage": stage, "is_new": any(line.startswith("Running stage") for line in lines)}
 
 
 @task(name="prepare", task_run_name="prepare {name}", **RETRIED)
@@ -110,8 +110,8 @@ class Devices:
         """The environment of a process that sees one device, and starts no others."""
         name = self.free.get()
         try:
-            alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-            yield alone | ({"CUDA_VISIBLE_DEVICES": name} if name else {})
+            single_process = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+            yield single_process | ({"CUDA_VISIBLE_DEVICES": name} if name else {})
         finally:
             self.free.put(name)
 
@@ -123,12 +123,12 @@ def gpus() -> list[str]:
         return [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
     if shutil.which("nvidia-smi") is None:
         return []
-    listed = subprocess.run(
+    output = subprocess.run(
         ["nvidia-smi", "-L"], capture_output=True, text=True, check=False
     ).stdout
     return [
         str(i)
-        for i, line in enumerate(line for line in listed.splitlines() if line.startswith("GPU "))
+        for i, line in enumerate(line for line in output.splitlines() if line.startswith("GPU "))
     ]
 
 
@@ -183,10 +183,10 @@ def evaluate_checkpoint(update: int, job: CheckpointEvalJob | None, after: Any) 
 
 def is_up_to_date(stage: str) -> bool:
     """Whether DVC would not run this stage."""
-    found = subprocess.run(
+    process = subprocess.run(
         [*DVC, "status", "--json", stage], capture_output=True, text=True, check=False
     )
-    return found.returncode == 0 and json.loads(found.stdout or "{}") == {}
+    return process.returncode == 0 and json.loads(process.stdout or "{}") == {}
 
 
 @task(name="select", task_run_name="select {run_key}", **RETRIED)
@@ -216,9 +216,9 @@ def report(run_key: RunKey, after: Any) -> dict[str, Any]:
 def publish(run_keys: list[RunKey], after: Any) -> dict[str, Any]:
     """Runs, checkpoints and champion to MLflow; the results again, with links to what is there."""
     run("publish", (*DOPSD, "publish"), get_run_logger())
-    found = json.loads(PUBLISHED.read_text())
+    published = json.loads(PUBLISHED.read_text())
     for run_key in run_keys:
-        show_result(run_key, links(found, run_key))
+        show_result(run_key, links(published, run_key))
     return {"stage": "publish", "runs": [str(run_key) for run_key in run_keys]}
 
 

@@ -84,25 +84,25 @@ def run_stages(
     """All stages of all cells; their names."""
     done = stages.write_settings(request)
     params = load_params()
-    wanted, devices = run_keys(params), stages.gpus()
+    cells, devices = run_keys(params), stages.gpus()
     training, spare = devices[: params.launch.processes], devices[params.launch.processes :]
     if evaluate_while_training and devices and not spare:
         raise DopsdError(
             f"evaluate_while_training: training takes all of the {len(devices)} GPUs (launch.processes "
             f"{params.launch.processes}); leave it out, or lower launch.processes"
         )
-    is_beside = bool(spare) if evaluate_while_training is None else evaluate_while_training
+    is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
     bases = {}
     for name in params.matrix.tasks:
         done = stages.prepare(name, done)
         if name in params.pretrain.tasks:
             done = stages.pretrain(name, {ALLOWANCE: "1"} if allow_retrain else {}, done)
         bases[name] = stages.evaluate_base(name, done)
-    ends = []
+    reports = []
     env = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
     env |= {OTHER_CODE: other_code} if other_code != "stop" else {}
-    for run_key in wanted:
-        if is_beside:
+    for run_key in cells:
+        if is_concurrent:
             evaluated = train_and_evaluate(
                 run_key, env, Devices(spare), params.train.checkpoint_every, bases[run_key.task]
             )
@@ -113,10 +113,10 @@ def run_stages(
             )
         done = stages.select(run_key, [future.result() for future in evaluated])
         done = stages.test(run_key, done)
-        ends.append(stages.report(run_key, done))
+        reports.append(stages.report(run_key, done))
     if params.tracking.enabled:
-        stages.publish(wanted, ends)
-    return [str(run_key) for run_key in wanted]
+        stages.publish(cells, reports)
+    return [str(run_key) for run_key in cells]
 
 
 def evaluate(
@@ -142,18 +142,20 @@ def train_and_evaluate(
     run_key: RunKey, env: dict[str, str], devices: Devices, every: int, after: Any
 ) -> list[PrefectFuture[Any]]:
     """Training in a thread, and each of its checkpoints evaluated when it is there; without a server, after it is back."""
-    started, found = time.time(), {}
+    started, evaluations = time.time(), {}
     training = stages.train.submit(run_key, env, after)
     while not training.wrapped_future.done():  # `training.state` would ask the server
         time.sleep(LOOK_EVERY)
         for update in updates_in(scratch_since(started)) if server.is_there() else []:
-            if update not in found and update % every == 0:
+            if update not in evaluations and update % every == 0:
                 get_run_logger().info("checkpoint %d is there", update)
                 job = CheckpointEvalJob(run_key, [update], devices, get_run_logger())
-                found[update] = stages.evaluate_checkpoint.submit(update, job, after)
+                evaluations[update] = stages.evaluate_checkpoint.submit(update, job, after)
     done = training.result()
-    missing = [update for update in updates_in(run_key.folder / "train") if update not in found]
-    return [*found.values(), *evaluate(run_key, missing, devices, done)]
+    missing = [
+        update for update in updates_in(run_key.folder / "train") if update not in evaluations
+    ]
+    return [*evaluations.values(), *evaluate(run_key, missing, devices, done)]
 
 
 def scratch_since(started: float) -> Path:

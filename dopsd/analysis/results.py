@@ -23,8 +23,8 @@ class Finished(RunKey):
     @property
     def tested(self) -> dict[str, Any]:
         """The reports of base and best under the protocol that selected, and their paired difference."""
-        found = read_json(self.folder / "test" / "paired.json", "dopsd test")
-        return found["protocols"][found["selected"]["protocol"]]
+        results = read_json(self.folder / "test" / "paired.json", "dopsd test")
+        return results["protocols"][results["selected"]["protocol"]]
 
     @property
     def selected(self) -> dict[str, Any]:
@@ -36,17 +36,17 @@ class Finished(RunKey):
         Seconds count what another run had done for this one before (d3LLM's recordings).
         """
         log_file = WORK / read_json(self.folder / "train.json", "dopsd train")["fingerprint"] / LOG
-        clock: dict[int, float] = {}
+        elapsed: dict[int, float] = {}
         for row in read_log(log_file) if log_file.is_file() else []:
-            taken = row["time/update_seconds"] + row.get("time/borrowed_seconds", 0.0)
-            clock[row["update"]] = taken + max(clock.values(), default=0.0)
-        found = {0: dict.fromkeys([*COUNTED, "updates"] + ["seconds"] * bool(clock), 0.0)}
+            seconds = row["time/update_seconds"] + row.get("time/borrowed_seconds", 0.0)
+            elapsed[row["update"]] = seconds + max(elapsed.values(), default=0.0)
+        costs = {0: dict.fromkeys([*COUNTED, "updates"] + ["seconds"] * bool(elapsed), 0.0)}
         for row in read_table(self.folder / "train.csv"):
-            at = {"updates": row["update"], **{name: row[f"count/{name}"] for name in COUNTED}}
-            found[row["update"]] = at | (
-                {"seconds": clock[row["update"]]} if row["update"] in clock else {}
+            cost = {"updates": row["update"], **{name: row[f"count/{name}"] for name in COUNTED}}
+            costs[row["update"]] = cost | (
+                {"seconds": elapsed[row["update"]]} if row["update"] in elapsed else {}
             )
-        return found
+        return costs
 
     def points(self) -> list[tuple[int, float]]:
         """Update and accuracy on the selection split, a point a checkpoint, by the protocol that selected."""

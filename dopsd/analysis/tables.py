@@ -44,12 +44,12 @@ def line(*cells: object) -> str:
 
 
 def cost_cells(
-    found: dict[str, float] | None, names: Sequence[str] = (*COUNTED, "seconds")
+    costs: dict[str, float] | None, names: Sequence[str] = (*COUNTED, "seconds")
 ) -> list[str]:
     """A cell a cost; seconds are not known of a run that came from DVC's cache."""
-    if found is None:
+    if costs is None:
         return ["not reached"] * len(names)
-    return [f"{found[name]:.0f}" if name in found else "from the cache" for name in names]
+    return [f"{costs[name]:.0f}" if name in costs else "from the cache" for name in names]
 
 
 def mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -62,10 +62,10 @@ def mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def groups(runs: list[Finished]) -> dict[tuple[str, str], list[Finished]]:
-    found: dict[tuple[str, str], list[Finished]] = {}
+    runs_by_method: dict[tuple[str, str], list[Finished]] = {}
     for run in runs:
-        found.setdefault((run.task, run.method), []).append(run)
-    return found
+        runs_by_method.setdefault((run.task, run.method), []).append(run)
+    return runs_by_method
 
 
 def percent(share: float) -> str:
@@ -93,7 +93,8 @@ def means(
         gaps = [gaps_between(run.tested["best"], run.tested["base"]) for run in group]
         scores = [run.tested["best"]["per_problem"] for run in group]
         accuracy = paired_over_seeds(
-            [[of[name] for name in sorted(of)] for of in scores], resamples
+            [[per_problem[name] for name in sorted(per_problem)] for per_problem in scores],
+            resamples,
         )
         if len(group) == 1:  # the report's own, which is Wilson's for right and wrong
             accuracy = group[0].tested["best"]["accuracy"], group[0].tested["best"]["interval"]
@@ -101,19 +102,19 @@ def means(
         yield task, method, len(group), accuracy, paired_over_seeds(gaps, resamples), cost
 
 
-def gaps_between(one: dict[str, Any], other: dict[str, Any]) -> list[float]:
+def gaps_between(first: dict[str, Any], second: dict[str, Any]) -> list[float]:
     """Differences of two reports' scores, problem by problem."""
-    a, b = one["per_problem"], other["per_problem"]
+    a, b = first["per_problem"], second["per_problem"]
     return [a[name] - b[name] for name in sorted(a)]
 
 
 def gaps_of(first: list[Finished], second: list[Finished]) -> list[list[float]]:
     """Score of the first's selected checkpoint less the second's, over the seeds that both have. -> [seed, problem]."""
-    others = {run.seed: run for run in second}
+    second_by_seed = {run.seed: run for run in second}
     return [
-        gaps_between(run.tested["best"], others[run.seed].tested["best"])
+        gaps_between(run.tested["best"], second_by_seed[run.seed].tested["best"])
         for run in first
-        if run.seed in others
+        if run.seed in second_by_seed
     ]
 
 
@@ -145,7 +146,10 @@ def print_markdown(text: str) -> None:
     from rich.markdown import Markdown
 
     console = Console()
-    is_seen = console.is_terminal  # a file gets the lines as they are
+    is_terminal = console.is_terminal  # a file gets the lines as they are
     console.print(
-        Markdown(text) if is_seen else text, markup=False, highlight=False, soft_wrap=not is_seen
+        Markdown(text) if is_terminal else text,
+        markup=False,
+        highlight=False,
+        soft_wrap=not is_terminal,
     )

@@ -86,8 +86,8 @@ def build_parser() -> argparse.ArgumentParser:
         if name == "train":
             _train_arguments(stage)
         if name == "evaluate":
-            told = "only these checkpoints, into the cache; training may still go on"
-            stage.add_argument("--update", type=_count, nargs="+", help=told)
+            update_help = "only these checkpoints, into the cache; training may still go on"
+            stage.add_argument("--update", type=_count, nargs="+", help=update_help)
             _measure_arguments(stage)
     for name, help_text in DVC.items():
         wrapped = commands.add_parser(name, help=help_text, add_help=False, prefix_chars="\0")
@@ -138,10 +138,10 @@ def build_parser() -> argparse.ArgumentParser:
     for argument in ("task", "method", "seed"):
         _cell_argument(follow, argument)
     sample = _command(commands, "sample", "print a model's answer to a problem, step by step")
-    asked = (
+    problem_help = (
         "a question, or a puzzle of 16 digits with 0 for blanks (default: the first test problem)"
     )
-    sample.add_argument("problem", nargs="?", help=asked)
+    sample.add_argument("problem", nargs="?", help=problem_help)
     _cell_argument(sample, "task")
     sample.add_argument(
         "--adapter", type=Path, help="a checkpoint folder (default: the base model)"
@@ -154,10 +154,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _train_arguments(parser: argparse.ArgumentParser) -> None:
     """What to do where other code, or an older release, began the run: without an answer training stops and says so."""
-    one = parser.add_argument_group(
+    group = parser.add_argument_group(
         "a run that other code began", "or DOPSD_OTHER_CODE=continue or anew in the environment"
     )
-    answers = one.add_mutually_exclusive_group()
+    answers = group.add_mutually_exclusive_group()
     answers.add_argument(
         "--continue",
         action="store_const",
@@ -165,8 +165,10 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         dest="other_code",
         help="go on from its last checkpoint",
     )
-    told = "start at zero; what was learnt goes to work/aside until `dopsd clean`"
-    answers.add_argument("--anew", action="store_const", const="anew", dest="other_code", help=told)
+    anew_help = "start at zero; what was learnt goes to work/aside until `dopsd clean`"
+    answers.add_argument(
+        "--anew", action="store_const", const="anew", dest="other_code", help=anew_help
+    )
     answers.add_argument(
         "--adopt",
         type=Path,
@@ -177,32 +179,34 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _measure_arguments(parser: argparse.ArgumentParser) -> None:
     """What `dopsd evaluate` takes beside the cell of the pipeline: any checkpoint, split and protocol."""
-    one = parser.add_argument_group(
+    group = parser.add_argument_group(
         "any checkpoint", "any of these measures one checkpoint; the rest comes from params.yaml"
     )
-    one.add_argument("--model", help="base model folder (default: model.path)")
-    one.add_argument(
+    group.add_argument("--model", help="base model folder (default: model.path)")
+    group.add_argument(
         "--adapter", type=Path, help="a checkpoint folder (default: none, the base itself)"
     )
-    one.add_argument(
+    group.add_argument(
         "--split", choices=("train", "validation", "test"), help="default: select.split"
     )
-    one.add_argument(
+    group.add_argument(
         "--protocol", help="one of evaluate.protocols, or `published` (default: select.protocol)"
     )
-    one.add_argument("--gen-length", type=_count, help="tokens to write (default: the protocol's)")
-    one.add_argument(
+    group.add_argument(
+        "--gen-length", type=_count, help="tokens to write (default: the protocol's)"
+    )
+    group.add_argument(
         "--attempts", type=_count, help="pass@k: the first greedy, others at --temperature"
     )
-    one.add_argument("--temperature", type=_temperature, help="of later attempts (default 1.0)")
-    one.add_argument("--prompt-file", help="a text that replaces the task's instructions")
-    one.add_argument(
+    group.add_argument("--temperature", type=_temperature, help="of later attempts (default 1.0)")
+    group.add_argument("--prompt-file", help="a text that replaces the task's instructions")
+    group.add_argument(
         "--merged",
         action="store_const",
         const=True,
         help="add the adapter into the weights (rounded in bfloat16)",
     )
-    one.add_argument("--json", action="store_true", help="print JSON")
+    group.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _whole(text: str, lowest: int) -> int:

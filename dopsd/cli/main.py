@@ -45,14 +45,14 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
     ):
         if name in vars(arguments) and vars(arguments)[name] is None:
             setattr(arguments, name, listed[0])
-    for name, known in (
+    for name, choices in (
         ("task", sorted(type(params.data).model_fields)),
         ("method", params.methods),
     ):
         value = vars(arguments).get(name)
-        if value is not None and value not in known:
+        if value is not None and value not in choices:
             variants = "; variants: `dopsd ablate`" if name == "method" else ""
-            listed = [one for one in known if BETWEEN not in one]
+            listed = [choice for choice in choices if BETWEEN not in choice]
             raise DopsdError(f"--{name} {value}: unknown; there is {', '.join(listed)}{variants}")
 
 
@@ -98,7 +98,7 @@ def _check(path: Path, params: Params) -> None:
 
     faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
     faults += [
-        why for task in params.pretrain.tasks if (why := mismatch(params.embedded_base, task))
+        reason for task in params.pretrain.tasks if (reason := mismatch(params.embedded_base, task))
     ]
     if faults:
         raise DopsdError(faults)
@@ -108,13 +108,13 @@ def _check(path: Path, params: Params) -> None:
 def _export(a: argparse.Namespace, params: Params) -> None:
     if a.out and a.out.exists():
         raise DopsdError(f"--out {a.out}: is there already; name a new folder or remove it")
-    _wants_adapter(a.adapter)
+    _require_adapter_config(a.adapter)
     from dopsd.pipeline.export import export
 
     export(a.model or params.model.path, a.adapter, a.out, a.dtype, a.merged)
 
 
-def _wants_adapter(folder: Path | None) -> None:
+def _require_adapter_config(folder: Path | None) -> None:
     """Said before the heavy imports."""
     if folder and not (folder / "adapter_config.json").is_file():
         raise DopsdError(
@@ -123,11 +123,11 @@ def _wants_adapter(folder: Path | None) -> None:
 
 
 def _measure(a: argparse.Namespace, params: Params) -> None:
-    _wants_adapter(a.adapter)
+    _require_adapter_config(a.adapter)
     from dopsd.pipeline.evaluate_checkpoint import Request, measure
 
-    given = {name: vars(a)[name] for name in MEASURED if vars(a)[name] is not None}
-    measure(params, Request(a.task, **given), a.json)
+    overrides = {name: vars(a)[name] for name in MEASURED if vars(a)[name] is not None}
+    measure(params, Request(a.task, **overrides), a.json)
 
 
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
@@ -144,8 +144,10 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         from dopsd.tasks.registry import load_task
 
         if not is_started():
-            usual = {"train": "train", "test": "test"}.get(arguments.command, params.select.split)
-            split = vars(arguments).get("split") or usual
+            default_split = {"train": "train", "test": "test"}.get(
+                arguments.command, params.select.split
+            )
+            split = vars(arguments).get("split") or default_split
             load_task(arguments.task, vars(params.data)[arguments.task]).load(
                 split
             )  # what is missing is said once, before any process starts

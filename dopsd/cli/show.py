@@ -44,12 +44,12 @@ def summary(params: Params) -> None:
         if not (folder / "test" / "paired.json").is_file():
             continue
         tested = read_json(folder / "test" / "paired.json", "dopsd test")
-        found = tested["protocols"][tested["selected"]["protocol"]]
+        comparison = tested["protocols"][tested["selected"]["protocol"]]
         sides = [
-            _with_interval(found[side]["accuracy"], found[side]["interval"])
+            _with_interval(comparison[side]["accuracy"], comparison[side]["interval"])
             for side in ("base", "best")
         ]
-        gap = _with_interval(found["paired"]["difference"], found["paired"]["interval"])
+        gap = _with_interval(comparison["paired"]["difference"], comparison["paired"]["interval"])
         table.add_row(str(run.key), *sides, gap)
         costs.append(_cost(run, tested))
     if not costs:
@@ -83,15 +83,15 @@ def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
 
 def _where(params: Params) -> str:
     uri = tracking_uri(params.tracking.uri)
-    where = (
+    heading = (
         f"MLflow: {shown(uri)}"
         if not uri.startswith("sqlite")
         else "MLflow, while `make up` or `make mlflow` runs:"
     )
     links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
     if not links:
-        return f"{where} `dopsd publish` sends what is missing and prints links"
-    return "\n".join([where, *(f"  {task} side by side: {link}" for task, link in links.items())])
+        return f"{heading} `dopsd publish` sends what is missing and prints links"
+    return "\n".join([heading, *(f"  {task} side by side: {link}" for task, link in links.items())])
 
 
 def sample(
@@ -135,7 +135,10 @@ def sample(
 
 def _state(tokens: list[str], revealed: list[int], step: int) -> Text:
     line = Text()
-    for token, at in zip(tokens, revealed, strict=True):
-        shown = "_" if token.startswith("<|") else token
-        line.append(shown if at <= step else "·", style="bold green" if at == step else "")
+    for token, revealed_step in zip(tokens, revealed, strict=True):
+        displayed = "_" if token.startswith("<|") else token
+        line.append(
+            displayed if revealed_step <= step else "·",
+            style="bold green" if revealed_step == step else "",
+        )
     return line

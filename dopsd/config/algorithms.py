@@ -19,5 +19,5 @@ else:
     AlgorithmsConfig = create_model(
         "AlgorithmsConfig",
         __base__=Section,
-        **{name: (one, one()) for name, one in classes.items()},
+        **{name: (config_class, config_class()) for name, config_class in classes.items()},
     )

@@ -35,20 +35,24 @@ def _line(fault: Any, path: Path | str) -> str:
     if fault["type"] == "extra_forbidden":
         return f"{path}: {key}: unknown key; {_nearest(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
-    came = "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r:.200}"
-    return f"{path}: {key}: {message}{came}"
+    received = (
+        "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r:.200}"
+    )
+    return f"{path}: {key}: {message}{received}"
 
 
-def _nearest(place: tuple[Any, ...]) -> str:
+def _nearest(key_path: tuple[Any, ...]) -> str:
     """The key of the same section that was probably meant, or those that there are."""
     section: Any = Params
-    for part in place[:-1]:
+    for part in key_path[:-1]:
         field = section.model_fields.get(part)
         section = field.annotation if field else None
         if not isinstance(section, type) or not issubclass(section, Section):
             return "see the comments in params.yaml for those that exist"
-    near = get_close_matches(str(place[-1])[:80], section.model_fields, 1)
-    return f"did you mean {near[0]}?" if near else f"there is {', '.join(section.model_fields)}"
+    matches = get_close_matches(str(key_path[-1])[:80], section.model_fields, 1)
+    return (
+        f"did you mean {matches[0]}?" if matches else f"there is {', '.join(section.model_fields)}"
+    )
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:
@@ -64,13 +68,13 @@ def read_yaml(path: Path) -> Any:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DopsdError(f"{path}: not valid YAML: not a text in UTF-8 ({error})") from error
-    found = parse_yaml(text, f"{path}: not valid YAML")
-    if not isinstance(found, dict):
+    settings = parse_yaml(text, f"{path}: not valid YAML")
+    if not isinstance(settings, dict):
         raise DopsdError(
-            f"{path}: expected sections by name, found {type(found).__name__}; `dopsd params --profile embedded` "
+            f"{path}: expected sections by name, found {type(settings).__name__}; `dopsd params --profile embedded` "
             "writes a whole one, after the old one is removed"
         )
-    return found
+    return settings
 
 
 class Unmerged(SafeConstructor):
@@ -94,14 +98,14 @@ def parse_yaml(text: str, fault: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that an anchor is used again
-            found = reader.load(text)
+            value = reader.load(text)
     except (
         Exception
     ) as error:  # for odd numbers, dates and keys the YAML reader raises what its parts raise
-        why = "too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        raise DopsdError(f"{fault}: {why}") from error
-    _check_size(found, fault)
-    return found
+        reason = "too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise DopsdError(f"{fault}: {reason}") from error
+    _check_size(value, fault)
+    return value
 
 
 def _brackets(text: str) -> int:
@@ -113,10 +117,10 @@ def _brackets(text: str) -> int:
 
 def _check_size(value: Any, fault: str) -> None:
     """Refuse what aliases blow up, or close to a circle; and texts that no file can hold."""
-    waiting, count = [(value, 0)], 0
-    while waiting:
-        item, depth = waiting.pop()
-        parts = (
+    pending, count = [(value, 0)], 0
+    while pending:
+        item, depth = pending.pop()
+        children = (
             [*item, *item.values()]
             if isinstance(item, dict)
             else item
@@ -126,8 +130,8 @@ def _check_size(value: Any, fault: str) -> None:
         count += 1
         if isinstance(item, str) and not is_unicode(item):
             raise DopsdError(f"{fault}: half a character (a lone surrogate) in {item[:40]!r}")
-        waiting += [(part, depth + 1) for part in parts]
-        if depth > DEEPEST or count + len(waiting) > VALUES:
+        pending += [(child, depth + 1) for child in children]
+        if depth > DEEPEST or count + len(pending) > VALUES:
             raise DopsdError(
                 f"{fault}: more than {DEEPEST} levels, or than {VALUES} values with those that aliases repeat"
             )
@@ -135,25 +139,25 @@ def _check_size(value: Any, fault: str) -> None:
 
 def missing_files(params: Params) -> list[str]:
     """Files that the matrix's tasks and the model are to be read from and that are not here, as `key: file`."""
-    named = {}
+    files = {}
     for task in params.matrix.tasks:
         section = params.model_dump()["data"][task]
-        named |= {
+        files |= {
             f"data.{task}.{key}": section[key]
             for key in ("prompt_file", "test_file")
             if section.get(key)
         }
         for split in ("train", "test"):
             if isinstance(section[split], dict) and Path(section[split]["path"]).suffix in FILES:
-                named[f"data.{task}.{split}.path"] = section[split]["path"]
+                files[f"data.{task}.{split}.path"] = section[split]["path"]
     for method in params.matrix.methods:
         for key, value in vars(vars(params.method)[method]).items():
             if isinstance(value, Source) and Path(value.path).suffix in FILES:
-                named[f"method.{method}.{key}.path"] = value.path
+                files[f"method.{method}.{key}.path"] = value.path
     if not params.pretrain.tasks:
-        named["model.path"] = f"{params.model.path}/config.json"
+        files["model.path"] = f"{params.model.path}/config.json"
     return [
-        f"{key}: {file}" for key, file in named.items() if not os.path.isfile(file)
+        f"{key}: {file}" for key, file in files.items() if not os.path.isfile(file)
     ]  # also of a name too long for a disk
 
 

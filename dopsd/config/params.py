@@ -70,23 +70,25 @@ class Params(Section):
         """These settings for a method or a variant: with what it changes in its own section and in section `train`."""
         kind, _, variant = method.partition(BETWEEN)
         config = self.changed(variant) if variant else vars(self.method)[kind]
-        own = {name: value for name, value in vars(config.train).items() if value is not None}
+        train_overrides = {
+            name: value for name, value in vars(config.train).items() if value is not None
+        }
         sections = {
             "method": self.method.model_copy(update={kind: config}),
-            "train": self.train.model_copy(update=own),
+            "train": self.train.model_copy(update=train_overrides),
         }
         return self.model_copy(update=sections)
 
     def run(self, task: str, method: str, seed: int) -> RunSettings:
         """Return the sections of one run, of a method or of a variant."""
-        own = self.of(method)
+        method_params = self.of(method)
         return RunSettings(
             RunKey(task, method, seed),
             vars(self.data)[task],
             self.model,
             self.sampling,
-            vars(own.method)[kind_of(method)],
-            own.train,
+            vars(method_params.method)[kind_of(method)],
+            method_params.train,
             self.launch,
         )
 
@@ -117,13 +119,13 @@ class Params(Section):
         """The settings of method ablate.method as this one of ablate.variants has them."""
         config = vars(self.method)[self.ablate.method]
         changes = self.ablate.variants[variant]
-        own = changes.get("train", {})
-        if not isinstance(own, dict):
+        train_overrides = changes.get("train", {})
+        if not isinstance(train_overrides, dict):
             raise ValueError(
-                f"ablate.variants.{variant}.train: expected keys of section train, found {own!r}"
+                f"ablate.variants.{variant}.train: expected keys of section train, found {train_overrides!r}"
             )
         return type(config).model_validate(
-            config.model_dump() | changes | {"train": config.train.model_dump() | own}
+            config.model_dump() | changes | {"train": config.train.model_dump() | train_overrides}
         )
 
     @property
@@ -168,10 +170,10 @@ class Params(Section):
             )
         for name, config in vars(self.method).items():
             self._check_states(f"method.{name}", config)
-        asked = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
-        if asked and self.model.prompt_style == "compact":
+        with_prompt_file = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
+        if with_prompt_file and self.model.prompt_style == "compact":
             raise ValueError(
-                f"data.{asked[0]}.prompt_file is not read with model.prompt_style compact: set instructions"
+                f"data.{with_prompt_file[0]}.prompt_file is not read with model.prompt_style compact: set instructions"
             )
         if self.launch.shard:
             self._check_shard()
@@ -180,10 +182,12 @@ class Params(Section):
                 raise ValueError(
                     f"launch.processes must be at most train.prompts_per_collect of {method}: a prompt for each"
                 )
-            bare = [t for t in self.matrix.tasks if not vars(self.data)[t].has_solutions]
-            if bare and vars(self.method)[method].wants_solutions:
+            without_solutions = [
+                t for t in self.matrix.tasks if not vars(self.data)[t].has_solutions
+            ]
+            if without_solutions and vars(self.method)[method].wants_solutions:
                 raise ValueError(
-                    f"matrix.methods: {method} needs reference solutions, and {bare[0]} has none: leave one out"
+                    f"matrix.methods: {method} needs reference solutions, and {without_solutions[0]} has none: leave one out"
                 )
         return self
 

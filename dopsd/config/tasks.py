@@ -17,5 +17,7 @@ if TYPE_CHECKING:
 else:
     classes = {name: TASKS.config_class(name) for name in TASKS.names}
     TasksConfig = create_model(
-        "TasksConfig", __base__=Section, **{name: (one, one()) for name, one in classes.items()}
+        "TasksConfig",
+        __base__=Section,
+        **{name: (config_class, config_class()) for name, config_class in classes.items()},
     )

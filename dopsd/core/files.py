@@ -33,19 +33,19 @@ def read_json(path: Path, made_by: str) -> Any:
     return parse_object(path.read_bytes(), path)
 
 
-def parse_object(content: bytes | str, place: object) -> dict[str, Any]:
+def parse_object(content: bytes | str, location: object) -> dict[str, Any]:
     """A JSON object; what is none is refused with its place: a file, or a file and a row."""
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DopsdError(
-            f"{place}: not valid JSON ({error}); restore it, or remove it and run what makes it"
+            f"{location}: not valid JSON ({error}); restore it, or remove it and run what makes it"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise DopsdError(
-            f"{place}: expected a JSON object, found {content[:40]!r}; restore it, or make it again"
+            f"{location}: expected a JSON object, found {content[:40]!r}; restore it, or make it again"
         )
-    return found
+    return value
 
 
 @contextlib.contextmanager

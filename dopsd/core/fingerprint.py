@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def sha256(path: Path) -> str:
     """Hex digest of a file, read in pieces, and once only while it does not change: 8B weights are 16 GB."""
-    state = path.stat()
-    return _sha256(path.resolve(), state.st_size, state.st_mtime_ns, state.st_ino)
+    status = path.stat()
+    return _sha256(path.resolve(), status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 @cache
@@ -35,17 +35,17 @@ def _file(module: str) -> Path | None:
 
 def imported(path: Path, with_types: bool = False) -> set[str]:
     """Modules of this package that a file imports, anywhere in it; with_types: also for type checkers alone."""
-    found: set[str] = set()
-    waiting: list[ast.AST] = [ast.parse(path.read_text())]
-    while waiting:
-        node = waiting.pop()
+    names: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif with_types or not _is_for_types(node):
-            waiting += ast.iter_child_nodes(node)
-    return {name for name in found if name.startswith("dopsd.") and _is_module(name)}
+            pending += ast.iter_child_nodes(node)
+    return {name for name in names if name.startswith("dopsd.") and _is_module(name)}
 
 
 def _is_for_types(node: ast.AST) -> bool:
@@ -64,12 +64,12 @@ def _is_module(name: str) -> bool:
 def closure(*modules: str) -> tuple[str, ...]:
     """Those modules and all that they import, sorted; what is loaded by name (tasks, methods) must be given."""
     seen: set[str] = set()
-    waiting = list(modules)
-    while waiting:
-        name = waiting.pop()
+    pending = list(modules)
+    while pending:
+        name = pending.pop()
         if name not in seen:
             seen.add(name)
-            waiting += imported(_file(name)) - seen
+            pending += imported(_file(name)) - seen
     return tuple(sorted(seen))
 
 

@@ -26,19 +26,19 @@ Handler = Callable[[int, FrameType | None], None]
 
 def replace_handlers(handler: Handler) -> dict[signal.Signals, Any]:
     """Handle SIGNALS so, but for a SIGHUP that nohup ignores; the handlers before, by signal."""
-    heeded = [s for s in SIGNALS if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
-    return {s: signal.signal(s, handler) for s in heeded}
+    handled = [s for s in SIGNALS if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
+    return {s: signal.signal(s, handler) for s in handled}
 
 
 @contextmanager
 def handling(handler: Handler) -> Iterator[None]:
     """While this context lasts, SIGNALS go to this handler."""
-    replaced = replace_handlers(handler)
+    previous_handlers = replace_handlers(handler)
     try:
         yield
     finally:
-        for number, before in replaced.items():
-            signal.signal(number, before)
+        for number, previous_handler in previous_handlers.items():
+            signal.signal(number, previous_handler)
 
 
 class Interrupts:
@@ -67,13 +67,13 @@ class Interrupts:
     def error(self, scratch: Path, update: int) -> DopsdError:
         """What ends the command, with the exit status that shells give to this signal."""
         number = self.number or signal.SIGTERM  # another process of the run caught it
-        saved = (
+        outcome = (
             f"saved at update {update} in {scratch}"
             if update
             else "no update was finished, so nothing is saved"
         )
         return DopsdError(
-            f"train: interrupted by {signal.Signals(number).name}; {saved}; the same command continues",
+            f"train: interrupted by {signal.Signals(number).name}; {outcome}; the same command continues",
             128 + number,
         )
 

@@ -27,23 +27,23 @@ def with_digest(value: Any) -> dict[str, Any]:
 
 def verified(raw: bytes) -> Any:
     """The value that `with_digest` wrapped; ValueError where these are not its bytes any more."""
-    found = json.loads(raw)
+    record = json.loads(raw)
     if (
-        not isinstance(found, dict)
-        or {*found} != {"digest", "value"}
-        or found["digest"] != digest(found["value"])
+        not isinstance(record, dict)
+        or {*record} != {"digest", "value"}
+        or record["digest"] != digest(record["value"])
     ):
         raise ValueError("does not match its digest")
-    return found["value"]
+    return record["value"]
 
 
 def read_lines(path: Path) -> list[Any]:
     """Every whole line's value, in order; none where there is no file."""
-    found = []
+    values = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         with suppress(ValueError, RecursionError):
-            found.append(verified(line))
-    return found
+            values.append(verified(line))
+    return values
 
 
 def append_lines(path: Path, values: Iterable[Any]) -> None:

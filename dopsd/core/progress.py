@@ -97,9 +97,9 @@ class Progress:
             )
         elif now - self.said > PLAIN_EVERY or (units and self.done == self.total):
             self.said = now
-            left = _clock((self.total - self.done) / self.rate) if self.rate else "?"
+            remaining = _clock((self.total - self.done) / self.rate) if self.rate else "?"
             log(
-                f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s, {left} left  {note}".rstrip()
+                f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s, {remaining} left  {note}".rstrip()
             )
         self._write()
 

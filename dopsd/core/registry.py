@@ -32,19 +32,19 @@ class Registry:
     @cached_property
     def packages(self) -> dict[str, str]:
         """Dotted names of packages by the names that params.yaml uses, sorted."""
-        here = import_module(self.package)
-        own = {
+        package = import_module(self.package)
+        folders = {
             module.name: f"{self.package}.{module.name}"
-            for module in iter_modules(here.__path__)
+            for module in iter_modules(package.__path__)
             if module.ispkg and find_spec(f"{self.package}.{module.name}.config")
         }
-        own.pop("common", None)
+        folders.pop("common", None)
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
-        if taken := sorted(own.keys() & plugins.keys()):
+        if duplicates := sorted(folders.keys() & plugins.keys()):
             raise DopsdError(
-                f"entry point {self.package}: {taken[0]} = {plugins[taken[0]]}: the name is taken; rename it"
+                f"entry point {self.package}: {duplicates[0]} = {plugins[duplicates[0]]}: the name is taken; rename it"
             )
-        return dict(sorted((own | plugins).items()))
+        return dict(sorted((folders | plugins).items()))
 
     @property
     def names(self) -> list[str]:
@@ -70,19 +70,19 @@ class Registry:
     def config_class(self, name: str) -> type[Any]:
         """Return the one class of settings that the folder's config.py defines."""
         module = self.module(name, "config")
-        found = [
+        classes = [
             value
             for value in vars(module).values()
             if isinstance(value, type)
             and issubclass(value, self.base)
             and value.__module__ == module.__name__
         ]
-        if len(found) != 1:
+        if len(classes) != 1:
             raise DopsdError(
                 f"{self.kind} {name}: {module.__name__} must define one subclass of {self.base.__name__}, "
-                f"it defines {len(found)}"
+                f"it defines {len(classes)}"
             )
-        return found[0]
+        return classes[0]
 
     def member(self, name: str, file: str, member: str) -> Any:
         """Return what a file of the folder defines under this name."""

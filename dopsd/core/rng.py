@@ -42,10 +42,10 @@ def uniform_table(keys: Tensor, columns: int) -> Tensor:
     """uniform(fold_in(keys[:, None], column)) for every column, computed in place. keys [N] -> [N, columns]."""
     mixed = keys[:, None] ^ (torch.arange(columns, device=keys.device) * GOLDEN)
     mixed += GOLDEN
-    spare = torch.empty_like(mixed)
+    buffer = torch.empty_like(mixed)
 
     def shifted(bits: int) -> Tensor:
-        return torch.bitwise_right_shift(mixed, bits, out=spare).bitwise_and_(
+        return torch.bitwise_right_shift(mixed, bits, out=buffer).bitwise_and_(
             (1 << (64 - bits)) - 1
         )
 

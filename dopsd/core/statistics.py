@@ -15,15 +15,15 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float,
     """95% interval of a share of 0/1 outcomes (Wilson 1927)."""
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    tmp = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return max(0.0, centre - tmp), min(1.0, centre + tmp)
+    half_width = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
 def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
     """95% percentile bootstrap interval of a mean over problems; for a paired comparison, pass the differences."""
     import numpy
 
-    draw = numpy.random.default_rng(key_from("bootstrap", len(values)) & 0xFFFFFFFF)
-    sample = numpy.asarray(values)[draw.integers(0, len(values), (resamples, len(values)))]
-    low, high = numpy.quantile(sample.mean(1), [0.025, 0.975])
+    generator = numpy.random.default_rng(key_from("bootstrap", len(values)) & 0xFFFFFFFF)
+    samples = numpy.asarray(values)[generator.integers(0, len(values), (resamples, len(values)))]
+    low, high = numpy.quantile(samples.mean(1), [0.025, 0.975])
     return float(low), float(high)

@@ -23,10 +23,10 @@ def all_processes() -> Accelerator:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    asked = int(os.environ.get("WORLD_SIZE", "1"))
-    if accelerator.num_processes != asked:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if accelerator.num_processes != world_size:
         raise DopsdError(
-            f"train: {asked} processes were started, but they see {accelerator.num_processes}; start with torchrun"
+            f"train: {world_size} processes were started, but they see {accelerator.num_processes}; start with torchrun"
         )
     return accelerator
 
@@ -53,8 +53,8 @@ def over_ranks(accelerator: Accelerator, metrics: MetricSums) -> MetricSums:
     from accelerate.utils import gather_object
 
     total = MetricSums()
-    for part in gather_object([dict(metrics)]):
-        total.merge(part)
+    for rank_sums in gather_object([dict(metrics)]):
+        total.merge(rank_sums)
     return total
 
 
@@ -77,10 +77,10 @@ class AccelerateGroup:
         """
         if self.size > 1:
             self.forwards.join()
-        parts = self._exchange(not is_done and self.forwards.should_stop(), items)
-        if any(is_stopping for is_stopping, _ in parts):
+        gathered = self._exchange(not is_done and self.forwards.should_stop(), items)
+        if any(is_stopping for is_stopping, _ in gathered):
             raise StopRequested(is_agreed=True)
-        return [item for _, part in parts for item in part]
+        return [item for _, rank_items in gathered for item in rank_items]
 
     def announce_stop(self) -> None:
         """Answer the others' next `all_gather_object` with a stop: this process has left its collect or its gradients."""

@@ -86,9 +86,9 @@ def launch(processes: int, words: Sequence[str]) -> int:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the process that failed has said why
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     os.environ[LAUNCHER] = str(os.getpid())
-    newer = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
+    newer_options = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
     if (
-        not newer.keys() <= LaunchConfig.__dataclass_fields__.keys()
+        not newer_options.keys() <= LaunchConfig.__dataclass_fields__.keys()
     ):  # it would kill processes that are still saving
         raise DopsdError(
             "launch.processes: the launcher of this torch gives processes no time to save; install torch 2.13 or newer"
@@ -102,7 +102,7 @@ def launch(processes: int, words: Sequence[str]) -> int:
         run_id=f"dopsd-{os.getpid()}",
         max_restarts=0,
         monitor_interval=0.5,
-        **newer,
+        **newer_options,
     )
     is_stopping = False
 

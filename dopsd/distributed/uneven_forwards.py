@@ -46,9 +46,9 @@ class LockstepForwards(UnevenForwards):
             with torch.no_grad():
                 self.trunk(torch.zeros((1, 1), dtype=torch.long, device=self.device))
 
-    def _working(self, own: int) -> int:
+    def _working(self, forward_count: int) -> int:
         """How many processes are about to make a forward of their own; all of them stop if one must."""
-        counts = torch.tensor([own, self.should_stop()], device=self.device)
+        counts = torch.tensor([forward_count, self.should_stop()], device=self.device)
         dist.all_reduce(counts)
         working, stopping = counts.tolist()
         if stopping:

@@ -86,33 +86,35 @@ class Evaluator:
         self, stage: str, adapters: list[Path | None], *protocols: EvalProtocol
     ) -> list[list[dict[str, Any]]]:
         """For every protocol, one report an adapter (None: the base), in their order."""
-        wanted = [(a, p) for p in protocols for a in adapters if _whole(self.cached(a, p)) is None]
-        with Progress(stage, len(wanted) * len(self.problems), "problem") as progress:
-            for adapter, protocol in wanted:
+        pending = [
+            (a, p) for p in protocols for a in adapters if _cached_report(self.cached(a, p)) is None
+        ]
+        with Progress(stage, len(pending) * len(self.problems), "problem") as progress:
+            for adapter, protocol in pending:
                 self._evaluate(adapter, protocol, progress)
-        return [[_whole(self.cached(a, p)) for a in adapters] for p in protocols]
+        return [[_cached_report(self.cached(a, p)) for a in adapters] for p in protocols]
 
     def _evaluate(self, adapter: Path | None, protocol: EvalProtocol, progress: Progress) -> None:
         policy = self.with_adapter(adapter)
-        cut = self.prompt_set.share_cut(policy, protocol)
-        if cut:
+        cut_share = self.prompt_set.share_cut(policy, protocol)
+        if cut_share:
             log(
-                f"{self.task.name}: {cut:.0%} of the prompts are cut to their last {protocol.max_prompt_tokens} tokens"
+                f"{self.task.name}: {cut_share:.0%} of the prompts are cut to their last {protocol.max_prompt_tokens} tokens"
             )
         with policy.merged() if adapter and protocol.merged else nullcontext():
-            found = self.answering(adapter, protocol).complete(policy, progress)
-        scores = {name: [answer.score for answer in tries] for name, tries in found.items()}
+            answers = self.answering(adapter, protocol).complete(policy, progress)
+        scores = {name: [answer.score for answer in attempts] for name, attempts in answers.items()}
         path = self.cached(adapter, protocol)
         if is_main_rank():
-            made = report(
+            eval_report = report(
                 self.prompt_set,
                 protocol,
                 scores,
                 self.trials.attempts,
                 self.settings.bootstrap,
             )
-            write_json(path, with_digest(asdict(made)))
-        while _whole(path) is None:  # the first rank writes it
+            write_json(path, with_digest(asdict(eval_report)))
+        while _cached_report(path) is None:  # the first rank writes it
             time.sleep(LOOK_EVERY)
 
     def take_part(self) -> None:
@@ -142,7 +144,7 @@ class Evaluator:
         return self.policy
 
 
-def _whole(path: Path) -> dict[str, Any] | None:
+def _cached_report(path: Path) -> dict[str, Any] | None:
     """The report in this file of the cache; None where there is none, or it is damaged and must be made again."""
     try:
         return verified(path.read_bytes())

@@ -71,17 +71,17 @@ class Answering:
 
     def found(self) -> dict[str, list[Answer]]:
         """Answers by problem, attempts in order; a line holds all attempts at a problem, and one cut short by a kill none."""
-        seen: dict[str, list[Answer]] = {}
+        answers: dict[str, list[Answer]] = {}
         for path in sorted(self.folder.glob("answers.*.jsonl")):
-            for tries in read_lines(path):
-                seen[tries[0]["problem_id"]] = [
-                    Answer(**raw | {"score": Score(**raw["score"])}) for raw in tries
+            for attempts in read_lines(path):
+                answers[attempts[0]["problem_id"]] = [
+                    Answer(**record | {"score": Score(**record["score"])}) for record in attempts
                 ]
-        return seen
+        return answers
 
     def missing(self) -> list[Problem]:
-        found = self.found()
-        return [problem for problem in self.prompt_set.problems if problem.id not in found]
+        answers = self.found()
+        return [problem for problem in self.prompt_set.problems if problem.id not in answers]
 
     def complete(self, policy: LlmPolicy, progress: Progress) -> dict[str, list[Answer]]:
         """Ask what is missing of this rank's share; all answers, when the other ranks are done as well."""
@@ -89,27 +89,30 @@ class Answering:
         missing = {problem.id for problem in self.missing()}
         progress.step(len(self.prompt_set.problems) - len(missing))
         prompts = self.prompt_set.prompts(policy, self.protocol)
-        while not self._ask_share(policy, prompts, progress):
+        while not self._generate_share(policy, prompts, progress):
             log("evaluate: answers on disk were not whole; asking those problems again")
         policy.forwards.join()
         self.wait()
         return self.found()
 
-    def _ask_share(self, policy: LlmPolicy, prompts: Sequence[Tensor], progress: Progress) -> bool:
+    def _generate_share(
+        self, policy: LlmPolicy, prompts: Sequence[Tensor], progress: Progress
+    ) -> bool:
         """Ask what is missing of this rank's batches; whether all of it is then on disk."""
         missing = {problem.id for problem in self.missing()}
         share = self._batches(prompts)[self.rank :: self.ranks]
         for batch in share:
-            wanted = [i for i in batch if self.prompt_set.problems[i].id in missing]
-            if wanted:
-                part = wanted if self.protocol.mask_padding else batch
-                self._ask(
-                    policy, [(self.prompt_set.problems[i], prompts[i]) for i in part], progress
+            pending = [i for i in batch if self.prompt_set.problems[i].id in missing]
+            if pending:
+                indices = pending if self.protocol.mask_padding else batch
+                self._generate(
+                    policy, [(self.prompt_set.problems[i], prompts[i]) for i in indices], progress
                 )
-                others = min(
-                    len(wanted) * (self.ranks - 1), progress.total - progress.done - len(wanted)
+                done_elsewhere = min(
+                    len(pending) * (self.ranks - 1), progress.total - progress.done - len(pending)
                 )
-                progress.step(len(wanted) + max(others, 0))  # the other ranks are about as far
+                # the other ranks are about as far
+                progress.step(len(pending) + max(done_elsewhere, 0))
         return not {problem.id for problem in self.missing()} & {
             self.prompt_set.problems[i].id for batch in share for i in batch
         }
@@ -131,7 +134,7 @@ class Answering:
                 size = -(-size // self.trials.attempts)
         return [order[start : start + size] for start in range(0, len(order), size)]
 
-    def _ask(
+    def _generate(
         self, policy: LlmPolicy, prompts: list[tuple[Problem, Tensor]], progress: Progress
     ) -> None:
         task, trials = self.prompt_set.task, self.trials
@@ -150,7 +153,7 @@ class Answering:
 
         plan = SamplingPlan(trials.attempts, 0.0, trials.temperature, not task.graded)
         with _precision(policy, self.protocol):
-            tried = generate_until_correct(
+            rollouts_by_problem = generate_until_correct(
                 policy,
                 prompts,
                 decoding(self.protocol),
@@ -160,12 +163,13 @@ class Answering:
                 sampled,
             )
         for problem, _ in prompts:
-            for rollout in tried[problem.id]:
+            for rollout in rollouts_by_problem[problem.id]:
                 is_correct(problem, rollout)
-        tries = [
-            [asdict(answers[p.id, rollout.attempt]) for rollout in tried[p.id]] for p, _ in prompts
+        records = [
+            [asdict(answers[p.id, rollout.attempt]) for rollout in rollouts_by_problem[p.id]]
+            for p, _ in prompts
         ]
-        append_lines(self.folder / f"answers.{self.rank}.jsonl", tries)
+        append_lines(self.folder / f"answers.{self.rank}.jsonl", records)
 
 
 @contextmanager

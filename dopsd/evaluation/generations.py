@@ -38,10 +38,10 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
     except UnicodeDecodeError as error:
         raise DopsdError(f"{path}: not a text in UTF-8 ({error})") from error
     rows = _listed(text, path) if path.suffix == ".json" else _lines(text, path)
-    found = [_generation(row, path, number, task) for number, row in rows]
-    if not found:
+    generations = [_generation(row, path, number, task) for number, row in rows]
+    if not generations:
         raise DopsdError(f"{path}: no generations in it; expected at least one row")
-    return found
+    return generations
 
 
 def _lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
@@ -51,35 +51,37 @@ def _lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _listed(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    whole = _parsed(
+    document = _parsed(
         text, str(path), 'a JSON object with a list "generations" (JSON lines end in .jsonl)'
     )
-    rows = whole.get("generations") if isinstance(whole, dict) else None
+    rows = document.get("generations") if isinstance(document, dict) else None
     if not isinstance(rows, list):
         raise DopsdError(f'{path}: expected a JSON object with a list "generations"')
     yield from enumerate(rows, 1)
 
 
-def _parsed(text: str, place: str, expected: str) -> Any:
+def _parsed(text: str, location: str, expected: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{place}: expected {expected}: {error}") from error
+        raise DopsdError(f"{location}: expected {expected}: {error}") from error
 
 
 def _generation(row: Any, path: Path, number: int, task: Task) -> Generation:
-    place = f"{path}:{number}"
+    location = f"{path}:{number}"
     if not isinstance(row, dict) or not {"question", "ground_truth"} <= row.keys():
-        raise DopsdError(f"{place}: expected an object with question, ground_truth and generation")
+        raise DopsdError(
+            f"{location}: expected an object with question, ground_truth and generation"
+        )
     text = row.get("generation", row.get("generations"))
     if isinstance(text, list) and len(text) == 1:
         text = text[0]
     if not isinstance(text, str) or not isinstance(row["question"], str):
         raise DopsdError(
-            f"{place}: expected question and generation to be texts, one generation a row"
+            f"{location}: expected question and generation to be texts, one generation a row"
         )
     try:
         problem = task.of_generation(row["question"], row["ground_truth"])
     except DopsdError as error:
-        raise DopsdError(f"{place}: {error}; is this a file of {task.name}?") from error
+        raise DopsdError(f"{location}: {error}; is this a file of {task.name}?") from error
     return Generation(str(path), number, problem, text)

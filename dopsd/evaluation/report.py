@@ -13,40 +13,42 @@ if TYPE_CHECKING:
 
 
 def report(
-    asked: PromptSet,
+    prompt_set: PromptSet,
     protocol: SamplingConfig,
     scores: dict[str, list[Score]],
     attempts: int,
     resamples: int,
 ) -> EvalReport:
     """Verdicts of every attempt at every problem, as figures: Wilson interval for 0/1 scores, bootstrap for partial ones."""
-    task = asked.task
-    tried = [scores[problem.id] for problem in asked.problems]
-    first = [found[0] for found in tried]
-    best = [max(score.score for score in found) for found in tried]
+    task = prompt_set.task
+    scores_by_problem = [scores[problem.id] for problem in prompt_set.problems]
+    first_scores = [attempt_scores[0] for attempt_scores in scores_by_problem]
+    best_scores = [
+        max(score.score for score in attempt_scores) for attempt_scores in scores_by_problem
+    ]
 
     def interval(values: list[float]) -> tuple[float, float]:
         return (
             bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
         )
 
-    values = [score.score for score in first]
+    values = [score.score for score in first_scores]
     return EvalReport(
         task=task.name,
-        split=asked.split,
+        split=prompt_set.split,
         protocol=protocol.model_dump(),
         accuracy=sum(values) / len(values),
         interval=interval(values),
         n=len(values),
-        whole=sum(score.correct for score in first) / len(values),
+        whole=sum(score.correct for score in first_scores) / len(values),
         figures={
-            name: sum(v.figures[name] for v in first) / len(first)
-            for name in sorted(first[0].figures)
+            name: sum(v.figures[name] for v in first_scores) / len(first_scores)
+            for name in sorted(first_scores[0].figures)
         },
         attempts=attempts,
-        pass_at_k=sum(best) / len(best),
-        pass_at_k_interval=interval(best),
+        pass_at_k=sum(best_scores) / len(best_scores),
+        pass_at_k_interval=interval(best_scores),
         per_problem={
-            problem.id: value for problem, value in zip(asked.problems, values, strict=True)
+            problem.id: value for problem, value in zip(prompt_set.problems, values, strict=True)
         },
     )

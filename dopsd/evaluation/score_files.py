@@ -51,15 +51,27 @@ def run(
         check_new(verdicts_path, files)
     task = load_task(task_name, TASKS.config_class(task_name)(scoring=scoring))
     generations = [read_generations(path, task) for path in files]
-    scores = [[task.verify(g.problem, g.text) for g in found] for found in generations]
-    lines = [summarise(str(path), found, task) for path, found in zip(files, scores, strict=True)]
+    scores = [
+        [task.verify(g.problem, g.text) for g in file_generations]
+        for file_generations in generations
+    ]
+    lines = [
+        summarise(str(path), file_scores, task)
+        for path, file_scores in zip(files, scores, strict=True)
+    ]
     if len(files) > 1:
-        lines.append(summarise("all", [score for found in scores for score in found], task))
+        lines.append(
+            summarise("all", [score for file_scores in scores for score in file_scores], task)
+        )
     if verdicts_path:
         write_verdicts(verdicts_path, generations, scores)
     if as_json:
-        whole = {"task": task_name, "scoring": scoring, "files": [asdict(line) for line in lines]}
-        sys.stdout.write(json.dumps(whole, indent=1) + "\n")
+        document = {
+            "task": task_name,
+            "scoring": scoring,
+            "files": [asdict(line) for line in lines],
+        }
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         show(lines, task_name, scoring)
 
@@ -82,19 +94,19 @@ def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
 def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
     """A table in percent; the rule that gave the accuracy is not repeated among the figures."""
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    others = [name for name in lines[0].figures if name != scoring]
+    figure_names = [name for name in lines[0].figures if name != scoring]
     table = Table(box=SIMPLE)
     table.add_column("file", overflow="fold")
     for column in (
         "n",
         "accuracy %",
         "95% interval",
-        *(f"{name.replace('_', ' ')} %" for name in others),
+        *(f"{name.replace('_', ' ')} %" for name in figure_names),
     ):
         table.add_column(column, justify="right", no_wrap=True)
     for line in lines:
         low, high = line.interval
-        figures = [f"{100 * line.figures[name]:.1f}" for name in others]
+        figures = [f"{100 * line.figures[name]:.1f}" for name in figure_names]
         table.add_row(
             Text(line.file.encode(errors="replace").decode()),
             str(line.n),
@@ -121,8 +133,8 @@ def write_verdicts(
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".{path.name}.tmp")
     with tmp.open("w") as stream:
-        for read, judged in zip(generations, scores, strict=True):
-            for g, v in zip(read, judged, strict=True):
+        for file_generations, file_scores in zip(generations, scores, strict=True):
+            for g, v in zip(file_generations, file_scores, strict=True):
                 row = {
                     "file": g.file,
                     "row": g.row,

@@ -21,23 +21,23 @@ Shapes = dict[str, tuple[int, ...]]
 
 def check_folder(folder: Path, config: PretrainedConfig) -> None:
     """Compare the headers of the weight files with the tensors that the config calls for; nothing is loaded."""
-    expected, found = expected_shapes(config), {}
-    for path, listed in weight_files(folder).items():
+    expected, actual = expected_shapes(config), {}
+    for path, indexed_names in weight_files(folder).items():
         shapes = header(path)
-        if listed is not None:
-            _refuse(path, f"not there, though {INDEX} says so", listed - set(shapes))
-            _refuse(path, f"there, though {INDEX} does not say so", set(shapes) - listed)
+        if indexed_names is not None:
+            _refuse(path, f"not there, though {INDEX} says so", indexed_names - set(shapes))
+            _refuse(path, f"there, though {INDEX} does not say so", set(shapes) - indexed_names)
         _refuse(path, "unknown to config.json", set(shapes) - set(expected))
-        odd = {name for name, shape in shapes.items() if shape != expected[name]}
-        first = next(iter(sorted(odd)), "")
+        mismatched = {name for name, shape in shapes.items() if shape != expected[name]}
+        example = next(iter(sorted(mismatched)), "")
         sizes = (
-            f" (first: {list(shapes[first])} where config.json makes {list(expected[first])})"
-            if odd
+            f" (first: {list(shapes[example])} where config.json makes {list(expected[example])})"
+            if mismatched
             else ""
         )
-        _refuse(path, f"of another shape{sizes}", odd)
-        found |= shapes
-    _refuse(folder, "missing", set(expected) - set(found))
+        _refuse(path, f"of another shape{sizes}", mismatched)
+        actual |= shapes
+    _refuse(folder, "missing", set(expected) - set(actual))
 
 
 def expected_shapes(config: PretrainedConfig) -> Shapes:
@@ -55,23 +55,23 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
     if (folder / WHOLE).is_file():
         return {folder / WHOLE: None}
     if not (folder / INDEX).is_file():
-        pickled = sorted(path.name for path in folder.glob("*.bin"))
-        what = (
-            f"only {pickled[0]}, and pickle files are not read; convert it to"
-            if pickled
+        pickle_names = sorted(path.name for path in folder.glob("*.bin"))
+        problem = (
+            f"only {pickle_names[0]}, and pickle files are not read; convert it to"
+            if pickle_names
             else "no weights; it needs"
         )
-        raise DopsdError(f"{folder}: {what} {WHOLE}, or shards with {INDEX}")
-    listed: dict[Path, set[str] | None] = {}
+        raise DopsdError(f"{folder}: {problem} {WHOLE}, or shards with {INDEX}")
+    files: dict[Path, set[str] | None] = {}
     try:
         for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items():
-            listed.setdefault(folder / Path(file).name, set()).add(name)
+            files.setdefault(folder / Path(file).name, set()).add(name)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DopsdError(f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}") from error
-    for path, names in listed.items():
+    for path, names in files.items():
         if not path.is_file():
             _refuse(path, f"missing with this file, which {INDEX} names", names)
-    return listed
+    return files
 
 
 def header(path: Path) -> Shapes:
@@ -99,8 +99,8 @@ def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:
     """Refuse weights with infinities or NaN in them; the extremes tell, without a copy."""
-    odd = {name for name, t in tensors if t.is_floating_point() and not _is_finite(t)}
-    _refuse(folder, "not finite (NaN or infinite)", odd)
+    nonfinite = {name for name, t in tensors if t.is_floating_point() and not _is_finite(t)}
+    _refuse(folder, "not finite (NaN or infinite)", nonfinite)
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -109,9 +109,9 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(torch.stack(torch.aminmax(tensor.detach())).isfinite().all())
 
 
-def _refuse(path: Path, what: str, names: set[str] | None) -> None:
+def _refuse(path: Path, problem: str, names: set[str] | None) -> None:
     """One line with the first three names and how many there are, unless there are none."""
     if names:
         count = f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
-        shown = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
-        raise DopsdError(f"{path}: {count} {what}: {shown}; {AGAIN}")
+        preview = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+        raise DopsdError(f"{path}: {count} {problem}: {preview}; {AGAIN}")

@@ -21,10 +21,10 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def kernels_and_dtypes_fit(self) -> Self:
-        for name, needs in (("attention", "flash_attention_2"), ("quantization", "nf4")):
-            if vars(self)[name] == needs and self.dtype != "bfloat16":
+        for name, value in (("attention", "flash_attention_2"), ("quantization", "nf4")):
+            if vars(self)[name] == value and self.dtype != "bfloat16":
                 raise ValueError(
-                    f"{name}: {needs} computes in bfloat16: set dtype to bfloat16 with it"
+                    f"{name}: {value} computes in bfloat16: set dtype to bfloat16 with it"
                 )
         return self
 

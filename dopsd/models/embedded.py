@@ -26,8 +26,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = [EOS, MASK, BOS, *ROLES, *TAGS, *CHARACTERS]
-    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="?"))
+    tokens = [EOS, MASK, BOS, *ROLES, *TAGS, *CHARACTERS]
+    core = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="?"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     core.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(

@@ -26,12 +26,12 @@ def spread(model: PreTrainedModel, device: torch.device) -> LockstepForwards:
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     trunk = model.model
     for block in trunk.transformer["blocks"]:
-        own = {p for p in block.parameters() if p.requires_grad}
-        for p in own:
+        trainable = {p for p in block.parameters() if p.requires_grad}
+        for p in trainable:
             p.data = p.data.to(device)
-        fully_shard(block, mesh=mesh, ignored_params=own)
-    whole = {p for p in model.parameters() if not isinstance(p, DTensor)}
-    for p in whole:
+        fully_shard(block, mesh=mesh, ignored_params=trainable)
+    unsharded = {p for p in model.parameters() if not isinstance(p, DTensor)}
+    for p in unsharded:
         p.data = p.data.to(device)
-    fully_shard(trunk, mesh=mesh, ignored_params=whole)
+    fully_shard(trunk, mesh=mesh, ignored_params=unsharded)
     return LockstepForwards(trunk, device)

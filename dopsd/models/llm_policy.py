@@ -130,7 +130,7 @@ class LlmPolicy:
     @contextmanager
     def _without_dropout(self) -> Iterator[None]:
         was_training, parameters = self.core.training, self.trainable()
-        live = {name: p.data for name, p in parameters.items()}
+        original_data = {name: p.data for name, p in parameters.items()}
         try:
             self.core.eval()
             for name, average in self.ema.items():
@@ -139,7 +139,7 @@ class LlmPolicy:
         finally:
             self.core.train(was_training)
             for name, p in parameters.items():
-                p.data = live[name]
+                p.data = original_data[name]
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
         """Token ids [P] of the chat with the assistant's header, and how its answer starts."""
@@ -178,10 +178,10 @@ def load_policy(
 
     shard: in parts over the processes that were started together (sharding.py).
     """
-    place = device or own_device()
+    target_device = device or own_device()
     policy = LlmPolicy(
-        load_base(model, place, on_host=shard), load_tokenizer(Path(model.path)), lora, seed
+        load_base(model, target_device, on_host=shard), load_tokenizer(Path(model.path)), lora, seed
     )
     if shard:
-        policy.forwards = spread(policy.core, place)
+        policy.forwards = spread(policy.core, target_device)
     return policy

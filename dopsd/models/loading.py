@@ -128,9 +128,9 @@ def read_config(folder: Path) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:120]
         raise DopsdError(
-            f"{folder}/config.json: not that of a model known here ({why}...); {AGAIN}"
+            f"{folder}/config.json: not that of a model known here ({reason}...); {AGAIN}"
         ) from error
 
 

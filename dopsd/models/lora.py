@@ -36,12 +36,12 @@ def block_modules(model: PreTrainedModel) -> list[str]:
     """Names of the linear layers inside the blocks: what LoRA may adapt. The head is not among them."""
     from torch import nn
 
-    trunk = {
+    names = {
         name.split(".")[-1]
         for name, m in model.named_modules()
         if isinstance(m, nn.Linear) and ".blocks." in name
     }
-    return sorted(trunk)
+    return sorted(names)
 
 
 def attach(model: PreTrainedModel, lora: AdapterConfig, seed: int) -> nn.Module:
@@ -101,16 +101,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():  # a pipe or a device would never end
         raise DopsdError(f"{folder}: no {CONFIG}; name the folder of a checkpoint")
     try:
-        found = json.loads(path.read_bytes())
+        settings = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DopsdError(
             f"{path}: not valid JSON ({error}); restore it from where the adapter came"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise DopsdError(
-            f"{path}: expected settings by name, found a {type(found).__name__}; restore it"
+            f"{path}: expected settings by name, found a {type(settings).__name__}; restore it"
         )
-    return found
+    return settings
 
 
 def lora_of(folder: Path) -> AdapterConfig:
@@ -119,28 +119,28 @@ def lora_of(folder: Path) -> AdapterConfig:
 
     from dopsd.models.config import AdapterConfig
 
-    saved = read_config(folder)
-    odd = [name for name in PLAIN if saved.get(name)] + (
-        ["bias"] if saved.get("bias", "none") != "none" else []
+    settings = read_config(folder)
+    unsupported = [name for name in PLAIN if settings.get(name)] + (
+        ["bias"] if settings.get("bias", "none") != "none" else []
     )
-    if odd or saved.get("peft_type", "LORA") != "LORA":
+    if unsupported or settings.get("peft_type", "LORA") != "LORA":
         raise DopsdError(
-            f"{folder / CONFIG}: {', '.join(odd) or saved['peft_type']} is set; only plain LoRA can be read"
+            f"{folder / CONFIG}: {', '.join(unsupported) or settings['peft_type']} is set; only plain LoRA can be read"
         )
     try:
-        found = AdapterConfig(
-            r=saved["r"],
-            alpha=saved["lora_alpha"],
-            dropout=saved.get("lora_dropout", 0.0),
-            targets=_targets(saved["target_modules"]),
+        config = AdapterConfig(
+            r=settings["r"],
+            alpha=settings["lora_alpha"],
+            dropout=settings.get("lora_dropout", 0.0),
+            targets=_targets(settings["target_modules"]),
         )
     except (KeyError, ValidationError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
+        problem = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
         raise DopsdError(
-            f"{folder / CONFIG} {what}; name a checkpoint that this program or peft wrote"
+            f"{folder / CONFIG} {problem}; name a checkpoint that this program or peft wrote"
         ) from error
-    _check_rank(found.r, folder)
-    return found
+    _check_rank(config.r, folder)
+    return config
 
 
 def _check_rank(rank: int, folder: Path) -> None:
@@ -148,21 +148,21 @@ def _check_rank(rank: int, folder: Path) -> None:
     path = folder / WEIGHTS
     if not path.is_file():
         raise DopsdError(f"{folder}: no {WEIGHTS}; name the folder of a checkpoint")
-    odd = [
+    mismatched = [
         name for name, shape in header(path).items() if ".lora_A." in name and shape[:1] != (rank,)
     ]
-    if odd:
+    if mismatched:
         raise DopsdError(
-            f"{folder}: {CONFIG} has r {rank}, and {odd[0]!r} in {WEIGHTS} another; restore both files"
+            f"{folder}: {CONFIG} has r {rank}, and {mismatched[0]!r} in {WEIGHTS} another; restore both files"
         )
 
 
-def _targets(saved: str | list[str]) -> list[str]:
+def _targets(target_modules: str | list[str]) -> list[str]:
     """Module names: from the pattern that attach() writes, or as other tools list them. Anything else is left to fail."""
-    if not isinstance(saved, str):
-        return saved
-    inside = re.fullmatch(re.escape(TARGETS).replace(r"\{\}", r"([\w|]+)"), saved)
-    return inside[1].split("|") if inside else []
+    if not isinstance(target_modules, str):
+        return target_modules
+    match = re.fullmatch(re.escape(TARGETS).replace(r"\{\}", r"([\w|]+)"), target_modules)
+    return match[1].split("|") if match else []
 
 
 def _faults(error: Any) -> str:
@@ -174,20 +174,20 @@ def _faults(error: Any) -> str:
 def check_config(peft_model: nn.Module, folder: Path) -> None:
     """Refuse an adapter that was trained with another scaling or other targets: its weights would load all the same."""
     saved, config = lora_of(folder), peft_model.peft_config["default"]
-    ours = {
+    current = {
         "r": config.r,
         "alpha": config.lora_alpha,
         "targets": sorted(_targets(config.target_modules)),
     }
-    theirs = {"r": saved.r, "alpha": saved.alpha, "targets": sorted(saved.targets)}
-    odd = [
-        f"{name} {theirs[name]} (train.lora gives {value})"
-        for name, value in ours.items()
-        if theirs[name] != value
+    trained = {"r": saved.r, "alpha": saved.alpha, "targets": sorted(saved.targets)}
+    mismatched = [
+        f"{name} {trained[name]} (train.lora gives {value})"
+        for name, value in current.items()
+        if trained[name] != value
     ]
-    if odd:
+    if mismatched:
         raise DopsdError(
-            f"{folder}: the adapter was trained with {', '.join(odd)}; set train.lora to what it was"
+            f"{folder}: the adapter was trained with {', '.join(mismatched)}; set train.lora to what it was"
         )
 
 
@@ -197,24 +197,27 @@ def load_adapter(
     """Put saved weights in place; every name must be there, in its shape. `source` names them in errors."""
     from peft import set_peft_model_state_dict
 
-    wanted = {name: list(tensor.shape) for name, tensor in adapter_tensors(peft_model).items()}
-    there = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    odd = sorted(name for name in wanted | there if wanted.get(name) != there.get(name))
-    if odd:
-        first = (
-            f"{odd[0]!r} is {there.get(odd[0], 'missing')}, expected {wanted.get(odd[0], 'none')}"
+    expected = {name: list(tensor.shape) for name, tensor in adapter_tensors(peft_model).items()}
+    actual = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    mismatched = sorted(
+        name for name in expected | actual if expected.get(name) != actual.get(name)
+    )
+    if mismatched:
+        example = (
+            f"{mismatched[0]!r} is {actual.get(mismatched[0], 'missing')}, "
+            f"expected {expected.get(mismatched[0], 'none')}"
         )
         raise DopsdError(
-            f"{source}: {len(odd)} tensors do not fit this base and LoRA config ({first}); was it trained on another?"
+            f"{source}: {len(mismatched)} tensors do not fit this base and LoRA config ({example}); was it trained on another?"
         )
-    unfit = [
+    nonfinite = [
         name
         for name, tensor in tensors.items()
         if not (tensor.is_floating_point() and tensor.float().isfinite().all())
     ]
-    if unfit:
+    if nonfinite:
         raise DopsdError(
-            f"{source}: {len(unfit)} tensors are no finite numbers ({unfit[0]!r}); restore the file"
+            f"{source}: {len(nonfinite)} tensors are no finite numbers ({nonfinite[0]!r}); restore the file"
         )
     set_peft_model_state_dict(peft_model, tensors)
 
@@ -237,17 +240,17 @@ def merged_weights(peft_model: nn.Module) -> Iterator[None]:
 
     Subtracting instead would not bring the bits back. Costs a second copy of the adapted weights.
     """
-    kept: list[tuple[nn.Linear, Tensor]] = []
+    originals: list[tuple[nn.Linear, Tensor]] = []
     try:
         for layer, change in adapted_layers(peft_model):
             if not layer.weight.is_floating_point():
                 raise DopsdError(
                     "merged: adapters cannot be added into nf4 weights; set model.quantization to none"
                 )
-            kept.append((layer, layer.weight.data))
+            originals.append((layer, layer.weight.data))
             layer.weight.data = (layer.weight.data.float() + change).to(layer.weight.dtype)
         with peft_model.disable_adapter():
             yield
     finally:
-        for layer, original in kept:
+        for layer, original in originals:
             layer.weight.data = original

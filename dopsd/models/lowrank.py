@@ -18,14 +18,14 @@ class LowRankLinear(Linear):
     """
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        found = self.base_layer(x)
+        output = self.base_layer(x)
         if self.disable_adapters:
-            return found
+            return output
         (name,) = self.active_adapters
         down, up = self.lora_A[name].weight, self.lora_B[name].weight
-        low = linear(self.lora_dropout[name](x), down.to(x.dtype)).flatten(0, -2).to(found.dtype)
-        rows, up = found.flatten(0, -2), up.to(found.dtype).T
+        low = linear(self.lora_dropout[name](x), down.to(x.dtype)).flatten(0, -2).to(output.dtype)
+        rows, up = output.flatten(0, -2), up.to(output.dtype).T
         add = (
             torch.addmm if torch.is_grad_enabled() else Tensor.addmm_
         )  # in place there is no copy of W x
-        return add(rows, low, up, alpha=self.scaling[name]).view_as(found)
+        return add(rows, low, up, alpha=self.scaling[name]).view_as(output)

@@ -56,8 +56,8 @@ def free(device: torch.device) -> int:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
-    left = min(_kilobytes("/proc/meminfo", "MemAvailable") * 1024, _container())
-    return int(left) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    available = min(_kilobytes("/proc/meminfo", "MemAvailable") * 1024, _container())
+    return int(available) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _container() -> float:

@@ -31,17 +31,17 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())[:120]
+        reason = " ".join(str(error).split())[:120]
         files = "tokenizer.json and tokenizer_config.json"
         raise DopsdError(
-            f"{folder}: no tokenizer can be read there ({why}...); copy {files} into it"
+            f"{folder}: no tokenizer can be read there ({reason}...); copy {files} into it"
         ) from error
     if tokenizer.chat_template is None:
-        absent = {START, HEADER, HEADER_END, END_OF_TURN} - set(tokenizer.get_vocab())
-        if absent:
-            known = ", ".join(sorted(absent))
+        missing = {START, HEADER, HEADER_END, END_OF_TURN} - set(tokenizer.get_vocab())
+        if missing:
+            names = ", ".join(sorted(missing))
             raise DopsdError(
-                f"{folder}: the tokenizer has no chat template, and no {known} for LLaDA's; add a template"
+                f"{folder}: the tokenizer has no chat template, and no {names} for LLaDA's; add a template"
             )
         tokenizer.chat_template = LLADA_TEMPLATE
     return tokenizer
@@ -49,7 +49,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 def suppress_tokens(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> list[int]:
     """The mask, every special token but the end of text and of turn, and embedding rows that are no token."""
-    words = tokenizer.get_vocab()
+    vocabulary = tokenizer.get_vocab()
     special = set(tokenizer.all_special_ids)
     special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     if config.mask_token_id not in special or config.mask_token_id == config.eos_token_id:
@@ -57,5 +57,5 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig
             f"tokenizer: mask_token_id {config.mask_token_id} of config.json must be one of its special tokens, and not "
             f"eos_token_id {config.eos_token_id}; take config.json and the tokenizer from the same checkpoint"
         )
-    free = {config.eos_token_id, words.get(END_OF_TURN)}
-    return sorted(special - free | set(range(config.embedding_size)) - set(words.values()))
+    allowed = {config.eos_token_id, vocabulary.get(END_OF_TURN)}
+    return sorted(special - allowed | set(range(config.embedding_size)) - set(vocabulary.values()))

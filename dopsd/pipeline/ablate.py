@@ -74,9 +74,12 @@ def distinct(params: Params, variants: Sequence[str]) -> list[str]:
 
 
 def _reproduce(params: Params, variants: Sequence[str]) -> None:
-    asked = [*params.ablate.run, *(name for name in variants if name not in params.ablate.run)]
+    all_variants = [
+        *params.ablate.run,
+        *(name for name in variants if name not in params.ablate.run),
+    ]
     for changed in write_params(
-        None, PRESET, HARDWARE, [f"ablate.run=[{', '.join(asked)}]"], Path("params.yaml")
+        None, PRESET, HARDWARE, [f"ablate.run=[{', '.join(all_variants)}]"], Path("params.yaml")
     ):
         log(f"ablate: params.yaml: {changed}")
     stages = [f"variant@{name}-{seed}" for name in variants for seed in params.ablate.seeds]
@@ -95,19 +98,19 @@ def runs_of(params: Params, variant: str) -> list[Finished]:
 
 def write(params: Params, name: str, out: Path = OUT) -> str:
     """Table and figure of one ablation in `out`/NAME; the table's text."""
-    same = [
+    unchanged = [
         v
         for v in params.ablate.tables[name]
         if v not in distinct(params, params.ablate.tables[name])
     ]
-    label = f"{' = '.join(same)} (params.yaml)" if same else "as in params.yaml"
+    label = f"{' = '.join(unchanged)} (params.yaml)" if unchanged else "as in params.yaml"
     rows = {label: runs_of(params, DEFAULT)} | {
         v: runs_of(params, v) for v in distinct(params, params.ablate.tables[name])
     }
-    text, found = table(params, name, rows)
+    text, values = table(params, name, rows)
     with fresh_folder(out / name) as tmp:
         (tmp / "ablation.md").write_text(text)
-        write_json(tmp / "ablation.json", found)
+        write_json(tmp / "ablation.json", values)
         draw(rows, f"{name}: {params.ablate.method} on {params.ablate.task}", tmp / "accuracy.png")
     log(f"ablate: {out / name}/ablation.md, ablation.json and accuracy.png")
     return text
@@ -118,14 +121,16 @@ def table(
 ) -> tuple[str, dict[str, dict[str, object]]]:
     """Markdown and values: a row a variant, paired with the first row by problem and seed."""
     a, resamples = params.ablate, params.evaluate.bootstrap
-    about = f"{a.method} on {a.task}, {len(a.seeds)} seed{'s' * (len(a.seeds) > 1)}, accuracy in %"
-    first, found = next(iter(rows.values())), {}
+    description = (
+        f"{a.method} on {a.task}, {len(a.seeds)} seed{'s' * (len(a.seeds) > 1)}, accuracy in %"
+    )
+    first, values = next(iter(rows.values())), {}
     split, n = chosen_on(first[0]), first[0].tested["base"]["n"]
     lines = [
-        f"Ablation `{name}`: {about}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}",
+        f"Ablation `{name}`: {description}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}",
         "",
     ]
-    known = published()["ablations"].get(a.task, {})
+    published_accuracies = published()["ablations"].get(a.task, {})
     columns = [
         "trained",
         "minus the first row",
@@ -135,34 +140,34 @@ def table(
         "rollouts",
         "seconds",
     ]
-    lines += head(name, *columns, *(["PUBLISHED, not run here"] if known else []))
+    lines += head(name, *columns, *(["PUBLISHED, not run here"] if published_accuracies else []))
     for label, runs in rows.items():
         ((_, _, seeds, accuracy, over_base, cost),) = means(runs, resamples)
-        theirs = known.get(DEFAULT if runs is first else label, "")
+        published_accuracy = published_accuracies.get(DEFAULT if runs is first else label, "")
         over_first = None if runs is first else paired_over_seeds(gaps_of(runs, first), resamples)
         last = sum(run.points()[-1][1] for run in runs) / len(runs)
         cells = [gap(*over_first) if over_first else "", gap(*over_base), percent(last)]
         cells += [
             *cost_cells(cost, ("updates", "rollouts", "seconds")),
-            *([theirs] if known else []),
+            *([published_accuracy] if published_accuracies else []),
         ]
         lines.append(line(label, within(*accuracy), *cells))
-        found[label] = {
+        values[label] = {
             "seeds": seeds,
             "trained": accuracy,
             "over_first": over_first,
             "over_base": over_base,
         }
-        found[label] |= {"last": last, "cost": cost}
+        values[label] |= {"last": last, "cost": cost}
     note = f"`last checkpoint`: on {split}, where a collapse shows; costs are until the chosen checkpoint."
-    return "\n".join([*lines, "", note]) + "\n", found
+    return "\n".join([*lines, "", note]) + "\n", values
 
 
 def draw(rows: dict[str, list[Finished]], title: str, path: Path) -> None:
     """Accuracy on the selection split against updates; a colour a variant."""
     figure, axes = axes_of(1, 1, (7, 4))
-    for place, (label, runs) in enumerate(rows.items()):
-        draw_group(axes[0][0], runs, "updates", f"C{place}", label)
+    for index, (label, runs) in enumerate(rows.items()):
+        draw_group(axes[0][0], runs, "updates", f"C{index}", label)
     axes[0][0].set(xlabel="update", ylabel="accuracy on the selection split", title=title)
     axes[0][0].legend()
     save_figure(figure, path)

@@ -41,22 +41,35 @@ def clean(params: Params) -> None:
     if a.task in params.matrix.tasks:
         runs += [params.run(a.task, n, s) for n in params.variants for s in a.seeds]
     current = [(run, scratch_folder(run)) for run in runs]
-    kept = {
-        folder for _, own in current for folder in WORK.glob(f"{own.name.rpartition('-')[0]}-*")
+    kept_folders = {
+        folder
+        for _, current_folder in current
+        for folder in WORK.glob(f"{current_folder.name.rpartition('-')[0]}-*")
     }
-    kept |= {folder for run, own in current if not record_of(own) for folder in older_folders(run)}
-    kept |= {
-        folder for run, own in current if not steps_of(own) for folder in of_other_releases(run)
+    kept_folders |= {
+        folder
+        for run, current_folder in current
+        if not record_of(current_folder)
+        for folder in older_folders(run)
     }
-    gone = [
-        folder for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")]) if folder not in kept
+    kept_folders |= {
+        folder
+        for run, current_folder in current
+        if not steps_of(current_folder)
+        for folder in of_other_releases(run)
+    }
+    obsolete = [
+        folder
+        for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")])
+        if folder not in kept_folders
     ]
-    busy = [folder for folder in gone if _is_in_use(folder)]
-    for folder in gone:
-        if folder in busy:
+    locked = [folder for folder in obsolete if _is_in_use(folder)]
+    for folder in obsolete:
+        if folder in locked:
             log(f"clean: {folder}: a run is training in it; kept")
         else:
             shutil.rmtree(folder)
     log(
-        f"clean: removed {len(gone) - len(busy)} folders that no run of params.yaml continues from {WORK}/, kept {len(kept)}"
+        f"clean: removed {len(obsolete) - len(locked)} folders that no run of params.yaml continues from {WORK}/, "
+        f"kept {len(kept_folders)}"
     )

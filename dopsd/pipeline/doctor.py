@@ -61,16 +61,19 @@ def python(_: Params) -> Iterator[Finding]:
 
 def packages(_: Params) -> Iterator[Finding]:
     try:
-        bounds = {need.name: need.specifier for need in map(Requirement, requires("dopsd") or [])}
+        bounds = {
+            requirement.name: requirement.specifier
+            for requirement in map(Requirement, requires("dopsd") or [])
+        }
     except PackageNotFoundError:  # it runs from its source alone
         bounds = {}
     for names, is_core in ((CORE, True), (PLATFORM, False)):
         for name in names:
             try:
-                found = version(name)
-                is_fit = found in bounds.get(name, SpecifierSet())
+                installed = version(name)
+                is_fit = installed in bounds.get(name, SpecifierSet())
                 advice = f"wants {bounds.get(name)}: pip install -c constraints.txt -e ."
-                yield Finding(name, is_fit, found, "" if is_fit else advice)
+                yield Finding(name, is_fit, installed, "" if is_fit else advice)
             except PackageNotFoundError:
                 advice = (
                     "pip install -c constraints.txt -e ."
@@ -83,7 +86,7 @@ def packages(_: Params) -> Iterator[Finding]:
 def gpus(params: Params) -> Iterator[Finding]:
     import torch
 
-    wanted = params.launch.processes
+    processes = params.launch.processes
     if not torch.cuda.is_available():
         is_small = bool(params.pretrain.tasks)
         yield Finding(
@@ -94,48 +97,51 @@ def gpus(params: Params) -> Iterator[Finding]:
         )
         return
     count = torch.cuda.device_count()
-    room = ", ".join(
+    devices = ", ".join(
         f"{torch.cuda.get_device_name(i)} {torch.cuda.mem_get_info(i)[1] / 1e9:.0f} GB"
         for i in range(count)
     )
     yield Finding(
-        "gpu", count >= wanted, room, "" if count >= wanted else f"set launch.processes to {count}"
+        "gpu",
+        count >= processes,
+        devices,
+        "" if count >= processes else f"set launch.processes to {count}",
     )
 
 
 def attention(params: Params) -> Iterator[Finding]:
-    is_there, asked = find_spec("flash_attn") is not None, params.model.attention
-    is_fit = is_there or asked != "flash_attention_2"
-    said = f"{asked}; flash_attn is {'' if is_there else 'not '}installed"
+    is_installed, implementation = find_spec("flash_attn") is not None, params.model.attention
+    is_fit = is_installed or implementation != "flash_attention_2"
+    message = f"{implementation}; flash_attn is {'' if is_installed else 'not '}installed"
     yield Finding(
         "attention",
         is_fit,
-        said,
+        message,
         "" if is_fit else "pip install flash-attn --no-build-isolation, or attention: sdpa",
     )
 
 
 def disk(params: Params) -> Iterator[Finding]:
-    free, wanted = shutil.disk_usage(Path.cwd()).free / 1e9, ROOM[bool(params.pretrain.tasks)]
+    free, required = shutil.disk_usage(Path.cwd()).free / 1e9, ROOM[bool(params.pretrain.tasks)]
     yield Finding(
         "disk",
-        free >= wanted,
+        free >= required,
         f"{free:.0f} GB free",
-        "" if free >= wanted else f"a run wants about {wanted} GB",
+        "" if free >= required else f"a run wants about {required} GB",
     )
 
 
 def ports(_: Params) -> Iterator[Finding]:
-    for name, usual in PORTS.items():
-        port = local_port(name.lower(), usual)
-        where = f"127.0.0.1:{port}"
+    for name, default_port in PORTS.items():
+        port = local_port(name.lower(), default_port)
+        address = f"127.0.0.1:{port}"
         if not is_taken(port):
-            yield Finding(f"port of {name}", True, f"{where} is free")
-        elif answers(f"http://{where}{HEALTH[name]}"):
-            yield Finding(f"port of {name}", True, f"{name} answers on {where}")
+            yield Finding(f"port of {name}", True, f"{address} is free")
+        elif answers(f"http://{address}{HEALTH[name]}"):
+            yield Finding(f"port of {name}", True, f"{name} answers on {address}")
         else:
             advice = f"by another program; choose one: `make up {name.upper()}_PORT={port + 100}`"
-            yield Finding(f"port of {name}", None, f"{where} is taken", advice)
+            yield Finding(f"port of {name}", None, f"{address} is taken", advice)
 
 
 def is_taken(port: int) -> bool:
@@ -181,13 +187,13 @@ def prefect_server(_: Params) -> Iterator[Finding]:
         advice = f"only for `prefect deployment run`: {advice_for('PREFECT_API_URL')}"
         yield Finding("prefect server", None, f"{api} is silent", advice)
         return
-    is_named = "PREFECT_API_URL" in os.environ or f":{PORTS['Prefect']}/" in api
+    is_configured = "PREFECT_API_URL" in os.environ or f":{PORTS['Prefect']}/" in api
     advice = (
         ""
-        if is_named
+        if is_configured
         else f"`prefect` asks port {PORTS['Prefect']}: {advice_for('PREFECT_API_URL')}"
     )
-    yield Finding("prefect server", True if is_named else None, f"{api} answers", advice)
+    yield Finding("prefect server", True if is_configured else None, f"{api} answers", advice)
     online = [worker["name"] for worker in workers(api) if worker["status"] == "ONLINE"]
     advice = (
         "" if online else f"runs would wait: `make up`, or `prefect worker start --pool {POOL}`"
@@ -199,26 +205,26 @@ def prefect_server(_: Params) -> Iterator[Finding]:
 
 def workers(api: str) -> list[dict[str, str]]:
     """Workers of the pool that prefect.yaml deploys to; none where there is no such pool."""
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{api}/work_pools/{POOL}/workers/filter", b"{}", {"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            return json.load(response)
     except (urllib.error.URLError, OSError, ValueError):
         return []
 
 
 def remote(_: Params) -> Iterator[Finding]:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "dvc", "remote", "list"], capture_output=True, text=True, check=False
     )
-    names = [line.split()[0] for line in found.stdout.splitlines() if line.strip()]
-    said = ", ".join(names) or ("none" if found.returncode == 0 else "no DVC project here")
+    names = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
+    message = ", ".join(names) or ("none" if result.returncode == 0 else "no DVC project here")
     yield Finding(
         "dvc remote",
         True if names else None,
-        said,
+        message,
         "" if names else "`dvc remote add -d NAME URL` shares data and results",
     )
 
@@ -265,21 +271,26 @@ def settings(path: Path) -> tuple[Finding, Params]:
     try:
         return Finding("params", True, str(path)), load_params(path)
     except DopsdError as error:
-        said = "; ".join(str(error).splitlines())
+        message = "; ".join(str(error).splitlines())
         embedded = Params.model_validate(profiles.resolve(profiles.EMBEDDED))
         return Finding(
-            "params", False, said, "mend it; the rest of this table is for the embedded profile"
+            "params", False, message, "mend it; the rest of this table is for the embedded profile"
         ), embedded
 
 
 def doctor(path: Path) -> None:
     """A table of all checks; raises DopsdError, exit status 1, where one of them stands in the way."""
-    first, params = settings(path)
-    found = [first, *(finding for check in CHECKS for finding in check(params))]
+    params_finding, params = settings(path)
+    findings = [params_finding, *(finding for check in CHECKS for finding in check(params))]
     table = Table("", "check", "found", "what to do", box=SIMPLE)
-    for f in found:
-        table.add_row({True: "ok", None: "-", False: "NO"}[f.is_fit], f.name, f.said, f.advice)
+    for finding in findings:
+        table.add_row(
+            {True: "ok", None: "-", False: "NO"}[finding.is_fit],
+            finding.name,
+            finding.said,
+            finding.advice,
+        )
     Console().print(table)
-    unfit = [f.name for f in found if f.is_fit is False]
+    unfit = [finding.name for finding in findings if finding.is_fit is False]
     if unfit:
         raise DopsdError(f"doctor: not ready: {', '.join(unfit)}", 1)

@@ -124,14 +124,14 @@ def keep_lockfile(name: str) -> None:
     """
     if not LOCKFILE.is_file():
         return
-    content, kept = LOCKFILE.read_bytes(), KEPT.read_bytes() if KEPT.is_file() else None
-    if content == kept:
+    content, backup = LOCKFILE.read_bytes(), KEPT.read_bytes() if KEPT.is_file() else None
+    if content == backup:
         return
     if _is_lockfile(content):
         _replace(KEPT, content)
-    elif kept is not None and b"<<<<<<<" not in content:
+    elif backup is not None and b"<<<<<<<" not in content:
         _replace(DAMAGED, content)
-        _replace(LOCKFILE, kept)
+        _replace(LOCKFILE, backup)
         log(
             f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run (the damaged one: {DAMAGED})"
         )

@@ -127,15 +127,15 @@ def _states(params: Params) -> int:
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
     """Base and every checkpoint on validation under the selecting protocol; base and best on test under all of them."""
 
-    def one(problems: int, protocol: SamplingConfig) -> float:
+    def flops(problems: int, protocol: SamplingConfig) -> float:
         return problems * protocol.steps * shape.forward(facts.prompt + protocol.gen_length)
 
     protocols, task = params.evaluate.protocols, params.matrix.tasks[0]
     checkpoints = 1 + -(-params.train.updates // params.train.checkpoint_every)
-    selecting = checkpoints * one(
+    selecting = checkpoints * flops(
         vars(params.data)[task].validation, protocols[params.select.protocol]
     )
-    return selecting, sum(2 * one(facts.test, protocol) for protocol in protocols.values())
+    return selecting, sum(2 * flops(facts.test, protocol) for protocol in protocols.values())
 
 
 def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
@@ -148,9 +148,11 @@ def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     weights = linear * shape.block_parameters + 2 * (shape.parameters - shape.block_parameters)
     tokens = t.states_at_once * length
     layer = EAGER_BYTES + (ADAPTER_BYTES if t.lora.dropout else 0)
-    kept = KEPT_BYTES * c.n_layers + layer if t.gradient_checkpointing else layer * c.n_layers
+    saved_bytes = (
+        KEPT_BYTES * c.n_layers + layer if t.gradient_checkpointing else layer * c.n_layers
+    )
     training = (
-        tokens * c.d_model * kept
+        tokens * c.d_model * saved_bytes
         + t.states_at_once * params.sampling.block_length * c.embedding_size * 10
     )
     sampling = (
@@ -177,22 +179,22 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
         "test": cost.test,
     }
     shares = " + ".join(f"{size:.0f} {name}" for name, size in parts.items())
-    said = [f"{cost.total:.0f} PFLOP = {shares}"]
-    said.append(
+    output = [f"{cost.total:.0f} PFLOP = {shares}"]
+    output.append(
         "an estimate: every problem kept, no answer ended early, no process waiting for another"
     )
-    held = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
-    need = sum(cost.memory.values())
-    said.append(f"memory of each GPU: about {need:.0f} GB ({held})")
+    breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
+    required = sum(cost.memory.values())
+    output.append(f"memory of each GPU: about {required:.0f} GB ({breakdown})")
     for name in gpus:
         peak, memory = GPUS[name]
         hours = cost.total * 1e3 / (peak * UTILISATION * processes) / 3600
-        fits = (
+        verdict = (
             "fits"
-            if need < 0.92 * memory
+            if required < 0.92 * memory
             else f"DOES NOT FIT {memory:.0f} GB: lower micro_batch_states or batch_size"
         )
-        said.append(
-            f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f} TFLOP/s; {fits}"
+        output.append(
+            f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f} TFLOP/s; {verdict}"
         )
-    return said
+    return output

@@ -60,22 +60,24 @@ def published(gen_length: int) -> EvalProtocol:
 
 def protocol_of(params: Params, request: Request) -> EvalProtocol:
     """The protocol asked for; another length keeps its tokens a step."""
-    known = params.evaluate.protocols
+    protocols = params.evaluate.protocols
     name = request.protocol or params.select.protocol
     if name == PUBLISHED:
-        found = published(request.gen_length or 256)
-    elif name in known:
-        found = known[name]
+        protocol = published(request.gen_length or 256)
+    elif name in protocols:
+        protocol = protocols[name]
     else:
-        raise DopsdError(f"--protocol {name}: unknown; there is {', '.join([PUBLISHED, *known])}")
-    length = found.gen_length if request.gen_length is None else request.gen_length
-    changes = {"gen_length": length, "steps": length * found.steps // found.gen_length}
-    changes |= {"merged": found.merged if request.merged is None else request.merged}
+        raise DopsdError(
+            f"--protocol {name}: unknown; there is {', '.join([PUBLISHED, *protocols])}"
+        )
+    length = protocol.gen_length if request.gen_length is None else request.gen_length
+    changes = {"gen_length": length, "steps": length * protocol.steps // protocol.gen_length}
+    changes |= {"merged": protocol.merged if request.merged is None else request.merged}
     try:
-        return EvalProtocol.model_validate(found.model_dump() | changes)
+        return EvalProtocol.model_validate(protocol.model_dump() | changes)
     except ValueError as error:
         raise DopsdError(
-            f"--gen-length {length}: expected a multiple of block_length {found.block_length}"
+            f"--gen-length {length}: expected a multiple of block_length {protocol.block_length}"
         ) from error
 
 
@@ -106,28 +108,28 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
     trials = Trials(request.attempts, request.temperature)
     split = request.split or params.select.split
     evaluator = Evaluator(settings, split, trials)
-    ((found,),) = evaluator.reports("evaluate", [request.adapter], protocol)
+    ((report,),) = evaluator.reports("evaluate", [request.adapter], protocol)
     if not is_main_rank():
-        return found
-    cached = evaluator.cached(request.adapter, protocol)
-    folder = REPORTS / "evaluate" / f"{request.task}-{split}-{cached.stem}"
+        return report
+    cache_path = evaluator.cached(request.adapter, protocol)
+    folder = REPORTS / "evaluate" / f"{request.task}-{split}-{cache_path.stem}"
     facts = {
         "model": params.model.path,
         "adapter": str(request.adapter or ""),
         "scoring": evaluator.task.scoring,
     }
-    write_json(folder / "report.json", facts | found)
+    write_json(folder / "report.json", facts | report)
     _write_generations(evaluator, request.adapter, protocol, folder / "generations.jsonl")
     if params.tracking.enabled:
         try:
-            _track(params, request.task, cached.stem, facts | found, folder)
+            _track(params, request.task, cache_path.stem, facts | report, folder)
         except (
             DopsdError
         ) as error:  # the figures are on disk, and the same command sends them later
             log(str(error))
-    _show(facts | found, as_json)
+    _show(facts | report, as_json)
     log(f"evaluate: report and generations in {folder}")
-    return found
+    return report
 
 
 def _write_generations(
@@ -138,17 +140,17 @@ def _write_generations(
     tmp = path.with_name(f".{path.name}.tmp")
     with tmp.open("w") as out:
         for problem in evaluator.problems:
-            asked = {
+            problem_fields = {
                 "question": problem.prompt,
                 "ground_truth": evaluator.task.ground_truth(problem),
             }
             for answer in answers[problem.id]:
-                found = {
+                answer_fields = {
                     "generation": answer.text,
                     "attempt": answer.attempt,
                     **asdict(answer.score),
                 }
-                out.write(json.dumps(asked | found) + "\n")
+                out.write(json.dumps(problem_fields | answer_fields) + "\n")
     tmp.rename(path)
 
 
@@ -156,17 +158,17 @@ def _track(
     params: Params, task: str, fingerprint: str, report: dict[str, Any], folder: Path
 ) -> None:
     """The evaluation as an MLflow run of its own; the same one is never logged twice."""
-    kept = {k: str(report[k]) for k in ("model", "adapter", "scoring", "split", "attempts")} | {
-        "task": task
-    }
-    kept |= {f"protocol.{name}": str(value) for name, value in report["protocol"].items()}
+    run_params = {
+        k: str(report[k]) for k in ("model", "adapter", "scoring", "split", "attempts")
+    } | {"task": task}
+    run_params |= {f"protocol.{name}": str(value) for name, value in report["protocol"].items()}
     tags = {"task": task, "kind": "evaluation", "model": report["model"], "split": report["split"]}
     name = f"evaluate-{task}-{report['split']}-{report['protocol']['gen_length']}"
     uri = tracking_uri(params.tracking.uri)
     with one_line(uri):
         client = connect(uri)
         run_id = find_run(
-            client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, kept)
+            client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, run_params)
         )
         metrics = {k: float(report[k]) for k in ("accuracy", "whole", "n", "pass_at_k")} | report[
             "figures"
@@ -204,17 +206,18 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
     for row in rows.items():
         table.add_row(*row)
     console.print(table)
-    odd = [
-        n
-        for n, is_so in (
+    deviations = [
+        description
+        for description, applies in (
             ("unmasked padding", not p["mask_padding"]),
             (p["autocast"], p["autocast"] != "none"),
         )
-        if is_so
+        if applies
     ]
-    odd += ["adapter merged into the weights"] if p["merged"] else []
-    odd += [f"approximate: {word}" for word in EvalProtocol.model_validate(p).approximations]
+    deviations += ["adapter merged into the weights"] if p["merged"] else []
+    deviations += [f"approximate: {word}" for word in EvalProtocol.model_validate(p).approximations]
     console.print(
-        f"scoring {report['scoring']}, {p['steps']} steps" + "".join(f", {word}" for word in odd),
+        f"scoring {report['scoring']}, {p['steps']} steps"
+        + "".join(f", {word}" for word in deviations),
         highlight=False,
     )

@@ -20,22 +20,22 @@ def evaluate_updates(
     params: Params, task_name: str, method_name: str, seed: int, updates: list[int]
 ) -> None:
     """These checkpoints, of a run that has ended or is still going on; the stage then finds them in the cache."""
-    going, ended = (
+    running_folder, finished_folder = (
         scratch_folder(params.run(task_name, method_name, seed)),
         run_folder(task_name, method_name, seed) / "train",
     )
-    folders = {update: _checkpoint(update, going, ended) for update in updates}
+    folders = {update: _checkpoint(update, running_folder, finished_folder) for update in updates}
     evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)
     for update, folder in folders.items():
         evaluator.reports("evaluate", [folder], params.evaluate.protocols[params.select.protocol])
         log(f"{EVALUATED}{update}")
 
 
-def _checkpoint(update: int, *places: Path) -> Path:
+def _checkpoint(update: int, *folders: Path) -> Path:
     name = f"step-{update:06d}"
-    for place in places:
-        if (place / name).is_dir():
-            return place / name
+    for folder in folders:
+        if (folder / name).is_dir():
+            return folder / name
     raise DopsdError(
-        f"--update {update}: no {name} in {' or '.join(map(str, places))}; `dopsd train` makes checkpoints"
+        f"--update {update}: no {name} in {' or '.join(map(str, folders))}; `dopsd train` makes checkpoints"
     )

@@ -48,18 +48,18 @@ def export(
     if out.exists():
         raise DopsdError(f"--out {out}: is there already; name a new folder or remove it")
     policy = adapted_policy(base, adapter)
-    found = merge(policy, dtype)
+    rounding = merge(policy, dtype)
     write(policy, out)
     log(
-        f"export: {out}, {dtype}: rounding is off by {found.lost:.3%} of the adapter's change; {_advice(found, dtype)}"
+        f"export: {out}, {dtype}: rounding is off by {rounding.lost:.3%} of the adapter's change; {_advice(rounding, dtype)}"
     )
-    return found
+    return rounding
 
 
-def _advice(found: Rounding, dtype: str) -> str:
+def _advice(rounding: Rounding, dtype: str) -> str:
     if dtype == "float32":
         return "this is the adapted model"
-    return f"{found.unmoved:.1%} of the adapted weights did not change at all; --dtype float32 keeps the change"
+    return f"{rounding.unmoved:.1%} of the adapted weights did not change at all; --dtype float32 keeps the change"
 
 
 def adapted_policy(base: str, adapter: Path) -> LlmPolicy:
@@ -76,20 +76,20 @@ def merge(policy: LlmPolicy, dtype: str) -> Rounding:
     """Add the adapter into the weights, layer by layer, and round them all to `dtype` in place."""
     import torch
 
-    kind: torch.dtype = getattr(torch, dtype)
+    torch_dtype: torch.dtype = getattr(torch, dtype)
     lost = changed = 0.0
     unmoved = count = 0
     for layer, change in adapted_layers(policy.adapted):
         old = layer.weight.data  # [out, in]
-        new = (old + change).to(kind)
+        new = (old + change).to(torch_dtype)
         wide = new.double()  # so that only the rounding to `dtype` and that of the sum is measured
         lost += (wide - old.double() - change.double()).square().sum().item()
         changed += change.double().square().sum().item()
-        unmoved += (new == old.to(kind)).sum().item()
+        unmoved += (new == old.to(torch_dtype)).sum().item()
         count += new.numel()
         layer.weight.data = new
     for p in policy.core.parameters():
-        p.data = p.data.to(kind)
+        p.data = p.data.to(torch_dtype)
     return Rounding((lost / changed) ** 0.5 if changed else 0.0, unmoved / count)
 
 

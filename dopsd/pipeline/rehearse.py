@@ -55,7 +55,7 @@ def rehearse(
     profiles.gpus(hardware)
     full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
     processes, is_embedded = min(2, full.launch.processes), bool(full.pretrain.tasks)
-    said = (
+    source = (
         str(path)
         if not profile
         else profile
@@ -63,7 +63,7 @@ def rehearse(
         else f"{profile}, preset {preset}, {hardware}"
     )
     with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
-        log(f"rehearse: {said}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
+        log(f"rehearse: {source}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
         log(
             f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short"
         )
@@ -101,12 +101,12 @@ def _stopped_by_signals() -> Iterator[None]:
     """End with one line at the first SIGINT, SIGTERM or SIGHUP; those that are ignored stay so, as `nohup` wants it."""
 
     def stop(number: int, _: object) -> None:
-        for each in old:
-            signal.signal(each, signal.SIG_IGN)
+        for signal_number in previous_handlers:
+            signal.signal(signal_number, signal.SIG_IGN)
         raise DopsdError(INTERRUPTED, 128 + number)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    old = {
+    previous_handlers = {
         number: signal.signal(number, stop)
         for number in numbers
         if signal.getsignal(number) != signal.SIG_IGN
@@ -114,7 +114,7 @@ def _stopped_by_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in old.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -125,12 +125,12 @@ def tell_cost(full: Params, hardware: str) -> None:
     cost = estimate(
         full, _config(Path(full.model.path)), Facts(**profiles.facts(full.matrix.tasks[0]))
     )
-    told = [
+    output_lines = [
         "",
         "at full size, d-OPSD on one task and seed:",
         *lines(cost, full.launch.processes, profiles.gpus(hardware)),
     ]
-    sys.stdout.write("\n".join(told) + "\n")
+    sys.stdout.write("\n".join(output_lines) + "\n")
 
 
 def _config(base: Path):
@@ -208,7 +208,7 @@ def _shorten(section: dict[str, Any]) -> None:
 def _absolute(value: Any) -> Any:
     """Names of files that exist here, from the root."""
     if isinstance(value, dict):
-        return {key: _absolute(part) for key, part in value.items()}
+        return {key: _absolute(item) for key, item in value.items()}
     return (
         str(Path(value).resolve())
         if isinstance(value, str) and value and Path(value).is_file()

@@ -27,14 +27,16 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
     stage = os.environ.get(DVC_STAGE, "").partition("@")[0]
     declared = read_yaml(PIPELINE)["stages"].get(stage, {}) if stage and PIPELINE.is_file() else {}
     sections = {key.partition(".")[0] for key in declared.get("params", [])}
-    before = _code(declared)
+    original_digests = _code(declared)
     yield
-    now = load_params(path) if sections else params
+    current_params = load_params(path) if sections else params
     changed = [
-        f"{path} ({name})" for name in sorted(sections) if vars(now)[name] != vars(params)[name]
+        f"{path} ({name})"
+        for name in sorted(sections)
+        if vars(current_params)[name] != vars(params)[name]
     ]
     changed += sorted(
-        name for name, digest in _code(declared).items() if before.get(name) != digest
+        name for name, digest in _code(declared).items() if original_digests.get(name) != digest
     )
     if changed:
         raise DopsdError(
@@ -50,6 +52,6 @@ def _code(declared: dict[str, list[str]]) -> dict[str, str]:
         for name in declared.get("deps", [])
         if name.startswith("dopsd/")
     ]
-    found = [path for name in names for path in Path().glob(name)]
-    files = [file for path in found for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    paths = [path for name in names for path in Path().glob(name)]
+    files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
     return {path.as_posix(): sha256(path) for path in sorted(files)}

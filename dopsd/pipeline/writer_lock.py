@@ -143,26 +143,26 @@ class WriterLock:
         return holder is not None and holder.token == self.me.token
 
     def _wait(self) -> None:
-        seen, since, announced = None, time.monotonic(), None
+        last_state, changed_at, announced_token = None, time.monotonic(), None
         while not _create(LOCK, self._text):
             try:
-                found = _read(LOCK)
+                state = _read(LOCK)
             except FileNotFoundError:
                 continue
-            holder, now = found[0], time.monotonic()
-            if found != seen:
-                seen, since = found, now
-            silent, interval = now - since, holder.interval if holder else self.me.interval
-            if (holder and holder.is_gone) or silent > MISSED * interval:
-                self._take_over(found)
+            holder, now = state[0], time.monotonic()
+            if state != last_state:
+                last_state, changed_at = state, now
+            silence, interval = now - changed_at, holder.interval if holder else self.me.interval
+            if (holder and holder.is_gone) or silence > MISSED * interval:
+                self._take_over(state)
                 continue
-            if holder is None and announced is None and silent > interval:
-                announced = ""
+            if holder is None and announced_token is None and silence > interval:
+                announced_token = ""
                 self.tell(
                     f"{self.command}: {LOCK}: names nobody; taking it over if that stays so for {MISSED * interval:.0f} s"
                 )
-            if holder and holder.token != announced:
-                announced = holder.token
+            if holder and holder.token != announced_token:
+                announced_token = holder.token
                 self.tell(
                     f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until that ends"
                 )
@@ -212,13 +212,13 @@ def forget(dvc: int | None = None) -> None:
     with RWLOCK.with_name("rwlock.lock").open("a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         try:
-            found = json.loads(RWLOCK.read_bytes())
+            entries = json.loads(RWLOCK.read_bytes())
             writes = {
-                path: info for path, info in found.get("write", {}).items() if info["pid"] != dvc
+                path: info for path, info in entries.get("write", {}).items() if info["pid"] != dvc
             }
             reads = {
                 path: [i for i in infos if i["pid"] != dvc]
-                for path, infos in found.get("read", {}).items()
+                for path, infos in entries.get("read", {}).items()
             }
         except (ValueError, AttributeError, TypeError, KeyError):
             RWLOCK.unlink()

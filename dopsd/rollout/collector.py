@@ -49,8 +49,8 @@ class RolloutCollector:
         """Every attempt at every problem with its verdict; `stops`: none after the first that is correct."""
         c = self.config
         plan = SamplingPlan(c.attempts, c.first_temperature, c.retry_temperature, stops)
-        asked = PromptSet(self.task, problems, "train", self.prompt_style)
-        prompts = list(zip(problems, asked.prompts(policy, self.sampling), strict=True))
+        prompt_set = PromptSet(self.task, problems, "train", self.prompt_style)
+        prompts = list(zip(problems, prompt_set.prompts(policy, self.sampling), strict=True))
         scores: dict[tuple[str, int], Score] = {}
 
         def verify(problem: Problem, rollout: Rollout) -> Score:
@@ -59,7 +59,7 @@ class RolloutCollector:
                 scores[key] = self.task.verify(problem, policy.decode(rollout.completion_ids))
             return scores[key]
 
-        tried = generate_until_correct(
+        rollouts = generate_until_correct(
             policy,
             prompts,
             decoding(self.sampling),
@@ -68,7 +68,7 @@ class RolloutCollector:
             lambda p, r: verify(p, r).correct,
         )
         return [
-            RolloutGroup(p, tuple(tried[p.id]), tuple(verify(p, r) for r in tried[p.id]))
+            RolloutGroup(p, tuple(rollouts[p.id]), tuple(verify(p, r) for r in rollouts[p.id]))
             for p in problems
         ]
 
@@ -81,30 +81,30 @@ class RolloutCollector:
         latest on ties, if it scores `keep_threshold`.
         """
         return [
-            self.scored(tried)
-            for tried in self.sample(policy, problems, update, not self.task.graded)
+            self.scored(group)
+            for group in self.sample(policy, problems, update, not self.task.graded)
         ]
 
-    def scored(self, tried: RolloutGroup) -> SelectedRollout:
+    def scored(self, group: RolloutGroup) -> SelectedRollout:
         """The best attempt, the latest on ties, and whether it is kept."""
-        best = tried.best
+        best = group.best
         threshold = self.config.keep_threshold if self.task.graded else 1.0
-        is_kept = self.config.keep == "all" or tried.scores[best].score >= threshold
-        found = tried.scores
+        is_kept = self.config.keep == "all" or group.scores[best].score >= threshold
+        scores = group.scores
         return SelectedRollout(
-            tried.problem,
-            tried.rollouts[best],
-            found[best],
-            tried.rollouts[0],
-            found[0],
-            len(found),
+            group.problem,
+            group.rollouts[best],
+            scores[best],
+            group.rollouts[0],
+            scores[0],
+            len(scores),
             is_kept,
         )
 
-    def summary(self, policy: Policy, scored: Sequence[SelectedRollout]) -> RolloutStats:
+    def summary(self, policy: Policy, selected: Sequence[SelectedRollout]) -> RolloutStats:
         """Counters and rollout metrics of one collect, before any gating; lengths in tokens, of first attempts."""
         sums = MetricSums()
-        for item in scored:
+        for item in selected:
             row = item.first_rollout.completion_ids.tolist()
             sums.add("attempts_used", item.attempts)
             sums.add("kept_share", item.is_kept)
@@ -114,9 +114,9 @@ class RolloutCollector:
             sums.add(
                 "completion_length", row.index(policy.eos_id) if policy.eos_id in row else len(row)
             )
-        rollouts = sum(item.attempts for item in scored)
+        rollouts = sum(item.attempts for item in selected)
         counters = {
-            "trajectories": sum(item.is_kept for item in scored),
+            "trajectories": sum(item.is_kept for item in selected),
             "rollouts": rollouts,
             "sampled_tokens": rollouts * self.sampling.gen_length,
         }

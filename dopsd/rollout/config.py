@@ -23,8 +23,8 @@ class SamplingConfig(Section):
 
     @model_validator(mode="after")
     def blocks_and_steps_fit(self) -> Self:
-        blocks, rest = divmod(self.gen_length, self.block_length)
-        if rest:
+        blocks, remainder = divmod(self.gen_length, self.block_length)
+        if remainder:
             raise ValueError(
                 f"gen_length {self.gen_length} must be a multiple of block_length {self.block_length}"
             )
@@ -49,8 +49,10 @@ class EvalProtocol(SamplingConfig):
     @property
     def approximations(self) -> list[str]:
         """What makes its answers others than those of the sampler that the model was trained with."""
-        found = [] if self.threshold is None else [f"tokens of confidence {self.threshold} at once"]
-        return found if self.cache == "none" else [*found, f"{self.cache} cache"]
+        descriptions = (
+            [] if self.threshold is None else [f"tokens of confidence {self.threshold} at once"]
+        )
+        return descriptions if self.cache == "none" else [*descriptions, f"{self.cache} cache"]
 
 
 class CollectorConfig(Section):

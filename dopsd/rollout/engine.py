@@ -45,24 +45,26 @@ def generate_until_correct(
     key is (seed, update). The stopping law is that of one problem after the other, and so are the rollouts. Processes
     that hold the same weights share every wave; all of them must call.
     """
-    found: dict[str, list[Rollout]] = {problem.id: [] for problem, _ in prompts}
-    waiting, first = list(prompts), 0
-    while width := wave_width(policy.process_group, plan, first, len(waiting)):
+    rollouts: dict[str, list[Rollout]] = {problem.id: [] for problem, _ in prompts}
+    pending, first = list(prompts), 0
+    while width := wave_width(policy.process_group, plan, first, len(pending)):
         wave = range(first, first + width)
         first += width
-        at = replace(
+        wave_decoding = replace(
             decoding, temperature=plan.retry_temperature if wave[0] else plan.first_temperature
         )
         requests = [
             GenerationRequest(problem.id, n, ids, key_from(*key, problem.id, n))
-            for problem, ids in waiting
+            for problem, ids in pending
             for n in wave
         ]
-        for rollout in denoise_shared(policy, requests, at, progressed):
-            found[rollout.problem_id].append(rollout)
+        for rollout in denoise_shared(policy, requests, wave_decoding, progressed):
+            rollouts[rollout.problem_id].append(rollout)
         if plan.stop_at_first_correct:
-            waiting = [(p, ids) for p, ids in waiting if not _is_over(p, found[p.id], is_correct)]
-    return found
+            pending = [
+                (p, ids) for p, ids in pending if not _is_over(p, rollouts[p.id], is_correct)
+            ]
+    return rollouts
 
 
 def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int) -> int:
@@ -73,20 +75,20 @@ def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int
     """
     width = plan.attempts - first
     if width and plan.stop_at_first_correct:
-        left = sum(group.all_gather_object([waiting]))
-        width = min(width, max(1, group.size // left)) if left else 0
+        total_waiting = sum(group.all_gather_object([waiting]))
+        width = min(width, max(1, group.size // total_waiting)) if total_waiting else 0
     return (
         min(width, 1) if first == 0 and plan.first_temperature != plan.retry_temperature else width
     )
 
 
 def _is_over(
-    problem: Problem, tried: list[Rollout], is_correct: Callable[[Problem, Rollout], bool]
+    problem: Problem, rollouts: list[Rollout], is_correct: Callable[[Problem, Rollout], bool]
 ) -> bool:
     """Whether one of the attempts is right; those after it, made ahead, are dropped."""
-    for i, rollout in enumerate(tried):
+    for i, rollout in enumerate(rollouts):
         if is_correct(problem, rollout):
-            del tried[i + 1 :]
+            del rollouts[i + 1 :]
             return True
     return False
 
@@ -104,17 +106,19 @@ def denoise_shared(
     group = policy.process_group
     if group.size == 1:
         return denoise_all(policy, requests, decoding, progressed)
-    asked = [(d.problem_id, d.attempt, d.prompt_ids.tolist(), d.key) for d in requests]
-    wanted = sorted(group.all_gather_object(asked), key=lambda one: len(one[2]))
-    mine = [
-        GenerationRequest(p, n, torch.tensor(ids, device=policy.device), key)
-        for p, n, ids, key in wanted[group.rank :: group.size]
-    ]
-    made = group.all_gather_object(
-        [rollout.to_dict() for rollout in denoise_all(policy, mine, decoding, progressed)]
+    local_requests = [(d.problem_id, d.attempt, d.prompt_ids.tolist(), d.key) for d in requests]
+    all_requests = sorted(
+        group.all_gather_object(local_requests), key=lambda request: len(request[2])
     )
-    by_name = {(values["problem_id"], values["attempt"]): values for values in made}
-    return [Rollout.from_dict(by_name[d.problem_id, d.attempt], policy.device) for d in requests]
+    assigned = [
+        GenerationRequest(p, n, torch.tensor(ids, device=policy.device), key)
+        for p, n, ids, key in all_requests[group.rank :: group.size]
+    ]
+    completed = group.all_gather_object(
+        [rollout.to_dict() for rollout in denoise_all(policy, assigned, decoding, progressed)]
+    )
+    by_key = {(values["problem_id"], values["attempt"]): values for values in completed}
+    return [Rollout.from_dict(by_key[d.problem_id, d.attempt], policy.device) for d in requests]
 
 
 def denoise_all(
@@ -127,45 +131,45 @@ def denoise_all(
 
     Where a GPU's memory runs out batches are halved, once: with masked padding no row depends on the others.
     """
-    one = (
+    denoise_batch = (
         denoise
         if decoding.threshold is None and decoding.cache == "none"
         else denoise_approximately
     )
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
-    done: dict[int, Rollout] = {}
-    known = policy.rows_that_fit.get(decoding.gen_length)
-    size = min(decoding.batch_size, known or decoding.batch_size)
-    can_halve = decoding.mask_padding and not policy.is_locked and known is None
-    while left := order[len(done) :]:
-        part = left[:size]
-        batch = [requests[i] for i in part]
-        found = (
-            _if_it_fits(one, policy, batch, decoding)
-            if can_halve and len(part) > 1
-            else one(policy, batch, decoding)
+    rollouts: dict[int, Rollout] = {}
+    known_size = policy.rows_that_fit.get(decoding.gen_length)
+    size = min(decoding.batch_size, known_size or decoding.batch_size)
+    can_halve = decoding.mask_padding and not policy.is_locked and known_size is None
+    while remaining := order[len(rollouts) :]:
+        indices = remaining[:size]
+        batch = [requests[i] for i in indices]
+        results = (
+            _if_it_fits(denoise_batch, policy, batch, decoding)
+            if can_halve and len(indices) > 1
+            else denoise_batch(policy, batch, decoding)
         )
-        if found is None:
-            size, can_halve = -(-len(part) // 2), False
+        if results is None:
+            size, can_halve = -(-len(indices) // 2), False
             policy.rows_that_fit[decoding.gen_length] = size
             log(
-                f"{len(part)} rollouts at once did not fit into memory: from here on {size}; set a smaller batch_size"
+                f"{len(indices)} rollouts at once did not fit into memory: from here on {size}; set a smaller batch_size"
             )
             continue
-        done.update(zip(part, found, strict=True))
+        rollouts.update(zip(indices, results, strict=True))
         if progressed:
-            progressed(len(part))
-    return [done[i] for i in range(len(requests))]
+            progressed(len(indices))
+    return [rollouts[i] for i in range(len(requests))]
 
 
 def _if_it_fits(
-    one: Callable[..., list[Rollout]],
+    denoise_batch: Callable[..., list[Rollout]],
     policy: Policy,
     batch: list[GenerationRequest],
     decoding: Decoding,
 ) -> list[Rollout] | None:
     """None where memory ran out; the failed batch keeps its memory until its error is forgotten, here."""
     try:
-        return one(policy, batch, decoding)
+        return denoise_batch(policy, batch, decoding)
     except torch.OutOfMemoryError:
         return None

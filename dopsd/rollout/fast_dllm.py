@@ -75,11 +75,11 @@ class _View:
             return policy.hidden(
                 ids[:, self.cache_positions], mask, self.kv_cache, self.cache_positions
             )[:, : self.state.decoding.block_length]
-        found = policy.hidden(ids, mask, self.kv_cache)[:, self.block]
+        hidden = policy.hidden(ids, mask, self.kv_cache)[:, self.block]
         self.cache_positions = (
             slice(self.block.start, ids.shape[1]) if self.cache == "prefix" else self.block
         )
-        return found
+        return hidden
 
 
 def _commit(state: DenoisingState, rows: Tensor, hidden: Tensor, block: slice, k: int) -> None:
@@ -88,10 +88,10 @@ def _commit(state: DenoisingState, rows: Tensor, hidden: Tensor, block: slice, k
     slots, valid = pack(state.ids[rows, block] == policy.mask_id)  # [B, C]
     columns = slots + block.start
     keys = fold_in(fold_in(state.keys[rows], state.step)[:, None], columns - state.start)  # [B, C]
-    tokens, sure = propose(policy, take(hidden, slots)[valid], keys[valid], decoding)
+    tokens, token_confidence = propose(policy, take(hidden, slots)[valid], keys[valid], decoding)
     proposed = torch.zeros_like(slots).masked_scatter(valid, tokens)
     confidence = torch.full(slots.shape, -torch.inf, device=slots.device).masked_scatter(
-        valid, sure
+        valid, token_confidence
     )
     order = confidence.sort(dim=1, descending=True, stable=True).indices
     rank = torch.empty_like(order).scatter(

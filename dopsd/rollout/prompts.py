@@ -40,17 +40,17 @@ class PromptSet:
 
         Raises DopsdError for a prompt that with its answer is longer than the model was trained for.
         """
-        whole = self._whole(policy, sampling)
-        cut = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in whole]
-        for problem, ids in zip(self.problems, cut, strict=True):
+        full_prompts = self._full_prompts(policy, sampling)
+        prompts = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in full_prompts]
+        for problem, ids in zip(self.problems, prompts, strict=True):
             if len(ids) + sampling.gen_length > policy.max_length:
                 raise DopsdError(
                     f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and {sampling.gen_length} to "
                     f"write are more than the model's {policy.max_length}; lower gen_length or set sampling.max_prompt_tokens"
                 )
-        return cut
+        return prompts
 
-    def _whole(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
+    def _full_prompts(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
         return [
             policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill)
             for p in self.problems
@@ -60,5 +60,7 @@ class PromptSet:
         """Share of prompts that max_prompt_tokens cuts: their instructions may be lost."""
         if sampling.max_prompt_tokens is None:
             return 0.0
-        whole = self._whole(policy, sampling)
-        return sum(len(ids) > sampling.max_prompt_tokens for ids in whole) / len(whole)
+        full_prompts = self._full_prompts(policy, sampling)
+        return sum(len(ids) > sampling.max_prompt_tokens for ids in full_prompts) / len(
+            full_prompts
+        )

@@ -72,8 +72,8 @@ def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
         return logits.argmax(-1)
     size = GPU_NOISE if logits.device.type == "cuda" else CPU_NOISE
     rows = max(1, size // logits.shape[-1])
-    parts = zip(logits.split(rows), keys.split(rows), strict=True)
-    return torch.cat([_noisy_best(part, own, decoding) for part, own in parts])
+    chunks = zip(logits.split(rows), keys.split(rows), strict=True)
+    return torch.cat([_noisy_best(chunk, chunk_keys, decoding) for chunk, chunk_keys in chunks])
 
 
 def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
@@ -91,12 +91,12 @@ def propose(
 ) -> tuple[Tensor, Tensor]:
     """Tokens and their noise-free confidence at masked positions, a part at a time. hidden [N, D], keys [N] -> [N], [N]."""
     rows = max(1, HEAD_ENTRIES // policy.vocabulary)
-    parts = [
+    outputs = [
         _propose_part(policy, h, k, decoding)
         for h, k in zip(hidden.split(rows), keys.split(rows), strict=True)
     ]
-    return torch.cat([tokens for tokens, _ in parts]), torch.cat(
-        [confidence for _, confidence in parts]
+    return torch.cat([tokens for tokens, _ in outputs]), torch.cat(
+        [confidence for _, confidence in outputs]
     )
 
 
@@ -126,10 +126,10 @@ def _step(
     """
     rows = torch.arange(len(ids), device=ids.device)[:, None]
     hidden = policy.hidden(ids, mask)[rows, slots]  # [B, m, D]
-    place = slots - (
+    positions = slots - (
         ids.shape[1] - decoding.gen_length
     )  # position in the completion, whatever the padding
-    noise_keys = fold_in(keys[:, None], place)  # [B, m]
+    noise_keys = fold_in(keys[:, None], positions)  # [B, m]
     tokens, confidence = propose(policy, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
     return slots.gather(1, order), tokens.view_as(slots).gather(1, order)
@@ -142,7 +142,7 @@ class DenoisingState:
         self, policy: Policy, requests: Sequence[GenerationRequest], decoding: Decoding
     ) -> None:
         self.policy, self.requests, self.decoding, self.step = policy, requests, decoding, 0
-        prompt, real = left_pad(
+        prompt, prompt_mask = left_pad(
             [request.prompt_ids for request in requests], policy.eos_id
         )  # [B, P]
         size, length, device = len(requests), decoding.gen_length, prompt.device
@@ -150,9 +150,9 @@ class DenoisingState:
         self.ids = torch.cat(
             [prompt, torch.stack([blank if d.hints is None else d.hints for d in requests])], 1
         )  # [B, T]
-        is_even = bool(real.all()) or not decoding.mask_padding
+        is_even = bool(prompt_mask.all()) or not decoding.mask_padding
         self.attention = (
-            None if is_even else torch.cat([real, real.new_ones(size, length)], 1)
+            None if is_even else torch.cat([prompt_mask, prompt_mask.new_ones(size, length)], 1)
         )  # [B, T]
         self.revealed_at = torch.full((size, length), decoding.steps, device=device)  # [B, G]
         self.keys = torch.tensor([request.key for request in requests], device=device)  # [B]
@@ -176,9 +176,9 @@ class DenoisingState:
         """These rows, with `stop_after_eos` without those whose text has ended before column `end`: they are filled up."""
         if not self.decoding.stop_after_eos:
             return rows
-        done = (self.ids[rows, self.start : end] == self.policy.eos_id).any(1)
-        self.ids[rows[done], end:] = self.policy.eos_id
-        return rows[~done]
+        finished = (self.ids[rows, self.start : end] == self.policy.eos_id).any(1)
+        self.ids[rows[finished], end:] = self.policy.eos_id
+        return rows[~finished]
 
     def rollouts(self) -> list[Rollout]:
         return [
@@ -208,15 +208,15 @@ def denoise(
     for block in state.blocks:
         state.ids[active, block] = policy.mask_id
         for k in decoding.num_transfer_tokens:
-            part = state.ids[active]
-            slots = (part[:, block] == policy.mask_id).nonzero()[:, 1].view(
+            active_ids = state.ids[active]
+            slots = (active_ids[:, block] == policy.mask_id).nonzero()[:, 1].view(
                 len(active), -1
             ) + block.start  # [B, m]
             keys = fold_in(state.keys[active], state.step)
-            where, tokens = _step(
-                policy, part, state.attention_of(active), slots, keys, k, decoding
+            positions, tokens = _step(
+                policy, active_ids, state.attention_of(active), slots, keys, k, decoding
             )
-            state.commit(active[:, None], where, tokens)
+            state.commit(active[:, None], positions, tokens)
             state.step += 1
         active = state.unfinished(active, block.stop)
         if len(active) == 0:

@@ -32,9 +32,9 @@ class Baseline:
     @property
     def metrics(self) -> dict[str, float]:
         """Under the names of `dopsd publish`; chosen on the test set, as the tag `selection` says."""
-        found = {f"best/test_accuracy/{length}": value for length, value in self.accuracy.items()}
-        found["best/test_accuracy"] = self.accuracy[SHOWN]
-        return found | ({} if self.updates is None else {"best/update": float(self.updates)})
+        values = {f"best/test_accuracy/{length}": value for length, value in self.accuracy.items()}
+        values["best/test_accuracy"] = self.accuracy[SHOWN]
+        return values | ({} if self.updates is None else {"best/update": float(self.updates)})
 
 
 def baselines() -> Iterator[Baseline]:
@@ -69,8 +69,8 @@ def import_published(tracking: TrackingConfig) -> int:
             }
             tags |= {"model": "LLaDA-8B-Instruct", "paper": published()["source"]}
             name, key = f"published-{row.task}-{row.method}", f"published-{row.task}-{row.method}"
-            facts = {"task": row.task, "method.name": row.method}
-            run_id = find_run(client, Identity(uri, tracking.experiment, name, key, tags, facts))
+            params = {"task": row.task, "method.name": row.method}
+            run_id = find_run(client, Identity(uri, tracking.experiment, name, key, tags, params))
             log_once(client, run_id, row.metrics, 0)
             client.set_terminated(run_id)
             dashboard.save(client, client.get_run(run_id).info.experiment_id, row.task)

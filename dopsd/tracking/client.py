@@ -59,10 +59,10 @@ def tracking_uri(configured: str | None) -> str:
     )
 
 
-def local_port(service: str, usual: int) -> int:
+def local_port(service: str, default_port: int) -> int:
     """Where `make up` of this folder has put a service, else where it usually is."""
-    known = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
-    return int(known.get(service, {}).get("port", usual))
+    services = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
+    return int(services.get(service, {}).get("port", default_port))
 
 
 def shown(uri: str) -> str:
@@ -92,7 +92,7 @@ def connect(uri: str) -> MlflowClient:
 
 
 @contextmanager
-def _only_one(scratch: Path) -> Iterator[None]:
+def _sync_lock(scratch: Path) -> Iterator[None]:
     """Two processes must not send the same steps at once."""
     with (scratch / "tracking.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -101,9 +101,9 @@ def _only_one(scratch: Path) -> Iterator[None]:
 
 def experiment_id(client: MlflowClient, identity: Identity) -> str:
     """The experiment, made if there is none: with a local file its artifacts go beside it, else where the server says."""
-    found = client.get_experiment_by_name(identity.experiment)
-    if found:
-        return found.experiment_id
+    experiment = client.get_experiment_by_name(identity.experiment)
+    if experiment:
+        return experiment.experiment_id
     artifacts = (Path.cwd() / "mlartifacts").as_uri() if identity.uri.startswith("sqlite") else None
     return client.create_experiment(identity.experiment, artifact_location=artifacts)
 
@@ -114,9 +114,9 @@ def find_run(client: MlflowClient, identity: Identity) -> str:
     from mlflow.entities import Param
 
     query = f"tags.`{FINGERPRINT_TAG}` = '{identity.fingerprint}'"
-    found = client.search_runs([experiment], query, max_results=1)
+    runs = client.search_runs([experiment], query, max_results=1)
     tags = identity.tags | {FINGERPRINT_TAG: identity.fingerprint}
-    run = found[0] if found else client.create_run(experiment, tags=tags, run_name=identity.name)
+    run = runs[0] if runs else client.create_run(experiment, tags=tags, run_name=identity.name)
     if not run.data.params:  # new, or made by a process that was killed before it came to this
         client.log_batch(
             run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()]
@@ -133,7 +133,7 @@ def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
     """Every row's metrics in one transaction, several rows in one request where they fit."""
     from mlflow.entities import Metric
 
-    waiting: list[Metric] = []
+    batch: list[Metric] = []
     for row in rows:
         now, step = int(time.time() * 1000), int(row["update"])
         points = [
@@ -141,12 +141,12 @@ def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
             for name, value in row.items()
             if name != "update"
         ]
-        if len(waiting) + len(points) > MOST_METRICS:
-            client.log_batch(run_id, metrics=waiting)
-            waiting = []
-        waiting += points
-    if waiting:
-        client.log_batch(run_id, metrics=waiting)
+        if len(batch) + len(points) > MOST_METRICS:
+            client.log_batch(run_id, metrics=batch)
+            batch = []
+        batch += points
+    if batch:
+        client.log_batch(run_id, metrics=batch)
 
 
 def whole_rows(log_file: Path) -> list[dict[str, Any]]:
@@ -162,10 +162,10 @@ def sync(
 ) -> str:
     """Send what the server lacks, once; the run's id."""
     lock_folder.mkdir(parents=True, exist_ok=True)
-    with _only_one(lock_folder):
+    with _sync_lock(lock_folder):
         run_id = find_run(client, identity)
-        last = sent_until(client, run_id)
-        send(client, run_id, [row for row in rows if row["update"] > last])
+        last_update = sent_until(client, run_id)
+        send(client, run_id, [row for row in rows if row["update"] > last_update])
     return run_id
 
 

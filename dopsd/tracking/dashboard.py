@@ -64,6 +64,11 @@ def view(task: str) -> dict[str, Any]:
 
 
 def _chart(metric: str, kind: str, section: str) -> dict[str, Any]:
-    own = CURVE | {"selectedMetricKeys": [metric]} if kind == "LINE" else {}
-    place = {"uuid": metric, "metricSectionId": section, "deleted": False, "isGenerated": False}
-    return place | {"type": kind, "metricKey": metric, "runsCountToCompare": RUNS_SHOWN, **own}
+    curve_options = CURVE | {"selectedMetricKeys": [metric]} if kind == "LINE" else {}
+    layout = {"uuid": metric, "metricSectionId": section, "deleted": False, "isGenerated": False}
+    return layout | {
+        "type": kind,
+        "metricKey": metric,
+        "runsCountToCompare": RUNS_SHOWN,
+        **curve_options,
+    }

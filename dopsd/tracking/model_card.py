@@ -31,8 +31,8 @@ class Origin:
 def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
     """Markdown with the head that model hubs read; every figure is read from the run's results."""
     task, method, seed = run.key.parts
-    tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
-    chosen = tested["selected"]
+    test_results = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
+    chosen = test_results["selected"]
     head = {
         "base_model": run.model.path,
         "library_name": "peft",
@@ -57,7 +57,7 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         "| protocol | base | this adapter | difference, paired | problems |",
         "|---|---|---|---|---|",
     ]
-    lines += [_row(name, found) for name, found in tested["protocols"].items()]
+    lines += [_row(name, result) for name, result in test_results["protocols"].items()]
     lines += ["", "Intervals are 95% bootstrap intervals over problems. Protocols:", ""]
     lines += [f"* `{name}`: {_flat(p.model_dump())}" for name, p in evaluate.protocols.items()]
     lines += [
@@ -70,19 +70,19 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         "",
         "```yaml",
     ]
-    kept = {
+    settings = {
         name: vars(run)[name].model_dump(mode="json") for name in ("model", "sampling", "train")
     }
-    kept |= {"method": {method: run.algorithm.model_dump(mode="json")}}
-    return "\n".join([*lines, yaml.safe_dump(kept, sort_keys=False).strip(), "```"]) + "\n"
+    settings |= {"method": {method: run.algorithm.model_dump(mode="json")}}
+    return "\n".join([*lines, yaml.safe_dump(settings, sort_keys=False).strip(), "```"]) + "\n"
 
 
-def _row(name: str, found: dict[str, Any]) -> str:
+def _row(name: str, result: dict[str, Any]) -> str:
     sides = " | ".join(
-        _percent(found[side]["accuracy"], found[side]["interval"]) for side in ("base", "best")
+        _percent(result[side]["accuracy"], result[side]["interval"]) for side in ("base", "best")
     )
-    gap = _percent(found["paired"]["difference"], found["paired"]["interval"], "+")
-    return f"| {name} | {sides} | {gap} | {found['base']['n']} |"
+    gap = _percent(result["paired"]["difference"], result["paired"]["interval"], "+")
+    return f"| {name} | {sides} | {gap} | {result['base']['n']} |"
 
 
 def _percent(value: float, interval: list[float], sign: str = "") -> str:

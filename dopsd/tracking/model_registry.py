@@ -89,18 +89,18 @@ def _refresh(client: MlflowClient, version: ModelVersion, chosen: Chosen) -> Non
 
 def promote_champion(client: MlflowClient, name: str, number: int) -> int:
     """The champion's version: this one, unless the one before did as well on the same problems by the same protocol."""
-    held = client.get_registered_model(name).aliases.get(CHAMPION)
-    if held and int(held) != number:
-        ours, theirs = (
-            client.get_model_version(name, str(version)).tags for version in (number, held)
+    champion = client.get_registered_model(name).aliases.get(CHAMPION)
+    if champion and int(champion) != number:
+        new_tags, champion_tags = (
+            client.get_model_version(name, str(version)).tags for version in (number, champion)
         )
-        if ours[JUDGED_BY] == theirs.get(JUDGED_BY) and float(theirs[ACCURACY]) >= float(
-            ours[ACCURACY]
-        ):
-            accuracies = f"{100 * float(theirs[ACCURACY]):.1f}%, version {number} {100 * float(ours[ACCURACY]):.1f}%"
+        if new_tags[JUDGED_BY] == champion_tags.get(JUDGED_BY) and float(
+            champion_tags[ACCURACY]
+        ) >= float(new_tags[ACCURACY]):
+            accuracies = f"{100 * float(champion_tags[ACCURACY]):.1f}%, version {number} {100 * float(new_tags[ACCURACY]):.1f}%"
             log(
-                f"publish: the champion of {name} is still version {held}: {accuracies} on the selection split"
+                f"publish: the champion of {name} is still version {champion}: {accuracies} on the selection split"
             )
-            return int(held)
+            return int(champion)
     client.set_registered_model_alias(name, CHAMPION, str(number))
     return number

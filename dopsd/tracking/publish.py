@@ -89,8 +89,8 @@ def publish(publication: Publication) -> dict[str, int]:
     uri = tracking_uri(publication.tracking.uri)
     with one_line(uri):
         client = connect(uri)
-        found = [_tracked(publication, client, run) for run in publication.runs]
-        tracked_runs = [one for one in found if one]
+        candidates = [_tracked(publication, client, run) for run in publication.runs]
+        tracked_runs = [candidate for candidate in candidates if candidate]
         best: dict[str, tuple[float, int]] = {}
         for tracked in tracked_runs:
             version, accuracy = _publish_run(publication, client, tracked)
@@ -118,10 +118,13 @@ def one_line(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, OSError) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        what = "no space is left for the artifacts of" if is_full else "no expected answer from"
-        said, advice = " ".join(str(error).split())[:160], "" if is_full else f"; {START_OR_NAME}"
+        failure = "no space is left for the artifacts of" if is_full else "no expected answer from"
+        message, advice = (
+            " ".join(str(error).split())[:160],
+            "" if is_full else f"; {START_OR_NAME}",
+        )
         raise DopsdError(
-            f"publish: {what} {shown(uri)} ({said}); all results are on disk, publish again later{advice}",
+            f"publish: {failure} {shown(uri)} ({message}); all results are on disk, publish again later{advice}",
             TEMPORARY,
         ) from error
 
@@ -137,16 +140,16 @@ def _pages(
     page = os.environ.get(PAGE) or (shown(uri) if uri.startswith("http") else None)
     page = page.rstrip("/") if page else None
     runs = {str(tracked.key): tracked.run_id for tracked in tracked_runs}
-    found: dict[str, Any] = {
+    pages: dict[str, Any] = {
         "page": page,
         "experiment": experiment.experiment_id if experiment else None,
         "runs": runs,
     }
     for task in {tracked.key.task for tracked in tracked_runs}:
-        dashboard.save(client, found["experiment"], task)
-    return found | {
+        dashboard.save(client, pages["experiment"], task)
+    return pages | {
         "comparison": {
-            c.key.task: dashboard.link(page or local_page(), found["experiment"], c.key.task)
+            c.key.task: dashboard.link(page or local_page(), pages["experiment"], c.key.task)
             for c in tracked_runs
         }
     }
@@ -206,7 +209,8 @@ def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str
     tested = protocols[chosen["protocol"]]
     low, high = tested["paired"]["interval"]
     return {
-        f"best/test_accuracy/{name}": found["best"]["accuracy"] for name, found in protocols.items()
+        f"best/test_accuracy/{name}": result["best"]["accuracy"]
+        for name, result in protocols.items()
     } | {
         "best/update": chosen["update"],
         "best/validation_accuracy"
@@ -240,8 +244,8 @@ def log_once(
 ) -> None:
     """Log what the run does not have: another value at the same step is a new evaluation, and is added."""
     for name, value in metrics.items():
-        known = [point for point in client.get_metric_history(run_id, name) if point.step == step]
-        if not known or max(known, key=lambda point: point.timestamp).value != float(value):
+        points = [point for point in client.get_metric_history(run_id, name) if point.step == step]
+        if not points or max(points, key=lambda point: point.timestamp).value != float(value):
             client.log_metric(run_id, name, float(value), step=step, model_id=model_id)
 
 
@@ -262,34 +266,34 @@ def _log_checkpoints(
 ) -> dict[str, str]:
     """Every checkpoint as a LoggedModel with its evaluation; ids by adapter digest."""
     experiment = client.get_run(tracked.run_id).info.experiment_id
-    known = client.search_logged_models(
+    models = client.search_logged_models(
         [experiment], f"source_run_id = '{tracked.run_id}'", max_results=1000
     )
-    found = {
+    model_ids = {
         m.tags[DIGEST_TAG]: m.model_id
-        for m in known
+        for m in models
         if DIGEST_TAG in m.tags and str(m.status) == "READY"
     }
     curve = read_table(tracked.key.folder / "curve.csv")
     curve = [row for row in curve if row["protocol"] == publication.select.protocol]
     for row in curve:
         folder = tracked.key.folder / "train" / f"step-{row['update']:06d}"
-        model = None
+        model_id = None
         if folder.is_dir():
             digest = sha256(folder / ADAPTER)
             name = f"{tracked.key.task}-{tracked.key.method}-{tracked.key.seed}-{folder.name}"
-            model = found.get(digest) or log_model(
+            model_id = model_ids.get(digest) or log_model(
                 client, experiment, tracked.run_id, name, folder, digest
             )
-            found[digest] = model
+            model_ids[digest] = model_id
         figures = {
             "eval/accuracy": row["accuracy"],
             "eval/low": row["low"],
             "eval/high": row["high"],
             "eval/whole": row["whole"],
         }
-        log_once(client, tracked.run_id, figures, row["update"], model)
-    return found
+        log_once(client, tracked.run_id, figures, row["update"], model_id)
+    return model_ids
 
 
 def _register(
@@ -310,13 +314,15 @@ def _register(
         data_digests(tracked.key.task),
         publication.evaluate.protocols[chosen["protocol"]].model_dump(),
     )
-    asked = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
+    criteria = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
     tags |= {
         ACCURACY: str(chosen["accuracy"]),
-        JUDGED_BY: hashlib.sha256(asked.encode()).hexdigest()[:16],
+        JUDGED_BY: hashlib.sha256(criteria.encode()).hexdigest()[:16],
     }
-    made_at = client.get_run(tracked.run_id).data.tags.get("mlflow.source.git.commit") or commit()
-    text = card(tracked.run, publication.evaluate, Origin(data, made_at))
+    commit_hash = (
+        client.get_run(tracked.run_id).data.tags.get("mlflow.source.git.commit") or commit()
+    )
+    text = card(tracked.run, publication.evaluate, Origin(data, commit_hash))
     name, uri = _model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
     return register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text))
 

@@ -42,12 +42,12 @@ def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
 
 def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
     """Raises ValueError, KeyError, TypeError or IndexError where these are not what pack_updates made."""
-    found: dict[tuple[int, int, str], dict[str, Tensor]] = {}
+    batch_tensors: dict[tuple[int, int, str], dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         update, batch, kind, name = key.split(".")
-        found.setdefault((int(update), int(batch), kind), {})[name] = tensor
+        batch_tensors.setdefault((int(update), int(batch), kind), {})[name] = tensor
     updates: list[list[Batch]] = [[] for _ in range(count)]
-    for (update, _, kind), values in sorted(found.items()):
+    for (update, _, kind), values in sorted(batch_tensors.items()):
         updates[update].append(batch_from(kind, values))
     return updates
 
@@ -59,7 +59,7 @@ def write_digests(folder: Path) -> None:
 
 
 def seal(tmp: Path, final: Path) -> None:
-    """Finish a checkpoint written in `half`: digests of its files, onto the disk, then its name."""
+    """Finish a checkpoint written in `tmp`: digests of its files, onto the disk, then its name."""
     write_digests(tmp)
     replaced = final.with_suffix(REPLACED)
     if final.exists():
@@ -105,10 +105,14 @@ def fault(folder: Path) -> str | None:
     digests = read_digests(folder)
     if not digests:
         return f"{DIGESTS} is missing or damaged"
-    odd = [name for name in digests if not re.fullmatch(r"[A-Za-z0-9_.]{1,100}", name)]
-    unnamed = [name for name in NEEDED if name not in digests]
-    if odd or unnamed:
-        return f"{DIGESTS} names {odd[0]!r}" if odd else f"{DIGESTS} does not name {unnamed[0]}"
+    invalid = [name for name in digests if not re.fullmatch(r"[A-Za-z0-9_.]{1,100}", name)]
+    missing = [name for name in NEEDED if name not in digests]
+    if invalid or missing:
+        return (
+            f"{DIGESTS} names {invalid[0]!r}"
+            if invalid
+            else f"{DIGESTS} does not name {missing[0]}"
+        )
     for name, digest in digests.items():
         path = folder / name
         if not path.is_file():
@@ -122,14 +126,14 @@ def fault(folder: Path) -> str | None:
 
 def checkpoints(scratch: Path) -> list[Checkpoint]:
     """Whole checkpoints, oldest first; a damaged one is said and passed over."""
-    found = []
+    usable = []
     for folder in folders(scratch):
-        why = fault(folder)
-        if why:
-            log(f"checkpoint {folder}: {why}; it is not used")
+        reason = fault(folder)
+        if reason:
+            log(f"checkpoint {folder}: {reason}; it is not used")
         else:
-            found.append(Checkpoint(folder, update_of(folder), sha256(folder / ADAPTER)))
-    return found
+            usable.append(Checkpoint(folder, update_of(folder), sha256(folder / ADAPTER)))
+    return usable
 
 
 def newest_resumable(scratch: Path, every: int) -> Checkpoint | None:
@@ -137,11 +141,11 @@ def newest_resumable(scratch: Path, every: int) -> Checkpoint | None:
 
     every: train.checkpoint_every; what was saved at other updates is not missed.
     """
-    whole = checkpoints(scratch)
+    usable = checkpoints(scratch)
     damaged = [
-        update_of(folder) for folder in folders(scratch) if folder not in {c.path for c in whole}
+        update_of(folder) for folder in folders(scratch) if folder not in {c.path for c in usable}
     ]
-    missed = min((update for update in damaged if update % every == 0), default=math.inf)
-    sound = [c for c in whole if c.update < missed]
+    first_missed = min((update for update in damaged if update % every == 0), default=math.inf)
+    sound = [c for c in usable if c.update < first_missed]
     resumable = [c for c in sound if (c.path / "trainer.safetensors").is_file()]
     return resumable[-1] if resumable else None

@@ -26,10 +26,10 @@ class CollapseDetector:
 
     def see(self, score: float, square: float) -> bool:
         """Whether this collect is the one that flags a collapse."""
-        was = self.is_collapsed
+        was_collapsed = self.is_collapsed
         self.scores.append(score)
         self.squares.append(square)
-        return self.is_collapsed and not was
+        return self.is_collapsed and not was_collapsed
 
     @property
     def means(self) -> list[float]:
@@ -46,8 +46,8 @@ class CollapseDetector:
             variance = max(
                 0.0, squares[seen - 1] / seen - (scores[seen - 1] / seen) ** 2
             )  # of all answers so far
-            chance = self.errors * math.sqrt(2 * variance / (self.window * self.problems))
-            if mean < (1 - self.drop) * best and mean < best - chance:
+            margin = self.errors * math.sqrt(2 * variance / (self.window * self.problems))
+            if mean < (1 - self.drop) * best and mean < best - margin:
                 return True
             best = max(best, mean)
         return False

@@ -40,22 +40,22 @@ def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
 
     Where the line does not rise, all that the smaller pass took is counted as its sequences'.
     """
-    each = (large.peak - small.peak) / (large.sequences - small.sequences)
-    if each <= 0:
-        each = max((small.peak - held) / small.sequences, 1.0)
-    room = held + FILLED * free - small.peak
-    return max(1, min(MOST, small.sequences + int(room / each)))
+    bytes_per_sequence = (large.peak - small.peak) / (large.sequences - small.sequences)
+    if bytes_per_sequence <= 0:
+        bytes_per_sequence = max((small.peak - held) / small.sequences, 1.0)
+    available = held + FILLED * free - small.peak
+    return max(1, min(MOST, small.sequences + int(available / bytes_per_sequence)))
 
 
 class MicroBatches:
     """How many sequences stand in memory at once; halved once where that was too many. 0: not measured yet."""
 
-    def __init__(self, asked: int | str, device: torch.device) -> None:
-        if asked == AUTO and not memory.is_measurable(device):
+    def __init__(self, requested: int | str, device: torch.device) -> None:
+        if requested == AUTO and not memory.is_measurable(device):
             raise DopsdError(
                 "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory; give a number"
             )
-        self.size = 0 if isinstance(asked, str) else asked
+        self.size = 0 if isinstance(requested, str) else requested
         self.device, self.is_halved = device, False
 
     def gradients(
@@ -67,9 +67,9 @@ class MicroBatches:
         """
         if batches and not self.size:
             self.size = self._measured(method, policy, max(batches, key=len))
-        while (found := self._tried(method, policy, batches, weight)) is None:
+        while (metrics := self._try_gradients(method, policy, batches, weight)) is None:
             self._halve(policy.is_locked)
-        return found
+        return metrics
 
     def _halve(self, is_locked: bool) -> None:
         if (
@@ -80,22 +80,24 @@ class MicroBatches:
                 "train.gradient_checkpointing",
                 exit_code=1,
             )
-        self.is_halved, before = True, self.size
-        self.size = before // 2
-        log(f"train: {before} states at once did not fit into memory: from here on {self.size}")
+        self.is_halved, previous_size = True, self.size
+        self.size = previous_size // 2
+        log(
+            f"train: {previous_size} states at once did not fit into memory: from here on {self.size}"
+        )
 
-    def _tried(
+    def _try_gradients(
         self, method: Method, policy: Policy, batches: list[Batch], weight: float
     ) -> MetricSums | None:
         """None, and no gradient, where memory ran out."""
         metrics = MetricSums()
         try:
-            for part, share in self._passes(policy, batches):
-                found = method.loss(policy, part)
-                (share * found.total / weight).backward()
+            for micro_batch, share in self._passes(policy, batches):
+                output = method.loss(policy, micro_batch)
+                (share * output.total / weight).backward()
                 if share:
-                    metrics.merge(found.metrics)
-                    metrics.add("loss", found.total.item() / weight, 0)
+                    metrics.merge(output.metrics)
+                    metrics.add("loss", output.total.item() / weight, 0)
         except (
             torch.OutOfMemoryError
         ):  # the pass keeps its memory until this block is left: no second try in here
@@ -105,37 +107,41 @@ class MicroBatches:
 
     def _passes(self, policy: Policy, batches: list[Batch]) -> list[tuple[Batch, float]]:
         """The micro-batches, each with its share in the loss: 0 for passes made only because other processes make one."""
-        own = [(part, 1.0) for batch in batches for part in batch.split(self.size)]
+        micro_batches = [
+            (micro_batch, 1.0) for batch in batches for micro_batch in batch.split(self.size)
+        ]
         if not policy.is_locked:
-            return own
-        most = max(policy.process_group.all_gather_object([len(own)]))
+            return micro_batches
+        max_passes = max(policy.process_group.all_gather_object([len(micro_batches)]))
         rows = policy.process_group.all_gather_object(
-            [next(own[0][0].split(1)).to("cpu")] if own else []
+            [next(micro_batches[0][0].split(1)).to("cpu")] if micro_batches else []
         )
-        return own + [(rows[0].to(self.device), 0.0) for _ in range(most - len(own))]
+        return micro_batches + [
+            (rows[0].to(self.device), 0.0) for _ in range(max_passes - len(micro_batches))
+        ]
 
     def _measured(self, method: Method, policy: Policy, batch: Batch) -> int:
         """A pass over one row and one over a few, without a trace but the time; random numbers are put back."""
         devices = [self.device] if self.device.type == "cuda" else []
 
         def probe(rows: int) -> Probe:
-            again = batch.rows([0] * rows)
-            work = lambda: method.loss(policy, again).total.backward()  # noqa: E731
+            probe_batch = batch.rows([0] * rows)
+            work = lambda: method.loss(policy, probe_batch).total.backward()  # noqa: E731
             return Probe(rows * batch.forwards, memory.peak(self.device, work))
 
         try:
             with torch.random.fork_rng(devices):
                 probe(1)  # what is made once, at the first pass, is no part of a sequence's size
-                found = fitting(
+                size = fitting(
                     probe(1), probe(ROWS), memory.held(self.device), memory.free(self.device)
                 )
         except torch.OutOfMemoryError:
-            found = 1
+            size = 1
         _forget(policy.trainable().values())
         log(
-            f"train: {found} states at once, as measured memory allows (train.micro_batch_states: {AUTO})"
+            f"train: {size} states at once, as measured memory allows (train.micro_batch_states: {AUTO})"
         )
-        return found
+        return size
 
 
 def _forget(weights: Iterable[Tensor]) -> None:

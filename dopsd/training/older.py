@@ -24,7 +24,7 @@ NAME = re.compile("train-[0-9a-f]{16}")
 def older_folders(run: RunSettings) -> dict[Path, int]:
     """Those that may be this cell's, by their adapters, and the last update of each."""
     adopted = {record_of(path).get("adopted") for path in WORK.glob("train-*")}
-    taken = {
+    owners = {
         object_of(path).get("fingerprint"): path.parent for path in RUNS.glob("*/*/*/train.json")
     }
     folders = [
@@ -32,29 +32,35 @@ def older_folders(run: RunSettings) -> dict[Path, int]:
         for path in sorted(WORK.glob("train-*"))
         if NAME.fullmatch(path.name) and path.name not in adopted
     ]
-    mine = [path for path in folders if taken.get(path.name, run.key.folder) == run.key.folder]
-    last = {path: step for path in mine if (step := _last(path)) and misfit(run, step) is None}
-    return {path: int(step.name[5:]) for path, step in last.items()}
+    candidates = [
+        path for path in folders if owners.get(path.name, run.key.folder) == run.key.folder
+    ]
+    last_steps = {
+        path: step
+        for path in candidates
+        if (step := _last_checkpoint(path)) and misfit(run, step) is None
+    }
+    return {path: int(step.name[5:]) for path, step in last_steps.items()}
 
 
-def _last(folder: Path) -> Path | None:
-    whole = [step for step in sorted(folder.glob("step-??????")) if checkpoint.fault(step) is None]
-    return whole[-1] if whole else None
+def _last_checkpoint(folder: Path) -> Path | None:
+    usable = [step for step in sorted(folder.glob("step-??????")) if checkpoint.fault(step) is None]
+    return usable[-1] if usable else None
 
 
 def misfit(run: RunSettings, step: Path) -> str | None:
     """What of the checkpoint's adapter is not as these settings make it."""
     from safetensors import safe_open
 
-    saved, wanted, base = (
+    saved, expected, base_config = (
         lora_of(step),
         run.train.lora,
         read_config(Path(run.model.path)),
     )
     for name in ("r", "alpha", "dropout"):
-        if vars(saved)[name] != vars(wanted)[name]:
+        if vars(saved)[name] != vars(expected)[name]:
             return f"lora.{name} {vars(saved)[name]}"
-    if sorted(saved.targets) != sorted(wanted.targets):
+    if sorted(saved.targets) != sorted(expected.targets):
         return f"lora.targets {', '.join(saved.targets)}"
     with safe_open(step / ADAPTER, "pt") as tensors:
         shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
@@ -62,18 +68,18 @@ def misfit(run: RunSettings, step: Path) -> str | None:
     widths = {
         shape[1] for name, shape in shapes.items() if "lora_A" in name and "ff_out" not in name
     }
-    if len(blocks) != base.n_layers or widths - {base.d_model}:
+    if len(blocks) != base_config.n_layers or widths - {base_config.d_model}:
         return f"a base of {len(blocks)} layers"
     return None
 
 
 def refuse_misfit(run: RunSettings, folder: Path) -> None:
-    step = _last(folder)
+    step = _last_checkpoint(folder)
     if step is None:
         raise DopsdError(
             f"--adopt {folder}: no whole checkpoint in it; name a folder work/train-... of an older release"
         )
-    if why := misfit(run, step):
+    if difference := misfit(run, step):
         raise DopsdError(
-            f"--adopt {folder}: its adapter has {why}, other than the settings of {run.key}; name another folder"
+            f"--adopt {folder}: its adapter has {difference}, other than the settings of {run.key}; name another folder"
         )

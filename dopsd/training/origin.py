@@ -50,44 +50,44 @@ def problems_of(task: str) -> Path:
 def note(base: BaseSettings, task: str, folder: Path) -> None:
     """Write into a new base what it was made from."""
     files = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != ORIGIN}
-    found = Origin(settings=settings(base), data=sha256(problems_of(task)), files=files)
-    write_json(folder / ORIGIN, found.model_dump())
+    contents = Origin(settings=settings(base), data=sha256(problems_of(task)), files=files)
+    write_json(folder / ORIGIN, contents.model_dump())
 
 
 def mismatch(base: BaseSettings, task: str) -> str | None:
     """Why base/ is not what these settings and data make, and both ways out; None where it is, or there is none."""
     if not any(BASE.glob("*.safetensors")) and not (BASE / ORIGIN).exists():
         return None
-    why = _difference(base, task)
-    if why is None:
+    difference = _difference(base, task)
+    if difference is None:
         return None
-    again = f"{ALLOWANCE}=1 dvc repro pretrain (in a flow: allow_retrain=true) to make it again (about {_minutes(base)} min)"
-    return f"pretrain: {why}, or {again}."
+    remedy = f"{ALLOWANCE}=1 dvc repro pretrain (in a flow: allow_retrain=true) to make it again (about {_minutes(base)} min)"
+    return f"pretrain: {difference}, or {remedy}."
 
 
 def _difference(base: BaseSettings, task: str) -> str | None:
     """What differs, and how to keep the base; data that is not there cannot differ."""
     try:
-        made = Origin.model_validate_json((BASE / ORIGIN).read_bytes())
+        recorded = Origin.model_validate_json((BASE / ORIGIN).read_bytes())
     except (OSError, ValueError):
         return f"{BASE / ORIGIN}: missing or damaged, so nothing says what {BASE} was made from. Run git checkout -- {BASE}"
-    for name, digest in made.files.items():
+    for name, digest in recorded.files.items():
         if not (BASE / name).is_file() or sha256(BASE / name) != digest:
             return f"{BASE / name}: not the file that pretraining wrote. Run git checkout -- {BASE} to restore it"
-    asked = settings(base)
-    odd = [
+    requested = settings(base)
+    mismatched = [
         key
-        for key in asked | made.settings
-        if asked.get(key, "nothing") != made.settings.get(key, "nothing")
+        for key in requested | recorded.settings
+        if requested.get(key, "nothing") != recorded.settings.get(key, "nothing")
     ]
-    if odd:
+    if mismatched:
         listed = ", ".join(
-            f"{key} {made.settings.get(key, 'unset')} (params.yaml: {asked.get(key, 'unset')})"
-            for key in odd
+            f"{key} {recorded.settings.get(key, 'unset')} (params.yaml: {requested.get(key, 'unset')})"
+            for key in mismatched
         )
         return f"{BASE} was made with {listed}. To keep it, set that back ({DROPS})"
     problems = problems_of(task)
-    if problems.is_file() and sha256(problems) != made.data:
+    if problems.is_file() and sha256(problems) != recorded.data:
         restore = f"set section data.{task} of params.yaml back and run dvc repro prepare"
         return f"{BASE} was made from another {problems}. To keep it, {restore} ({DROPS})"
     return None

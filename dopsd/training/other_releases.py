@@ -30,9 +30,10 @@ def of_other_releases(run: RunSettings) -> Iterator[Path]:
             or sorted(record["inputs"].values()) != sorted(inputs.values())
         ):
             continue
-        others = [*differing(record["settings"], settings)]
-        if others and all(
-            who == "before" or (who == "now" and _is_default(run, key)) for key, who in others
+        differences = [*differing(record["settings"], settings)]
+        if differences and all(
+            side == "before" or (side == "now" and _is_default(run, key))
+            for key, side in differences
         ):
             yield file.parent
 
@@ -52,12 +53,12 @@ def differing(
 
 def _is_default(run: RunSettings, key: str) -> bool:
     """Whether a key of settings_of has the value that it has where params.yaml does not name it."""
-    at: Any = vars(run) | {run.kind: run.algorithm}
+    value: Any = vars(run) | {run.kind: run.algorithm}
     *sections, name = key.split(".")
     for section in sections:
-        at = at[section] if isinstance(at, dict) else getattr(at, section)
-    fields = getattr(type(at), "model_fields", {})
-    return name in fields and getattr(at, name) == fields[name].get_default(
+        value = value[section] if isinstance(value, dict) else getattr(value, section)
+    fields = getattr(type(value), "model_fields", {})
+    return name in fields and getattr(value, name) == fields[name].get_default(
         call_default_factory=True
     )
 

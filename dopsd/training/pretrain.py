@@ -52,18 +52,18 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
         WORK / f"pretrain-{fingerprint(origin.settings(base), [origin.problems_of(task_name)])}"
     )
     recover()
-    allowed, why = origin.allowance(), origin.mismatch(base, task_name)
-    if why and not allowed:
-        raise DopsdError(why)
-    if any(BASE.glob("*.safetensors")) and not why and allowed != origin.FORCE:
+    allowed, mismatch = origin.allowance(), origin.mismatch(base, task_name)
+    if mismatch and not allowed:
+        raise DopsdError(mismatch)
+    if any(BASE.glob("*.safetensors")) and not mismatch and allowed != origin.FORCE:
         log(f"pretrain: {BASE} is up to date")
         return
     policy = fresh(base)
     trainer = Pretrainer(base, load_task(task_name, data), policy)
     with Progress("pretrain", shape.updates, "update", str(scratch)) as progress:
-        first = trainer.resume(scratch)
-        progress.resume_at(first)
-        for update in range(first, shape.updates):
+        first_update = trainer.resume(scratch)
+        progress.resume_at(first_update)
+        for update in range(first_update, shape.updates):
             loss = trainer.step(update)
             progress.step(note=f"loss {loss:.3f}")
             if (update + 1) % SAVE_EVERY == 0:
@@ -136,10 +136,10 @@ class Pretrainer:
         """Linear warm-up, then linear decay to a twentieth."""
         if update < self.shape.warmup_updates:
             return (update + 1) / self.shape.warmup_updates
-        rest = (update - self.shape.warmup_updates) / max(
+        decay_progress = (update - self.shape.warmup_updates) / max(
             self.shape.updates - self.shape.warmup_updates, 1
         )
-        return 1 - 0.95 * rest
+        return 1 - 0.95 * decay_progress
 
     def step(self, update: int) -> float:
         for group in self.optimizer.param_groups:
@@ -157,25 +157,27 @@ class Pretrainer:
         return loss.item()
 
     def batch(self, update: int) -> MaskedTexts:
-        draw = random.Random(key_from("pretrain", self.shape.seed, update))
-        rows = [self.row(draw.choice(self.problems), draw) for _ in range(self.shape.batch_size)]
+        rng = random.Random(key_from("pretrain", self.shape.seed, update))
+        rows = [self.row(rng.choice(self.problems), rng) for _ in range(self.shape.batch_size)]
         prompts, mask = left_pad([prompt for prompt, _ in rows], self.policy.eos_id)
         targets = torch.stack([text for _, text in rows])  # [B, G]
-        noise = torch.Generator().manual_seed(key_from("mask", self.shape.seed, update))
+        generator = torch.Generator().manual_seed(key_from("mask", self.shape.seed, update))
         spread = torch.arange(len(rows))[:, None] / len(
             rows
         )  # one draw, spread evenly: less noise than B draws
-        share = (
-            torch.rand(1, 1, generator=noise) + spread
+        mask_ratio = (
+            torch.rand(1, 1, generator=generator) + spread
         ) % 1 * 0.999 + 0.001  # [B, 1], t ~ U(0.001, 1)
-        hidden = torch.rand(targets.shape, generator=noise) < share
-        ids = torch.cat([prompts, targets.masked_fill(hidden, self.policy.mask_id)], 1)
-        mask = torch.cat([mask, torch.ones_like(hidden)], 1)
-        return MaskedTexts(ids, mask, targets, hidden, 1 / share[:, 0], torch.ones(len(rows)))
+        loss_mask = torch.rand(targets.shape, generator=generator) < mask_ratio
+        ids = torch.cat([prompts, targets.masked_fill(loss_mask, self.policy.mask_id)], 1)
+        mask = torch.cat([mask, torch.ones_like(loss_mask)], 1)
+        return MaskedTexts(
+            ids, mask, targets, loss_mask, 1 / mask_ratio[:, 0], torch.ones(len(rows))
+        )
 
-    def row(self, problem: Problem, draw: random.Random) -> tuple[Tensor, Tensor]:
+    def row(self, problem: Problem, rng: random.Random) -> tuple[Tensor, Tensor]:
         """Prompt [P] and completion [G], padded with end of text."""
-        is_careful = draw.random() < self.shape.careful_share
+        is_careful = rng.random() < self.shape.careful_share
         text = self.task.worked_solution(problem, is_careful)
         ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(ids) >= self.length:
@@ -215,12 +217,12 @@ class Pretrainer:
 
 def _digest(state: dict[str, Tensor]) -> Tensor:
     """Of all names, shapes and numbers: safetensors files have none, and a file beside them is not renamed with them."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, tensor in sorted(state.items()):
-        found.update(
+        hasher.update(
             f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes()
         )
-    return torch.tensor([*found.digest()], dtype=torch.uint8)
+    return torch.tensor([*hasher.digest()], dtype=torch.uint8)
 
 
 def _read(path: Path) -> dict[str, Tensor]:

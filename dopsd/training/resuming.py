@@ -30,8 +30,8 @@ KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}
 
 def record_of(folder: Path) -> dict[str, Any]:
     """The folder's run.json; nothing, where that is missing or damaged."""
-    found = object_of(folder / RECORD)
-    return found if found.keys() >= KEYS else {}
+    record = object_of(folder / RECORD)
+    return record if record.keys() >= KEYS else {}
 
 
 def object_of(path: Path) -> dict[str, Any]:
@@ -43,10 +43,10 @@ def object_of(path: Path) -> dict[str, Any]:
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,11 @@ def resumable(
 ) -> Resumable:
     """What `folder`, made with other values of layout.ENDS, has for these settings; is_whole: none of its checkpoints lacks."""
     sound = list(takewhile(lambda step: checkpoint.fault(step) is None, steps_of(folder)))
-    last = update_of(sound[-1]) if sound else 0
+    last_update = update_of(sound[-1]) if sound else 0
     rows = [
-        row for row in _rows(log_of(sound[-1]) if sound else folder / LOG) if row["update"] <= last
+        row
+        for row in _rows(log_of(sound[-1]) if sound else folder / LOG)
+        if row["update"] <= last_update
     ]
     if sound and any(
         made_with.get(name, vars(settings)[name]) != vars(settings)[name] for name in WATCHING
@@ -91,7 +93,7 @@ def resumable(
         _starved(rows, settings),
     )
     lacking = sorted(
-        {*range(settings.checkpoint_every, last + 1, settings.checkpoint_every)}
+        {*range(settings.checkpoint_every, last_update + 1, settings.checkpoint_every)}
         - {*map(update_of, sound)}
     )
     if is_whole and lacking:
@@ -143,21 +145,24 @@ def watched_again(
         len(scores) != state["counters"]["collects"]
     ):  # the method's rollouts are not those of the policy in training
         return rows
-    found, before = [], 0
+    new_rows, previous_collects = [], 0
     for row in rows:
-        seen = int(row["count/collects"])
-        watches = [
-            detector_of(settings, scores[:n], squares[:n]) for n in range(before + 1, seen + 1)
+        num_collects = int(row["count/collects"])
+        detectors = [
+            detector_of(settings, scores[:n], squares[:n])
+            for n in range(previous_collects + 1, num_collects + 1)
         ]
-        means = [detector.means[-1] for detector in watches if detector.means]
-        kept = {
+        means = [detector.means[-1] for detector in detectors if detector.means]
+        new_row = {
             name: value for name, value in row.items() if name not in ("rolling_score", "collapsed")
         }
-        kept |= {"rolling_score": sum(means) / len(means)} if means else {}
-        is_collapsed = detector_of(settings, scores[:seen], squares[:seen]).is_collapsed
-        found.append(kept | ({"collapsed": 1.0} if is_collapsed else {}))
-        before = seen
-    return found
+        new_row |= {"rolling_score": sum(means) / len(means)} if means else {}
+        is_collapsed = detector_of(
+            settings, scores[:num_collects], squares[:num_collects]
+        ).is_collapsed
+        new_rows.append(new_row | ({"collapsed": 1.0} if is_collapsed else {}))
+        previous_collects = num_collects
+    return new_rows
 
 
 def is_finished(folder: Path, settings: TrainConfig) -> bool:
@@ -169,12 +174,12 @@ def is_finished(folder: Path, settings: TrainConfig) -> bool:
         or (steps[-1] / "trainer.safetensors").is_file()
     ):
         return False
-    kept = [
+    kept_steps = [
         step
         for step in steps
         if update_of(step) % settings.checkpoint_every == 0 or step == steps[-1]
     ]
-    return all(checkpoint.fault(step) is None for step in kept)
+    return all(checkpoint.fault(step) is None for step in kept_steps)
 
 
 def detector_of(
@@ -211,17 +216,17 @@ def _starved(rows: list[dict[str, Any]], settings: TrainConfig) -> float:
     return math.inf
 
 
-def bring(found: Resumable, folder: Path) -> None:
+def bring(source: Resumable, folder: Path) -> None:
     """Put these checkpoints and this log in the place of the folder's own; ended half way, it can be done again."""
     empty(folder)
-    (folder / LOG).write_text(_text(found.rows))
-    for step in found.steps:
+    (folder / LOG).write_text(_text(source.rows))
+    for step in source.steps:
         tmp = folder / f"{step.name}.tmp"
         shutil.copytree(step, tmp, copy_function=_link)
         if (tmp / LOG).exists():
             (tmp / LOG).unlink()  # a second name of the other folder's file
             (tmp / LOG).write_text(
-                _text(row for row in found.rows if row["update"] <= update_of(step))
+                _text(row for row in source.rows if row["update"] <= update_of(step))
             )
             checkpoint.write_digests(tmp)
         tmp.rename(folder / step.name)

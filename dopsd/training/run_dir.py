@@ -62,12 +62,12 @@ class RunFolder:
 
     def _wait_for_lock(self) -> None:
         """Wait a while for the lock: a trainer that was asked to stop is still saving."""
-        until, is_announced = time.monotonic() + SAVING, False
+        deadline, is_announced = time.monotonic() + SAVING, False
         while True:
             try:
                 return fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise DopsdError(
                         f"train: another process is training in {self.scratch}; wait for it or stop it",
                         TEMPORARY,
@@ -119,14 +119,14 @@ class RunFolder:
 
     def _write(self, loop: Any, tmp: Path) -> None:
         rank = self.accelerator.process_index
-        own = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
-        micro = loop.micro_batches
-        own["micro_batch"] = torch.tensor(
-            [micro.size, micro.is_halved]
+        rank_tensors = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
+        micro_batches = loop.micro_batches
+        rank_tensors["micro_batch"] = torch.tensor(
+            [micro_batches.size, micro_batches.is_halved]
         )  # measured again it might differ, and round otherwise
         if torch.cuda.is_available():
-            own["cuda_rng"] = torch.cuda.get_rng_state()
-        save_tensors(own, tmp / f"batches.{rank}.safetensors")
+            rank_tensors["cuda_rng"] = torch.cuda.get_rng_state()
+        save_tensors(rank_tensors, tmp / f"batches.{rank}.safetensors")
         if not self.is_main:
             return
         save_tensors(adapter_tensors(loop.policy.adapted), tmp / ADAPTER)
@@ -147,19 +147,19 @@ class RunFolder:
 
     def resume(self, loop: Any) -> None:
         """Bring the loop to the newest whole checkpoint, and the log with it."""
-        found = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
-        if found:
+        newest = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
+        if newest:
             state = parse_object(
-                (found.path / "state.json").read_bytes(), found.path / "state.json"
+                (newest.path / "state.json").read_bytes(), newest.path / "state.json"
             )
             ranks = state.get("ranks")
             if ranks != self.accelerator.num_processes:
                 raise DopsdError(
-                    f"train: {found.path} was made by {ranks} ranks, this run has {self.accelerator.num_processes}; "
+                    f"train: {newest.path} was made by {ranks} ranks, this run has {self.accelerator.num_processes}; "
                     "use as many, or remove the folder to start anew"
                 )
             try:
-                self._restore(loop, found.path, state)
+                self._restore(loop, newest.path, state)
             except torch.OutOfMemoryError:
                 raise
             except (
@@ -170,15 +170,15 @@ class RunFolder:
                 AttributeError,
                 RuntimeError,
             ) as error:  # written by other code
-                why = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}: {error}"
                 raise DopsdError(
-                    f"train: {found.path}: cannot be continued ({why}); remove the folder to use an older one"
+                    f"train: {newest.path}: cannot be continued ({reason}); remove the folder to use an older one"
                 ) from error
-            log(f"train: continuing after update {loop.update} from {found.path}")
+            log(f"train: continuing after update {loop.update} from {newest.path}")
         elif checkpoint.folders(self.scratch) and self.is_main:
             log(f"train: no checkpoint of {self.scratch} can be continued; starting at zero")
         if self.is_main:
-            self._restore_log(loop.update, log_of(found.path) if found else None)
+            self._restore_log(loop.update, log_of(newest.path) if newest else None)
 
     def _restore(self, loop: Any, folder: Path, state: dict[str, Any]) -> None:
         load_adapter(loop.policy.adapted, read_adapter(folder), folder)
@@ -195,17 +195,17 @@ class RunFolder:
         }
         if state["update"] != int(folder.name[5:]):
             raise ValueError(f"state.json is of update {state['update']!r}")
-        own = checkpoint.load_tensors(
+        rank_tensors = checkpoint.load_tensors(
             folder / f"batches.{self.accelerator.process_index}.safetensors"
         )
-        torch.set_rng_state(own.pop("rng"))
-        size, is_halved = own.pop("micro_batch").tolist()
-        asked = {name: vars(loop.settings)[name] for name in MEMORY}
-        if state.get("memory", asked) == asked:
+        torch.set_rng_state(rank_tensors.pop("rng"))
+        size, is_halved = rank_tensors.pop("micro_batch").tolist()
+        memory_settings = {name: vars(loop.settings)[name] for name in MEMORY}
+        if state.get("memory", memory_settings) == memory_settings:
             loop.micro_batches.size, loop.micro_batches.is_halved = size, bool(is_halved)
-        if "cuda_rng" in own:
-            torch.cuda.set_rng_state(own.pop("cuda_rng"))
-        waiting = checkpoint.unpack_updates(own, state["waiting"])
+        if "cuda_rng" in rank_tensors:
+            torch.cuda.set_rng_state(rank_tensors.pop("cuda_rng"))
+        waiting = checkpoint.unpack_updates(rank_tensors, state["waiting"])
         loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
         loop.update, loop.counters = state["update"], state["counters"]
         loop.empty_in_a_row, loop.spent = state["empty_in_a_row"], state["spent"]
@@ -214,9 +214,13 @@ class RunFolder:
             {name: (total, count) for name, (total, count) in state["gathered"].items()}
         )
 
-    def _restore_log(self, update: int, saved: Path | None) -> None:
+    def _restore_log(self, update: int, saved_log: Path | None) -> None:
         """The log as it was at the checkpoint: later lines, half-written ones included, will be made again."""
-        lines = saved.read_text(errors="replace").splitlines() if saved and saved.exists() else []
+        lines = (
+            saved_log.read_text(errors="replace").splitlines()
+            if saved_log and saved_log.exists()
+            else []
+        )
         self.lines = [line + "\n" for line in lines if _update_of(line) <= update]
         path = self.scratch / LOG
         tmp = path.with_suffix(".tmp")
@@ -233,32 +237,37 @@ def _update_of(line: str) -> float:
 
 def publish_run(scratch: Path, out: Path, every: int) -> None:
     """Copy adapters and log to the stage's out, without timings or anything else that differs between two doors."""
-    whole = checkpoint.checkpoints(scratch)
-    last, known = max((found.update for found in whole), default=0), {found.path for found in whole}
+    checkpoints = checkpoint.checkpoints(scratch)
+    last_update, known_folders = (
+        max((saved.update for saved in checkpoints), default=0),
+        {saved.path for saved in checkpoints},
+    )
     for folder in checkpoint.folders(scratch):
-        if folder not in known and (update_of(folder) % every == 0 or update_of(folder) > last):
+        if folder not in known_folders and (
+            update_of(folder) % every == 0 or update_of(folder) > last_update
+        ):
             raise DopsdError(
                 f"train: {folder} was damaged after it was saved; the same command makes it again",
                 TEMPORARY,
             )
     with fresh_folder(out) as tmp:
-        for found in whole:
-            if found.update % every == 0 or found is whole[-1]:
-                target = tmp / f"step-{found.update:06d}"
+        for saved in checkpoints:
+            if saved.update % every == 0 or saved is checkpoints[-1]:
+                target = tmp / f"step-{saved.update:06d}"
                 target.mkdir()
                 for name in (ADAPTER, "adapter_config.json"):
-                    shutil.copyfile(found.path / name, target / name)
+                    shutil.copyfile(saved.path / name, target / name)
                 checkpoint.write_digests(target)
     rows = [
         {k: v for k, v in row.items() if not k.startswith("time/")}
-        for row in read_log(log_of(whole[-1].path))
+        for row in read_log(log_of(checkpoints[-1].path))
     ]
     write_table(out.with_suffix(".csv"), rows)
-    counts = json.loads((whole[-1].path / "state.json").read_text())[
+    counts = json.loads((checkpoints[-1].path / "state.json").read_text())[
         "counters"
     ]  # with collects after the last update
     if (
-        whole[-1].update == record_of(scratch)["ends"]["updates"]
+        checkpoints[-1].update == record_of(scratch)["ends"]["updates"]
     ):  # which a run has that was interrupted there, or longer
         counts = {
             name.removeprefix("count/"): value
@@ -267,7 +276,12 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
         }
     write_json(
         out.with_suffix(".json"),
-        {"fingerprint": scratch.name, "updates": whole[-1].update, **codes(scratch), **counts},
+        {
+            "fingerprint": scratch.name,
+            "updates": checkpoints[-1].update,
+            **codes(scratch),
+            **counts,
+        },
     )
 
 

@@ -92,14 +92,18 @@ def first_code(run: RunSettings) -> str:
     history = record_of(scratch_folder(run)).get("history")
     if history:
         return history[0]["code"]
-    made = object_of(run.key.folder / "train.json")
-    return made["first_code"] if is_current(run, made) else digest(code_of(run.key.task, run.kind))
+    published = object_of(run.key.folder / "train.json")
+    return (
+        published["first_code"]
+        if is_current(run, published)
+        else digest(code_of(run.key.task, run.kind))
+    )
 
 
-def is_current(run: RunSettings, made: dict[str, Any]) -> bool:
+def is_current(run: RunSettings, published: dict[str, Any]) -> bool:
     """Whether a train.json is of these settings and of this code, or of older code that a person has accepted."""
     name = scratch_folder(run).name
-    return made.get("fingerprint") == name and made.get("code") == digest(
+    return published.get("fingerprint") == name and published.get("code") == digest(
         code_of(run.key.task, run.kind)
     )
 
@@ -109,34 +113,41 @@ def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> No
 
     adopted: a folder of an older release, which wrote no run.json, of which a person says that it is this run's.
     """
-    own, code = scratch_folder(run), code_of(run.key.task, run.kind)
-    if adopted and not steps_of(own):
-        return _begin(run, own, _adopted(run, adopted))
+    own_folder, code = scratch_folder(run), code_of(run.key.task, run.kind)
+    if adopted and not steps_of(own_folder):
+        return _begin(run, own_folder, _adopted(run, adopted))
     if adopted:
         if not adopted.is_dir():
             raise DopsdError(f"--adopt {adopted}: no such folder")
-        log(f"train: --adopt {adopted}: {own} has begun already, and continues")
-    found = _candidates(run, own)
-    known = [one for one in found if record_of(one.folder).get("code") == code]
-    if known or record_of(own).get("code") == code:
-        if known and answer == "anew":
+        log(f"train: --adopt {adopted}: {own_folder} has begun already, and continues")
+    candidates = _candidates(run, own_folder)
+    same_code = [
+        candidate for candidate in candidates if record_of(candidate.folder).get("code") == code
+    ]
+    if same_code or record_of(own_folder).get("code") == code:
+        if same_code and answer == "anew":
             log(
-                f"train: --anew: this code has learnt the last of {own}, so that it continues; move that away to start at zero"
+                f"train: --anew: this code has learnt the last of {own_folder}, so that it continues; "
+                "move that away to start at zero"
             )
-        return _begin(run, own, _furthest(known, own))
-    best = _furthest(found, own)
+        return _begin(run, own_folder, _furthest(same_code, own_folder))
+    best = _furthest(candidates, own_folder)
     if best and answer == "stop":
         raise DopsdError(_question(run, best, code))
     if not best and answer != "anew":
-        _ask_about_older(run, own)
-    _begin(run, own, None if answer == "anew" else best)
+        _ask_about_older(run, own_folder)
+    _begin(run, own_folder, None if answer == "anew" else best)
 
 
-def _furthest(found: list[Resumable], own: Path) -> Resumable | None:
-    return max(found, key=lambda one: (one.update, one.folder == own), default=None)
+def _furthest(candidates: list[Resumable], own_folder: Path) -> Resumable | None:
+    return max(
+        candidates,
+        key=lambda candidate: (candidate.update, candidate.folder == own_folder),
+        default=None,
+    )
 
 
-def _candidates(run: RunSettings, own: Path) -> list[Resumable]:
+def _candidates(run: RunSettings, own_folder: Path) -> list[Resumable]:
     """What the cell's folder holds, and folders of other lengths of the run that hold more and have the same history.
 
     A cell that has learnt nothing yet is also looked for under the names that other releases gave to its settings.
@@ -144,56 +155,63 @@ def _candidates(run: RunSettings, own: Path) -> list[Resumable]:
     settings, (_, ends), record = (
         run.train,
         settings_of(run),
-        record_of(own),
+        record_of(own_folder),
     )
-    mine = resumable(own, ends, settings, is_whole=False)
-    found = [mine] if mine.update else []
-    named = set(own.parent.glob(f"{own.name.rpartition('-')[0]}-*"))
-    for folder in sorted(named if mine.update else {*named, *of_other_releases(run)}):
-        other = record_of(folder)
-        is_further = max(map(update_of, steps_of(folder)), default=0) > mine.update
+    current = resumable(own_folder, ends, settings, is_whole=False)
+    candidates = [current] if current.update else []
+    siblings = set(own_folder.parent.glob(f"{own_folder.name.rpartition('-')[0]}-*"))
+    for folder in sorted(siblings if current.update else {*siblings, *of_other_releases(run)}):
+        other_record = record_of(folder)
+        is_further = max(map(update_of, steps_of(folder)), default=0) > current.update
         if (
-            folder == own
-            or not other
+            folder == own_folder
+            or not other_record
             or not is_further
-            or (mine.update and other["history"] != record.get("history"))
+            or (current.update and other_record["history"] != record.get("history"))
         ):
             continue
-        past = resumable(
-            folder, other["ends"], settings, is_whole=str(run.key) not in other["cells"]
+        candidate = resumable(
+            folder,
+            other_record["ends"],
+            settings,
+            is_whole=str(run.key) not in other_record["cells"],
         )
-        if past.update > mine.update and past.is_logged:
-            found.append(past)
+        if candidate.update > current.update and candidate.is_logged:
+            candidates.append(candidate)
         else:
             log(
                 f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates} updates can begin with"
             )
-    return found
+    return candidates
 
 
 def _question(run: RunSettings, best: Resumable, code: dict[str, str]) -> str:
     record = record_of(best.folder)
-    before, settings = record.get("code", {}), settings_of(run)[0]
-    names = sorted(name for name in before | code if before.get(name) != code.get(name))
-    what = names[0] + (f" and {len(names) - 1} more changed" if names[1:] else " changed")
-    what = what if before else f"no {RECORD} says which"
+    old_code, settings = record.get("code", {}), settings_of(run)[0]
+    changed_files = sorted(name for name in old_code | code if old_code.get(name) != code.get(name))
+    changes = changed_files[0] + (
+        f" and {len(changed_files) - 1} more changed" if changed_files[1:] else " changed"
+    )
+    changes = changes if old_code else f"no {RECORD} says which"
     unknown = [key for key, _ in differing(record.get("settings", settings), settings)]
-    what += f"; settings that one of the two does not have: {', '.join(unknown)}" if unknown else ""
+    changes += (
+        f"; settings that one of the two does not have: {', '.join(unknown)}" if unknown else ""
+    )
     return (
-        f"train: {best.folder} stands at update {best.update}, learnt by other code ({what}); "
+        f"train: {best.folder} stands at update {best.update}, learnt by other code ({changes}); "
         f"`dopsd train {' '.join(run.key.words)} --continue` goes on from there with this code, "
         f"--anew starts at zero; where DVC, a flow or a cluster runs it: {OTHER_CODE}=continue or anew"
     )
 
 
-def _ask_about_older(run: RunSettings, own: Path) -> None:
+def _ask_about_older(run: RunSettings, own_folder: Path) -> None:
     from dopsd.training.older import older_folders  # heavy, and seldom needed
 
-    if record_of(own) or not (older := older_folders(run)):
+    if record_of(own_folder) or not (older := older_folders(run)):
         return
-    named = ", ".join(f"{folder} (update {update})" for folder, update in older.items())
+    listing = ", ".join(f"{folder} (update {update})" for folder, update in older.items())
     raise DopsdError(
-        f"train: {named}: written by an older release, which does not say of which settings; if it is this run, "
+        f"train: {listing}: written by an older release, which does not say of which settings; if it is this run, "
         f"`dopsd train {' '.join(run.key.words)} --adopt {next(iter(older))}` continues it, "
         f"--anew (or {OTHER_CODE}=anew) starts at zero"
     )
@@ -203,47 +221,47 @@ def _adopted(run: RunSettings, folder: Path) -> Resumable:
     from dopsd.training.older import refuse_misfit
 
     refuse_misfit(run, folder)
-    found = resumable(folder, {}, run.train, is_whole=False)
-    if not found.update or not found.is_logged:
+    source = resumable(folder, {}, run.train, is_whole=False)
+    if not source.update or not source.is_logged:
         raise DopsdError(
             f"--adopt {folder}: no whole checkpoint in it that these settings can continue from"
         )
-    return found
+    return source
 
 
-def _set_aside(own: Path) -> None:
+def _set_aside(folder: Path) -> None:
     """Everything but the lock, which this process holds."""
-    if not steps_of(own):
+    if not steps_of(folder):
         return
-    number = 1 + len([*ASIDE.glob(f"{own.name}.*")])
-    target = ASIDE / f"{own.name}.{number}"
+    number = 1 + len([*ASIDE.glob(f"{folder.name}.*")])
+    target = ASIDE / f"{folder.name}.{number}"
     target.mkdir(parents=True)
-    for path in own.iterdir():
+    for path in folder.iterdir():
         if path.name != "lock":
             path.rename(target / path.name)
     log(f"train: starting at zero; what was learnt before is in {target} until `dopsd clean`")
 
 
-def _begin(run: RunSettings, own: Path, best: Resumable | None) -> None:
+def _begin(run: RunSettings, own_folder: Path, best: Resumable | None) -> None:
     """Write run.json, after the folder holds what it tells of."""
     decisive, ends = settings_of(run)
-    code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else own)
-    if best and best.folder != own and not record:  # an older release's
+    code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else own_folder)
+    if best and best.folder != own_folder and not record:  # an older release's
         record = {"adopted": best.folder.name}
-    if best and best.folder != own:
+    if best and best.folder != own_folder:
         if record_of(
             best.folder
         ):  # before the checkpoints: nobody should have to ask whose they are
-            write_json(own / RECORD, record)
-        bring(best, own)
-        log(f"train: {own} begins with update {best.update} of {best.folder}")
+            write_json(own_folder / RECORD, record)
+        bring(best, own_folder)
+        log(f"train: {own_folder} begins with update {best.update} of {best.folder}")
         if best.lacking:
             log(
                 f"train: no checkpoints {', '.join(map(str, best.lacking))}: the run kept others (train.checkpoint_every)"
             )
     if not best and record.get("code") != code:
-        _set_aside(own)
-        empty(own)
+        _set_aside(own_folder)
+        empty(own_folder)
         record = {}
     history = record.get("history", [{"update": 0, "code": UNKNOWN}] if best else [])
     if not history or history[-1]["code"] != digest(code):
@@ -252,9 +270,9 @@ def _begin(run: RunSettings, own: Path, best: Resumable | None) -> None:
             {"update": best.update if best else 0, "code": digest(code), "version": _version()},
         ]
     cells = sorted(
-        {str(run.key), *(record.get("cells", []) if not best or best.folder == own else [])}
+        {str(run.key), *(record.get("cells", []) if not best or best.folder == own_folder else [])}
     )
-    facts = {
+    new_record = {
         "settings": decisive,
         "ends": ends,
         "inputs": inputs_of(run),
@@ -262,9 +280,9 @@ def _begin(run: RunSettings, own: Path, best: Resumable | None) -> None:
         "history": history,
         "cells": cells,
     }
-    facts |= {"adopted": record["adopted"]} if "adopted" in record else {}
-    if facts != record_of(own):
-        write_json(own / RECORD, facts)
+    new_record |= {"adopted": record["adopted"]} if "adopted" in record else {}
+    if new_record != record_of(own_folder):
+        write_json(own_folder / RECORD, new_record)
 
 
 def _version() -> str:

@@ -85,13 +85,14 @@ def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
         progress.resume_at(trainer.update)
         try:
             while not trainer.is_over:
-                before = trainer.update
+                previous_update = trainer.update
                 note = trainer.advance(folder)
                 if trainer.is_over or (
-                    trainer.update > before and trainer.update % settings.checkpoint_every == 0
+                    trainer.update > previous_update
+                    and trainer.update % settings.checkpoint_every == 0
                 ):
                     folder.save(trainer)
-                progress.step(trainer.update - before, note)
+                progress.step(trainer.update - previous_update, note)
         except StopRequested as stop:
             if not stop.is_agreed:
                 trainer.policy.process_group.announce_stop()
@@ -194,8 +195,8 @@ class Trainer:
         counts = {f"count/{name}": value for name, value in self.counters.items()}
         folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
         self.spent = 0.0
-        kept = f"  best of attempts {means['best_score']:.2f}" if "best_score" in means else ""
-        return f"loss {means['loss']:.4f}{kept}"
+        best_note = f"  best of attempts {means['best_score']:.2f}" if "best_score" in means else ""
+        return f"loss {means['loss']:.4f}{best_note}"
 
     def _mark(self) -> None:
         """Remember the state to which a stop goes back; weights and moments change at the end of an update alone."""
@@ -225,10 +226,12 @@ class Trainer:
         problems = self.order.of(self.counters["collects"])
         updates = self.method.collect(self.policy, problems, self.counters["collects"])
         counts = [len(updates), sum(map(len, updates)), *self.method.stats.counters.values()]
-        of_all = self.policy.process_group.all_gather_object([counts], is_done=True)
-        self.waiting = updates + [[] for _ in range(max(row[0] for row in of_all) - len(updates))]
-        _, batches, *summed = (sum(column) for column in zip(*of_all, strict=True))
-        for name, total in zip(self.method.stats.counters, summed, strict=True):
+        rank_counts = self.policy.process_group.all_gather_object([counts], is_done=True)
+        self.waiting = updates + [
+            [] for _ in range(max(row[0] for row in rank_counts) - len(updates))
+        ]
+        _, batches, *sums = (sum(column) for column in zip(*rank_counts, strict=True))
+        for name, total in zip(self.method.stats.counters, sums, strict=True):
             self.counters[name] += total
         self.counters["collects"] += 1
         is_empty = batches == 0  # on all ranks
@@ -242,35 +245,35 @@ class Trainer:
 
     def _give_up(self) -> None:
         """End a run that finds nothing to learn from any more; one that never found anything is a mistake to be mended."""
-        told = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
+        message = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
         if self.counters["empty_collects"] == self.counters["collects"]:
             raise DopsdError(
-                f"{told}; try more attempts, a lower keep_threshold or an easier split"
+                f"{message}; try more attempts, a lower keep_threshold or an easier split"
             )
         self.waiting.clear()  # where empty collects count, an update on momentum alone
-        log(f"{told}: the run ends after update {self.update}, its checkpoints stay")
+        log(f"{message}: the run ends after update {self.update}, its checkpoints stay")
 
     def _look_for_collapse(self, metrics: MetricSums) -> None:
         """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the metrics."""
         names = ("first_attempt_score", "first_attempt_square")
-        found = over_ranks(
+        scores = over_ranks(
             self.accelerator, MetricSums({name: metrics[name] for name in names if name in metrics})
         ).means()
         metrics.pop(names[1], None)
-        if names[0] not in found:  # the method's rollouts are not those of the policy in training
+        if names[0] not in scores:  # the method's rollouts are not those of the policy in training
             return
-        is_new, means = self.detector.see(*(found[name] for name in names)), self.detector.means
+        is_new, means = self.detector.see(*(scores[name] for name in names)), self.detector.means
         if means:
             metrics.add("rolling_score", means[-1])
         if is_new:
-            ends = (
+            outcome = (
                 "it ends here"
                 if self.settings.stop_on_collapse
                 else "train.stop_on_collapse would end it"
             )
             log(
                 f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after "
-                f"{max(means):.2f} at best (means of {self.detector.window} collects); {ends}, its better checkpoints stay"
+                f"{max(means):.2f} at best (means of {self.detector.window} collects); {outcome}, its better checkpoints stay"
             )
 
     def _step(self, batches: list[Batch]) -> MetricSums:
@@ -295,8 +298,10 @@ class Trainer:
         """The denominator of the update: all prompts of the collect, or the weight of what is trained on."""
         if self.method.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
-        own = float(
+        weight = float(
             sum(float(batch.weight.sum()) for batch in batches)
         )  # also without batches: ranks must send one dtype
-        total = self.accelerator.reduce(torch.tensor(own, device=self.policy.device), "sum").item()
+        total = self.accelerator.reduce(
+            torch.tensor(weight, device=self.policy.device), "sum"
+        ).item()
         return total or 1.0

@@ -44,9 +44,9 @@ class Service:
 def is_healthy(service: Service) -> bool:
     with (
         suppress(urllib.error.URLError, OSError),
-        urllib.request.urlopen(f"{service.url}{service.health}", timeout=2) as answer,
+        urllib.request.urlopen(f"{service.url}{service.health}", timeout=2) as response,
     ):
-        return answer.status == 200
+        return response.status == 200
     return False
 
 
@@ -70,11 +70,11 @@ def read_state() -> dict[str, dict[str, float]]:
     """What was started here and is still alive, by name."""
     if not PIDS.is_file():
         return {}
-    known = json.loads(PIDS.read_text())
+    entries = json.loads(PIDS.read_text())
     return {
-        name: found
-        for name, found in known.items()
-        if is_alive(int(found["pid"]), found["started"])
+        name: entry
+        for name, entry in entries.items()
+        if is_alive(int(entry["pid"]), entry["started"])
     }
 
 
@@ -87,14 +87,14 @@ def write_state(state: dict[str, dict[str, float]]) -> None:
 
 def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> None:
     """Before any is started: each runs where it is asked for, or its port is free."""
-    asked = {f"{service.name.upper()}_PORT": service.port for service in services}
+    ports = {f"{service.name.upper()}_PORT": service.port for service in services}
     for service in services:
-        known = state.get(service.name)
-        if known and int(known["port"]) != service.port:
-            raise Trouble(f"{service.name} runs on port {known['port']:.0f}; `make down` first")
-        if not known and is_taken(service.port):
-            free = asked | {f"{service.name.upper()}_PORT": service.port + 1}
-            words = " ".join(f"{name}={port}" for name, port in free.items())
+        entry = state.get(service.name)
+        if entry and int(entry["port"]) != service.port:
+            raise Trouble(f"{service.name} runs on port {entry['port']:.0f}; `make down` first")
+        if not entry and is_taken(service.port):
+            free_ports = ports | {f"{service.name.upper()}_PORT": service.port + 1}
+            words = " ".join(f"{name}={port}" for name, port in free_ports.items())
             raise Trouble(
                 f"port {service.port} is taken by another program: stop it, or `make up {words}`"
             )
@@ -126,12 +126,12 @@ def start(service: Service, env: dict[str, str], state: dict[str, dict[str, floa
 
 
 def wait_until_healthy(service: Service, state: dict[str, dict[str, float]]) -> None:
-    until = time.monotonic() + START
+    deadline = time.monotonic() + START
     while not is_healthy(service):
         log = STATE / f"{service.name}.log"
         if not is_alive(int(state[service.name]["pid"]), state[service.name]["started"]):
             raise Trouble(f"{service.name} ended while it started; its last words are in {log}")
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise Trouble(
                 f"{service.name} is not healthy after {START:.0f} s; see {log}, then `make down`"
             )
@@ -151,23 +151,23 @@ def here(word: str) -> list[int]:
     """Ids of processes in this workspace with this word in their command."""
     import psutil
 
-    found = []
+    pids = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if (
-                any(part.endswith(word) for part in process.cmdline())
+                any(argument.endswith(word) for argument in process.cmdline())
                 and Path(process.cwd()) == ROOT
             ):
-                found.append(process.pid)
-    return found
+                pids.append(process.pid)
+    return pids
 
 
 def end(pid: int, started: float) -> bool:
     """Whether the service ended after SIGTERM; its group gets SIGKILL, the service itself only after END seconds."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + END
-    while is_alive(pid, started) and time.monotonic() < until:
+    deadline = time.monotonic() + END
+    while is_alive(pid, started) and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY)
     has_ended = not is_alive(pid, started)
     with suppress(ProcessLookupError):

@@ -29,8 +29,8 @@ def call(url: str, body: object | None = None) -> object:
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(
         urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=10
-    ) as answer:
-        return json.loads(answer.read() or b"null")
+    ) as response:
+        return json.loads(response.read() or b"null")
 
 
 def is_lost(run: dict[str, Any]) -> bool:
@@ -44,11 +44,11 @@ def is_lost(run: dict[str, Any]) -> bool:
 
 def report_lost_runs(api: str) -> None:
     """Runs of this machine that no process runs, after a kill of the worker or a power cut: nobody else would say it."""
-    going = {
+    query = {
         "flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}},
         "work_pools": {"name": {"any_": [POOL]}},
     }
-    for run in call(f"{api}/flow_runs/filter", going):
+    for run in call(f"{api}/flow_runs/filter", query):
         if is_lost(run):
             message = "its process is gone; a retry continues from the last checkpoint"
             call(
@@ -75,15 +75,15 @@ def end_flows(api: str | None) -> None:
     """Runs in progress save and end; the worker tells the server, if there is one. Those that wait go on waiting."""
     if api:
         pause(api, True)
-    found = here(FLOW)
-    for pid in found:
+    pids = here(FLOW)
+    for pid in pids:
         sys.stdout.write("stopping a run in progress: it saves, and a retry continues it\n")
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + END
-    while found and here(FLOW) and time.monotonic() < until:
+    deadline = time.monotonic() + END
+    while pids and here(FLOW) and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY)
-    if found:
+    if pids:
         time.sleep(TELL)
 
 

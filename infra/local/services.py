@@ -44,13 +44,21 @@ def command(name: str, *words: str) -> tuple[str, ...]:
 def services(prefect: int, mlflow: int) -> list[Service]:
     """In the order in which they start; they end the other way round."""
     # artifacts at a path, not through the server: commands that read mlflow.db itself find them too
-    places = (
+    storage_options = (
         "--backend-store-uri",
         f"sqlite:///{ROOT / 'mlflow.db'}",
         "--default-artifact-root",
         (ROOT / "mlartifacts").as_uri(),
     )
-    listening = ("--workers", "1", "--host", HOST, "--port", str(mlflow), "--no-serve-artifacts")
+    server_options = (
+        "--workers",
+        "1",
+        "--host",
+        HOST,
+        "--port",
+        str(mlflow),
+        "--no-serve-artifacts",
+    )
     return [
         Service(
             "prefect",
@@ -58,7 +66,12 @@ def services(prefect: int, mlflow: int) -> list[Service]:
             prefect,
             "/api/health",
         ),
-        Service("mlflow", command("mlflow", "server", *listening, *places), mlflow, "/health"),
+        Service(
+            "mlflow",
+            command("mlflow", "server", *server_options, *storage_options),
+            mlflow,
+            "/health",
+        ),
         Service(
             "worker", command("prefect", "worker", "start", "--pool", POOL, "--type", "process")
         ),
@@ -88,7 +101,7 @@ def deploy(env: dict[str, str]) -> None:
         ("work-pool", "set-concurrency-limit", POOL, "1"),
         ("deploy", "--all"),
     ):
-        found = subprocess.run(
+        process = subprocess.run(
             command("prefect", "--no-prompt", *words),
             cwd=ROOT,
             env=env,
@@ -96,9 +109,9 @@ def deploy(env: dict[str, str]) -> None:
             text=True,
             check=False,
         )
-        if found.returncode:
-            last = (found.stdout + found.stderr).strip().splitlines()[-1:]
-            raise Trouble(f"`prefect {' '.join(words)}` failed: {''.join(last)}")
+        if process.returncode:
+            last_lines = (process.stdout + process.stderr).strip().splitlines()[-1:]
+            raise Trouble(f"`prefect {' '.join(words)}` failed: {''.join(last_lines)}")
 
 
 def experiment_page(url: str) -> str:
@@ -106,15 +119,17 @@ def experiment_page(url: str) -> str:
     api = f"{url}/api/2.0/mlflow/experiments"
     with suppress(urllib.error.HTTPError):  # it is there already
         call(f"{api}/create", {"name": EXPERIMENT})
-    found = call(f"{api}/get-by-name?experiment_name={EXPERIMENT}")["experiment"]["experiment_id"]
-    return f"{url}/#/experiments/{found}/runs?compareRunsMode=CHART"
+    experiment_id = call(f"{api}/get-by-name?experiment_name={EXPERIMENT}")["experiment"][
+        "experiment_id"
+    ]
+    return f"{url}/#/experiments/{experiment_id}/runs?compareRunsMode=CHART"
 
 
 def up(prefect: int | None, mlflow: int | None) -> None:
-    began, state = time.monotonic(), read_state()
+    started_at, state = time.monotonic(), read_state()
     prefect, mlflow = (
-        port or int(state.get(name, {}).get("port", usual))
-        for port, name, usual in ((prefect, "prefect", 4200), (mlflow, "mlflow", 5000))
+        port or int(state.get(name, {}).get("port", default_port))
+        for port, name, default_port in ((prefect, "prefect", 4200), (mlflow, "mlflow", 5000))
     )
     env = environment(prefect, mlflow)
     server, tracking, worker = services(prefect, mlflow)
@@ -139,7 +154,7 @@ def up(prefect: int | None, mlflow: int | None) -> None:
     page = experiment_page(tracking.url)
     write_env(env)
     sys.stdout.write(
-        f"up in {time.monotonic() - began:.0f} s\n"
+        f"up in {time.monotonic() - started_at:.0f} s\n"
         f"  Prefect      {server.url}/dashboard\n"
         f"  deployments  {server.url}/deployments\n"
         f"  MLflow       {page}\n"
@@ -165,8 +180,8 @@ def down() -> None:
     for name in ("worker", "mlflow", "prefect"):
         if name in state:
             has_ended = end(int(state[name]["pid"]), state[name]["started"])
-            killed = f"killed {name}, which did not end within {END:.0f} s; its log is {STATE / f'{name}.log'}\n"
-            sys.stdout.write(f"stopped {name}\n" if has_ended else killed)
+            kill_message = f"killed {name}, which did not end within {END:.0f} s; its log is {STATE / f'{name}.log'}\n"
+            sys.stdout.write(f"stopped {name}\n" if has_ended else kill_message)
     PIDS.unlink(missing_ok=True)
     (STATE / ENV).unlink(missing_ok=True)
     if not state:
@@ -186,22 +201,22 @@ def main() -> int:
     parser.add_argument("action", choices=("up", "down", "stop-runs", "report-lost-runs", "resume"))
     parser.add_argument("--prefect-port", type=port_number)
     parser.add_argument("--mlflow-port", type=port_number)
-    given = parser.parse_args()
+    args = parser.parse_args()
     try:
-        if given.action == "up":
-            up(given.prefect_port, given.mlflow_port)
+        if args.action == "up":
+            up(args.prefect_port, args.mlflow_port)
         else:
             api = os.environ.get(
-                "PREFECT_API_URL", f"http://{HOST}:{given.prefect_port or 4200}/api"
+                "PREFECT_API_URL", f"http://{HOST}:{args.prefect_port or 4200}/api"
             )
-            acts = {
+            actions = {
                 "stop-runs": stop_runs,
                 "report-lost-runs": report_lost_runs,
                 "resume": lambda api: pause(api, False),
             }
-            down() if given.action == "down" else acts[given.action](api)
+            down() if args.action == "down" else actions[args.action](api)
     except (Trouble, urllib.error.URLError) as error:
-        sys.stderr.write(f"{given.action}: {error}\n")
+        sys.stderr.write(f"{args.action}: {error}\n")
         return 2
     return 0
 

@@ -24,26 +24,28 @@ YAML_1_2 = YAML()
 
 def collect(folder: Path) -> None:
     """Bring back one cell; `folder` is named after it."""
-    ours = YAML_1_2.load(LOCK) if LOCK.exists() else {"schema": "2.0", "stages": {}}
-    theirs = YAML_1_2.load(folder / LOCK)["stages"]
-    stages = {name: entry for name, entry in theirs.items() if name.endswith(f"@{folder.name}")}
-    ours["stages"].update(stages)
-    fresh = LOCK.with_name(f".{LOCK.name}.tmp")
-    YAML_1_2.dump(ours, fresh)
-    fresh.rename(LOCK)
+    lock_data = YAML_1_2.load(LOCK) if LOCK.exists() else {"schema": "2.0", "stages": {}}
+    cell_entries = YAML_1_2.load(folder / LOCK)["stages"]
+    stages = {
+        name: entry for name, entry in cell_entries.items() if name.endswith(f"@{folder.name}")
+    }
+    lock_data["stages"].update(stages)
+    tmp = LOCK.with_name(f".{LOCK.name}.tmp")
+    YAML_1_2.dump(lock_data, tmp)
+    tmp.rename(LOCK)
     subprocess.run(
         [sys.executable, "-m", "dvc", "--wait-for-lock", "checkout", "--quiet", "--force", *stages],
         check=True,
     )
-    for made in [
+    for path in [
         *folder.glob("work/train-*"),
         *folder.glob("work/eval/*"),
         *folder.glob("work/record/*"),
     ]:
-        here = made.relative_to(folder)  # what a longer run, and `dopsd publish`, go on from
-        here.parent.mkdir(parents=True, exist_ok=True)
-        if not here.exists():
-            made.rename(here)
+        target = path.relative_to(folder)  # what a longer run, and `dopsd publish`, go on from
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            path.rename(target)
     subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
     log(f"collect: {folder}: {len(stages)} stages are here now")
 

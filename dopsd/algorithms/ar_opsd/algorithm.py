@@ -41,31 +41,35 @@ class DistilReference(SelfDistillation):
     is_told = False
 
     def teacher_prompts(
-        self, policy: Policy, kept: Sequence[SelectedRollout]
+        self, policy: Policy, selected: Sequence[SelectedRollout]
     ) -> Mapping[str, Tensor]:
         """Their last `max_teacher_prompt` tokens [Q] by problem; says once that some are cut."""
-        most, length = self.config.max_teacher_prompt, self.collector.sampling.gen_length
-        whole = {item.problem.id: self._shown(policy, item.problem) for item in kept}
-        longest = max(map(len, whole.values()), default=0)
-        taken, room = min(longest, most), policy.max_length - length
-        if taken > room:
+        max_prompt, length = self.config.max_teacher_prompt, self.collector.sampling.gen_length
+        prompts = {
+            item.problem.id: self._prompt_with_solution(policy, item.problem) for item in selected
+        }
+        longest = max(map(len, prompts.values()), default=0)
+        prompt_length, room = min(longest, max_prompt), policy.max_length - length
+        if prompt_length > room:
             raise DopsdError(
-                f"method.ar_opsd.max_teacher_prompt: a teacher's prompt has {taken} tokens, and beside an answer of "
+                f"method.ar_opsd.max_teacher_prompt: a teacher's prompt has {prompt_length} tokens, and beside an answer of "
                 f"{length} the model was trained for {room}; set at most that"
             )
-        if longest > most and not self.is_told:
+        if longest > max_prompt and not self.is_told:
             self.is_told = True
             log(
-                f"ar_opsd: some of the teacher's prompts are cut to their last {most} tokens: one has {longest}"
+                f"ar_opsd: some of the teacher's prompts are cut to their last {max_prompt} tokens: one has {longest}"
             )
-        return {name: ids[-most:] for name, ids in whole.items()}
+        return {name: ids[-max_prompt:] for name, ids in prompts.items()}
 
-    def _shown(self, policy: Policy, problem: Problem) -> Tensor:
+    def _prompt_with_solution(self, policy: Policy, problem: Problem) -> Tensor:
         """[Q]; a compact prompt knows no words, and has the solution after it."""
-        asked = self.collector
-        *before, last = asked.task.messages(problem, asked.prompt_style)
-        text = "{question}{solution}" if asked.prompt_style == "compact" else SHOWN
-        told = text.format(
-            question=last["content"], solution=solution(asked.task, problem, "ar_opsd")
+        collector = self.collector
+        *earlier_messages, last_message = collector.task.messages(problem, collector.prompt_style)
+        template = "{question}{solution}" if collector.prompt_style == "compact" else SHOWN
+        content = template.format(
+            question=last_message["content"], solution=solution(collector.task, problem, "ar_opsd")
         )
-        return policy.encode([*before, last | {"content": told}], asked.sampling.prefill)
+        return policy.encode(
+            [*earlier_messages, last_message | {"content": content}], collector.sampling.prefill
+        )

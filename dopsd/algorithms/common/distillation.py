@@ -59,12 +59,12 @@ class SelfDistillation:
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         """Sample, keep, and cut the kept trajectories' states into updates."""
         scored = self.collector.collect(policy, problems, update)
-        kept = [item for item in scored if item.is_kept]
-        shown = self.teacher_prompts(policy, kept)
-        found = self._states(
-            policy, [item.best for item in kept], shown, (self.collector.seed, update)
+        selected = [item for item in scored if item.is_kept]
+        teacher_prompts = self.teacher_prompts(policy, selected)
+        update_states = self._states(
+            policy, [item.best for item in selected], teacher_prompts, (self.collector.seed, update)
         )
-        updates = [[states] if states else [] for states in found]
+        updates = [[states] if states else [] for states in update_states]
         self.stats = self.collector.summary(policy, scored)
         if updates or self.config.skip_empty:
             return updates
@@ -73,38 +73,42 @@ class SelfDistillation:
     def _states(
         self,
         policy: Policy,
-        kept: list[Rollout],
-        shown: Mapping[str, Tensor] | None,
+        rollouts: list[Rollout],
+        teacher_prompts: Mapping[str, Tensor] | None,
         key: tuple[int, int],
     ) -> list[States | None]:
         """The states of every update; of several processes each gets an equal part."""
         group = policy.process_group
         if group.size == 1:
-            return states_by_update(kept, self.config, self.blocks, key, shown)
-        prompts = None if shown is None else {name: ids.tolist() for name, ids in shown.items()}
-        gathered = group.all_gather_object(
-            [(r.to_dict(), None if prompts is None else prompts[r.problem_id]) for r in kept]
+            return states_by_update(rollouts, self.config, self.blocks, key, teacher_prompts)
+        prompts = (
+            None
+            if teacher_prompts is None
+            else {name: ids.tolist() for name, ids in teacher_prompts.items()}
         )
-        kept = [Rollout.from_dict(values, policy.device) for values, _ in gathered]
-        if shown is not None:
-            shown = {
+        gathered = group.all_gather_object(
+            [(r.to_dict(), None if prompts is None else prompts[r.problem_id]) for r in rollouts]
+        )
+        rollouts = [Rollout.from_dict(values, policy.device) for values, _ in gathered]
+        if teacher_prompts is not None:
+            teacher_prompts = {
                 r.problem_id: torch.tensor(ids, device=policy.device)
-                for r, (_, ids) in zip(kept, gathered, strict=True)
+                for r, (_, ids) in zip(rollouts, gathered, strict=True)
             }
-        found = states_by_update(
-            kept, self.config, self.blocks, key, shown, (group.rank, group.size)
+        update_states = states_by_update(
+            rollouts, self.config, self.blocks, key, teacher_prompts, (group.rank, group.size)
         )
         sizes = group.all_gather_object(
-            [[0 if states is None else len(states) for states in found]]
+            [[0 if states is None else len(states) for states in update_states]]
         )
         return [
             states
-            for states, some in zip(found, zip(*sizes, strict=True), strict=True)
-            if any(some)
+            for states, rank_sizes in zip(update_states, zip(*sizes, strict=True), strict=True)
+            if any(rank_sizes)
         ]
 
     def teacher_prompts(
-        self, policy: Policy, kept: Sequence[SelectedRollout]
+        self, policy: Policy, selected: Sequence[SelectedRollout]
     ) -> Mapping[str, Tensor] | None:
         """What the teacher is asked instead, [Q] by problem; None: what the student is."""
         return None
@@ -114,27 +118,32 @@ class SelfDistillation:
         length = batch.candidates.shape[1]
         slots, valid = pack(batch.candidates)  # [B, C]
         with torch.no_grad(), policy.teacher():
-            hidden = policy.hidden(batch.teacher_ids, _needed(batch.teacher_mask))[:, -length:]
-            picked = self._positions(policy, take(hidden, slots), batch, slots, valid)
-            places = slots.gather(1, picked.index)  # [B, K]
-            shown = sampleable_logits(
-                policy, take(hidden, places)
+            hidden = policy.hidden(batch.teacher_ids, _attention_mask(batch.teacher_mask))[
+                :, -length:
+            ]
+            selected = self._positions(policy, take(hidden, slots), batch, slots, valid)
+            positions = slots.gather(1, selected.index)  # [B, K]
+            teacher_logits = sampleable_logits(
+                policy, take(hidden, positions)
             )  # [B, K, V], again: the student's shapes give its bits
-        hidden = policy.hidden(batch.student_ids, _needed(batch.student_mask))[:, -length:]
-        student = sampleable_logits(policy, take(hidden, places))  # [B, K, V]
-        value, unclipped, clipped = self.divergence(student, shown)  # [B, K]
-        per_state = (value * picked.valid).sum(1)  # [B]
+        hidden = policy.hidden(batch.student_ids, _attention_mask(batch.student_mask))[:, -length:]
+        student_logits = sampleable_logits(policy, take(hidden, positions))  # [B, K, V]
+        value, unclipped, clipped = self.divergence(student_logits, teacher_logits)  # [B, K]
+        per_state = (value * selected.valid).sum(1)  # [B]
         if self.config.reduction == "mean":
-            per_state = per_state / picked.valid.sum(1)
+            per_state = per_state / selected.valid.sum(1)
         figures = {
             "divergence": unclipped,
             "clip_ratio": clipped,
-            "overlap_top20": top_overlap(student, shown),
+            "overlap_top20": top_overlap(student_logits, teacher_logits),
         }
-        figures |= {"student_entropy": entropy(student.detach()), "teacher_entropy": entropy(shown)}
-        figures["shared_mass"] = shared_mass(student.detach(), shown)
+        figures |= {
+            "student_entropy": entropy(student_logits.detach()),
+            "teacher_entropy": entropy(teacher_logits),
+        }
+        figures["shared_mass"] = shared_mass(student_logits.detach(), teacher_logits)
         return LossOutput(
-            (per_state * batch.weight).sum(), _by_block(figures, picked.valid, batch.block)
+            (per_state * batch.weight).sum(), _by_block(figures, selected.valid, batch.block)
         )
 
     def _positions(
@@ -145,13 +154,15 @@ class SelfDistillation:
             index, chosen = pack(batch.committed.gather(1, slots) & valid)
             return SelectedPositions(index, chosen)
         logits = sampleable_logits(policy, hidden).float()  # [B, C, V]
-        sure = (
+        confidence = (
             logits.amax(-1)
             if self.config.teacher_confidence == "max_logit"
             else logits.softmax(-1).amax(-1)
         )
         order = (
-            sure.masked_fill(~valid, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+            confidence.masked_fill(~valid, -torch.inf)
+            .sort(dim=1, descending=True, stable=True)
+            .indices
         )
         width = int(batch.k.max())
         rank = torch.arange(width, device=order.device)
@@ -169,12 +180,12 @@ class SelectedPositions:
 def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
     """Logits of what can be sampled: mask and reserved ids can win neither confidence nor a share of the loss."""
     logits = policy.head(hidden)
-    keep = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-    keep[[i for i in policy.suppress_tokens if i < len(keep)]] = False
-    return logits[..., keep]
+    is_sampleable = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
+    is_sampleable[[i for i in policy.suppress_tokens if i < len(is_sampleable)]] = False
+    return logits[..., is_sampleable]
 
 
-def _needed(mask: Tensor) -> Tensor | None:
+def _attention_mask(mask: Tensor) -> Tensor | None:
     """No mask where nothing is padded: the attention kernel is faster without."""
     return None if bool(mask.all()) else mask
 

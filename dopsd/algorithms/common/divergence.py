@@ -26,17 +26,17 @@ class Divergence:
         (pointwise clipping), so that a clipped sum may be negative.
         """
         if self.top_k:
-            best = teacher.topk(min(self.top_k, teacher.shape[-1]), -1).indices
-            student, teacher = student.gather(-1, best), teacher.gather(-1, best)
+            top_indices = teacher.topk(min(self.top_k, teacher.shape[-1]), -1).indices
+            student, teacher = student.gather(-1, top_indices), teacher.gather(-1, top_indices)
         s, t = student.float().log_softmax(-1), teacher.float().log_softmax(-1)  # [..., V]
-        terms, pull, freed = self._terms(s, t)
+        terms, grad_terms, capped_grad_terms = self._terms(s, t)
         if self.clip is None:
             total = terms.sum(-1)
-            return _carry(total, pull.sum(-1)), total, torch.zeros_like(total)
-        capped = terms > self.clip
+            return _with_gradient_of(total, grad_terms.sum(-1)), total, torch.zeros_like(total)
+        is_capped = terms > self.clip
         value = terms.clamp(max=self.clip).sum(-1)
-        gradient = torch.where(capped, freed, pull).sum(-1)
-        return _carry(value, gradient), terms.sum(-1), capped.float().mean(-1)
+        gradient = torch.where(is_capped, capped_grad_terms, grad_terms).sum(-1)
+        return _with_gradient_of(value, gradient), terms.sum(-1), is_capped.float().mean(-1)
 
     def _terms(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Each entry's term, and two quantities whose gradients are the term's: kept, and capped.
@@ -45,21 +45,23 @@ class Divergence:
         they are exactly zero instead of rounding noise, which AdamW would blow up to whole steps.
         """
         with torch.no_grad():
-            p_s, p_t, gap = s.exp(), t.exp(), s - t
-            mixed = torch.logaddexp(
+            p_s, p_t, log_ratio = s.exp(), t.exp(), s - t
+            log_mixture = torch.logaddexp(
                 s + math.log1p(-self.beta), t + math.log(self.beta)
             )  # ln((1-beta) p_s + beta p_t)
-            mixed = torch.where(s == t, s, mixed)
+            log_mixture = torch.where(s == t, s, log_mixture)
         if self.kind == "reverse_kl":
-            return p_s * gap, s.exp() * gap, -s.exp()
+            return p_s * log_ratio, s.exp() * log_ratio, -s.exp()
         if self.kind == "forward_kl":
-            return -p_t * gap, (p_s - p_t) * s, p_s * s
-        terms = self.beta * p_t * (t - mixed) + (1 - self.beta) * p_s * (s.detach() - mixed)
-        pull = (1 - self.beta) * s.exp() * (s.detach() - mixed)
-        return terms, pull, torch.zeros_like(pull)
+            return -p_t * log_ratio, (p_s - p_t) * s, p_s * s
+        terms = self.beta * p_t * (t - log_mixture) + (1 - self.beta) * p_s * (
+            s.detach() - log_mixture
+        )
+        grad_terms = (1 - self.beta) * s.exp() * (s.detach() - log_mixture)
+        return terms, grad_terms, torch.zeros_like(grad_terms)
 
 
-def _carry(value: Tensor, gradient: Tensor) -> Tensor:
+def _with_gradient_of(value: Tensor, gradient: Tensor) -> Tensor:
     """The value of one tensor with the gradient of another."""
     return value + gradient - gradient.detach()
 
@@ -67,8 +69,8 @@ def _carry(value: Tensor, gradient: Tensor) -> Tensor:
 def top_overlap(student: Tensor, teacher: Tensor, k: int = 20) -> Tensor:
     """|top-k of the student ∩ top-k of the teacher| / k at each position (paper, Fig. 3). [..., V] -> [...]."""
     k = min(k, student.shape[-1])
-    ours, theirs = student.topk(k, -1).indices, teacher.topk(k, -1).indices
-    return (ours[..., :, None] == theirs[..., None, :]).any(-1).float().mean(-1)
+    student_top, teacher_top = student.topk(k, -1).indices, teacher.topk(k, -1).indices
+    return (student_top[..., :, None] == teacher_top[..., None, :]).any(-1).float().mean(-1)
 
 
 def shared_mass(student: Tensor, teacher: Tensor) -> Tensor:

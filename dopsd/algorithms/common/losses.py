@@ -23,10 +23,14 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     mask = None if bool(batch.mask.all()) else batch.mask
     hidden = policy.hidden(batch.ids, mask)[:, -length:]  # [B, G, D]
     rows = batch.loss_mask.nonzero()[:, 0]  # [N]
-    each = masked_cross_entropy(
+    cross_entropy = masked_cross_entropy(
         policy.head(hidden[batch.loss_mask]), batch.targets[batch.loss_mask]
     )
-    return torch.zeros_like(batch.weight).index_add(0, rows, each) * batch.token_weight / length
+    return (
+        torch.zeros_like(batch.weight).index_add(0, rows, cross_entropy)
+        * batch.token_weight
+        / length
+    )
 
 
 def token_logps(policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:

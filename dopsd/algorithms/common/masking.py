@@ -32,16 +32,21 @@ class Text:
 
 def masked(policy: Policy, texts: Sequence[Text]) -> MaskedTexts:
     """Each completion with every token masked with probability t ~ U(0.001, 1), weighted 1/t."""
-    prompts, real = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
+    prompts, prompt_mask = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
     targets = torch.stack([text.completion for text in texts])  # [B, G]
     key = torch.tensor([text.key for text in texts], device=targets.device)[:, None]  # [B, 1]
     draw = uniform(
         fold_in(key, torch.arange(targets.shape[1] + 1, device=targets.device))
     )  # [B, G+1], the last column is t
-    share = draw[:, -1:] * (1 - LEAST) + LEAST
-    hidden = draw[:, :-1] < share
-    ids = torch.cat([prompts, targets.masked_fill(hidden, policy.mask_id)], 1)
+    mask_ratio = draw[:, -1:] * (1 - LEAST) + LEAST
+    loss_mask = draw[:, :-1] < mask_ratio
+    ids = torch.cat([prompts, targets.masked_fill(loss_mask, policy.mask_id)], 1)
     weight = torch.tensor([text.weight for text in texts], device=targets.device)
     return MaskedTexts(
-        ids, torch.cat([real, torch.ones_like(hidden)], 1), targets, hidden, 1 / share[:, 0], weight
+        ids,
+        torch.cat([prompt_mask, torch.ones_like(loss_mask)], 1),
+        targets,
+        loss_mask,
+        1 / mask_ratio[:, 0],
+        weight,
     )

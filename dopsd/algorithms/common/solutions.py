@@ -53,7 +53,7 @@ class Solutions:
             log(
                 f"{self.method}: some solutions are cut, end and answer too: one has {longest} tokens of {self.length}"
             )
-        return [padded(found, self.length, policy.eos_id) for found in tokens]
+        return [padded(ids, self.length, policy.eos_id) for ids in tokens]
 
 
 def padded(tokens: Tensor, length: int, eos_id: int) -> Tensor:

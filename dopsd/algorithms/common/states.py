@@ -65,13 +65,13 @@ def reveal(
         if len(ends) and next_block >= int(ends[0]):
             masked = torch.zeros_like(masked)
     count = int(config.reveal_ratio * int(masked.sum()))
-    places = torch.arange(len(masked), device=masked.device)
+    positions = torch.arange(len(masked), device=masked.device)
     draw = uniform(
-        fold_in(fold_in(torch.tensor(key, device=masked.device), step), places)
+        fold_in(fold_in(torch.tensor(key, device=masked.device), step), positions)
     ).masked_fill(~masked, 2.0)
-    shown = torch.zeros_like(masked)
-    shown[draw.argsort(stable=True)[:count]] = True
-    return shown
+    revealed = torch.zeros_like(masked)
+    revealed[draw.argsort(stable=True)[:count]] = True
+    return revealed
 
 
 def trained_steps(
@@ -98,20 +98,20 @@ def _state(
 ) -> dict[str, Tensor] | None:
     """One state in completion coordinates, or None where the reveal left no position to train on."""
     masked = rollout.revealed_at >= step  # [G]
-    shown = reveal(rollout, step, config, blocks, key)
+    revealed = reveal(rollout, step, config, blocks, key)
     block = step // len(blocks.num_transfer_tokens)
-    places = torch.arange(len(masked), device=masked.device) // blocks.block_length
-    candidates = masked & ~shown & (places == block)
+    block_index = torch.arange(len(masked), device=masked.device) // blocks.block_length
+    candidates = masked & ~revealed & (block_index == block)
     committed = (rollout.revealed_at == step) & candidates
     k = min(
         blocks.num_transfer_tokens[step % len(blocks.num_transfer_tokens)], int(candidates.sum())
     )
     if k == 0 or (config.position_selection == "student" and not committed.any()):
         return None
-    hidden = rollout.completion_ids.masked_fill(masked, blocks.mask_id)
+    student_ids = rollout.completion_ids.masked_fill(masked, blocks.mask_id)
     return {
-        "student_ids": hidden,
-        "teacher_ids": torch.where(shown, rollout.completion_ids, hidden),
+        "student_ids": student_ids,
+        "teacher_ids": torch.where(revealed, rollout.completion_ids, student_ids),
         "candidates": candidates,
         "committed": committed,
         "k": torch.tensor(k, device=masked.device),
@@ -135,54 +135,66 @@ def states_by_update(
     as those of the other ranks, or None; alone, updates without a state are left out.
     """
     rank, ranks = share
-    drawn = [
+    keyed_rollouts = [
         (rollout, key_from("reveal", *key, rollout.problem_id, rollout.attempt))
         for rollout in rollouts
     ]
-    steps = [trained_steps(rollout, config, blocks, draw) for rollout, draw in drawn]
+    steps = [
+        trained_steps(rollout, config, blocks, rollout_key)
+        for rollout, rollout_key in keyed_rollouts
+    ]
     updates: list[States | None] = []
     for update in range(config.updates_per_trajectory):
-        own = [chunks[update] if update < len(chunks) else [] for chunks in steps]
-        total, parts, first = sum(map(len, own)), [], 0
+        update_steps = [chunks[update] if update < len(chunks) else [] for chunks in steps]
+        total, entries, offset = sum(map(len, update_steps)), [], 0
         low, high = total * rank // ranks, total * (rank + 1) // ranks
-        for (rollout, draw), chunk in zip(drawn, own, strict=True):
-            part = slice(max(low - first, 0), max(high - first, 0))
-            if chunk[part]:
-                found = [_state(rollout, step, config, blocks, draw) for step in chunk]
-                weight = 1 / max(sum(state is not None for state in found), 1)
-                parts.append((rollout, [state for state in found[part] if state], weight))
-            first += len(chunk)
-        parts = [part for part in parts if part[1]]
-        updates.append(_stack(parts, blocks, teacher_prompts) if parts else None)
+        for (rollout, rollout_key), chunk in zip(keyed_rollouts, update_steps, strict=True):
+            rank_slice = slice(max(low - offset, 0), max(high - offset, 0))
+            if chunk[rank_slice]:
+                chunk_states = [
+                    _state(rollout, step, config, blocks, rollout_key) for step in chunk
+                ]
+                weight = 1 / max(sum(state is not None for state in chunk_states), 1)
+                entries.append(
+                    (rollout, [state for state in chunk_states[rank_slice] if state], weight)
+                )
+            offset += len(chunk)
+        entries = [entry for entry in entries if entry[1]]
+        updates.append(_stack(entries, blocks, teacher_prompts) if entries else None)
     return updates if ranks > 1 else [states for states in updates if states]
 
 
 def _stack(
-    parts: list[tuple[Rollout, list[dict[str, Tensor]], float]],
+    entries: list[tuple[Rollout, list[dict[str, Tensor]], float]],
     blocks: BlockSchedule,
     teacher_prompts: Mapping[str, Tensor] | None,
 ) -> States:
     """Each rollout with its states and the weight of one."""
-    asked = {"student": [rollout.prompt_ids for rollout, *_ in parts]}
-    asked["teacher"] = (
-        [teacher_prompts[r.problem_id] for r, *_ in parts] if teacher_prompts else asked["student"]
+    prompts_by_side = {"student": [rollout.prompt_ids for rollout, *_ in entries]}
+    prompts_by_side["teacher"] = (
+        [teacher_prompts[r.problem_id] for r, *_ in entries]
+        if teacher_prompts
+        else prompts_by_side["student"]
     )
-    width = {side: max(map(len, prompts)) for side, prompts in asked.items()}
+    width = {side: max(map(len, prompts)) for side, prompts in prompts_by_side.items()}
     rows: dict[str, list[Tensor]] = {}
-    for i, (rollout, states, weight) in enumerate(parts):
-        fixed: dict[str, Tensor] = {}
-        for side, prompts in asked.items():
+    for i, (rollout, states, weight) in enumerate(entries):
+        rollout_fields: dict[str, Tensor] = {}
+        for side, prompts in prompts_by_side.items():
             pad = width[side] - len(prompts[i])
-            fixed[side] = torch.nn.functional.pad(prompts[i], (pad, 0), value=blocks.eos_id)
-            places = torch.arange(
-                width[side] + len(rollout.completion_ids), device=fixed[side].device
+            rollout_fields[side] = torch.nn.functional.pad(
+                prompts[i], (pad, 0), value=blocks.eos_id
             )
-            fixed[f"{side}_mask"] = places >= pad
+            positions = torch.arange(
+                width[side] + len(rollout.completion_ids), device=rollout_fields[side].device
+            )
+            rollout_fields[f"{side}_mask"] = positions >= pad
         for state in states:
             row = state | {
-                f"{side}_ids": torch.cat([fixed[side], state[f"{side}_ids"]]) for side in asked
+                f"{side}_ids": torch.cat([rollout_fields[side], state[f"{side}_ids"]])
+                for side in prompts_by_side
             }
-            row |= {f"{side}_mask": fixed[f"{side}_mask"] for side in asked}
+            row |= {f"{side}_mask": rollout_fields[f"{side}_mask"] for side in prompts_by_side}
             row["weight"] = torch.tensor(weight, device=rollout.prompt_ids.device)
             for name, value in row.items():
                 rows.setdefault(name, []).append(value)

@@ -45,20 +45,22 @@ class Unmask:
         self.stats = RolloutStats({}, MetricSums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
-        others = {problem.id for problem in problems} & set(
+        known_before = {problem.id for problem in problems} & set(
             self.recorder.known
         )  # recorded by other runs, or earlier
         recorded = self.recorder.record(problems)
         is_first = (
             update * self.context.prompts_per_collect < self.size
         )  # later epochs find what this run recorded
-        new = (
+        new_rollouts = (
             sum(item.tries for item in recorded) if is_first else 0
         )  # whatever others had recorded before
-        borrowed = (
-            sum(item.seconds for item in recorded if item.problem_id in others) if is_first else 0.0
+        borrowed_seconds = (
+            sum(item.seconds for item in recorded if item.problem_id in known_before)
+            if is_first
+            else 0.0
         )
-        prompts, real = left_pad(self.context.prompts(problems), policy.eos_id)  # [B, P]
+        prompts, prompt_mask = left_pad(self.context.prompts(problems), policy.eos_id)  # [B, P]
         length = self.context.sampling.gen_length
         targets = torch.stack(self.solutions.of(policy, problems))  # [B, G]
         steps = torch.tensor(
@@ -67,23 +69,29 @@ class Unmask:
         keys = torch.tensor(
             [key_from("d3llm", self.seed, update, p.id) for p in problems], device=targets.device
         )
-        inside, late, later = self.masks(
+        in_block, loss_mask, after_block = self.masks(
             steps, through_first(targets, policy.eos_id).sum(1), keys, update
         )
         sums = MetricSums()
         sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
         sums.add(
-            "time/borrowed_seconds", borrowed
+            "time/borrowed_seconds", borrowed_seconds
         )  # what recording here would have taken: a cost like the rollouts
-        counters = {"trajectories": len(problems), "rollouts": new, "sampled_tokens": new * length}
+        counters = {
+            "trajectories": len(problems),
+            "rollouts": new_rollouts,
+            "sampled_tokens": new_rollouts * length,
+        }
         self.stats = RolloutStats(counters, sums)
-        ids, other = (
-            torch.cat([prompts, targets.masked_fill(hidden | later, policy.mask_id)], 1)
-            for hidden in (late, inside & ~late)
+        ids, other_ids = (
+            torch.cat([prompts, targets.masked_fill(block_mask | after_block, policy.mask_id)], 1)
+            for block_mask in (loss_mask, in_block & ~loss_mask)
         )
-        mask = torch.cat([real, torch.ones_like(later)], 1)
+        mask = torch.cat([prompt_mask, torch.ones_like(after_block)], 1)
         weight = torch.ones(len(problems), device=targets.device)
-        return [[Unmasking(ids, other, mask, targets, late, inside & ~late, weight)]]
+        return [
+            [Unmasking(ids, other_ids, mask, targets, loss_mask, in_block & ~loss_mask, weight)]
+        ]
 
     def masks(
         self, steps: Tensor, length: Tensor, keys: Tensor, update: int
@@ -93,27 +101,29 @@ class Unmask:
         Only blocks with text are sampled, which is ours: behind the end of text there is nothing to write.
         Over training the block grows from first_block to last_block and the least share of masks from 0 to most_masked.
         """
-        c, places = self.config, torch.arange(steps.shape[1], device=steps.device)
+        c, positions = self.config, torch.arange(steps.shape[1], device=steps.device)
         progress = min(1.0, update / max(1, self.context.updates - 1))
         size = round(c.first_block + (c.last_block - c.first_block) * progress)
         draw = uniform(fold_in(keys[:, None], torch.arange(2, device=steps.device)))  # [B, 2]
         start = (
             draw[:, 0] * ((length + size - 1) // size)
         ).long() * size  # [B], of a block that has text
-        inside = (places >= start[:, None]) & (places < start[:, None] + size)
-        share = c.most_masked * (progress + (1 - progress) * draw[:, 1])  # U(progress x most, most)
-        count = (share * inside.sum(1)).round().clamp(min=1)  # [B]
+        in_block = (positions >= start[:, None]) & (positions < start[:, None] + size)
+        mask_ratio = c.most_masked * (
+            progress + (1 - progress) * draw[:, 1]
+        )  # U(progress x most, most)
+        count = (mask_ratio * in_block.sum(1)).round().clamp(min=1)  # [B]
         rank = (
-            steps.masked_fill(~inside, -1)
+            steps.masked_fill(~in_block, -1)
             .argsort(dim=1, descending=True, stable=True)
             .argsort(dim=1)
         )  # 0: written last
-        return inside, inside & (rank < count[:, None]), places >= start[:, None] + size
+        return in_block, in_block & (rank < count[:, None]), positions >= start[:, None] + size
 
     def loss(self, policy: Policy, batch: Unmasking) -> LossOutput:
         c = self.config
-        each, figures = unmasking(policy, batch, c.entropy_weight, c.entropy_temperature)  # [B]
+        losses, figures = unmasking(policy, batch, c.entropy_weight, c.entropy_temperature)  # [B]
         sums = MetricSums()
         for name, values in figures.items():
             sums.add(name, values.detach().sum().item(), len(batch))
-        return LossOutput((each * batch.weight).sum(), sums)
+        return LossOutput((losses * batch.weight).sum(), sums)

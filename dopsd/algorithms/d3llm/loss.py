@@ -23,8 +23,8 @@ def unmasking(
     H is the entropy of softmax(logits / temperature) where the model's first choice is right, in either forward.
     """
     size, length = batch.targets.shape
-    cross, entropies = [], torch.zeros(size, device=batch.targets.device)
-    right = torch.zeros_like(entropies)
+    cross_entropies, entropies = [], torch.zeros(size, device=batch.targets.device)
+    num_correct = torch.zeros_like(entropies)
     for ids, loss_mask in ((batch.ids, batch.loss_mask), (batch.other_ids, batch.other_loss_mask)):
         hidden = policy.hidden(ids, None if bool(batch.mask.all()) else batch.mask)[:, -length:]
         logits, targets, rows = (
@@ -33,10 +33,13 @@ def unmasking(
             loss_mask.nonzero()[:, 0],
         )
         sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
-        cross.append(sums / loss_mask.sum(1).clamp(min=1))
-        is_right = (logits.argmax(-1) == targets).float()
-        entropies = entropies.index_add(0, rows, entropy(logits / temperature) * is_right)
-        right = right.index_add(0, rows, is_right)
-    mean = entropies / right.clamp(min=1)
-    figures = {"cross_entropy": (cross[0] + cross[1]) / 2, "entropy": mean}
-    return (cross[0] + cross[1] + weight * mean) / (2 + weight), figures
+        cross_entropies.append(sums / loss_mask.sum(1).clamp(min=1))
+        is_correct = (logits.argmax(-1) == targets).float()
+        entropies = entropies.index_add(0, rows, entropy(logits / temperature) * is_correct)
+        num_correct = num_correct.index_add(0, rows, is_correct)
+    mean_entropy = entropies / num_correct.clamp(min=1)
+    figures = {
+        "cross_entropy": (cross_entropies[0] + cross_entropies[1]) / 2,
+        "entropy": mean_entropy,
+    }
+    return (cross_entropies[0] + cross_entropies[1] + weight * mean_entropy) / (2 + weight), figures

@@ -67,13 +67,13 @@ class Recorder:
             f"dopsd.tasks.{task.name}.task",
         )
         self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
-        found = [Recorded(**line) for line in read_lines(self.path)]
-        self.known = {item.problem_id: item for item in found}
+        recorded = [Recorded(**line) for line in read_lines(self.path)]
+        self.known = {item.problem_id: item for item in recorded}
 
     def _decoding(self, temperature: float) -> Decoding:
         """One token a step: the order is that of single tokens."""
-        found = decoding(self.context.sampling, temperature)
-        return Decoding(**{**found.__dict__, "steps": found.gen_length})
+        sampling_decoding = decoding(self.context.sampling, temperature)
+        return Decoding(**{**sampling_decoding.__dict__, "steps": sampling_decoding.gen_length})
 
     @torch.no_grad()
     def record(
@@ -84,36 +84,38 @@ class Recorder:
         if missing:
             started = time.monotonic()
             with self.policy.reference():
-                tried = self._try(missing, progress)
-            share = (time.monotonic() - started) / len(tried)
-            found = [replace(item, seconds=round(share, 4)) for item in tried]
-            self.known |= {item.problem_id: item for item in found}
-            append_lines(self.path, [vars(item) for item in found])
+                untimed = self._record_missing(missing, progress)
+            seconds_each = (time.monotonic() - started) / len(untimed)
+            recorded = [replace(item, seconds=round(seconds_each, 4)) for item in untimed]
+            self.known |= {item.problem_id: item for item in recorded}
+            append_lines(self.path, [vars(item) for item in recorded])
         return [self.known[problem.id] for problem in problems]
 
-    def _try(self, problems: list[Problem], progress: Progress | None) -> list[Recorded]:
+    def _record_missing(self, problems: list[Problem], progress: Progress | None) -> list[Recorded]:
         prompts = self.context.prompts(problems)
-        waiting = list(zip(problems, prompts, strict=True))
-        found: dict[str, Recorded] = {}
+        pending = list(zip(problems, prompts, strict=True))
+        recorded: dict[str, Recorded] = {}
         for n in range(self.config.tries):
             requests = [
-                GenerationRequest(p.id, n, ids, key_from("record", p.id, n)) for p, ids in waiting
+                GenerationRequest(p.id, n, ids, key_from("record", p.id, n)) for p, ids in pending
             ]
             rollouts = denoise_all(self.policy, requests, self._decoding(n * self.config.warmer))
-            for (problem, _), rollout in zip(waiting, rollouts, strict=True):
-                is_right = self.task.verify(
+            for (problem, _), rollout in zip(pending, rollouts, strict=True):
+                is_correct = self.task.verify(
                     problem, self.policy.decode(rollout.completion_ids)
                 ).correct
-                found[problem.id] = Recorded(
-                    problem.id, rollout.revealed_at.tolist(), n + 1, is_right, 0.0
+                recorded[problem.id] = Recorded(
+                    problem.id, rollout.revealed_at.tolist(), n + 1, is_correct, 0.0
                 )
-            before = len(waiting)
-            waiting = [(p, ids) for p, ids in waiting if not found[p.id].correct]
+            num_pending = len(pending)
+            pending = [(p, ids) for p, ids in pending if not recorded[p.id].correct]
             if progress:
-                progress.step(before - len(waiting) if n + 1 < self.config.tries else before)
-            if not waiting:
+                progress.step(
+                    num_pending - len(pending) if n + 1 < self.config.tries else num_pending
+                )
+            if not pending:
                 break
-        return [found[problem.id] for problem in problems]
+        return [recorded[problem.id] for problem in problems]
 
 
 def record_all(config: D3llmConfig, context: AlgorithmContext, chunk: int = 256) -> Path:

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 
 def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> GroupRelative:
     t, n = config.temperature, config.group_size
-    plan = CollectorConfig(attempts=n, first_temperature=t, retry_temperature=t, keep="all")
-    return GroupRelative(config, context.collector(plan))
+    collector_config = CollectorConfig(
+        attempts=n, first_temperature=t, retry_temperature=t, keep="all"
+    )
+    return GroupRelative(config, context.collector(collector_config))
 
 
 @dataclass(frozen=True)
@@ -66,20 +68,20 @@ class GroupRelative:
         )
 
     def _rewarded(self, policy: Policy, groups: Sequence[RolloutGroup]) -> list[Rewarded]:
-        found: list[Rewarded] = []
+        rewarded: list[Rewarded] = []
         stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
         sums = stats.metrics
         for group in groups:
             rewards = self._rewards(policy, group)
             mean = sum(rewards) / len(rewards)
-            found += [
+            rewarded += [
                 Rewarded(r, reward - mean)
                 for r, reward in zip(group.rollouts, rewards, strict=True)
             ]
             sums.add("reward", sum(rewards), len(rewards))
             sums.add("flat_groups", max(rewards) == min(rewards))
-        self.stats = RolloutStats(stats.counters | {"trajectories": len(found)}, sums)
-        return found
+        self.stats = RolloutStats(stats.counters | {"trajectories": len(rewarded)}, sums)
+        return rewarded
 
     def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
         if self.config.reward == "correct":
@@ -92,20 +94,22 @@ class GroupRelative:
     ) -> GroupBatch:
         """Completions all masked, each prompt token with probability `prompt_mask`, anew in every iteration."""
         rollouts = [item.rollout for item in rewarded]
-        prompts, real = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
+        prompts, prompt_mask = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
         targets = torch.stack([r.completion_ids for r in rollouts])  # [B, G]
         seed, width, device = self.collector.seed, prompts.shape[1], prompts.device
         keys = [
             key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt)
             for r in rollouts
         ]
-        places = (
+        positions = (
             torch.arange(width, device=device) - width
         )  # counted from the completion, whatever the padding
-        draw = uniform(fold_in(torch.tensor(keys, device=device)[:, None], places))
-        prompts = prompts.masked_fill((draw < self.config.prompt_mask) & real, policy.mask_id)
+        draw = uniform(fold_in(torch.tensor(keys, device=device)[:, None], positions))
+        prompts = prompts.masked_fill(
+            (draw < self.config.prompt_mask) & prompt_mask, policy.mask_id
+        )
         ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
-        mask = torch.cat([real, torch.ones_like(targets, dtype=torch.bool)], 1)
+        mask = torch.cat([prompt_mask, torch.ones_like(targets, dtype=torch.bool)], 1)
         completion_mask = through_first(targets, policy.eos_id)
         old_logps = self._logps(policy, ids, mask, targets)
         with policy.reference():
@@ -125,14 +129,14 @@ class GroupRelative:
     def _logps(self, policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
         n = self.collector.sampling.batch_size
         with torch.no_grad():
-            parts = zip(ids.split(n), mask.split(n), targets.split(n), strict=True)
-            return torch.cat([token_logps(policy, *part) for part in parts])
+            micro_batches = zip(ids.split(n), mask.split(n), targets.split(n), strict=True)
+            return torch.cat([token_logps(policy, *micro_batch) for micro_batch in micro_batches])
 
     def loss(self, policy: Policy, batch: GroupBatch) -> LossOutput:
         """Clipped policy gradient with a penalty on leaving the initial policy, summed over the tokens of the completion."""
         logps = token_logps(policy, batch.ids, batch.mask, batch.targets)  # [B, G]
         c = self.config
-        each, clipped, kl = policy_gradient(
+        token_losses, clipped, kl = policy_gradient(
             logps,
             batch.old_logps,
             batch.ref_logps,
@@ -140,9 +144,9 @@ class GroupRelative:
             c.clip_range,
             c.kl_weight,
         )
-        m, sums = batch.completion_mask, MetricSums()
-        tokens = float(m.sum())
-        sums.add("kl", (kl.detach() * m).sum().item(), tokens)
-        sums.add("clip_ratio", (clipped * m).sum().item(), tokens)
-        sums.add("logp", (logps.detach() * m).sum().item(), tokens)
-        return LossOutput((each * m).sum(), sums)
+        completion_mask, sums = batch.completion_mask, MetricSums()
+        tokens = float(completion_mask.sum())
+        sums.add("kl", (kl.detach() * completion_mask).sum().item(), tokens)
+        sums.add("clip_ratio", (clipped * completion_mask).sum().item(), tokens)
+        sums.add("logp", (logps.detach() * completion_mask).sum().item(), tokens)
+        return LossOutput((token_losses * completion_mask).sum(), sums)

@@ -18,8 +18,8 @@ def policy_gradient(
 
     -min(r A, clip(r, 1-e, 1+e) A) + b (exp(ref - logp) - (ref - logp) - 1), r = exp(logp - old) (d1, Eq. 3 and 5).
     """
-    ratio, gap = (logps - old_logps).exp(), ref_logps - logps
-    kept = ratio.clamp(1 - clip_range, 1 + clip_range)
-    kl = gap.expm1() - gap
-    gain = torch.minimum(ratio * advantage, kept * advantage)
-    return kl_weight * kl - gain, (kept * advantage < ratio * advantage).float(), kl
+    ratio, ref_log_ratio = (logps - old_logps).exp(), ref_logps - logps
+    clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)
+    kl = ref_log_ratio.expm1() - ref_log_ratio
+    gain = torch.minimum(ratio * advantage, clipped_ratio * advantage)
+    return kl_weight * kl - gain, (clipped_ratio * advantage < ratio * advantage).float(), kl

@@ -39,19 +39,22 @@ class FineTuneOnKept:
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         scored = self.collector.collect(policy, problems, update)
         self.stats = self.collector.summary(policy, scored)
-        kept = [item.best for item in scored if item.is_kept]
-        if not kept:
+        rollouts = [item.best for item in scored if item.is_kept]
+        if not rollouts:
             return [] if self.config.skip_empty else [[]]
         return [
-            [self._masked(policy, kept, update, n)] for n in range(self.config.updates_per_collect)
+            [self._masked(policy, rollouts, update, n)]
+            for n in range(self.config.updates_per_collect)
         ]
 
-    def _masked(self, policy: Policy, kept: list[Rollout], update: int, number: int) -> MaskedTexts:
+    def _masked(
+        self, policy: Policy, rollouts: list[Rollout], update: int, number: int
+    ) -> MaskedTexts:
         """Each kept rollout `draws_per_rollout` times, each time with its own mask."""
         draws, seed = self.config.draws_per_rollout, self.collector.seed
         keys = (
             (r, key_from("rft", seed, update, number, r.problem_id, n))
-            for r in kept
+            for r in rollouts
             for n in range(draws)
         )
         return masked(
@@ -59,7 +62,7 @@ class FineTuneOnKept:
         )
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
-        each = masked_diffusion_loss(policy, batch)  # [B]
+        losses = masked_diffusion_loss(policy, batch)  # [B]
         sums = MetricSums()
-        sums.add("cross_entropy", each.detach().sum().item(), len(batch))
-        return LossOutput((each * batch.weight).sum(), sums)
+        sums.add("cross_entropy", losses.detach().sum().item(), len(batch))
+        return LossOutput((losses * batch.weight).sum(), sums)

@@ -53,26 +53,26 @@ class FineTune:
             (text_of(row, "question"), text_of(row, "response"))
             for row in read_rows(self.config.traces, "method.sft.traces")
         ]
-        asked = [
+        tokenized = [
             (policy.encode([{"role": "user", "content": question}]), policy.tokens(text))
             for question, text in rows
         ]
-        room = policy.max_length - self.length
-        kept = [
+        max_prompt = policy.max_length - self.length
+        traces = [
             (p, padded(t, self.length, policy.eos_id))
-            for p, t in asked
-            if len(t) <= self.length and len(p) <= room
+            for p, t in tokenized
+            if len(t) <= self.length and len(p) <= max_prompt
         ]
-        if len(kept) < len(rows):
+        if len(traces) < len(rows):
             log(
-                f"sft: {len(rows) - len(kept)} of {len(rows)} traces are too long for {self.length} tokens and are left out"
+                f"sft: {len(rows) - len(traces)} of {len(rows)} traces are too long for {self.length} tokens and are left out"
             )
-        if not kept:
+        if not traces:
             raise DopsdError(
                 f"method.sft.traces: none of {len(rows)} rows has a response of at most {self.length} tokens "
-                f"(method.sft.length) and a question of at most {room}, what the model's {policy.max_length} leave"
+                f"(method.sft.length) and a question of at most {max_prompt}, what the model's {policy.max_length} leave"
             )
-        return kept
+        return traces
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
@@ -99,7 +99,7 @@ class FineTune:
         return list(zip(self.context.prompts(problems, sampling), texts, strict=True))
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
-        each = masked_diffusion_loss(policy, batch)  # [B]
+        losses = masked_diffusion_loss(policy, batch)  # [B]
         sums = MetricSums()
-        sums.add("cross_entropy", each.detach().sum().item(), len(batch))
-        return LossOutput((each * batch.weight).sum(), sums)
+        sums.add("cross_entropy", losses.detach().sum().item(), len(batch))
+        return LossOutput((losses * batch.weight).sum(), sums)

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 def build(config: VrpoConfig, context: AlgorithmContext) -> Preferences:
     t, n = config.temperature, config.attempts
-    plan = CollectorConfig(attempts=n, first_temperature=t, retry_temperature=t, keep="all")
-    return Preferences(config, context.collector(plan), context.sequences_at_once)
+    collector_config = CollectorConfig(
+        attempts=n, first_temperature=t, retry_temperature=t, keep="all"
+    )
+    return Preferences(config, context.collector(collector_config), context.sequences_at_once)
 
 
 class Preferences:
@@ -41,16 +43,16 @@ class Preferences:
 
     normalize_by_all_prompts = False
 
-    def __init__(self, config: VrpoConfig, collector: RolloutCollector, most: int) -> None:
-        self.config, self.collector, self.most = config, collector, most
+    def __init__(self, config: VrpoConfig, collector: RolloutCollector, max_sequences: int) -> None:
+        self.config, self.collector, self.most = config, collector, max_sequences
         self.stats = RolloutStats({}, MetricSums())
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
         with policy.reference() if self.config.pairs == "initial" else nullcontext():
-            tried = self.collector.sample(policy, problems, update, stops=False)
-        pairs = [pair for each in tried if (pair := paired(each, self.collector.task.graded))]
-        stats = self.collector.summary(policy, [self.collector.scored(each) for each in tried])
-        stats.metrics.add("paired", len(pairs), len(tried))
+            groups = self.collector.sample(policy, problems, update, stops=False)
+        pairs = [pair for group in groups if (pair := paired(group, self.collector.task.graded))]
+        stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
+        stats.metrics.add("paired", len(pairs), len(groups))
         if (
             self.config.pairs == "initial"
         ):  # the initial policy's score says nothing of the one in training
@@ -67,47 +69,54 @@ class Preferences:
         )  # [B, 2, G]
         completion_mask = through_first(targets, policy.eos_id)
         length = completion_mask.sum(-1)  # [B, 2]
-        names = [
+        seeds = [
             [key_from("vrpo", self.collector.seed, update, r.problem_id, r.attempt) for r in pair]
             for pair in pairs
         ]
-        key = torch.tensor(names, device=targets.device)[:, :, None]  # [B, 2, 1]
+        key = torch.tensor(seeds, device=targets.device)[:, :, None]  # [B, 2, 1]
         key = fold_in(key, torch.arange(self.config.draws, device=targets.device))  # [B, 2, N]
         loss_mask = drawn(key, completion_mask, length)
-        nothing = torch.zeros(len(pairs), 2, device=targets.device)
+        zeros = torch.zeros(len(pairs), 2, device=targets.device)
         batch = PreferenceBatch(
             prompt,
             mask,
             targets,
             loss_mask,
             length,
-            nothing,
+            zeros,
             torch.ones(len(pairs), device=targets.device),
         )
         with torch.no_grad(), policy.reference():
-            most = self.collector.sampling.batch_size
-            bounds = torch.cat([likelihood_bound(policy, part, most) for part in batch.split(most)])
+            batch_size = self.collector.sampling.batch_size
+            bounds = torch.cat(
+                [
+                    likelihood_bound(policy, micro_batch, batch_size)
+                    for micro_batch in batch.split(batch_size)
+                ]
+            )
         return PreferenceBatch(**(batch.tensors() | {"ref_bounds": bounds}))
 
     def loss(self, policy: Policy, batch: PreferenceBatch) -> LossOutput:
         """Preference and, a little, fine-tuning on the preferred completion."""
         bounds = likelihood_bound(policy, batch, self.most)  # [B, 2]
-        each, margin = preference(bounds, batch.ref_bounds, self.config.beta)
-        tuned = -bounds[:, 0] / batch.length[:, 0]
+        preference_losses, margin = preference(bounds, batch.ref_bounds, self.config.beta)
+        sft_losses = -bounds[:, 0] / batch.length[:, 0]
         sums = MetricSums()
         sums.add("margin", margin.detach().sum().item(), len(batch))
         sums.add("preferred", (margin.detach() > 0).sum().item(), len(batch))
-        sums.add("cross_entropy", tuned.detach().sum().item(), len(batch))
-        return LossOutput(((each + self.config.sft_weight * tuned) * batch.weight).sum(), sums)
+        sums.add("cross_entropy", sft_losses.detach().sum().item(), len(batch))
+        return LossOutput(
+            ((preference_losses + self.config.sft_weight * sft_losses) * batch.weight).sum(), sums
+        )
 
 
-def paired(tried: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | None:
+def paired(group: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | None:
     """The best and the worst attempt (the latest and the earliest on ties); None where no attempt is right, or all are."""
-    scores = [score.score for score in tried.scores]
+    scores = [score.score for score in group.scores]
     worst = min(range(len(scores)), key=lambda i: (scores[i], i))
-    if scores[tried.best] <= scores[worst] or not (is_graded or tried.scores[tried.best].correct):
+    if scores[group.best] <= scores[worst] or not (is_graded or group.scores[group.best].correct):
         return None
-    return tried.rollouts[tried.best], tried.rollouts[worst]
+    return group.rollouts[group.best], group.rollouts[worst]
 
 
 def drawn(key: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
@@ -115,11 +124,11 @@ def drawn(key: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
 
     key [B, 2, N], completion_mask [B, 2, G], length [B, 2] -> [B, 2, N, G].
     """
-    places = torch.arange(completion_mask.shape[-1] + 1, device=key.device)
-    draw = uniform(fold_in(key[..., None], places))  # [B, 2, N, G+1], the last column decides l
+    positions = torch.arange(completion_mask.shape[-1] + 1, device=key.device)
+    draw = uniform(fold_in(key[..., None], positions))  # [B, 2, N, G+1], the last column decides l
     count = (draw[..., -1] * length[..., None]).long() + 1  # [B, 2, N]
     order = (
         draw[..., :-1].masked_fill(~completion_mask[:, :, None], 2.0).argsort(dim=-1, stable=True)
     )
-    rank = torch.empty_like(order).scatter_(-1, order, places[:-1].expand_as(order).contiguous())
+    rank = torch.empty_like(order).scatter_(-1, order, positions[:-1].expand_as(order).contiguous())
     return rank < count[..., None]

@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from dopsd.models.policy import Policy
 
 
-def likelihood_bound(policy: Policy, batch: PreferenceBatch, most: int) -> Tensor:
+def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int) -> Tensor:
     """Estimated lower bound of ln p(completion | prompt), in nats, for both completions of every pair. -> [B, 2].
 
     Mean over the N masks of L / l times the sum of ln p at the l masked tokens (LLaDA, Eq. 6; LLaDA 1.5, section 3.1).
-    `most` sequences stand in memory at once (two a pair at least): other masks are computed again in the backward pass.
+    `max_sequences` stand in memory at once (two a pair at least): other masks are computed again in the backward pass.
     """
     size, sides, draws, _ = batch.loss_mask.shape
-    at_once = max(1, most // (size * sides))
-    parts = batch.loss_mask.split(at_once, dim=2)
-    if len(parts) == 1:
+    masks_at_once = max(1, max_sequences // (size * sides))
+    mask_groups = batch.loss_mask.split(masks_at_once, dim=2)
+    if len(mask_groups) == 1:
         return _weighted(policy, batch, batch.loss_mask).sum(-1) / draws
     sums = [
-        checkpoint(_weighted, policy, batch, part, use_reentrant=False).sum(-1) for part in parts
+        checkpoint(_weighted, policy, batch, mask_group, use_reentrant=False).sum(-1)
+        for mask_group in mask_groups
     ]
     return torch.stack(sums).sum(0) / draws
 
@@ -38,19 +39,21 @@ def _weighted(policy: Policy, batch: PreferenceBatch, loss_mask: Tensor) -> Tens
     targets = batch.targets[:, :, None].expand(-1, -1, draws, -1).reshape(-1, length)  # [B*2*n, G]
     weight = batch.length[:, :, None] / loss_mask.sum(-1)  # [B, 2, n]
     loss_mask = loss_mask.reshape(-1, length)
-    prompt, real = (x.repeat_interleave(sides * draws, 0) for x in (batch.prompt, batch.mask))
-    after = (
+    prompt, prompt_mask = (
+        x.repeat_interleave(sides * draws, 0) for x in (batch.prompt, batch.mask)
+    )
+    after_end = (
         torch.arange(length, device=targets.device)
         >= batch.length.flatten().repeat_interleave(draws)[:, None]
     )
     ids = torch.cat(
-        [prompt, torch.where(loss_mask | after, policy.mask_id, targets)], 1
+        [prompt, torch.where(loss_mask | after_end, policy.mask_id, targets)], 1
     )  # the tail would tell the end
-    mask = torch.cat([real, torch.ones_like(loss_mask)], 1)
+    mask = torch.cat([prompt_mask, torch.ones_like(loss_mask)], 1)
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]
-    each = -masked_cross_entropy(policy.head(hidden[loss_mask]), targets[loss_mask])  # [masked]
-    sums = torch.zeros(len(targets), dtype=each.dtype, device=each.device).index_add(
-        0, loss_mask.nonzero()[:, 0], each
+    logps = -masked_cross_entropy(policy.head(hidden[loss_mask]), targets[loss_mask])  # [masked]
+    sums = torch.zeros(len(targets), dtype=logps.dtype, device=logps.device).index_add(
+        0, loss_mask.nonzero()[:, 0], logps
     )
     return sums.view(size, sides, draws) * weight
 

@@ -110,23 +110,23 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
 
 def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Settings by dotted key; what is not a section is a value."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for key, value in raw.items():
-        found |= (
+        flattened |= (
             flat(value, f"{prefix}{key}.")
             if isinstance(value, dict) and value
             else {f"{prefix}{key}": value}
         )
-    return found
+    return flattened
 
 
 def _entries(raw: dict[str, Any]) -> dict[str, Any]:
     """Settings by dotted key, a protocol being one."""
     section = raw.get("evaluate")
-    named = section.get("protocols") if isinstance(section, dict) else None
+    raw_protocols = section.get("protocols") if isinstance(section, dict) else None
     protocols = (
-        {f"evaluate.protocols.{name}": p for name, p in named.items()}
-        if isinstance(named, dict)
+        {f"evaluate.protocols.{name}": p for name, p in raw_protocols.items()}
+        if isinstance(raw_protocols, dict)
         else {}
     )
     return {
@@ -139,29 +139,33 @@ def overruled(settings: Params, changes: list[str]) -> list[str]:
     keys = {
         change.partition("=")[0].split(".")[1] for change in changes if change.startswith("train.")
     }
-    own = {
+    overrides = {
         name: vars(settings.method)[name].train.model_dump(exclude_none=True)
         for name in settings.matrix.methods
     }
     return [
-        f"method.{name}.train.{key} is {found[key]} and goes before train.{key}"
-        for name, found in own.items()
-        for key in sorted(keys & found.keys())
+        f"method.{name}.train.{key} is {values[key]} and goes before train.{key}"
+        for name, values in overrides.items()
+        for key in sorted(keys & values.keys())
     ]
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    before, after = _entries(old), _entries(new)
-    keys = [key for key in before | after if before.get(key, "absent") != after.get(key, "absent")]
+    old_entries, new_entries = _entries(old), _entries(new)
+    keys = [
+        key
+        for key in old_entries | new_entries
+        if old_entries.get(key, "absent") != new_entries.get(key, "absent")
+    ]
     return [
-        f"{key}: {_shown(before, key, '(absent)')} -> {_shown(after, key, '(gone)')}"
+        f"{key}: {_as_yaml(old_entries, key, '(absent)')} -> {_as_yaml(new_entries, key, '(gone)')}"
         for key in keys
     ]
 
 
-def _shown(settings: dict[str, Any], key: str, otherwise: str) -> str:
+def _as_yaml(settings: dict[str, Any], key: str, default: str) -> str:
     """A value as YAML has it: true and null, not True and None."""
-    return json.dumps(settings[key], default=str) if key in settings else otherwise
+    return json.dumps(settings[key], default=str) if key in settings else default
 
 
 def render(raw: dict[str, Any]) -> str:
@@ -230,12 +234,12 @@ def params(
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):
         raise DopsdError([f"{line}: no such file in {Path.cwd()}" for line in missing])
-    found = differences(old, raw)
-    if path.is_file() and found:
+    changed = differences(old, raw)
+    if path.is_file() and changed:
         BEFORE.parent.mkdir(exist_ok=True)
         BEFORE.write_text(path.read_text())
-    if found:
+    if changed:
         tmp = path.with_name(f".{path.name}.tmp")
         tmp.write_text(render(raw))
         tmp.rename(path)
-    return found
+    return changed

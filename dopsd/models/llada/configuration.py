@@ -79,7 +79,7 @@ class LladaConfig(PretrainedConfig):
         rms_norm_eps: float = 1e-5,
         mask_token_id: int = 126336,
         eos_token_id: int = 126081,
-        **others: Any,
+        **kwargs: Any,
     ) -> None:
         values = dict(locals())
         for name in READ:
@@ -87,16 +87,16 @@ class LladaConfig(PretrainedConfig):
         self.num_hidden_layers, self.hidden_size = n_layers, d_model
         self.num_attention_heads, self.num_key_value_heads = n_heads, n_kv_heads
         super().__init__(
-            eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | others)
+            eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | kwargs)
         )
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **others: Any) -> LladaConfig:
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:
         """Refuse what is missing or computed differently; the hub's pointers to its own code are dropped."""
         _check(config_dict)
         ignored = RENAMED | {"auto_map"}
         return super().from_dict(
-            {k: v for k, v in config_dict.items() if k not in ignored}, **others
+            {k: v for k, v in config_dict.items() if k not in ignored}, **kwargs
         )
 
 
@@ -106,10 +106,10 @@ def _check(raw: dict[str, Any]) -> None:
         raise DopsdError(
             f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is read"
         )
-    for name, known in ({name: (value,) for name, value in FIXED.items()} | ABSENT_OR).items():
-        if raw.get(name, known[0]) not in known:
+    for name, allowed in ({name: (value,) for name, value in FIXED.items()} | ABSENT_OR).items():
+        if raw.get(name, allowed[0]) not in allowed:
             raise DopsdError(
-                f"config.json has {name}: {raw[name]!r}; this model computes {known[0]!r} only"
+                f"config.json has {name}: {raw[name]!r}; this model computes {allowed[0]!r} only"
             )
     width, heads, kv_heads = raw["d_model"], raw["n_heads"], raw["n_kv_heads"]
     if width % (2 * heads) or heads % kv_heads:

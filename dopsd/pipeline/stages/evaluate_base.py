@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def run(params: Params, task_name: str) -> None:
     name = params.select.protocol
     evaluator = Evaluator(params.evaluation(task_name), params.select.split)
-    ((found,),) = evaluator.reports("evaluate_base", [None], params.evaluate.protocols[name])
+    ((report,),) = evaluator.reports("evaluate_base", [None], params.evaluate.protocols[name])
     if is_main_rank():
-        write_json(RUNS / task_name / "base.json", {name: _figures(found)})
+        write_json(RUNS / task_name / "base.json", {name: _figures(report)})
 
 
 def _figures(report: dict[str, Any]) -> dict[str, float]:

@@ -49,20 +49,20 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         draw_trajectory(
             read_json(folder / "test" / "trajectory.json", "dopsd test"), tmp / "trajectory.png"
         )
-        found = tested["protocols"][tested["selected"]["protocol"]]
+        comparison = tested["protocols"][tested["selected"]["protocol"]]
         costs = read_json(folder / "train.json", "dopsd train")
         write_json(
             tmp / "summary.json",
-            {"costs": costs, "selected": tested["selected"]["update"], **_figures(found)},
+            {"costs": costs, "selected": tested["selected"]["update"], **_figures(comparison)},
         )
 
 
-def _figures(found: dict[str, Any]) -> dict[str, Any]:
+def _figures(comparison: dict[str, Any]) -> dict[str, Any]:
     sides = {
-        side: {k: found[side][k] for k in ("accuracy", "interval", "whole", "n")}
+        side: {k: comparison[side][k] for k in ("accuracy", "interval", "whole", "n")}
         for side in ("base", "best")
     }
-    return sides | {"paired": found["paired"]}
+    return sides | {"paired": comparison["paired"]}
 
 
 def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
@@ -166,7 +166,7 @@ def _grouped(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
     ]
 
 
-def draw_trajectory(found: dict[str, Any], path: Path) -> None:
+def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
     """Student and teacher states side by side, a row a step: which token was revealed when (paper, Fig. 2).
 
     Grey is masked, green committed at this step, white known, orange shown to the teacher; tokens are written where they
@@ -175,19 +175,26 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
 
-    tokens, revealed, shown = found["tokens"], found["revealed_at"], found["shown"]
+    tokens, revealed_at, shown_by_step = (
+        trajectory["tokens"],
+        trajectory["revealed_at"],
+        trajectory["shown"],
+    )
     is_legible = len(tokens) <= LEGIBLE
-    size = (0.62 * len(tokens), 0.32 * len(shown) + 1) if is_legible else (20, 10)
+    size = (0.62 * len(tokens), 0.32 * len(shown_by_step) + 1) if is_legible else (20, 10)
     figure, axes = axes_of(1, 2, size)
     for axis, title in zip(
         axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True
     ):
-        steps = shown if axis is axes[0][1] else [[] for _ in shown]
+        shown_rows = shown_by_step if axis is axes[0][1] else [[] for _ in shown_by_step]
         cells = [
-            [_kind(at, s, place in ahead) for place, at in enumerate(revealed)]
-            for s, ahead in enumerate(map(set, steps))
+            [
+                _kind(revealed_step, step, position in shown_positions)
+                for position, revealed_step in enumerate(revealed_at)
+            ]
+            for step, shown_positions in enumerate(map(set, shown_rows))
         ]
-        extent = (0, len(tokens), len(shown), 0)
+        extent = (0, len(tokens), len(shown_by_step), 0)
         axis.imshow(
             cells,
             ListedColormap(COLOURS),
@@ -197,13 +204,13 @@ def draw_trajectory(found: dict[str, Any], path: Path) -> None:
             aspect="auto",
         )
         axis.set(title=title, xlabel="position in the answer", ylabel="step")
-        axis.set_xticks(range(0, len(tokens) + 1, found["block_length"]))
+        axis.set_xticks(range(0, len(tokens) + 1, trajectory["block_length"]))
         axis.yaxis.set_major_locator(MaxNLocator(integer=True))
-        for edge in range(0, len(tokens) + 1, found["block_length"]):
+        for edge in range(0, len(tokens) + 1, trajectory["block_length"]):
             axis.axvline(edge, color="black", lw=0.8)
         if is_legible:
             _write_tokens(axis, cells, tokens)
-    verdict, question = found["verdict"], " ".join(found["problem"].split())
+    verdict, question = trajectory["verdict"], " ".join(trajectory["problem"].split())
     figure.suptitle(
         _plain(
             f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score {verdict['score']:.2f}"
@@ -222,10 +229,10 @@ def _write_tokens(axis: Axes, cells: list[list[int]], tokens: list[str]) -> None
     axis.set_yticks(range(len(cells) + 1), minor=True)
     axis.grid(which="minor", color="white", lw=0.3)
     for step, row in enumerate(cells):
-        for place, kind in enumerate(row):
+        for position, kind in enumerate(row):
             if kind:
-                text = _plain(_label(tokens[place]))
-                axis.text(place + 0.5, step + 0.5, text, ha="center", va="center", fontsize=7)
+                text = _plain(_label(tokens[position]))
+                axis.text(position + 0.5, step + 0.5, text, ha="center", va="center", fontsize=7)
 
 
 def _plain(text: str) -> str:

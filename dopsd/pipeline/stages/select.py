@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     folder = run_folder(task_name, method_name, seed)
-    found = read_json(folder / "evaluate.json", "dopsd evaluate")
-    chosen = folder / "train" / f"step-{found['best_update']:06d}"
+    summary = read_json(folder / "evaluate.json", "dopsd evaluate")
+    chosen = folder / "train" / f"step-{summary['best_update']:06d}"
     tmp = folder / ".best.tmp"
     shutil.rmtree(tmp, ignore_errors=True)
     shutil.copytree(chosen, tmp)
     facts = {
-        "update": found["best_update"],
-        "accuracy": found["best"],
-        "base_accuracy": found["base"],
-        "n": found["n"],
+        "update": summary["best_update"],
+        "accuracy": summary["best"],
+        "base_accuracy": summary["base"],
+        "n": summary["n"],
     }
     write_json(
         tmp / "select.json",
-        facts | {k: found[k] for k in ("split", "protocol")} | {"digest": sha256(chosen / ADAPTER)},
+        facts
+        | {k: summary[k] for k in ("split", "protocol")}
+        | {"digest": sha256(chosen / ADAPTER)},
     )
     shutil.rmtree(folder / "best", ignore_errors=True)
     tmp.rename(folder / "best")
@@ -42,7 +44,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         log(
             "select: chosen ON THE TEST SET (select.split: test), as the paper does; the test accuracy is optimistic"
         )
-    if found["best"] <= found["base"]:
+    if summary["best"] <= summary["base"]:
         log(
-            f"select: no checkpoint beats the base on {found['split']} ({found['best']:.4f} against {found['base']:.4f})"
+            f"select: no checkpoint beats the base on {summary['split']} ({summary['best']:.4f} against {summary['base']:.4f})"
         )

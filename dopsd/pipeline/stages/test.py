@@ -28,7 +28,7 @@ KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protoco
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     folder = run_folder(task_name, method_name, seed)
-    chosen = read_json(folder / "best" / "select.json", "dopsd select")
+    selection = read_json(folder / "best" / "select.json", "dopsd select")
     run_settings = params.run(task_name, method_name, seed)
     evaluator = Evaluator(params.evaluation(task_name, method_name), "test")
     protocols = params.evaluate.protocols
@@ -36,18 +36,20 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     if not is_main_rank():
         evaluator.take_part()
         return
-    facts = {"task": task_name, "method": method_name, "seed": seed, "selected": chosen}
-    compared = {
-        name: compare(*found, params.evaluate.bootstrap)
-        for name, found in zip(protocols, reports, strict=True)
+    facts = {"task": task_name, "method": method_name, "seed": seed, "selected": selection}
+    comparisons = {
+        name: compare(*protocol_reports, params.evaluate.bootstrap)
+        for name, protocol_reports in zip(protocols, reports, strict=True)
     }
     write_json(
         folder / "test" / "trajectory.json",
         trajectory(run_settings, evaluator, folder / "best"),
     )
     evaluator.take_part()
-    write_json(folder / "test" / "paired.json", facts | {"protocols": compared})
-    write_json(folder / "test.json", {name: _flat(found) for name, found in compared.items()})
+    write_json(folder / "test" / "paired.json", facts | {"protocols": comparisons})
+    write_json(
+        folder / "test.json", {name: _flat(comparison) for name, comparison in comparisons.items()}
+    )
 
 
 def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:
@@ -55,25 +57,25 @@ def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[
     gaps = [best["per_problem"][name] - value for name, value in base["per_problem"].items()]
     paired = {"difference": sum(gaps) / len(gaps), "interval": bootstrap(gaps, resamples)}
     sides = {"base": base, "best": best}
-    return {side: {key: found[key] for key in KEPT} for side, found in sides.items()} | {
+    return {side: {key: report[key] for key in KEPT} for side, report in sides.items()} | {
         "paired": paired
     }
 
 
-def _flat(found: dict[str, Any]) -> dict[str, float]:
-    low, high = found["paired"]["interval"]
-    accuracies = {"base": found["base"]["accuracy"], "best": found["best"]["accuracy"]}
-    return accuracies | {"difference": found["paired"]["difference"], "low": low, "high": high}
+def _flat(comparison: dict[str, Any]) -> dict[str, float]:
+    low, high = comparison["paired"]["interval"]
+    accuracies = {"base": comparison["base"]["accuracy"], "best": comparison["best"]["accuracy"]}
+    return accuracies | {"difference": comparison["paired"]["difference"], "low": low, "high": high}
 
 
 def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[str, Any]:
     """One test problem denoised at the training temperature: each token, its step, and what a teacher would be shown."""
     policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
     prompt = evaluator.prompt_of(problem)
-    own = run.algorithm
+    algorithm = run.algorithm
     config = (
-        own
-        if isinstance(own, SelfDistillationConfig) and own.reveal_ratio
+        algorithm
+        if isinstance(algorithm, SelfDistillationConfig) and algorithm.reveal_ratio
         else SelfDistillationConfig()
     )  # methods that reveal nothing: the paper's teacher
     request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))

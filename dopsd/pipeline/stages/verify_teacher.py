@@ -42,10 +42,10 @@ SPLIT = "train"
 
 def run(params: Params, task_name: str) -> dict[str, Any]:
     task = load_task(task_name, vars(params.data)[task_name])
-    found = Verification(params, task).complete()
+    problem_scores = Verification(params, task).complete()
     table = {
-        name: _figures([scores[name] for scores in found], task, params.evaluate.bootstrap)
-        for name in found[0]
+        name: _figures([scores[name] for scores in problem_scores], task, params.evaluate.bootstrap)
+        for name in problem_scores[0]
     }
     for name, row in table.items():
         log(
@@ -53,7 +53,11 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
         )
     with fresh_folder(REPORTS / task_name / "teacher") as tmp:
         write_json(tmp / "teacher.json", table)
-        draw(table, f"{task_name}, base, {len(found)} training problems", tmp / "teacher.png")
+        draw(
+            table,
+            f"{task_name}, base, {len(problem_scores)} training problems",
+            tmp / "teacher.png",
+        )
     return table
 
 
@@ -86,31 +90,35 @@ class Verification:
     @torch.no_grad()
     def complete(self) -> list[dict[str, float]]:
         """Scores by name of every problem, in order; a kill loses those of the wave under way."""
-        known = {line["id"]: line["scores"] for line in read_lines(self.path)}
-        missing = [problem for problem in self.problems if problem.id not in known]
+        scores_by_id = {line["id"]: line["scores"] for line in read_lines(self.path)}
+        missing = [problem for problem in self.problems if problem.id not in scores_by_id]
         wave = self.params.sampling.batch_size
         with Progress("verify_teacher", len(missing), "problem") as progress:
             policy = load_policy(self.params.model, self.params.train.lora, 0) if missing else None
             for start in range(0, len(missing), wave):
-                found = self._scores(policy, missing[start : start + wave])
+                wave_scores = self._scores(policy, missing[start : start + wave])
                 append_lines(
-                    self.path, [{"id": name, "scores": scores} for name, scores in found.items()]
+                    self.path,
+                    [{"id": name, "scores": scores} for name, scores in wave_scores.items()],
                 )
-                known |= found
-                progress.step(len(found))
-        return [known[problem.id] for problem in self.problems]
+                scores_by_id |= wave_scores
+                progress.step(len(wave_scores))
+        return [scores_by_id[problem.id] for problem in self.problems]
 
     def _scores(self, policy: LlmPolicy, problems: list[Problem]) -> dict[str, dict[str, float]]:
         s = self.settings
         greedy = self._collect(policy, problems, CollectorConfig(attempts=1, first_temperature=0.0))
-        first = s.temperature if self.task.graded else 0.0  # a graded task draws all of them alike
+        # a graded task draws all of them alike
+        first_temperature = s.temperature if self.task.graded else 0.0
         tries = CollectorConfig(
-            attempts=s.attempts, first_temperature=first, retry_temperature=s.temperature
+            attempts=s.attempts,
+            first_temperature=first_temperature,
+            retry_temperature=s.temperature,
         )
-        tried = self._collect(policy, problems, tries)
-        found = {item.problem.id: {"pass@1": item.score.score} for item in greedy}
-        for item in tried:
-            found[item.problem.id][f"pass@{s.attempts}"] = item.score.score
+        rollouts = self._collect(policy, problems, tries)
+        scores = {item.problem.id: {"pass@1": item.score.score} for item in greedy}
+        for item in rollouts:
+            scores[item.problem.id][f"pass@{s.attempts}"] = item.score.score
         for ratio in s.reveal_ratios:
             requests = [
                 GenerationRequest(
@@ -120,16 +128,16 @@ class Verification:
                     0,
                     hints(item.best, ratio, policy.mask_id, policy.eos_id),
                 )
-                for item in tried
+                for item in rollouts
             ]
             for item, answer in zip(
-                tried, denoise_all(policy, requests, decoding(self.params.sampling)), strict=True
+                rollouts, denoise_all(policy, requests, decoding(self.params.sampling)), strict=True
             ):
                 text = policy.decode(answer.completion_ids)
-                found[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(
+                scores[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(
                     item.problem, text
                 ).score
-        return found
+        return scores
 
     def _collect(
         self, policy: LlmPolicy, problems: list[Problem], tries: CollectorConfig
@@ -144,10 +152,10 @@ def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
     ids = rollout.completion_ids
     text = (ids != eos_id).nonzero()[:, 0]
     key = torch.tensor(key_from("hints", rollout.problem_id, rollout.attempt), device=ids.device)
-    chosen = text[uniform(fold_in(key, text)).argsort()[: int(ratio * len(text))]]
-    shown = torch.full_like(ids, mask_id)
-    shown[chosen] = ids[chosen]
-    return shown
+    positions = text[uniform(fold_in(key, text)).argsort()[: int(ratio * len(text))]]
+    hint_ids = torch.full_like(ids, mask_id)
+    hint_ids[positions] = ids[positions]
+    return hint_ids
 
 
 def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
@@ -157,9 +165,9 @@ def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
     spread = [[abs(row["interval"][i] - row["accuracy"]) for row in table.values()] for i in (0, 1)]
     colours = ["orange" if name.startswith("teacher") else "tab:blue" for name in table]
     axes[0][0].bar(list(table), heights, yerr=spread, color=colours, capsize=4)
-    for place, value in enumerate(heights):
+    for index, value in enumerate(heights):
         axes[0][0].text(
-            place,
+            index,
             value / 2,
             f"{100 * value:.1f}",
             ha="center",

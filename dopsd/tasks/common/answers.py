@@ -57,10 +57,16 @@ def boxed_to_brace(text: str) -> Iterator[str]:
 
 
 def score_by_rule(
-    rule: str, published: tuple[str | None, float], strict: tuple[str | None, float], **more: float
+    rule: str,
+    published: tuple[str | None, float],
+    strict: tuple[str | None, float],
+    **extra_figures: float,
 ) -> Score:
     """The verdict by `rule` of two (answer, score) pairs; both scores are kept as figures, with what the task adds."""
     answer, score = {"published": published, "strict": strict}[rule]
     return Score(
-        answer, score, score == 1.0, {"published": published[1], "strict": strict[1], **more}
+        answer,
+        score,
+        score == 1.0,
+        {"published": published[1], "strict": strict[1], **extra_figures},
     )

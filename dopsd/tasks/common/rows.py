@@ -48,10 +48,12 @@ class RowTask(AskingTask):
         """Problems of data.TASK.train or data.TASK.test."""
         key = f"data.{self.name}.{split}.path"
         source = {"train": self.config.train, "test": self.config.test}[split]
-        found = [p for row in read_rows(source, key) if self.is_wanted(p := self.problem_of(row))]
-        if not found:
+        problems = [
+            p for row in read_rows(source, key) if self.is_wanted(p := self.problem_of(row))
+        ]
+        if not problems:
             raise DopsdError(f"{key}: {source.path}: no usable row; expected at least one problem")
-        return found
+        return problems
 
     def training(self, taken: set[Hashable]) -> list[Problem]:
         """Training problems, without those whose identity is taken."""
@@ -69,19 +71,19 @@ class RowTask(AskingTask):
 
 def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) -> list[Problem]:
     """Distinct problems that are not taken; says how many went."""
-    kept: dict[Hashable, Problem] = {}
+    distinct: dict[Hashable, Problem] = {}
     in_test = repeated = 0
     for problem in problems:
         identity = task.identity(problem)
         in_test += identity in taken
-        repeated += identity in kept
+        repeated += identity in distinct
         if identity not in taken:
-            kept.setdefault(identity, problem)
+            distinct.setdefault(identity, problem)
     if in_test or repeated:
         log(
             f"{task.name}: dropped from train {in_test} rows that are also in test and {repeated} repeated ones"
         )
-    return list(kept.values())
+    return list(distinct.values())
 
 
 def held_out(
@@ -93,16 +95,16 @@ def held_out(
             f"data.{task}.validation: {count} problems cannot be held out of {len(problems)} for training; "
             "ask for fewer, or name a larger train source"
         )
-    drawn = random.Random(key_from("validation", task, seed)).sample(range(len(problems)), count)
-    chosen = set(drawn)
-    return [p for i, p in enumerate(problems) if i not in chosen], [problems[i] for i in drawn]
+    indices = random.Random(key_from("validation", task, seed)).sample(range(len(problems)), count)
+    chosen = set(indices)
+    return [p for i, p in enumerate(problems) if i not in chosen], [problems[i] for i in indices]
 
 
 def named_apart(problems: list[Problem]) -> list[Problem]:
     """Test rows all count, repeated ones too: the second of a name gets `-2`."""
     seen: Counter[str] = Counter()
-    found = []
+    renamed = []
     for p in problems:
         seen[p.id] += 1
-        found.append(p if seen[p.id] == 1 else replace(p, id=f"{p.id}-{seen[p.id]}"))
-    return found
+        renamed.append(p if seen[p.id] == 1 else replace(p, id=f"{p.id}-{seen[p.id]}"))
+    return renamed

@@ -38,16 +38,16 @@ class Row:
 def text_of(row: Row, *columns: str) -> str:
     """The text in the first of these columns that the row has."""
     column = next((name for name in columns if row.values.get(name) is not None), None)
-    found = row.values.get(column)
-    if not isinstance(found, str) or not found.strip():
-        there = ", ".join(sorted(map(str, row.values))) or "none"
-        came = f"found {found!r:.40}" if column is not None else f"columns found: {there}"
-        raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {came}")
-    if not is_unicode(found):
+    text = row.values.get(column)
+    if not isinstance(text, str) or not text.strip():
+        present = ", ".join(sorted(map(str, row.values))) or "none"
+        detail = f"found {text!r:.40}" if column is not None else f"columns found: {present}"
+        raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}")
+    if not is_unicode(text):
         raise DopsdError(
             f"{row.place}: half a character (a lone surrogate) in column {column}; no tokenizer takes it"
         )
-    return found
+    return text
 
 
 def read_rows(source: Source, key: str) -> Iterator[Row]:
@@ -64,10 +64,10 @@ def read_file(path: Path, key: str) -> Iterator[Row]:
         )
     if path.suffix not in READERS:
         raise DopsdError(f"{key}: {path}: expected a file that ends in {', '.join(READERS)}")
-    return _said(READERS[path.suffix](path), path)
+    return _with_read_errors(READERS[path.suffix](path), path)
 
 
-def _said(rows: Iterator[Row], path: Path) -> Iterator[Row]:
+def _with_read_errors(rows: Iterator[Row], path: Path) -> Iterator[Row]:
     """The rows; what a reader meets in a file that is not what its name says becomes one line."""
     try:
         yield from rows
@@ -84,14 +84,16 @@ def _jsonl(path: Path) -> Iterator[Row]:
                 yield Row(_object(line, f"{path}:{number}"), str(path), number)
 
 
-def _object(line: str, place: str) -> dict[str, Any]:
+def _object(line: str, location: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{place}: expected one JSON object a line: {error}") from error
-    if not isinstance(found, dict):
-        raise DopsdError(f"{place}: expected one JSON object a line, found {line.strip()[:40]!r}")
-    return found
+        raise DopsdError(f"{location}: expected one JSON object a line: {error}") from error
+    if not isinstance(value, dict):
+        raise DopsdError(
+            f"{location}: expected one JSON object a line, found {line.strip()[:40]!r}"
+        )
+    return value
 
 
 def _csv(path: Path) -> Iterator[Row]:
@@ -102,10 +104,10 @@ def _csv(path: Path) -> Iterator[Row]:
         if not header:
             raise DopsdError(f"{path}:1: expected a header that names the columns")
         for cells in lines:
-            place = f"{path}:{lines.line_num}"
+            location = f"{path}:{lines.line_num}"
             if cells and len(cells) != len(header):
                 raise DopsdError(
-                    f"{place}: expected {len(header)} columns as in the header, found {len(cells)}"
+                    f"{location}: expected {len(header)} columns as in the header, found {len(cells)}"
                 )
             if cells:
                 yield Row(dict(zip(header, cells, strict=True)), str(path), lines.line_num)
@@ -131,8 +133,8 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 
 
 def _hub_rows(source: Source, key: str) -> Iterator[Row]:
-    tried = f"{source.path}{f' ({source.name})' if source.name else ''}, split {source.split}"
-    log(f"{key}: reading {tried} from the Hugging Face hub")
+    dataset = f"{source.path}{f' ({source.name})' if source.name else ''}, split {source.split}"
+    log(f"{key}: reading {dataset} from the Hugging Face hub")
     try:
         from datasets import load_dataset
 
@@ -145,12 +147,12 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
             else ""
         )
         raise DopsdError(
-            f"{key}: could not read {tried} from the Hugging Face hub ({_first_line(error)}{offline}); "
+            f"{key}: could not read {dataset} from the Hugging Face hub ({_first_line(error)}{offline}); "
             f"a local file ({', '.join(READERS)}) can be named instead",
             2 if offline else TEMPORARY,
         ) from error
-    place = f"{source.path}[{source.split}]"
-    return (Row(dict(values), place, number) for number, values in enumerate(rows, 1))
+    location = f"{source.path}[{source.split}]"
+    return (Row(dict(values), location, number) for number, values in enumerate(rows, 1))
 
 
 def _first_line(error: Exception) -> str:

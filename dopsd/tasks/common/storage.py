@@ -52,9 +52,9 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
         ) from error
     problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
     for number, problem in enumerate(problems, 1):
-        why = fault(problem)
-        if why:
-            raise DopsdError(f"{path}:{number}: expected {why}")
+        expected = fault(problem)
+        if expected:
+            raise DopsdError(f"{path}:{number}: expected {expected}")
     return problems
 
 

@@ -48,17 +48,17 @@ def value(text: str, operations: dict[type, Callable] = PLAIN) -> float | None:
 
 def _value(node: ast.expr, operations: dict[type, Callable], depth: int) -> float:
     if isinstance(node, ast.Constant):
-        found = node.value
+        result = node.value
     elif not depth:
         raise ValueError("too deep")
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
         operand = _value(node.operand, operations, depth - 1)
-        found = -operand if isinstance(node.op, ast.USub) else operand
+        result = -operand if isinstance(node.op, ast.USub) else operand
     elif isinstance(node, ast.BinOp) and type(node.op) in operations:
         sides = (_value(side, operations, depth - 1) for side in (node.left, node.right))
-        found = operations[type(node.op)](*sides)
+        result = operations[type(node.op)](*sides)
     else:
         raise ValueError("not an operation on numbers")
-    if not isinstance(found, int | float) or not abs(found) <= LARGEST:  # a power can be complex
+    if not isinstance(result, int | float) or not abs(result) <= LARGEST:  # a power can be complex
         raise ValueError(f"no number up to {LARGEST:g}")
-    return found
+    return result

@@ -36,8 +36,8 @@ def extract(text: str) -> str:
     """The expression in the published scorer's order."""
     box = last_boxed(text)
     answer = closed(text, "answer") if box is None and BOX in text else None
-    found = box if box is not None else answer.strip() if answer is not None else text
-    return left_of_number(_with_signs(found))
+    expression = box if box is not None else answer.strip() if answer is not None else text
+    return left_of_number(_with_signs(expression))
 
 
 def extract_strict(text: str) -> str | None:
@@ -55,20 +55,20 @@ def left_of_number(text: str) -> str:
     """The left side of the first `expression = number`; the text itself without one."""
     parts = text.split("=")
     for left, right in itertools.pairwise(parts):
-        found = left[len(left.rstrip(LEFT)) :]
-        if found and right[:1] and right[0] in RIGHT:
-            return found.strip()
+        expression = left[len(left.rstrip(LEFT)) :]
+        if expression and right[:1] and right[0] in RIGHT:
+            return expression.strip()
     return text
 
 
-def prompt_of(given: list[int], target: int) -> str:
-    return f"Numbers: {given}\nTarget: {target}"
+def prompt_of(operands: list[int], target: int) -> str:
+    return f"Numbers: {operands}\nTarget: {target}"
 
 
-def problem_from(given: list[int], target: int) -> Problem:
+def problem_from(operands: list[int], target: int) -> Problem:
     """Its answer is the target: any expression that equals it will do."""
     return new_problem(
-        "countdown", prompt_of(given, target), str(target), numbers=given, target=target
+        "countdown", prompt_of(operands, target), str(target), numbers=operands, target=target
     )
 
 
@@ -82,20 +82,22 @@ def whole(value: Any) -> int | None:
 def given_numbers(value: Any) -> list[int] | None:
     """Two or more numbers, from a list or from a text such as "30,100,93" or "[30, 100, 93]"."""
     items = value.strip().strip("[]").split(",") if isinstance(value, str) else value
-    found = [whole(item) for item in items] if isinstance(items, list) else []
-    return found if len(found) > 1 and all(n is not None and n >= 0 for n in found) else None
+    integers = [whole(item) for item in items] if isinstance(items, list) else []
+    return (
+        integers if len(integers) > 1 and all(n is not None and n >= 0 for n in integers) else None
+    )
 
 
-def make_problem(count: int, draw: random.Random) -> Problem | None:
+def make_problem(count: int, rng: random.Random) -> Problem | None:
     """Numbers joined two by two by random operations, where every value is whole; None if the last one is out of range."""
-    given = [draw.randint(1, TOP) for _ in range(count)]
-    left = list(given)
-    while len(left) > 1:
-        draw.shuffle(left)
-        a, b = left.pop(), left.pop()
-        made = [a + b, a - b, a * b] + ([a // b] if b and a % b == 0 else [])
-        left.append(draw.choice(made))
-    return problem_from(given, left[0]) if 1 <= left[0] <= TOP else None
+    operands = [rng.randint(1, TOP) for _ in range(count)]
+    remaining = list(operands)
+    while len(remaining) > 1:
+        rng.shuffle(remaining)
+        a, b = remaining.pop(), remaining.pop()
+        results = [a + b, a - b, a * b] + ([a // b] if b and a % b == 0 else [])
+        remaining.append(rng.choice(results))
+    return problem_from(operands, remaining[0]) if 1 <= remaining[0] <= TOP else None
 
 
 class Countdown(RowTask):
@@ -114,7 +116,7 @@ your thoughts
     def problem_of(self, row: Row) -> Problem:
         """A row {nums or numbers, target} or {input, output}."""
         v = row.values
-        given = given_numbers(
+        operands = given_numbers(
             next(
                 (v[name] for name in ("nums", "numbers", "input") if v.get(name) is not None), None
             )
@@ -122,12 +124,12 @@ your thoughts
         target = whole(
             next((v[name] for name in ("target", "output") if v.get(name) is not None), None)
         )
-        if given is None or target is None:
+        if operands is None or target is None:
             raise DopsdError(
                 f"{row.place}: expected numbers in column nums, numbers or input and a whole number in column target or "
                 f"output, found {str(v)[:80]}"
             )
-        return problem_from(given, target)
+        return problem_from(operands, target)
 
     def is_wanted(self, problem: Problem) -> bool:
         return len(problem.extra["numbers"]) == self.config.numbers
@@ -141,38 +143,38 @@ your thoughts
         c = self.config
         if not c.generate:
             return super().training(taken)
-        draw = random.Random(key_from("countdown", c.numbers, c.seed))
-        wanted = c.generate + c.validation
-        found: dict[Hashable, Problem] = {}
-        for _ in range(DRAWS * wanted):
-            problem = make_problem(c.numbers, draw)
+        rng = random.Random(key_from("countdown", c.numbers, c.seed))
+        count = c.generate + c.validation
+        problems: dict[Hashable, Problem] = {}
+        for _ in range(DRAWS * count):
+            problem = make_problem(c.numbers, rng)
             if problem and self.identity(problem) not in taken:
-                found.setdefault(self.identity(problem), problem)
-            if len(found) == wanted:
-                return list(found.values())
+                problems.setdefault(self.identity(problem), problem)
+            if len(problems) == count:
+                return list(problems.values())
         raise DopsdError(
-            f"data.countdown.generate: only {len(found)} distinct problems were found, {wanted} were asked for"
+            f"data.countdown.generate: only {len(problems)} distinct problems were found, {count} were asked for"
         )
 
     def fault(self, problem: Problem) -> str | None:
-        given, target = (
+        operands, target = (
             given_numbers(problem.extra.get("numbers")),
             whole(problem.extra.get("target")),
         )
-        if given is None or target is None:
+        if operands is None or target is None:
             return f"numbers and a target in extra, found {str(problem.extra)[:80]}"
-        if problem.prompt != prompt_of(given, target):
-            return f"the prompt {prompt_of(given, target)!r}, found {problem.prompt[:80]!r}"
+        if problem.prompt != prompt_of(operands, target):
+            return f"the prompt {prompt_of(operands, target)!r}, found {problem.prompt[:80]!r}"
         return None
 
     def ask(self, text: str) -> Problem:
         """Numbers and, last, the target: `49 55 53 51`, or a prompt as in the data."""
-        *given, target = [int(n) for n in re.findall(r"[0-9]{1,9}", text)] or [0]
-        if len(given) < 2:
+        *operands, target = [int(n) for n in re.findall(r"[0-9]{1,9}", text)] or [0]
+        if len(operands) < 2:
             raise DopsdError(
                 f"problem {text!r}: expected two or more numbers and, last, the target, such as `49 55 53 51`"
             )
-        return problem_from(given, target)
+        return problem_from(operands, target)
 
     def of_generation(self, question: str, ground_truth: Any) -> Problem:
         """Ground truth is [numbers, target]."""
@@ -181,12 +183,12 @@ your thoughts
             if isinstance(ground_truth, list) and len(ground_truth) == 2
             else (None, None)
         )
-        given, target = given_numbers(pair[0]), whole(pair[1])
-        if given is None or target is None:
+        operands, target = given_numbers(pair[0]), whole(pair[1])
+        if operands is None or target is None:
             raise DopsdError(
                 f"expected [numbers, target] as ground_truth, found {str(ground_truth)[:80]}"
             )
-        return problem_from(given, target)
+        return problem_from(operands, target)
 
     def ground_truth(self, problem: Problem) -> Any:
         return [problem.extra["numbers"], problem.extra["target"]]
@@ -210,8 +212,8 @@ your thoughts
 def _score(problem: Problem, text: str, operations: dict) -> float:
     if sorted(numbers(text)) != sorted(problem.extra["numbers"]):
         return 0.0
-    found = value(text, operations)
-    return float(found is not None and abs(found - problem.extra["target"]) < TOLERANCE)
+    result = value(text, operations)
+    return float(result is not None and abs(result - problem.extra["target"]) < TOLERANCE)
 
 
 def make(config: CountdownConfig) -> Countdown:

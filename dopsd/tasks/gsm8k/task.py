@@ -27,10 +27,10 @@ LONGEST = 40  # characters of a number: more are noise, and float() of a very lo
 def number(text: str, which: int) -> float | None:
     """The whole text as a finite number, commas dropped; else its first (which = 0) or last (-1) number."""
     text = text.replace(",", "").strip()
-    found = (
+    candidates = (
         [text] if _is_number(text) else [item for item in NUMBER.findall(text) if _is_number(item)]
     )
-    return float(found[which]) if found else None
+    return float(candidates[which]) if candidates else None
 
 
 def _is_number(text: str) -> bool:
@@ -43,14 +43,14 @@ def _is_number(text: str) -> bool:
 
 
 def first_number(texts: Iterable[str]) -> float | None:
-    return next((found for text in texts if (found := number(text, 0)) is not None), None)
+    return next((value for text in texts if (value := number(text, 0)) is not None), None)
 
 
 def extract(text: str) -> float | None:
     """The answer in the published scorer's order."""
-    found = first_number(boxed_to_brace(text))
-    answer = closed(text, "answer") if found is None else None
-    return number(answer, -1) if answer is not None else found
+    value = first_number(boxed_to_brace(text))
+    answer = closed(text, "answer") if value is None else None
+    return number(answer, -1) if answer is not None else value
 
 
 def extract_strict(text: str) -> float | None:
@@ -107,14 +107,14 @@ the steps
 
     def verify(self, problem: Problem, text: str) -> Score:
         gold = None if problem.answer == UNKNOWN else float(problem.answer)
-        found = (extract(text), extract_strict(text))
-        pairs = [(written(value), float(value is not None and value == gold)) for value in found]
+        answers = (extract(text), extract_strict(text))
+        pairs = [(written(value), float(value is not None and value == gold)) for value in answers]
         return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
         """For RLVR, up to 4, as d1 adds it up: 2 for a right answer (by our verifier), 0.5 for a whole number, the layout."""
-        found = extract(text)
-        is_whole = found is not None and found >= 0 and found.is_integer()
+        value = extract(text)
+        is_whole = value is not None and value >= 0 and value.is_integer()
         return 2.0 * self.verify(problem, text).correct + 0.5 * is_whole + layout(text)
 
 

@@ -16,11 +16,11 @@ class Unreadable(ValueError):
     """A text that the normalisation is not defined on; such answers are compared as written."""
 
 
-def is_same(found: str, gold: str) -> bool:
+def is_same(answer: str, gold: str) -> bool:
     try:
-        return normal(found) == normal(gold)
+        return normal(answer) == normal(gold)
     except Unreadable:
-        return found == gold
+        return answer == gold
 
 
 def normal(text: str) -> str:
@@ -40,8 +40,8 @@ def _plain(text: str) -> str:
     """Without layout, degrees, currency, percent signs and units; double backslashes as single ones."""
     text = text.replace("\n", "").replace("\\!", "").replace("\\\\", "\\")
     text = text.replace("tfrac", "frac").replace("dfrac", "frac")
-    for part in DROPPED:
-        text = text.replace(part, "")
+    for token in DROPPED:
+        text = text.replace(token, "")
     before, _, after = text.partition(UNIT)
     if UNIT in after:
         raise Unreadable(text[:80])
@@ -63,8 +63,8 @@ def _fractions(text: str) -> str:
 
 
 def _braced_fraction(match: re.Match[str]) -> str:
-    below = f"{{{match[2]}}}" if match[2] else ""
-    return f"\\frac{{{match[1]}}}{below}"
+    denominator = f"{{{match[2]}}}" if match[2] else ""
+    return f"\\frac{{{match[1]}}}{denominator}"
 
 
 def _ratio(text: str) -> str:

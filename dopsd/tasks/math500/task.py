@@ -69,8 +69,8 @@ the solution
 
     def verify(self, problem: Problem, text: str) -> Score:
         pairs = [
-            (found, _score(found, problem.answer))
-            for found in (extract(text), extract_strict(text))
+            (answer, _score(answer, problem.answer))
+            for answer in (extract(text), extract_strict(text))
         ]
         return score_by_rule(self.config.scoring, *pairs)
 
@@ -93,8 +93,8 @@ def _unbraced(solution: str) -> str | None:
     return braced(solution, framed) if framed >= 0 else None
 
 
-def _score(found: str | None, gold: str) -> float:
-    return float(found is not None and gold != UNKNOWN and is_same(found, gold))
+def _score(answer: str | None, gold: str) -> float:
+    return float(answer is not None and gold != UNKNOWN and is_same(answer, gold))
 
 
 def make(config: Any) -> Math500:

@@ -23,9 +23,9 @@ DIGITS = "1234"
 def peers(cell: int) -> set[int]:
     """Cells that share a row, a column or a box with this one."""
     row, column = divmod(cell, SIZE)
-    same = {c for c in range(CELLS) if c // SIZE == row or c % SIZE == column}
-    same |= {c for c in range(CELLS) if c // 8 == row // 2 and (c % SIZE) // 2 == column // 2}
-    return same - {cell}
+    related = {c for c in range(CELLS) if c // SIZE == row or c % SIZE == column}
+    related |= {c for c in range(CELLS) if c // 8 == row // 2 and (c % SIZE) // 2 == column // 2}
+    return related - {cell}
 
 
 PEERS = [peers(cell) for cell in range(CELLS)]
@@ -42,18 +42,20 @@ def solutions(grid: str, limit: int = 2) -> list[str]:
     if not blanks:
         return [grid]
     cell = min(blanks, key=lambda c: len(choices(grid, c)))
-    found: list[str] = []
+    solved: list[str] = []
     for digit in choices(grid, cell):
-        found += solutions(grid[:cell] + digit + grid[cell + 1 :], limit - len(found))
-        if len(found) >= limit:
+        solved += solutions(grid[:cell] + digit + grid[cell + 1 :], limit - len(solved))
+        if len(solved) >= limit:
             break
-    return found
+    return solved
 
 
 def is_valid(grid: str) -> bool:
     """A complete grid in which every row, column and box holds each digit once."""
-    full = len(grid) == CELLS and set(grid) <= set(DIGITS)
-    return full and all(grid[cell] not in {grid[c] for c in PEERS[cell]} for cell in range(CELLS))
+    is_full = len(grid) == CELLS and set(grid) <= set(DIGITS)
+    return is_full and all(
+        grid[cell] not in {grid[c] for c in PEERS[cell]} for cell in range(CELLS)
+    )
 
 
 @cache
@@ -62,10 +64,10 @@ def all_grids() -> tuple[str, ...]:
     return tuple(solutions("0" * CELLS, limit=288))
 
 
-def make_puzzle(grid: str, blanks: int, draw: random.Random) -> str:
+def make_puzzle(grid: str, blanks: int, rng: random.Random) -> str:
     """A puzzle with this grid as its only solution."""
     for _ in range(1000):
-        hidden = set(draw.sample(range(CELLS), blanks))
+        hidden = set(rng.sample(range(CELLS), blanks))
         puzzle = "".join("0" if cell in hidden else digit for cell, digit in enumerate(grid))
         if len(solutions(puzzle)) == 1:
             return puzzle
@@ -74,25 +76,25 @@ def make_puzzle(grid: str, blanks: int, draw: random.Random) -> str:
     )
 
 
-def make_split(grids: list[str], count: int, blanks: int, draw: random.Random) -> list[Problem]:
+def make_split(grids: list[str], count: int, blanks: int, rng: random.Random) -> list[Problem]:
     """Distinct puzzles, spread evenly over the grids."""
-    found = draw_puzzles(grids, count, blanks, draw)
-    if len(found) < count:
+    problems = draw_puzzles(grids, count, blanks, rng)
+    if len(problems) < count:
         raise DopsdError(
-            f"data.sudoku: only {len(found)} distinct puzzles from {len(grids)} grids, {count} were asked for"
+            f"data.sudoku: only {len(problems)} distinct puzzles from {len(grids)} grids, {count} were asked for"
         )
-    return found
+    return problems
 
 
-def draw_puzzles(grids: list[str], count: int, blanks: int, draw: random.Random) -> list[Problem]:
+def draw_puzzles(grids: list[str], count: int, blanks: int, rng: random.Random) -> list[Problem]:
     """As many of `count` distinct puzzles as are soon found."""
-    found: dict[str, Problem] = {}
+    problems: dict[str, Problem] = {}
     for grid in itertools.islice(itertools.cycle(grids), 50 * count):
-        puzzle = make_puzzle(grid, blanks, draw)
-        found.setdefault(puzzle, Problem(f"sudoku-{puzzle}", puzzle, grid))
-        if len(found) == count:
+        puzzle = make_puzzle(grid, blanks, rng)
+        problems.setdefault(puzzle, Problem(f"sudoku-{puzzle}", puzzle, grid))
+        if len(problems) == count:
             break
-    return list(found.values())
+    return list(problems.values())
 
 
 def keeps_givens(puzzle: str, grid: str) -> bool:

@@ -76,9 +76,9 @@ def read_published(path: Path, count: int) -> list[Problem]:
 
 def _published_problem(row: Row) -> Problem:
     puzzle, grid = text_of(row, "Puzzle"), text_of(row, "Solution")
-    why = fault(puzzle, grid)
-    if why:
-        raise DopsdError(f"{row.place}: expected {why}")
+    expected = fault(puzzle, grid)
+    if expected:
+        raise DopsdError(f"{row.place}: expected {expected}")
     return Problem(f"sudoku-{row.number}-{puzzle}", puzzle, grid)
 
 
@@ -93,24 +93,24 @@ def fault(puzzle: str, grid: str) -> str | None:
 
 def _candidates(text: str) -> Iterator[str]:
     """Where an answer may stand, in the published scorer's order; each search is one pass over the text."""
-    opened, shut = text.find("<answer>"), text.find("</answer>")
-    if opened >= 0:
-        inner = opened + len("<answer>")
-        if fenced := FENCED.search(text, inner):
+    opening, closing = text.find("<answer>"), text.find("</answer>")
+    if opening >= 0:
+        start = opening + len("<answer>")
+        if fenced := FENCED.search(text, start):
             yield fenced[1]
-        if stop := CLOSED_OR_STOP.search(text, inner):
-            yield text[inner : stop.start()]
-    if shut >= 0:
-        yield STOP.split(text[shut + len("</answer>") :], maxsplit=1)[0]
+        if stop := CLOSED_OR_STOP.search(text, start):
+            yield text[start : stop.start()]
+    if closing >= 0:
+        yield STOP.split(text[closing + len("</answer>") :], maxsplit=1)[0]
     for pattern in (DIGITS_BEFORE_CLOSE, ANY_DIGITS):
-        if found := pattern.search(text):
-            yield found[1]
+        if match := pattern.search(text):
+            yield match[1]
 
 
 def extract(text: str) -> str | None:
     """The answer string of a generation: white space dropped, padded with 0 or cut to 16 characters."""
-    found = (re.sub(r"\s", "", candidate) for candidate in _candidates(text))
-    return next((answer.ljust(CELLS, "0")[:CELLS] for answer in found if answer), None)
+    candidates = (re.sub(r"\s", "", candidate) for candidate in _candidates(text))
+    return next((answer.ljust(CELLS, "0")[:CELLS] for answer in candidates if answer), None)
 
 
 def extract_strict(text: str) -> str | None:
@@ -137,47 +137,47 @@ class Sudoku(AskingTask):
     def build(self) -> dict[str, list[Problem]]:
         """train, validation and test, disjoint by solution grid; with a test file, the others keep off its grids."""
         c = self.config
-        draw = random.Random(c.seed)
+        rng = random.Random(c.seed)
         grids = list(all_grids())
-        draw.shuffle(grids)
+        rng.shuffle(grids)
         if c.test_file:
             test = read_published(Path(c.test_file), c.test)
             grids = [grid for grid in grids if grid not in {p.answer for p in test}]
         else:
-            test = self.held_out(grids[: c.test_grids], c.test, draw)
+            test = self.held_out(grids[: c.test_grids], c.test, rng)
             grids = grids[c.test_grids :]
-        validation = self.held_out(grids[: c.validation_grids], c.validation, draw)
-        train = make_split(grids[c.validation_grids :], c.train, c.blanks, draw)
+        validation = self.held_out(grids[: c.validation_grids], c.validation, rng)
+        train = make_split(grids[c.validation_grids :], c.train, c.blanks, rng)
         return no_longer_than(c.limit, {"train": train, "validation": validation, "test": test})
 
-    def held_out(self, grids: list[str], count: int, draw: random.Random) -> list[Problem]:
-        """A split before train: `draw` goes on as after STEADY puzzles, so that `count` does not change the later splits."""
-        own = copy(draw)
-        draw_puzzles(grids, STEADY, self.config.blanks, draw)
-        return make_split(grids, count, self.config.blanks, own)
+    def held_out(self, grids: list[str], count: int, rng: random.Random) -> list[Problem]:
+        """A split before train: `rng` goes on as after STEADY puzzles, so that `count` does not change the later splits."""
+        split_rng = copy(rng)
+        draw_puzzles(grids, STEADY, self.config.blanks, rng)
+        return make_split(grids, count, self.config.blanks, split_rng)
 
     def fault(self, problem: Problem) -> str | None:
         return fault(problem.prompt, problem.answer)
 
     def ask(self, text: str) -> Problem:
         """A puzzle typed by a person, with its solution."""
-        found = solutions(text) if PUZZLE.fullmatch(text) else []
-        if not found or "0" not in text:
+        solved = solutions(text) if PUZZLE.fullmatch(text) else []
+        if not solved or "0" not in text:
             raise DopsdError(
                 f"puzzle {text!r}: expected 16 digits 0-4 with some 0 for blanks, and a solution"
             )
-        return Problem(f"sudoku-{text}", text, found[0])
+        return Problem(f"sudoku-{text}", text, solved[0])
 
     def of_generation(self, question: str, ground_truth: Any) -> Problem:
         """The question has the puzzle in it, ground truth is its solution."""
         puzzle = PUZZLE.search(question)
         is_plain = isinstance(ground_truth, str | int)
-        why = fault(
+        expected = fault(
             puzzle[0] if puzzle else question,
             str(ground_truth) if is_plain else "another kind of value",
         )
-        if why:
-            raise DopsdError(f"expected {why}")
+        if expected:
+            raise DopsdError(f"expected {expected}")
         return Problem(f"sudoku-{puzzle[0]}", puzzle[0], str(ground_truth))
 
     def question(self, problem: Problem) -> str:

@@ -30,20 +30,20 @@ def job_template(template: dict[str, Any], defaults: dict[str, Any]) -> dict[str
     if unknown:
         sys.exit(f"job-defaults.json: {', '.join(unknown)}: no such variable in job-template.json")
     filled = {
-        name: about | ({"default": defaults[name]} if name in defaults else {})
-        for name, about in properties.items()
+        name: variable | ({"default": defaults[name]} if name in defaults else {})
+        for name, variable in properties.items()
     }
     return template | {"variables": template["variables"] | {"properties": filled}}
 
 
 def wait_for(url: str) -> None:
-    until = time.monotonic() + WAIT
+    deadline = time.monotonic() + WAIT
     while True:
         try:
             with urllib.request.urlopen(url, timeout=LOOK_EVERY):
                 return
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 sys.exit(f"{url} did not answer for {WAIT:.0f} seconds: {error}")
             time.sleep(LOOK_EVERY)
 
@@ -53,12 +53,12 @@ def prefect(*words: str) -> None:
 
 
 def main() -> None:
-    given = {"image": os.environ["DOPSD_IMAGE"], "namespace": os.environ["DOPSD_NAMESPACE"]}
+    overrides = {"image": os.environ["DOPSD_IMAGE"], "namespace": os.environ["DOPSD_NAMESPACE"]}
     template = json.loads((HERE / "job-template.json").read_text())
     defaults = json.loads((HERE / "job-defaults.json").read_text())
     wait_for(os.environ["PREFECT_API_URL"] + "/health")
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(job_template(template, defaults | given), file)
+        json.dump(job_template(template, defaults | overrides), file)
         file.flush()
         prefect(
             "work-pool",

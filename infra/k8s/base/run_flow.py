@@ -21,17 +21,17 @@ def main(words: list[str], saving: int = SAVING) -> int:
     ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
     flow = subprocess.Popen(words)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda caught, _: flow.send_signal(caught))
+        signal.signal(number, lambda signum, _: flow.send_signal(signum))
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(code))
     code = 1
     while True:
         try:
-            process, status = os.waitpid(-1, 0)
+            pid, status = os.waitpid(-1, 0)
         except ChildProcessError:
             return code
-        if process == flow.pid:
-            ended = os.waitstatus_to_exitcode(status)
-            code = ended if ended >= 0 else 128 - ended
+        if pid == flow.pid:
+            exit_code = os.waitstatus_to_exitcode(status)
+            code = exit_code if exit_code >= 0 else 128 - exit_code
             signal.alarm(saving)
 
 
