@@ -87,25 +87,33 @@ RECIPES = {"prepare", "pretrain"}  # a number in params.yaml stands for their co
 
 
 def test_stages_with_a_recipe_depend_on_no_code():
-    assert [dep for stage in RECIPES for dep in stages()[stage]["deps"] if "dopsd" in dep] == []
+    assert [
+        dep for stage in RECIPES for dep in stages()[stage]["deps"] if dep.startswith("code/")
+    ] == []
+
+
+def filled(name: str, task: str, algorithm: str) -> str:
+    return re.sub(r"\$\{\w+\.task\}", task, re.sub(r"\$\{\w+\.method\}", algorithm, name))
 
 
 @pytest.mark.parametrize("stage", sorted(stages().keys() - RECIPES))
 @pytest.mark.parametrize("algorithm", ALGORITHMS.names)
 def test_a_stage_depends_on_the_folders_of_the_code_that_it_imports(stage: str, algorithm: str):
     """All but config/, which only reads params.yaml: its values are dependencies of their own."""
-    deps = [dep for dep in stages()[stage]["deps"] if dep.startswith("dopsd/")]
+    names = [
+        dep.removeprefix("code/") for dep in stages()[stage]["deps"] if dep.startswith("code/")
+    ]
     for task in TASKS.names:
-        values = {"task": task, "method": algorithm}
-        folders = [re.sub(r"\$\{\w+\.(\w+)\}", lambda match: values[match[1]], dep) for dep in deps]  # noqa: B023
+        links = [filled(name, task, algorithm) for name in names]
         modules = modules_of(stages()[stage])
-        modules += [f"dopsd.tasks.{task}.task"] if f"dopsd/tasks/{task}" in folders else []
-        is_learning = f"dopsd/algorithms/{algorithm}" in folders
+        modules += [f"dopsd.tasks.{task}.task"] if f"tasks/{task}" in links else []
+        is_learning = f"algorithms/{algorithm}" in links
         modules += [f"dopsd.algorithms.{algorithm}.algorithm"] if is_learning else []
-        files = {path.relative_to(ROOT).as_posix() for path in sources(*modules)}
-        bare = {f for f in files if not any(f == d or f.startswith(f"{d}/") for d in folders)}
-        assert bare == set()
-        assert all((ROOT / folder).exists() for folder in folders)
+        files = {path.relative_to(ROOT / "dopsd").as_posix() for path in sources(*modules).values()}
+        assert {
+            f for f in files if not any(f == d or f.startswith(f"{d}/") for d in links)
+        } == set()
+        assert all((ROOT / "code" / link).exists() for link in links)
 
 
 def test_the_core_imports_without_the_platform():

@@ -33,8 +33,10 @@ def _file(module: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
-def imported(path: Path, with_types: bool = False) -> set[str]:
-    """Modules of this package that a file imports, anywhere in it; with_types: also for type checkers alone."""
+def imported(
+    path: Path, with_types: bool = False, packages: tuple[str, ...] = ("dopsd",)
+) -> set[str]:
+    """Modules of these packages that a file imports, anywhere in it; with_types: also for type checkers alone."""
     names: set[str] = set()
     pending: list[ast.AST] = [ast.parse(path.read_text())]
     while pending:
@@ -45,7 +47,8 @@ def imported(path: Path, with_types: bool = False) -> set[str]:
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif with_types or not _is_for_types(node):
             pending += ast.iter_child_nodes(node)
-    return {name for name in names if name.startswith("dopsd.") and _is_module(name)}
+    ours = {name for name in names if name.partition(".")[0] in packages and "." in name}
+    return {name for name in ours if _is_module(name)}
 
 
 def _is_for_types(node: ast.AST) -> bool:
@@ -62,20 +65,24 @@ def _is_module(name: str) -> bool:
 
 @cache
 def closure(*modules: str) -> tuple[str, ...]:
-    """Those modules and all that they import, sorted; what is loaded by name (tasks, methods) must be given."""
+    """Those modules and all that they import of this package and of their own, sorted.
+
+    What is loaded by name (tasks, algorithms) must be given.
+    """
+    packages = ("dopsd", *(module.partition(".")[0] for module in modules))
     seen: set[str] = set()
     pending = list(modules)
     while pending:
         name = pending.pop()
         if name not in seen:
             seen.add(name)
-            pending += imported(_file(name)) - seen
+            pending += imported(_file(name), packages=packages) - seen
     return tuple(sorted(seen))
 
 
-def sources(*modules: str) -> list[Path]:
-    """Files of the closure."""
-    return [_file(name) for name in closure(*modules)]
+def sources(*modules: str) -> dict[str, Path]:
+    """Files of the closure by module."""
+    return {name: _file(name) for name in closure(*modules)}
 
 
 def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) -> str:
@@ -84,5 +91,5 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) 
     if missing:
         raise DopsdError(f"{missing[0]}: no such file; `dvc repro` makes what is missing")
     parts = [json.dumps(sections, sort_keys=True)]
-    parts += [f"{path.name} {sha256(path)}" for path in [*files, *sources(*modules)]]
+    parts += [f"{path.name} {sha256(path)}" for path in [*files, *sources(*modules).values()]]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

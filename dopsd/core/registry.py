@@ -50,16 +50,21 @@ class Registry:
     def names(self) -> list[str]:
         return list(self.packages)
 
+    def file(self, name: str, file: str) -> str:
+        """Return the dotted name of a file of a folder."""
+        if name not in self.packages:
+            raise DopsdError(f"{self.kind} {name}: unknown; there is {', '.join(self.names)}")
+        return f"{self.packages[name]}.{file}"
+
     def module(self, name: str, file: str) -> ModuleType:
         """Return a file of a folder as a module.
 
         Raises:
             DopsdError: if there is no such folder, or no such file in it.
         """
-        if name not in self.packages:
-            raise DopsdError(f"{self.kind} {name}: unknown; there is {', '.join(self.names)}")
+        module = self.file(name, file)
         try:
-            return import_module(f"{self.packages[name]}.{file}")
+            return import_module(module)
         except ModuleNotFoundError as error:
             if error.name and error.name.startswith(self.packages[name].partition(".")[0]):
                 raise DopsdError(

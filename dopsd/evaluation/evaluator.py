@@ -21,7 +21,7 @@ from dopsd.models.loading import resolved
 from dopsd.models.lora import check_config, load_adapter
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import load_task
+from dopsd.tasks.registry import TASKS, load_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ class Evaluator:
         code = (
             "dopsd.evaluation.evaluator",
             "dopsd.models.llm_policy",
-            f"dopsd.tasks.{self.task.name}.task",
+            TASKS.file(self.task.name, "task"),
         )
         return (
             WORK

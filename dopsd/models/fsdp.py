@@ -1,4 +1,8 @@
-"""TODO."""
+"""A frozen base in parts over the processes of a run (FSDP2), for cards that do not hold it whole.
+
+Every forward then gathers a block's weights from all processes, so that all must make it together. Adapters, embedding
+and head stay whole in each process; gradients are those of an unsharded run, to the bit.
+"""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def load_policy(
 ) -> LlmPolicy:
     """Weights and tokenizer from `model.path`, in eval mode, with a fresh adapter if asked; by default on own_device().
 
-    shard: in parts over the processes that were started together (sharding.py).
+    shard: in parts over the processes that were started together (fsdp.py).
     """
     target_device = device or own_device()
     policy = LlmPolicy(

@@ -23,6 +23,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.progress import log
+from dopsd.pipeline.code_links import link_code
 from dopsd.pipeline.patient_dvc import PARENT
 from dopsd.pipeline.writer_lock import WriterLock, forget
 
@@ -196,4 +197,6 @@ def run(words: Sequence[str]) -> int:
         )
     if not Path("dvc.yaml").is_file():
         raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")
+    if "code/" in Path("dvc.yaml").read_text():
+        link_code()
     return Writing(words).run()

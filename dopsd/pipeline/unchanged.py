@@ -50,7 +50,7 @@ def _code(declared: dict[str, list[str]]) -> dict[str, str]:
     names = [
         re.sub(r"\$\{.*?\}", "*", name)
         for name in declared.get("deps", [])
-        if name.startswith("dopsd/")
+        if name.startswith("code/")
     ]
     paths = [path for name in names for path in Path().glob(name)]
     files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]

@@ -1,4 +1,4 @@
-"""attempts(): pass@k in waves, over all processes; denoise_all(): any number of draws, in batches."""
+"""generate_until_correct(): pass@k in waves, over all processes; denoise_all(): any number of draws, in batches."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Decoding:
     stop_after_eos: bool = False
     batch_size: int = 64
     mask_padding: bool = True
-    threshold: float | None = None  # this and `cache`: approximate.py
+    threshold: float | None = None  # this and `cache`: fast_dllm.py
     cache: str = "none"
 
     @property

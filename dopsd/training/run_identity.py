@@ -12,13 +12,14 @@ import json
 import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, write_json
 from dopsd.core.fingerprint import sources
 from dopsd.core.progress import log
+from dopsd.tasks.registry import TASKS
 from dopsd.training.checkpoint import update_of
 from dopsd.training.other_releases import differing, inputs_of, of_other_releases
 from dopsd.training.resuming import (
@@ -34,6 +35,8 @@ from dopsd.training.resuming import (
 from dopsd.training.run_settings import scratch_folder, settings_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dopsd.training.run_settings import RunSettings
 
 ANSWERS = ("stop", "continue", "anew")
@@ -52,14 +55,13 @@ def answer_of(flag: str | None) -> str:
 
 @cache
 def code_of(task: str, algorithm: str) -> dict[str, str]:
-    """Digests of the files that train this method on this task; comments, docstrings and layout do not count."""
+    """Digests of the modules that train this algorithm on this task; comments, docstrings and layout do not count."""
     modules = (
         "dopsd.training.trainer",
-        f"dopsd.tasks.{task}.task",
-        f"dopsd.algorithms.{algorithm}.algorithm",
+        TASKS.file(task, "task"),
+        ALGORITHMS.file(algorithm, "algorithm"),
     )
-    root = Path(__file__).parents[2]
-    return {path.relative_to(root).as_posix(): _meaning(path) for path in sources(*modules)}
+    return {module: _meaning(path) for module, path in sources(*modules).items()}
 
 
 def _meaning(path: Path) -> str:

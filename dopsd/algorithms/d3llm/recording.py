@@ -22,6 +22,7 @@ from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import Decoding, GenerationRequest
 from dopsd.tasks.common.storage import data_files
+from dopsd.tasks.registry import TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ class Recorder:
         code = (
             "dopsd.algorithms.d3llm.recording",
             "dopsd.models.llm_policy",
-            f"dopsd.tasks.{task.name}.task",
+            TASKS.file(task.name, "task"),
         )
         self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
         recorded = [Recorded(**line) for line in read_lines(self.path)]

@@ -27,7 +27,7 @@ from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import load_task
+from dopsd.tasks.registry import TASKS, load_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ class Verification:
         }
         sections |= {"scoring": task.scoring, "instructions": task.instructions}
         files = [*data_files(task.name, SPLIT), *base_files(params.model)]
-        code = ("dopsd.pipeline.stages.verify_teacher", f"dopsd.tasks.{task.name}.task")
+        code = ("dopsd.pipeline.stages.verify_teacher", TASKS.file(task.name, "task"))
         self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
 
     @torch.no_grad()

@@ -1,0 +1,1 @@
+../../dopsd/algorithms/registry.py

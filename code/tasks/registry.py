@@ -1,0 +1,1 @@
+../../dopsd/tasks/registry.py
