@@ -27,11 +27,11 @@ OUT = Path("runs/sudoku/d_opsd/0/train")
 BOUND = 300  # seconds until a test gives up; nothing here needs as long
 SLOW = """
 import os, pathlib, sys, time
-from dopsd.cli import main
-from dopsd.models import LlmPolicy
-from dopsd.stages.train import Loop
+from dopsd.cli.main import main
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.training.trainer import Trainer
 
-step, hidden, updates = Loop._step, LlmPolicy.hidden, []
+step, hidden, updates = Trainer._step, LlmPolicy.hidden, []
 def counted(self, batches):
     updates.append(self.update)
     return step(self, batches)
@@ -40,16 +40,16 @@ def slow(self, *inputs):
         pathlib.Path("slow-" + os.environ.get("RANK", "0")).write_text(str(os.getpid()))
         time.sleep(SECONDS)
     return hidden(self, *inputs)
-Loop._step, LlmPolicy.hidden = counted, slow
+Trainer._step, LlmPolicy.hidden = counted, slow
 sys.exit(main())
 """
 
 
 SEALING = """
 import os, pathlib, sys, time
-from dopsd import checkpoint
-from dopsd.cli import main
-from dopsd.runfolder import RunFolder
+from dopsd.training import checkpoint
+from dopsd.cli.main import main
+from dopsd.training.run_dir import RunFolder
 
 save, seal = RunFolder.save, checkpoint.seal
 def slow(half, final):
@@ -248,7 +248,7 @@ def test_only_a_second_ctrl_c_at_a_terminal_some_seconds_later_ends_without_savi
 
 
 def test_a_terminal_is_one_that_the_process_is_in_the_foreground_of():
-    code = "from dopsd.interrupts import is_at_terminal\nprint(is_at_terminal())"
+    code = "from dopsd.core.interrupts import is_at_terminal\nprint(is_at_terminal())"
     assert subprocess.run(
         [sys.executable, "-c", code],
         env=environment(),

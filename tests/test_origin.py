@@ -152,7 +152,7 @@ def test_a_kill_while_the_new_base_takes_the_place_of_the_old_leaves_one_of_them
 
 
 def test_the_check_needs_no_torch(project):
-    code = "import sys; sys.modules['torch'] = None; from dopsd.cli import main; sys.exit(main(['check']))"
+    code = "import sys; sys.modules['torch'] = None; from dopsd.cli.main import main; sys.exit(main(['check']))"
     write_params(pretrain__recipe=2)
     found = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True

@@ -222,7 +222,7 @@ def other_code(monkeypatch):
     assert train() == 0
     path = scratch() / "run.json"
     record = json.loads(path.read_text())
-    for name in ("dopsd/losses.py", "dopsd/sampling.py", "dopsd/teacher.py"):
+    for name in ("dopsd.core.rng", "dopsd.rollout.sampler", "dopsd.training.optim"):
         record["code"][name] = "0"
     record["history"][0]["code"] = "before"
     write(path, record)
@@ -236,7 +236,7 @@ def test_other_code_stops_and_says_what_changed_and_both_ways_out(
     assert train() == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert (
-        f"{other_code} stands at update 4, learnt by other code (dopsd/losses.py and 2 more changed)"
+        f"{other_code} stands at update 4, learnt by other code (dopsd.core.rng and 2 more changed)"
         in line
     )
     assert "--continue" in line and "--anew" in line and "DOPSD_OTHER_CODE=continue" in line

@@ -20,22 +20,22 @@ stages:
   train:
     matrix: {task: [sudoku]}
     cmd: "%s train.py --task ${item.task}"
-    deps: [dopsd/sampling.py, "dopsd/tasks/${item.task}.py"]
+    deps: [code/rollout, "code/tasks/${item.task}"]
     params: [train, "method.${item.task}"]
     outs: [runs]
 """
 TRAIN = """
 import pathlib, sys
-from dopsd.cli import main
-from dopsd.stages.train import Loop
+from dopsd.cli.main import main
+from dopsd.training.trainer import Trainer
 
-step = Loop._step
+step = Trainer._step
 def edited(self, batches):
     if self.update == 2:
         text = pathlib.Path("params.yaml").read_text()
         pathlib.Path("params.yaml").write_text(text.replace("updates: 4", "updates: 6"))
     return step(self, batches)
-Loop._step = edited
+Trainer._step = edited
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 
@@ -46,9 +46,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DVC_STAGE, "train@sudoku")
     write_params()
     Path("dvc.yaml").write_text(PIPELINE)
-    Path("dopsd/tasks").mkdir(parents=True)
-    for name in ("sampling", "tasks/sudoku", "show"):
-        Path(f"dopsd/{name}.py").touch()
+    for name in ("rollout/sampler.py", "tasks/sudoku/task.py", "pipeline/doctor.py"):
+        Path("code", name).parent.mkdir(parents=True)
+        Path("code", name).touch()
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (lambda: write_params(train__updates=7), "params.yaml (train)"),
         (lambda: write_params(evaluate__bootstrap=700), ""),
-        (lambda: Path("dopsd/sampling.py").write_text("1"), "dopsd/sampling.py"),
-        (lambda: Path("dopsd/tasks/sudoku.py").write_text("1"), "dopsd/tasks/sudoku.py"),
-        (lambda: Path("dopsd/show.py").write_text("1"), ""),
+        (lambda: Path("code/rollout/sampler.py").write_text("1"), "code/rollout/sampler.py"),
+        (lambda: Path("code/tasks/sudoku/task.py").write_text("1"), "code/tasks/sudoku/task.py"),
+        (lambda: Path("code/pipeline/doctor.py").write_text("1"), ""),
     ],
 )
 def test_only_what_the_stage_declares_counts(stage, edit, named):
@@ -79,7 +79,7 @@ def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_trainin
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q", "--force"], check=True)
     Path("train.py").write_text(TRAIN)
     Path("dvc.yaml").write_text(PIPELINE.replace("method.${item.task}", "matrix") % sys.executable)
-    Path("dopsd").symlink_to(ROOT / "dopsd")
+    Path("code").symlink_to(ROOT / "code")
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
     def repro() -> str:
