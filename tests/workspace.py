@@ -29,9 +29,10 @@ class Workspace:
             text=True,
         ).stdout
         for name in names.splitlines():
-            if (ROOT / name).is_file() and not name.startswith(left_out):
+            is_there = (ROOT / name).is_file() or (ROOT / name).is_symlink()
+            if is_there and not name.startswith(left_out):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, folder / name)
+                shutil.copyfile(ROOT / name, folder / name, follow_symlinks=False)
         bin_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.env = os.environ | {
             "PATH": bin_path,

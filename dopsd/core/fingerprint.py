@@ -85,11 +85,22 @@ def sources(*modules: str) -> dict[str, Path]:
     return {name: _file(name) for name in closure(*modules)}
 
 
+def code_digest(path: Path) -> str:
+    """Hex digest of what a Python file does: comments, docstrings and layout do not count."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        has_body = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if has_body and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
 def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) -> str:
     """16 hex digits that name a piece of work by its settings, its data and its code."""
     missing = [path for path in files if not path.is_file()]
     if missing:
         raise DopsdError(f"{missing[0]}: no such file; `dvc repro` makes what is missing")
     parts = [json.dumps(sections, sort_keys=True)]
-    parts += [f"{path.name} {sha256(path)}" for path in [*files, *sources(*modules).values()]]
+    parts += [f"{path.name} {sha256(path)}" for path in files]
+    parts += [f"{name} {code_digest(path)}" for name, path in sources(*modules).items()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

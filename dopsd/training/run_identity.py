@@ -6,7 +6,6 @@ another length has learnt.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, write_json
-from dopsd.core.fingerprint import sources
+from dopsd.core.fingerprint import code_digest, sources
 from dopsd.core.progress import log
 from dopsd.tasks.registry import TASKS
 from dopsd.training.checkpoint import update_of
@@ -61,18 +60,7 @@ def code_of(task: str, algorithm: str) -> dict[str, str]:
         TASKS.file(task, "task"),
         ALGORITHMS.file(algorithm, "algorithm"),
     )
-    return {module: _meaning(path) for module, path in sources(*modules).items()}
-
-
-def _meaning(path: Path) -> str:
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and ast.get_docstring(node) is not None
-        ):
-            del node.body[0]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return {module: code_digest(path) for module, path in sources(*modules).items()}
 
 
 def digest(code: dict[str, str]) -> str:

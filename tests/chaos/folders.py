@@ -133,7 +133,10 @@ def make_template(place: Path) -> Path:
     git = ("git", "-c", "user.name=chaos", "-c", "user.email=chaos@localhost")
     run(template, state, *git, "init", "-q")
     run(template, state, *dvc(template, "repro", "evaluate_base"), DOPSD_ALLOW_RETRAIN="1")
-    connect = f"from dopsd.tracking.client import connect; connect('sqlite:///{template}/mlflow.db')"  # its migration takes long
+    # its migration takes long
+    connect = (
+        f"from dopsd.tracking.client import connect; connect('sqlite:///{template}/mlflow.db')"
+    )
     run(template, state, sys.executable, "-c", connect)
     run(template, state, *git, "add", "-A")
     run(template, state, *git, "commit", "-qm", "state")
