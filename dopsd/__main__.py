@@ -1,12 +1,18 @@
-"""`python -m dopsd`, and the program `dopsd`: an interrupt while modules are still loading ends it in one line as well."""
+"""`python -m dopsd`, and the program `dopsd`: what goes wrong while modules still load is one line as well."""
 
 import sys
 
 
 def main() -> int:
-    """Run the command line; its exit status."""
+    """Run the command line; return its exit status."""
     try:
-        from dopsd.cli import main as command_line
+        from dopsd.core.errors import DopsdError
+
+        try:
+            from dopsd.cli import main as command_line
+        except DopsdError as error:  # of an algorithm or a task that an entry point brings
+            sys.stderr.write(f"dopsd: {error}\n")
+            return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("dopsd: interrupted; the same command continues\n")
         return 130

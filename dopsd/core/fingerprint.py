@@ -85,6 +85,7 @@ def sources(*modules: str) -> dict[str, Path]:
     return {name: _file(name) for name in closure(*modules)}
 
 
+@cache
 def code_digest(path: Path) -> str:
     """Hex digest of what a Python file does: comments, docstrings and layout do not count."""
     tree = ast.parse(path.read_text())

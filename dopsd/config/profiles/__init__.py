@@ -12,9 +12,11 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.loading import checked, missing_files, parse_yaml, read_yaml
 from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError
+from dopsd.tasks.registry import TASKS
 
 EMBEDDED = "embedded"
 PRESET, HARDWARE = "reference", "1x80gb"
@@ -207,6 +209,18 @@ def _put(document: Any, raw: dict[str, Any]) -> None:
                 document[key].fa.set_flow_style()
 
 
+def add_sections(raw: dict[str, Any], settings: Params) -> None:
+    """Write out the sections of the matrix's tasks and methods that are missing: DVC's stages name their keys."""
+    named = (
+        ("data", TASKS, settings.matrix.tasks),
+        ("method", ALGORITHMS, settings.matrix.methods),
+    )
+    for section, registry, names_listed in named:
+        for name in names_listed:
+            defaults = registry.config_class(name)().model_dump(mode="json")
+            raw.setdefault(section, {}).setdefault(name, defaults)
+
+
 def params(
     profile: str | None,
     preset: str,
@@ -234,6 +248,7 @@ def params(
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):
         raise DopsdError([f"{line}: no such file in {Path.cwd()}" for line in missing])
+    add_sections(raw, settings)
     changed = differences(old, raw)
     if path.is_file() and changed:
         BEFORE.parent.mkdir(exist_ok=True)
