@@ -106,7 +106,7 @@ def test_a_toy_algorithm_and_a_toy_task_train_through_dvc(plugin: Path, tmp_path
     work = Workspace(tmp_path / "project")
     work.env["PYTHONPATH"] += f"{os.pathsep}{plugin}"
     changes = [
-        "matrix.tasks=[copying]",
+        "matrix.tasks=[sudoku, copying]",
         "matrix.methods=[echo]",
         "train.updates=2",
         "train.checkpoint_every=1",
@@ -117,7 +117,7 @@ def test_a_toy_algorithm_and_a_toy_task_train_through_dvc(plugin: Path, tmp_path
         settings["method"]["echo"]["strength"] == 1.0
         and settings["data"]["copying"]["problems"] == 8
     )
-    work.run(sys.executable, "-m", "dopsd", "repro", "pretrain", "report@copying-echo-0")
+    work.run(sys.executable, "-m", "dopsd", "repro", "report@copying-echo-0")
     costs = json.loads((work.folder / "runs/copying/echo/0/train.json").read_text())
     assert costs["updates"] == 2 and (work.folder / "reports/copying/echo/0/accuracy.png").is_file()
     link = work.folder / "code/algorithms/echo"

@@ -325,7 +325,7 @@ def test_without_run_json_nobody_knows_the_code(project, other_code, capsys):
 
 
 def test_comments_and_docstrings_are_not_other_code(tmp_path):
-    from dopsd.training.run_identity import _meaning
+    from dopsd.core.fingerprint import code_digest
 
     path, found = tmp_path / "x.py", []
     for text in (
@@ -334,7 +334,7 @@ def test_comments_and_docstrings_are_not_other_code(tmp_path):
         "def f():\n    return 2\n",
     ):
         path.write_text(text)
-        found.append(_meaning(path))
+        found.append(code_digest(path))
     assert found[0] == found[1] != found[2]
 
 

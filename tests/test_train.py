@@ -16,6 +16,7 @@ from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_log, read_table
+from dopsd.core.tensor_files import load_tensors
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.training import checkpoint
 from dopsd.training.run_dir import RunFolder
@@ -255,7 +256,7 @@ def test_a_run_leaves_no_time_path_or_id_in_what_is_compared(project):
 def test_the_first_update_of_a_warm_up_has_learning_rate_zero(project):
     write_params(train__updates=1)
     assert train() == 0
-    tensors = checkpoint.load_tensors(OUT / "step-000001" / ADAPTER)
+    tensors = load_tensors(OUT / "step-000001" / ADAPTER)
     assert all(not t.any() for name, t in tensors.items() if "lora_B" in name)
 
 

@@ -85,10 +85,14 @@ def sources(*modules: str) -> dict[str, Path]:
     return {name: _file(name) for name in closure(*modules)}
 
 
-@cache
 def code_digest(path: Path) -> str:
     """Hex digest of what a Python file does: comments, docstrings and layout do not count."""
-    tree = ast.parse(path.read_text())
+    return _code_digest(path.read_text())
+
+
+@cache
+def _code_digest(text: str) -> str:
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         has_body = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         if has_body and ast.get_docstring(node) is not None:

@@ -21,7 +21,7 @@ from dopsd.core.metrics import MetricSums
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log, write_table
-from dopsd.core.tensor_files import save_tensors
+from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.training import checkpoint
@@ -183,10 +183,7 @@ class RunFolder:
     def _restore(self, loop: Any, folder: Path, state: dict[str, Any]) -> None:
         load_adapter(loop.policy.adapted, read_adapter(folder), folder)
         device = loop.policy.device
-        tensors = {
-            k: v.to(device)
-            for k, v in checkpoint.load_tensors(folder / "trainer.safetensors").items()
-        }
+        tensors = {k: v.to(device) for k, v in load_tensors(folder / "trainer.safetensors").items()}
         for name, p in loop.parameters.items():
             kinds = ("step", "exp_avg", "exp_avg_sq")
             loop.optimizer.state[p] = {kind: tensors[f"{kind}/{name}"] for kind in kinds}
@@ -195,7 +192,7 @@ class RunFolder:
         }
         if state["update"] != int(folder.name[5:]):
             raise ValueError(f"state.json is of update {state['update']!r}")
-        rank_tensors = checkpoint.load_tensors(
+        rank_tensors = load_tensors(
             folder / f"batches.{self.accelerator.process_index}.safetensors"
         )
         torch.set_rng_state(rank_tensors.pop("rng"))
