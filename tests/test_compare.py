@@ -23,7 +23,7 @@ from dopsd.pipeline import compare
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Params:
     monkeypatch.chdir(tmp_path)
-    is_current = lambda _params, run, made: made["fingerprint"] == f"train-{run.method}{run.seed}"  # noqa: E731
+    is_current = lambda run, made: made["fingerprint"] == f"train-{run.key.method}{run.key.seed}"  # noqa: E731
     monkeypatch.setattr(compare.run_identity, "is_current", is_current)
     return Params.model_validate(
         small_params(matrix__methods=["d_opsd", "rft"], matrix__seeds=[0, 1, 2])
@@ -160,7 +160,7 @@ def test_the_base_itself_is_not_a_checkpoint_that_reaches_anything(folder):
 def test_a_baseline_that_is_no_method_is_named(folder):
     finished("d_opsd", 0, {"a": 1.0})
     wrong = folder.model_copy(update={"compare": CompareConfig(baseline="grpo")})
-    with pytest.raises(DopsdError, match=r"compare\.baseline: grpo: unknown; there is d_opsd"):
+    with pytest.raises(DopsdError, match=r"compare\.baseline: grpo: unknown; there is ar_opsd"):
         compare.compare(wrong, [])
 
 

@@ -198,12 +198,12 @@ def test_what_decides_the_updates_is_another_run(project):
 
 @pytest.mark.parametrize("method", [*AlgorithmsConfig.model_fields])
 def test_only_methods_that_plan_for_their_length_are_named_by_it(project, method):
-    text = (ROOT / "dopsd" / "methods" / f"{method}.py").read_text()
+    text = (ROOT / "dopsd/algorithms" / method / "algorithm.py").read_text()
     own = {f"method__{method}__train": {"schedule": "constant"}}
     write_params(**own)
     before = scratch(method).name.rpartition("-")[0]
     write_params(train__updates=5, **own)
-    assert (scratch(method).name.rpartition("-")[0] != before) == ("train.updates" in text)
+    assert (scratch(method).name.rpartition("-")[0] != before) == ("context.updates" in text)
 
 
 def test_a_base_that_was_moved_is_the_same_base(project):

@@ -30,7 +30,6 @@ ENDS = ("updates", "checkpoint_every", "max_empty_collects", "stop_on_collapse")
 ENDS += ("collapse_window", "collapse_drop", "collapse_errors")
 # Keys of section train that change the use of memory alone, as sampling.batch_size does.
 MEMORY = ("micro_batch_states", "gradient_checkpointing")
-PLANNED = ("d3llm",)  # methods whose batches depend on how many updates there will be
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     train, model = run.train.model_dump(), run.model
     decisive = {name: value for name, value in train.items() if name not in (*ENDS, *MEMORY)}
-    if run.train.schedule == "cosine" or run.kind in PLANNED:
+    if run.train.schedule == "cosine" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
     if model.attention == "auto":
         from dopsd.models.loading import resolved  # heavy, and seldom needed

@@ -50,6 +50,11 @@ class AlgorithmConfig(Section):
         return False
 
     @property
+    def depends_on_length(self) -> bool:
+        """Whether its batches depend on how many updates there will be."""
+        return False
+
+    @property
     def wants_solutions(self) -> bool:
         """Whether it learns from reference solutions, which not every task has."""
         return False

@@ -26,5 +26,9 @@ class D3llmConfig(AlgorithmConfig):
     )
 
     @property
+    def depends_on_length(self) -> bool:
+        return True
+
+    @property
     def wants_solutions(self) -> bool:
         return True
