@@ -15,10 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from hypothesis import HealthCheck, given, settings
 from texts import FRAGMENTS, garbage
 
-from dopsd.config.tasks import TasksConfig
 from dopsd.core.types import Problem
 from dopsd.tasks.common.task import Task
-from dopsd.tasks.registry import load_task
+from dopsd.tasks.registry import TASKS, load_task
 
 COUNT = 10_000
 LONGEST = 4000  # characters: about 512 tokens
@@ -83,7 +82,7 @@ def main() -> None:
             f"{made.__name__}: {len(texts)} texts, {sum(map(len, texts)) / len(texts):.0f} characters on average\n"
         )
         for name in ASKED:
-            taken = milliseconds(load_task(name, TasksConfig()), texts)
+            taken = milliseconds(load_task(name, TASKS.config_class(name)()), texts)
             mean = sum(taken) / len(texts)
             sys.stdout.write(f"{name:10} mean {mean:.3f} ms, slowest {max(taken):.1f} ms\n")
             assert mean < 1, f"{name}: mean over 1 ms"

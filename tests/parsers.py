@@ -31,11 +31,10 @@ from mutate import log_lines, put
 from texts import PUBLISHED, golden
 from weights import adapters, checkpoints
 
-from dopsd.config.tasks import TasksConfig
 from dopsd.core.types import Problem
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.task import Task
-from dopsd.tasks.registry import load_task
+from dopsd.tasks.registry import TASKS, load_task
 
 Call = Callable[[], object]
 TASKS = ("sudoku", "gsm8k", "math500", "countdown")
@@ -44,7 +43,9 @@ TASKS = ("sudoku", "gsm8k", "math500", "countdown")
 @cache
 def tasks() -> dict[str, Task]:
     return {
-        f"{name} {rule}": load_task(name, TasksConfig.model_validate({name: {"scoring": rule}}))
+        f"{name} {rule}": load_task(
+            name, TASKS.config_class(name).model_validate({"scoring": rule})
+        )
         for name in TASKS
         for rule in ("published", "strict")
     }
@@ -196,7 +197,7 @@ def rows(draw: Random, root: str) -> Call:
             (text_of(r, "question"), text_of(r, "response"))
             for r in read_rows(Source(path=str(path)), "traces")
         ]
-    task = load_task(name, TasksConfig.model_validate({name: {"train": {"path": str(path)}}}))
+    task = load_task(name, TASKS.config_class(name).model_validate({"train": {"path": str(path)}}))
     return lambda: task.read("train")
 
 

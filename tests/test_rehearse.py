@@ -154,7 +154,9 @@ def test_no_error_names_none_as_a_file(monkeypatch, capsys):
     )
     raised = [gone, OSError("it is broken"), two_files]
     for error in raised:
-        monkeypatch.setattr(main, "dispatch", lambda *_, error=error: (_ for _ in ()).throw(error))
+        monkeypatch.setattr(
+            "dopsd.cli.main.dispatch", lambda *_, error=error: (_ for _ in ()).throw(error)
+        )
         main(["check"])
     said = capsys.readouterr().err.splitlines()
     assert (
