@@ -37,7 +37,6 @@ from dopsd.tasks.common.task import Task
 from dopsd.tasks.registry import TASKS, load_task
 
 Call = Callable[[], object]
-TASKS = ("sudoku", "gsm8k", "math500", "countdown")
 
 
 @cache
@@ -46,7 +45,7 @@ def tasks() -> dict[str, Task]:
         f"{name} {rule}": load_task(
             name, TASKS.config_class(name).model_validate({"scoring": rule})
         )
-        for name in TASKS
+        for name in TASKS.names
         for rule in ("published", "strict")
     }
 
@@ -84,7 +83,7 @@ def _generation_file(draw: Random, task: str) -> Path:
 def score(draw: Random, root: str) -> Call:
     from dopsd.evaluation.score_files import run
 
-    task, rule = draw.choice(TASKS), draw.choice(("published", "strict"))
+    task, rule = draw.choice(TASKS.names), draw.choice(("published", "strict"))
     file, verdicts = _generation_file(draw, task), draw.choice((None, Path("v.jsonl")))
     return lambda: run(task, [file], rule, draw.random() < 0.5, verdicts)
 
@@ -92,7 +91,7 @@ def score(draw: Random, root: str) -> Call:
 def read_generations(draw: Random, root: str) -> Call:
     from dopsd.evaluation import generations
 
-    task = draw.choice(TASKS)
+    task = draw.choice(TASKS.names)
     file = _generation_file(draw, task)
     return lambda: generations.read_generations(file, tasks()[f"{task} published"])
 
