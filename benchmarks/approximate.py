@@ -58,7 +58,7 @@ def scores(
         rollouts = denoise_all(policy, requests, decoding(protocol))
         seconds.append(time.perf_counter() - started)
     handle.remove()
-    texts = [policy.decode(rollout.completion_ids) for rollout in rollouts]
+    texts = [policy.text.decode(rollout.completion_ids) for rollout in rollouts]
     found = [
         evaluator.task.verify(p, text).score
         for p, text in zip(evaluator.problems, texts, strict=True)

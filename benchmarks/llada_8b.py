@@ -26,11 +26,10 @@ from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.config.params import Params
 from dopsd.core.types import Rollout
-from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import compile_blocks
 from dopsd.pipeline.estimate import Shape, lora_parameters
-from dopsd.pipeline.rehearse import SHAPE as TOY
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.training.grad_accumulation import MicroBatches

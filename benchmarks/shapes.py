@@ -19,12 +19,11 @@ from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.models.config import AdapterConfig
-from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.pipeline.estimate import Shape as Flops
 from dopsd.pipeline.estimate import lora_parameters
-from dopsd.pipeline.rehearse import SHAPE as TOY
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import Decoding
 

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dopsd.distributed.process_group import SingleProcess
 
+if TYPE_CHECKING:
+    from dopsd.models.policy import Attention, KVCache, Text
+
 MASK, EOS = 9, 8
+
+
+class FakeText:
+    """Digits as token ids."""
+
+    def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
+        return self.tokens(messages[-1]["content"] + prefill)
+
+    def tokens(self, text: str) -> Tensor:
+        return torch.tensor([int(c) for c in text])
+
+    def decode(self, ids: Tensor) -> str:
+        return "".join(str(int(i)) for i in ids)
 
 
 class FakePolicy:
@@ -28,8 +44,16 @@ class FakePolicy:
         )
         self.rows_that_fit: dict[int, int] = {}
         self.head_rows = 0
+        self.text: Text = FakeText()
+        self.attention_pattern: Attention = "bidirectional"
 
-    def hidden(self, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def hidden(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None,
+        kv_cache: KVCache | None = None,
+        cache_positions: slice | None = None,
+    ) -> Tensor:
         self.seen.append(ids.clone())
         places = torch.eye(self.length)
         prompt = torch.zeros(ids.shape[1] - self.length, self.length)
@@ -45,8 +69,13 @@ class FakePolicy:
     def reference(self) -> nullcontext[None]:
         return nullcontext()
 
-    def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
-        return torch.tensor([int(c) for c in messages[-1]["content"] + prefill])
+    def new_kv_cache(self) -> KVCache:
+        raise NotImplementedError("a table has no keys to keep")
 
-    def decode(self, ids: Sequence[int] | Tensor) -> str:
-        return "".join(str(int(i)) for i in ids)
+    def use_teacher(self, kind: str, ema_decay: float) -> None:
+        """The table is its own teacher."""
+
+    def after_update(self) -> None: ...
+
+    def trainable(self) -> dict[str, Tensor]:
+        return {}

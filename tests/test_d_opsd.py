@@ -49,7 +49,7 @@ class TwoFaced(FakePolicy):
         super().__init__(4, table=teacher)
         self.tables = [teacher, student]
 
-    def hidden(self, ids, attention_mask):
+    def hidden(self, ids, attention_mask, kv_cache=None, cache_positions=None):
         self.table = self.tables[len(self.seen) % 2]
         return super().hidden(ids, attention_mask)
 

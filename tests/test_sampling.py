@@ -207,7 +207,7 @@ def test_fold_agrees_with_splitmix64_written_in_plain_integers():
 
 def test_a_batch_that_does_not_fit_is_sampled_in_halves_and_said_so(capsys):
     class Small(FakePolicy):
-        def hidden(self, ids: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        def hidden(self, ids, attention_mask, kv_cache=None, cache_positions=None):
             if len(ids) > 2:
                 raise torch.OutOfMemoryError("no room")
             return super().hidden(ids, attention_mask)

@@ -35,7 +35,7 @@ def collected(**changes):
 
 def test_the_tasks_own_solutions_are_learnt_with_their_padding(project):
     loop, batch = collected()
-    texts = [loop.policy.decode(row) for row in batch.targets]
+    texts = [loop.policy.text.decode(row) for row in batch.targets]
     problems = {problem.answer: problem for problem in loop.problems}
     for text in texts:
         assert loop.task.verify(
@@ -49,7 +49,7 @@ def test_rows_of_a_file_are_asked_and_answered_as_they_stand(project):
     rows = [{"question": "12", "response": "3412"}, {"question": "3", "response": "1" * 50}]
     Path("traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     loop, batch = collected(traces={"path": "traces.jsonl"}, length=8)
-    assert {loop.policy.decode(row) for row in batch.targets} == {
+    assert {loop.policy.text.decode(row) for row in batch.targets} == {
         "3412"
     }  # the other is longer than 8 tokens
     assert batch.targets.shape[1] == 8
@@ -68,14 +68,14 @@ def test_traces_are_all_read_before_one_is_read_again_and_ranks_read_different_o
     both = [
         sft._traced(part, 0) for part in (order[0:4:2], order[1:4:2])
     ]  # two ranks' share of one collect
-    texts = [loop.policy.decode(c) for part in both for _, c in part]
+    texts = [loop.policy.text.decode(c) for part in both for _, c in part]
     assert len(set(texts)) == 4
-    epoch = [loop.policy.decode(c) for _, c in sft._traced(order, 0)]  # 64 problems, 24 traces
+    epoch = [loop.policy.text.decode(c) for _, c in sft._traced(order, 0)]  # 64 problems, 24 traces
     assert {epoch.count(str(10 + i)) for i in range(24)} == {2, 3}
     later = (
         len(order) // loop.settings.prompts_per_collect
     )  # the first collect of the second epoch goes on at trace 64
-    assert loop.policy.decode(sft._traced(order[:1], later)[0][1]) == str(10 + 64 % 24)
+    assert loop.policy.text.decode(sft._traced(order[:1], later)[0][1]) == str(10 + 64 % 24)
 
 
 def test_the_loss_is_cross_entropy_over_the_share_of_masks(fake_policy):

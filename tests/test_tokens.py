@@ -64,13 +64,13 @@ def test_lladas_prompt_is_the_published_one(as_llada: Path):
         "<|start_header_id|>user<|end_header_id|>\n\n2+2?<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n"
     )
-    assert policy.tokenizer.decode(policy.encode(asked)) == expected
-    ids = policy.encode(asked)
+    assert policy.tokenizer.decode(policy.text.encode(asked)) == expected
+    ids = policy.text.encode(asked)
     assert (
         ids[0] == policy.tokenizer.bos_token_id
         and (ids == policy.tokenizer.bos_token_id).sum() == 1
     )
-    assert policy.tokenizer.decode(policy.encode(asked, "<a> ")) == expected + "<a> "
+    assert policy.tokenizer.decode(policy.text.encode(asked, "<a> ")) == expected + "<a> "
 
 
 def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as_llada: Path):

@@ -126,7 +126,7 @@ def sample(
             Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)),
             soft_wrap=True,
         )
-    score = evaluator.task.verify(problem, policy.decode(rollout.completion_ids))
+    score = evaluator.task.verify(problem, policy.text.decode(rollout.completion_ids))
     console.print(
         f"answer {score.answer}   score {score.score:.2f}   solution {problem.answer}",
         markup=False,

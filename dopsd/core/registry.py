@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Registry:
-    """The folders of a package that have a config.py, and packages that entry points of the same name bring.
+    """The folders of a package that have the file `marker`, and packages that entry points of the same name bring.
 
     An entry point `my_algorithm = "my_package.my_algorithm"` names a package with the same files as a folder here.
     """
 
     package: str
     kind: str  # what one is called in messages
-    base: type[Section]
+    base: type[Section] | None = None  # of the settings in a folder's config.py
+    marker: str = "config"
 
     @cached_property
     def packages(self) -> dict[str, str]:
@@ -36,7 +37,7 @@ class Registry:
         folders = {
             module.name: f"{self.package}.{module.name}"
             for module in iter_modules(package.__path__)
-            if module.ispkg and find_spec(f"{self.package}.{module.name}.config")
+            if module.ispkg and find_spec(f"{self.package}.{module.name}.{self.marker}")
         }
         folders.pop("common", None)
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
@@ -79,6 +80,7 @@ class Registry:
             value
             for value in vars(module).values()
             if isinstance(value, type)
+            and self.base is not None
             and issubclass(value, self.base)
             and value.__module__ == module.__name__
         ]

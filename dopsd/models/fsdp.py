@@ -28,8 +28,8 @@ def spread(model: PreTrainedModel, device: torch.device) -> LockstepForwards:
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    trunk = model.model
-    for block in trunk.transformer["blocks"]:
+    trunk = model.base_model
+    for block in model.blocks():
         trainable = {p for p in block.parameters() if p.requires_grad}
         for p in trainable:
             p.data = p.data.to(device)

@@ -1,35 +1,36 @@
-"""load_policy(): a base model, its tokenizer and an adapter as one Policy: trunk, head, teacher and reference."""
+"""load_policy(): a base model, its tokenizer and an adapter as one Policy."""
 
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import torch
 
 from dopsd.core.errors import DopsdError
 from dopsd.distributed.process_group import SingleProcess
 from dopsd.distributed.uneven_forwards import UnevenForwards
 from dopsd.models.fsdp import spread
-from dopsd.models.llada import modeling  # noqa: F401  (registers model_type "llada": importing this package is enough to load one)
-from dopsd.models.llada.modeling import KVCache
 from dopsd.models.loading import load_base, own_device
-from dopsd.models.lora import attach, merged_weights
+from dopsd.models.lora import attach
+from dopsd.models.teachers import AdapterContexts
+from dopsd.models.text import ChatText
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
-    import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from dopsd.distributed.process_group import ProcessGroup
     from dopsd.models.config import AdapterConfig, ModelConfig
+    from dopsd.models.policy import KVCache
 
 
-class LlmPolicy:
-    """A masked diffusion model behind the Policy protocol. `ema` is a shadow adapter, where the teacher wants one."""
+class LlmPolicy(AdapterContexts):
+    """A masked diffusion model behind the Policy protocol: its forward; teachers are inherited, text is an attribute."""
 
     def __init__(
         self,
@@ -38,18 +39,16 @@ class LlmPolicy:
         lora: AdapterConfig | None,
         seed: int,
     ) -> None:
-        self.core = model
+        super().__init__(model, attach(model, lora, seed) if lora else None)
         self.tokenizer = tokenizer
-        self.adapted = attach(model, lora, seed) if lora else None
-        self.teacher_kind = "base"
-        self.ema_decay = 0.0
-        self.ema: dict[str, Tensor] = {}
+        self.text = ChatText(tokenizer, model)
         self.vocabulary = model.config.embedding_size
         self.max_length = model.config.max_sequence_length
         self.mask_id = model.config.mask_token_id
         self.eos_id = model.config.eos_token_id
+        self.output_shift = model.config.output_shift
+        self.attention_pattern = model.config.attention_pattern
         self.suppress_tokens = suppress_tokens(tokenizer, model.config)
-        self.is_merged = False
         self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}
         self.forwards = UnevenForwards()
@@ -57,10 +56,12 @@ class LlmPolicy:
 
     @property
     def device(self) -> torch.device:
+        """Where the weights are, and prompts go."""
         return self.core.device
 
     @property
     def is_locked(self) -> bool:
+        """Whether all processes must make every forward together, each with an input of its own."""
         return self.forwards.is_locked
 
     def hidden(
@@ -70,54 +71,38 @@ class LlmPolicy:
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
     ) -> Tensor:
+        """Return hidden states [B, T, D] of ids [B, T], position i predicting token i (see Forward)."""
         self.forwards.before_forward()
-        return self.core.model(ids, attention_mask, kv_cache, cache_positions)
+        states = self.core.trunk(ids, attention_mask, kv_cache, cache_positions)
+        return self._unshifted(states, kv_cache, cache_positions) if self.output_shift else states
+
+    def _unshifted(
+        self, states: Tensor, kv_cache: KVCache | None, cache_positions: slice | None
+    ) -> Tensor:
+        if kv_cache is None:
+            return aligned(states, None)
+        if cache_positions is None or kv_cache.states is None:
+            kv_cache.states = states
+            return aligned(states, None)
+        first = cache_positions.start
+        kv_cache.states[:, cache_positions] = states
+        return aligned(states, kv_cache.states[:, first - 1 : first] if first else None)
 
     def new_kv_cache(self) -> KVCache:
-        return KVCache(self.core.config.n_layers)
+        """Return an empty cache."""
+        return self.core.new_kv_cache()
 
     def head(self, hidden: Tensor) -> Tensor:
+        """Project [..., D] to logits [..., V]."""
         return self.core.head(hidden)
 
-    def trainable(self) -> dict[str, Tensor]:
-        return {name: p for name, p in self.core.named_parameters() if p.requires_grad}
-
-    def reference(self) -> AbstractContextManager[None]:
-        """The initial policy: adapters off."""
-        if self.is_merged:
-            raise DopsdError(
-                "merged: the initial policy is not there while adapters are in the weights",
-                exit_code=1,
-            )
-        return self.adapted.disable_adapter() if self.adapted else nullcontext()
-
-    def teacher(self) -> AbstractContextManager[None]:
-        """base: the initial policy; live: the student's own weights; ema: their moving average. None has dropout."""
-        return self.reference() if self.teacher_kind == "base" else self._without_dropout()
-
-    def use_teacher(self, kind: str, ema_decay: float) -> None:
-        self.teacher_kind, self.ema_decay = kind, ema_decay
-        if kind == "ema":
-            self.ema = {name: p.detach().clone() for name, p in self.trainable().items()}
-
-    def after_update(self) -> None:
-        for name, p in self.trainable().items():
-            if name in self.ema:
-                self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)
-
-    @contextmanager
-    def merged(self) -> Iterator[None]:
-        """The student with its adapters in the weights: faster, and in bfloat16 rounded, so that its figures say so."""
+    def merged(self) -> AbstractContextManager[None]:
+        """Compute with the adapters in the weights; refused where the base is in parts."""
         if self.is_locked:
             raise DopsdError(
                 "merged: adapters cannot be added into a base in parts; set launch.shard to false"
             )
-        with merged_weights(self.adapted) if self.adapted else nullcontext():
-            self.is_merged = self.adapted is not None
-            try:
-                yield
-            finally:
-                self.is_merged = False
+        return super().merged()
 
     def use_gradient_checkpointing(self) -> None:
         """Recompute each block's activations in the backward pass: less memory, the same gradients."""
@@ -127,44 +112,15 @@ class LlmPolicy:
             )  # newer transformers have another name for it
             self.core.gradient_checkpointing_enable({"use_reentrant": False})
 
-    @contextmanager
-    def _without_dropout(self) -> Iterator[None]:
-        was_training, parameters = self.core.training, self.trainable()
-        original_data = {name: p.data for name, p in parameters.items()}
-        try:
-            self.core.eval()
-            for name, average in self.ema.items():
-                parameters[name].data = average
-            yield
-        finally:
-            self.core.train(was_training)
-            for name, p in parameters.items():
-                p.data = original_data[name]
 
-    def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
-        """Token ids [P] of the chat with the assistant's header, and how its answer starts."""
-        import torch
+def aligned(states: Tensor, before: Tensor | None) -> Tensor:
+    """Undo an output shift of one: entry i becomes the state that predicts token i.
 
-        text = (
-            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            + prefill
-        )
-        return torch.tensor(
-            self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device
-        )
-
-    def tokens(self, text: str) -> Tensor:
-        """Token ids [n] of a text as it stands."""
-        import torch
-
-        return torch.tensor(
-            self.tokenizer(text, add_special_tokens=False)["input_ids"], device=self.device
-        )
-
-    def decode(self, ids: Tensor) -> str:
-        """The text before the first end-of-sequence token."""
-        row = ids.tolist()
-        return self.tokenizer.decode(row[: row.index(self.eos_id)] if self.eos_id in row else row)
+    Args:
+        states: [B, T, D] as the trunk gave them.
+        before: [B, 1, D], the state of the position before the first; without it the first entry stands for itself.
+    """
+    return torch.cat([states[:, :1] if before is None else before, states[:, :-1]], 1)
 
 
 def load_policy(

@@ -9,6 +9,7 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
+from dopsd.models.architecture import register
 from dopsd.models.checkpoint_files import AGAIN, check_finite, check_folder, file_tensors
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def compile_blocks(model: PreTrainedModel) -> None:
     import torch
 
     torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
-    for block in model.model.transformer["blocks"]:
+    for block in model.blocks():
         block.compile(dynamic=True)
 
 
@@ -123,15 +124,28 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
 
 
 def read_config(folder: Path) -> PretrainedConfig:
+    """Read config.json of an architecture that is known here.
+
+    Raises:
+        DopsdError: if the file is damaged, or the architecture unknown.
+    """
     from transformers import AutoConfig
 
+    register(folder)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
-            f"{folder}/config.json: not that of a model known here ({reason}...); {AGAIN}"
+            f"{folder}/config.json: not that of a model ({reason}...); {AGAIN}"
         ) from error
+
+
+def build_model(config: PretrainedConfig) -> PreTrainedModel:
+    """Build a model of this config with fresh weights."""
+    from transformers import AutoModelForMaskedLM
+
+    return AutoModelForMaskedLM.from_config(config)
 
 
 def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> PreTrainedModel:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from dopsd.models.config import AdapterConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-TARGETS = r".*\.blocks\.\d+\.({})"  # filled with the names, so that a head of the same name is never adapted
+# of the blocks' name and the layers', so that a head of the same name is never adapted
+TARGETS = r".*\.{}\.\d+\.({})"
 PLAIN = (
     "use_dora",
     "use_rslora",
@@ -36,12 +37,19 @@ def block_modules(model: PreTrainedModel) -> list[str]:
     """Names of the linear layers inside the blocks: what LoRA may adapt. The head is not among them."""
     from torch import nn
 
-    names = {
-        name.split(".")[-1]
-        for name, m in model.named_modules()
-        if isinstance(m, nn.Linear) and ".blocks." in name
-    }
-    return sorted(names)
+    return sorted(
+        {
+            name.split(".")[-1]
+            for name, m in model.blocks().named_modules()
+            if isinstance(m, nn.Linear)
+        }
+    )
+
+
+def _blocks_name(model: PreTrainedModel) -> str:
+    """Return what the model calls its list of blocks: `blocks`, `layers`."""
+    blocks = model.blocks()
+    return next(name for name, m in model.named_modules() if m is blocks).split(".")[-1]
 
 
 def attach(model: PreTrainedModel, lora: AdapterConfig, seed: int) -> nn.Module:
@@ -64,7 +72,7 @@ def attach(model: PreTrainedModel, lora: AdapterConfig, seed: int) -> nn.Module:
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=TARGETS.format("|".join(sorted(lora.targets))),
+        target_modules=TARGETS.format(_blocks_name(model), "|".join(sorted(lora.targets))),
         base_model_name_or_path="base",
     )
     config._register_custom_module(
@@ -162,7 +170,7 @@ def _targets(target_modules: str | list[str]) -> list[str]:
     if not isinstance(target_modules, str):
         return target_modules
     match = re.fullmatch(re.escape(TARGETS).replace(r"\{\}", r"([\w|]+)"), target_modules)
-    return match[1].split("|") if match else []
+    return match[2].split("|") if match else []
 
 
 def _faults(error: Any) -> str:

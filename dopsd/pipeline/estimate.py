@@ -13,7 +13,7 @@ from dopsd.rollout.sampler import HEAD_ENTRIES
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.models.llada.configuration import LladaConfig
+    from dopsd.models.architecture import DenoiserConfig
     from dopsd.rollout.config import SamplingConfig
 
 GPUS = {  # name: (dense bf16 peak in TFLOP/s, memory in GB), from the makers' data sheets
@@ -56,14 +56,13 @@ class Facts:
 class Shape:
     """Floating-point operations of a model with `length` tokens in its sequence."""
 
-    config: LladaConfig
+    config: DenoiserConfig
     lora_parameters: int
 
     @property
     def block_parameters(self) -> int:
-        c = self.config
-        attention = 2 * c.d_model**2 + 2 * c.d_model * (c.d_model // c.n_heads) * c.n_kv_heads
-        return c.n_layers * (attention + 3 * c.d_model * c.mlp_hidden_size)
+        layers = self.config.linear_shapes().values()
+        return self.config.n_layers * sum(inputs * outputs for inputs, outputs in layers)
 
     @property
     def parameters(self) -> int:
@@ -86,23 +85,13 @@ class Shape:
         return self.forward(length) + student + backward + (student if is_checkpointed else 0)
 
 
-def lora_parameters(config: LladaConfig, params: Params) -> int:
+def lora_parameters(config: DenoiserConfig, params: Params) -> int:
     """r x (in + out) for every adapted layer."""
-    d, hidden, narrow = (
-        config.d_model,
-        config.mlp_hidden_size,
-        config.d_model // config.n_heads * config.n_kv_heads,
-    )
-    widths = {"q_proj": 2 * d, "k_proj": d + narrow, "v_proj": d + narrow, "attn_out": 2 * d}
-    widths |= dict.fromkeys(("ff_proj", "up_proj", "ff_out"), d + hidden)
-    return (
-        config.n_layers
-        * params.train.lora.r
-        * sum(widths[name] for name in params.train.lora.targets)
-    )
+    shapes, lora = config.linear_shapes(), params.train.lora
+    return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)
 
 
-def estimate(params: Params, config: LladaConfig, facts: Facts) -> Cost:
+def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
     """Cost of the d-OPSD run of these settings, if the attempts stay as many and every problem is kept."""
     shape, t = Shape(config, lora_parameters(config, params)), params.train
     collects = -(-t.updates // params.method.d_opsd.updates_per_trajectory)

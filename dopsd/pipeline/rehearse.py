@@ -44,7 +44,6 @@ FEW = {
     "tries": 1,
     "updates_per_trajectory": 2,
 }
-SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
 
 
 def rehearse(
@@ -135,24 +134,24 @@ def tell_cost(full: Params, hardware: str) -> None:
 
 def _config(base: Path):
     from dopsd.models.llada.configuration import LladaConfig
+    from dopsd.models.loading import read_config
 
-    return LladaConfig.from_pretrained(base) if (base / "config.json").is_file() else LladaConfig()
+    return read_config(base) if (base / "config.json").is_file() else LladaConfig()
 
 
 def build_toy(base: Path, out: Path) -> None:
-    """A tiny random LLaDA with the base's tokenizer and token ids where they are at hand, else with characters."""
+    """A tiny random model of the base's kind, with its tokenizer; a LLaDA of characters where there is no base."""
     import torch
 
     from dopsd.models.embedded import build_tokenizer
-    from dopsd.models.llada.configuration import LladaConfig
-    from dopsd.models.llada.modeling import LladaForMaskedLM
+    from dopsd.models.llada import LladaConfig
+    from dopsd.models.loading import build_model, read_config
     from dopsd.training.pretrain import initialise
 
     if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
         from dopsd.models.tokenizer import load_tokenizer
 
-        tokenizer, config = load_tokenizer(base), LladaConfig.from_pretrained(base)
-        config = LladaConfig.from_dict(config.to_dict() | SHAPE)
+        tokenizer, config = load_tokenizer(base), read_config(base)
     else:
         tokenizer = build_tokenizer()
         ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
@@ -161,11 +160,11 @@ def build_toy(base: Path, out: Path) -> None:
             "embedding_size": len(tokenizer),
             "pad_token_id": tokenizer.pad_token_id,
         }
-        config = LladaConfig(**SHAPE, **ids, **size)
+        config = LladaConfig(**ids, **size)
         log(f"rehearse: no tokenizer in {base}: characters stand for tokens")
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = LladaForMaskedLM(config)
+        model = build_model(config.toy())
         initialise(model)
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)

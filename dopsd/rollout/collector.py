@@ -56,7 +56,7 @@ class RolloutCollector:
         def verify(problem: Problem, rollout: Rollout) -> Score:
             key = (problem.id, rollout.attempt)
             if key not in scores:
-                scores[key] = self.task.verify(problem, policy.decode(rollout.completion_ids))
+                scores[key] = self.task.verify(problem, policy.text.decode(rollout.completion_ids))
             return scores[key]
 
         rollouts = generate_until_correct(

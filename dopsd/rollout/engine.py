@@ -12,7 +12,7 @@ from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem, Progressed, Rollout
 from dopsd.rollout.fast_dllm import denoise_approximately
-from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+from dopsd.rollout.sampler import Decoding, GenerationRequest, Sampler, denoise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,6 +121,12 @@ def denoise_shared(
     return [Rollout.from_dict(by_key[d.problem_id, d.attempt], policy.device) for d in requests]
 
 
+def sampler_of(decoding: Decoding) -> Sampler:
+    """Return the exact sampler, or Fast-dLLM's where a threshold or a cache is asked for."""
+    is_exact = decoding.threshold is None and decoding.cache == "none"
+    return denoise if is_exact else denoise_approximately
+
+
 def denoise_all(
     policy: Policy,
     requests: Sequence[GenerationRequest],
@@ -131,11 +137,7 @@ def denoise_all(
 
     Where a GPU's memory runs out batches are halved, once: with masked padding no row depends on the others.
     """
-    denoise_batch = (
-        denoise
-        if decoding.threshold is None and decoding.cache == "none"
-        else denoise_approximately
-    )
+    denoise_batch = sampler_of(decoding)
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
     rollouts: dict[int, Rollout] = {}
     known_size = policy.rows_that_fit.get(decoding.gen_length)
@@ -163,7 +165,7 @@ def denoise_all(
 
 
 def _if_it_fits(
-    denoise_batch: Callable[..., list[Rollout]],
+    denoise_batch: Sampler,
     policy: Policy,
     batch: list[GenerationRequest],
     decoding: Decoding,

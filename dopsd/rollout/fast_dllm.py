@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dopsd.core.types import Rollout
-    from dopsd.models.policy import Policy
+    from dopsd.models.policy import Forward
 
 
 @torch.no_grad()
 def denoise_approximately(
-    policy: Policy, requests: Sequence[GenerationRequest], decoding: Decoding
+    model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
 ) -> list[Rollout]:
     """Denoise every draw from masks alone, in one batch, with decoding's `threshold` or `cache` or both.
 
     A rollout's `revealed_at` counts the steps that were made, which a threshold makes fewer or more than `steps`.
     """
-    state = DenoisingState(policy, requests, decoding)
+    state = DenoisingState(model, requests, decoding)
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
-        state.ids[active, block] = policy.mask_id
+        state.ids[active, block] = model.mask_id
         view = _View(state, block, active)
         for k in (
             decoding.num_transfer_tokens
@@ -56,26 +56,26 @@ class _View:
 
     def __init__(self, state: DenoisingState, block: slice, active: Tensor) -> None:
         self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
-        self.kv_cache = None if self.cache == "none" else state.policy.new_kv_cache()
+        self.kv_cache = None if self.cache == "none" else state.model.new_kv_cache()
         self.cache_positions: slice | None = None
 
     def rows(self) -> Tensor:
         """Rows with masks in the block; where keys are kept all active ones, or none, since kept keys have their rows."""
-        has_masks = (self.state.ids[self.active, self.block] == self.state.policy.mask_id).any(1)
+        has_masks = (self.state.ids[self.active, self.block] == self.state.model.mask_id).any(1)
         if self.kv_cache is None:
             return self.active[has_masks]
         return self.active if bool(has_masks.any()) else self.active[:0]
 
     def hidden(self, rows: Tensor) -> Tensor:
         """[B, L, D]."""
-        policy, ids, mask = self.state.policy, self.state.ids[rows], self.state.attention_of(rows)
+        model, ids, mask = self.state.model, self.state.ids[rows], self.state.attention_of(rows)
         if self.kv_cache is None:
-            return policy.hidden(ids, mask)[:, self.block]
+            return model.hidden(ids, mask)[:, self.block]
         if self.cache_positions is not None:
-            return policy.hidden(
+            return model.hidden(
                 ids[:, self.cache_positions], mask, self.kv_cache, self.cache_positions
             )[:, : self.state.decoding.block_length]
-        hidden = policy.hidden(ids, mask, self.kv_cache)[:, self.block]
+        hidden = model.hidden(ids, mask, self.kv_cache)[:, self.block]
         self.cache_positions = (
             slice(self.block.start, ids.shape[1]) if self.cache == "prefix" else self.block
         )
@@ -84,11 +84,11 @@ class _View:
 
 def _commit(state: DenoisingState, rows: Tensor, hidden: Tensor, block: slice, k: int) -> None:
     """The k surest masked positions of each row, and all whose confidence reaches the threshold. hidden [B, L, D]."""
-    policy, decoding = state.policy, state.decoding
-    slots, valid = pack(state.ids[rows, block] == policy.mask_id)  # [B, C]
+    model, decoding = state.model, state.decoding
+    slots, valid = pack(state.ids[rows, block] == model.mask_id)  # [B, C]
     columns = slots + block.start
     keys = fold_in(fold_in(state.keys[rows], state.step)[:, None], columns - state.start)  # [B, C]
-    tokens, token_confidence = propose(policy, take(hidden, slots)[valid], keys[valid], decoding)
+    tokens, token_confidence = propose(model, take(hidden, slots)[valid], keys[valid], decoding)
     proposed = torch.zeros_like(slots).masked_scatter(valid, tokens)
     confidence = torch.full(slots.shape, -torch.inf, device=slots.device).masked_scatter(
         valid, token_confidence

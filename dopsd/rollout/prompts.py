@@ -52,7 +52,7 @@ class PromptSet:
 
     def _full_prompts(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
         return [
-            policy.encode(self.task.messages(p, self.prompt_style), sampling.prefill)
+            policy.text.encode(self.task.messages(p, self.prompt_style), sampling.prefill)
             for p in self.problems
         ]
 

@@ -7,7 +7,7 @@ the masked positions of the current block only; one forward of the trunk serves 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from dopsd.core.types import Rollout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dopsd.models.policy import Policy
+    from dopsd.models.policy import Forward
 
 CPU_NOISE, GPU_NOISE = (
     2**18,
@@ -66,6 +66,14 @@ class GenerationRequest:
     hints: Tensor | None = None  # [G], mask_id where nothing is shown
 
 
+class Sampler(Protocol):
+    """Denoises requests from masks alone, in one batch; rollouts come in the order of the requests."""
+
+    def __call__(
+        self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
+    ) -> list[Rollout]: ...
+
+
 def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
     """The token proposed at each position: argmax of logits plus Gumbel noise. logits [N, V], keys [N] -> [N]."""
     if decoding.temperature == 0:
@@ -87,12 +95,12 @@ def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 
 
 def propose(
-    policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding
+    model: Forward, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
     """Tokens and their noise-free confidence at masked positions, a part at a time. hidden [N, D], keys [N] -> [N], [N]."""
-    rows = max(1, HEAD_ENTRIES // policy.vocabulary)
+    rows = max(1, HEAD_ENTRIES // model.vocabulary)
     outputs = [
-        _propose_part(policy, h, k, decoding)
+        _propose_part(model, h, k, decoding)
         for h, k in zip(hidden.split(rows), keys.split(rows), strict=True)
     ]
     return torch.cat([tokens for tokens, _ in outputs]), torch.cat(
@@ -101,17 +109,17 @@ def propose(
 
 
 def _propose_part(
-    policy: Policy, hidden: Tensor, keys: Tensor, decoding: Decoding
+    model: Forward, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
-    logits = policy.head(hidden).float()  # [N, V]
-    logits[:, list(policy.suppress_tokens)] = -torch.inf
+    logits = model.head(hidden).float()  # [N, V]
+    logits[:, list(model.suppress_tokens)] = -torch.inf
     tokens = choose(logits, keys, decoding)
     confidence = logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
     return tokens, confidence
 
 
 def _step(
-    policy: Policy,
+    model: Forward,
     ids: Tensor,
     mask: Tensor | None,
     slots: Tensor,
@@ -125,12 +133,12 @@ def _step(
     Ties go to the lower position.
     """
     rows = torch.arange(len(ids), device=ids.device)[:, None]
-    hidden = policy.hidden(ids, mask)[rows, slots]  # [B, m, D]
+    hidden = model.hidden(ids, mask)[rows, slots]  # [B, m, D]
     positions = slots - (
         ids.shape[1] - decoding.gen_length
     )  # position in the completion, whatever the padding
     noise_keys = fold_in(keys[:, None], positions)  # [B, m]
-    tokens, confidence = propose(policy, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
+    tokens, confidence = propose(model, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
     return slots.gather(1, order), tokens.view_as(slots).gather(1, order)
 
@@ -139,14 +147,14 @@ class DenoisingState:
     """A batch in denoising: prompts and completions, where they are padded, and the step that committed each position."""
 
     def __init__(
-        self, policy: Policy, requests: Sequence[GenerationRequest], decoding: Decoding
+        self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
     ) -> None:
-        self.policy, self.requests, self.decoding, self.step = policy, requests, decoding, 0
+        self.model, self.requests, self.decoding, self.step = model, requests, decoding, 0
         prompt, prompt_mask = left_pad(
-            [request.prompt_ids for request in requests], policy.eos_id
+            [request.prompt_ids for request in requests], model.eos_id
         )  # [B, P]
         size, length, device = len(requests), decoding.gen_length, prompt.device
-        blank = prompt.new_full((length,), policy.mask_id)
+        blank = prompt.new_full((length,), model.mask_id)
         self.ids = torch.cat(
             [prompt, torch.stack([blank if d.hints is None else d.hints for d in requests])], 1
         )  # [B, T]
@@ -176,8 +184,8 @@ class DenoisingState:
         """These rows, with `stop_after_eos` without those whose text has ended before column `end`: they are filled up."""
         if not self.decoding.stop_after_eos:
             return rows
-        finished = (self.ids[rows, self.start : end] == self.policy.eos_id).any(1)
-        self.ids[rows[finished], end:] = self.policy.eos_id
+        finished = (self.ids[rows, self.start : end] == self.model.eos_id).any(1)
+        self.ids[rows[finished], end:] = self.model.eos_id
         return rows[~finished]
 
     def rollouts(self) -> list[Rollout]:
@@ -195,7 +203,7 @@ class DenoisingState:
 
 @torch.no_grad()
 def denoise(
-    policy: Policy, requests: Sequence[GenerationRequest], decoding: Decoding
+    model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
 ) -> list[Rollout]:
     """Denoise every draw from masks alone, in one batch.
 
@@ -203,18 +211,18 @@ def denoise(
     in the published evaluation, where a row sees the padding that its neighbours gave it). With `stop_after_eos` a row
     whose block ends with an end-of-sequence token and no mask before it is finished: what follows is filled with EOS.
     """
-    state = DenoisingState(policy, requests, decoding)
+    state = DenoisingState(model, requests, decoding)
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
-        state.ids[active, block] = policy.mask_id
+        state.ids[active, block] = model.mask_id
         for k in decoding.num_transfer_tokens:
             active_ids = state.ids[active]
-            slots = (active_ids[:, block] == policy.mask_id).nonzero()[:, 1].view(
+            slots = (active_ids[:, block] == model.mask_id).nonzero()[:, 1].view(
                 len(active), -1
             ) + block.start  # [B, m]
             keys = fold_in(state.keys[active], state.step)
             positions, tokens = _step(
-                policy, active_ids, state.attention_of(active), slots, keys, k, decoding
+                model, active_ids, state.attention_of(active), slots, keys, k, decoding
             )
             state.commit(active[:, None], positions, tokens)
             state.step += 1

@@ -64,11 +64,14 @@ def misfit(run: RunSettings, step: Path) -> str | None:
         return f"lora.targets {', '.join(saved.targets)}"
     with safe_open(step / ADAPTER, "pt") as tensors:
         shapes = {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
-    blocks = {match[1] for name in shapes if (match := re.search(r"\.blocks\.(\d+)\.", name))}
+    blocks = {match[1] for name in shapes if (match := re.search(r"\.(\d+)\.", name))}
     widths = {
-        shape[1] for name, shape in shapes.items() if "lora_A" in name and "ff_out" not in name
+        name.split(".lora_A")[0].rsplit(".", 1)[1]: shape[1]
+        for name, shape in shapes.items()
+        if ".lora_A" in name
     }
-    if len(blocks) != base_config.n_layers or widths - {base_config.d_model}:
+    expected_widths = {name: shape[0] for name, shape in base_config.linear_shapes().items()}
+    if len(blocks) != base_config.n_layers or not widths.items() <= expected_widths.items():
         return f"a base of {len(blocks)} layers"
     return None
 

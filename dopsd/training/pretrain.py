@@ -184,7 +184,7 @@ class Pretrainer:
             raise DopsdError(
                 f"sampling.gen_length: {self.length} tokens do not hold a solution of {len(ids)} and its end"
             )
-        prompt = self.policy.encode(self.task.messages(problem, self.style))
+        prompt = self.policy.text.encode(self.task.messages(problem, self.style))
         return prompt, torch.tensor(ids + [self.policy.eos_id] * (self.length - len(ids)))
 
     def save(self, scratch: Path, update: int) -> None:

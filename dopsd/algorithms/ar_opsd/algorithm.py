@@ -70,6 +70,6 @@ class DistilReference(SelfDistillation):
         content = template.format(
             question=last_message["content"], solution=solution(collector.task, problem, "ar_opsd")
         )
-        return policy.encode(
+        return policy.text.encode(
             [*earlier_messages, last_message | {"content": content}], collector.sampling.prefill
         )

@@ -14,6 +14,7 @@ from torch import Tensor
 from dopsd.algorithms.common.base import LossOutput
 from dopsd.algorithms.common.divergence import Divergence, entropy, shared_mass, top_overlap
 from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import pack, take
 from dopsd.core.types import Problem, Rollout
@@ -36,6 +37,12 @@ def build_components(
 ) -> tuple[RolloutCollector, BlockSchedule]:
     """Return collector and blocks of a distilling algorithm; the policy learns who its teacher is."""
     policy, sampling = context.policy, context.sampling
+    is_revealing = config.reveal_ratio > 0 and config.reveal_scope == "future_blocks"
+    if is_revealing and policy.attention_pattern == "block_causal":
+        raise DopsdError(
+            "reveal_scope: future_blocks teaches nothing with this base: under its block-causal attention no token sees "
+            "a later block; set reveal_scope: all_masked"
+        )
     policy.use_teacher(config.teacher, config.ema_decay)
     num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)
     blocks = BlockSchedule(

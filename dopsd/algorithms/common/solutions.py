@@ -46,7 +46,9 @@ class Solutions:
 
     def of(self, policy: Policy, problems: Sequence[Problem]) -> list[Tensor]:
         """[G] each: the solution, the rest end of text."""
-        tokens = [policy.tokens(solution(self.task, problem, self.method)) for problem in problems]
+        tokens = [
+            policy.text.tokens(solution(self.task, problem, self.method)) for problem in problems
+        ]
         longest = max(map(len, tokens))
         if longest > self.length and not self.is_told:
             self.is_told = True

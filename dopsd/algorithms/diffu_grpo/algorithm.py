@@ -86,7 +86,7 @@ class GroupRelative:
     def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
         if self.config.reward == "correct":
             return [float(score.correct) for score in group.scores]
-        texts = [policy.decode(rollout.completion_ids) for rollout in group.rollouts]
+        texts = [policy.text.decode(rollout.completion_ids) for rollout in group.rollouts]
         return [self.collector.task.reward(group.problem, text) for text in texts]
 
     def _group(

@@ -54,7 +54,7 @@ class FineTune:
             for row in read_rows(self.config.traces, "method.sft.traces")
         ]
         tokenized = [
-            (policy.encode([{"role": "user", "content": question}]), policy.tokens(text))
+            (policy.text.encode([{"role": "user", "content": question}]), policy.text.tokens(text))
             for question, text in rows
         ]
         max_prompt = policy.max_length - self.length

@@ -1,5 +1,5 @@
 """LLaDA as a native transformers model; importing this package registers model_type "llada"."""
 
-from dopsd.models.llada import modeling
+from dopsd.models.llada.architecture import LladaConfig, LladaForMaskedLM
 
-__all__ = ["modeling"]
+__all__ = ["LladaConfig", "LladaForMaskedLM"]

@@ -59,10 +59,15 @@ RENAMED = {
 }
 
 
+TOY = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
+
+
 class LladaConfig(PretrainedConfig):
     """Shape of a LLaDA model; the defaults are LLaDA-8B's published values, and are never used to fill a file."""
 
     model_type = "llada"
+    output_shift = 0  # position i predicts token i
+    attention_pattern = "bidirectional"
 
     def __init__(
         self,
@@ -89,6 +94,22 @@ class LladaConfig(PretrainedConfig):
         super().__init__(
             eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | kwargs)
         )
+
+    def linear_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return (inputs, outputs) of every linear layer of a block."""
+        width, hidden = self.d_model, self.mlp_hidden_size
+        narrow = width // self.n_heads * self.n_kv_heads
+        shapes = {"q_proj": (width, width), "k_proj": (width, narrow), "v_proj": (width, narrow)}
+        return shapes | {
+            "attn_out": (width, width),
+            "ff_proj": (width, hidden),
+            "up_proj": (width, hidden),
+            "ff_out": (hidden, width),
+        }
+
+    def toy(self) -> LladaConfig:
+        """Return a LLaDA with the same tokens at a width that takes seconds."""
+        return LladaConfig.from_dict(self.to_dict() | TOY)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:

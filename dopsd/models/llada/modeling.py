@@ -63,6 +63,7 @@ class KVCache:
 
     def __init__(self, layers: int) -> None:
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
+        self.states: Tensor | None = None  # for the protocol: LLaDA's output is not shifted
 
     def joined(
         self, layer: int, k: Tensor, v: Tensor, cache_positions: slice | None
@@ -211,6 +212,24 @@ class LladaForMaskedLM(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
+
+    def trunk(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        kv_cache: KVCache | None = None,
+        cache_positions: slice | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (LladaTrunk.forward)."""
+        return self.model(ids, attention_mask, kv_cache, cache_positions)
+
+    def blocks(self) -> nn.ModuleList:
+        """Return the layers, first to last."""
+        return self.model.transformer["blocks"]
+
+    def new_kv_cache(self) -> KVCache:
+        """Return an empty cache."""
+        return KVCache(self.config.n_layers)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.model.transformer["wte"]

@@ -88,8 +88,10 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
     return {
         "problem": problem.prompt,
         "answer": problem.answer,
-        "text": policy.decode(rollout.completion_ids),
-        "verdict": evaluator.task.verify(problem, policy.decode(rollout.completion_ids)).__dict__,
+        "text": policy.text.decode(rollout.completion_ids),
+        "verdict": evaluator.task.verify(
+            problem, policy.text.decode(rollout.completion_ids)
+        ).__dict__,
         "tokens": policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist()),
         "revealed_at": rollout.revealed_at.tolist(),
         "block_length": blocks.block_length,

@@ -133,7 +133,7 @@ class Verification:
             for item, answer in zip(
                 rollouts, denoise_all(policy, requests, decoding(self.params.sampling)), strict=True
             ):
-                text = policy.decode(answer.completion_ids)
+                text = policy.text.decode(answer.completion_ids)
                 scores[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(
                     item.problem, text
                 ).score

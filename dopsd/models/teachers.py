@@ -1,0 +1,81 @@
+"""Contexts in which a model with an adapter computes as another: its teacher, its initial policy, or merged."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import DopsdError
+from dopsd.models.lora import merged_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+
+class AdapterContexts:
+    """The Teachers of a policy: the base under an adapter, the student itself, or the moving average of its adapter."""
+
+    def __init__(self, core: PreTrainedModel, adapted: nn.Module | None) -> None:
+        self.core, self.adapted = core, adapted
+        self.teacher_kind, self.ema_decay = "base", 0.0
+        self.ema: dict[str, Tensor] = {}  # the teacher's adapter, where it is an average
+        self.is_merged = False
+
+    def trainable(self) -> dict[str, Tensor]:
+        """Return the parameters in training, by name."""
+        return {name: p for name, p in self.core.named_parameters() if p.requires_grad}
+
+    def reference(self) -> AbstractContextManager[object]:
+        """Compute with the initial policy, adapters off."""
+        if self.is_merged:
+            raise DopsdError(
+                "merged: the initial policy is not there while adapters are in the weights",
+                exit_code=1,
+            )
+        return self.adapted.disable_adapter() if self.adapted else nullcontext()
+
+    def teacher(self) -> AbstractContextManager[object]:
+        """Compute as the teacher, without dropout.
+
+        base: the initial policy; live: the student's own weights; ema: their moving average.
+        """
+        return self.reference() if self.teacher_kind == "base" else self._without_dropout()
+
+    def use_teacher(self, kind: str, ema_decay: float) -> None:
+        """Choose the teacher: base, live or ema."""
+        self.teacher_kind, self.ema_decay = kind, ema_decay
+        if kind == "ema":
+            self.ema = {name: p.detach().clone() for name, p in self.trainable().items()}
+
+    def after_update(self) -> None:
+        """Move the averages towards the student."""
+        for name, p in self.trainable().items():
+            if name in self.ema:
+                self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)
+
+    @contextmanager
+    def merged(self) -> Iterator[None]:
+        """Compute with the adapters in the weights: faster, and in bfloat16 rounded, so that its figures say so."""
+        with merged_weights(self.adapted) if self.adapted else nullcontext():
+            self.is_merged = self.adapted is not None
+            try:
+                yield
+            finally:
+                self.is_merged = False
+
+    @contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        was_training, parameters = self.core.training, self.trainable()
+        original_data = {name: p.data for name, p in parameters.items()}
+        try:
+            self.core.eval()
+            for name, average in self.ema.items():
+                parameters[name].data = average
+            yield
+        finally:
+            self.core.train(was_training)
+            for name, p in parameters.items():
+                p.data = original_data[name]

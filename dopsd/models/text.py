@@ -1,0 +1,36 @@
+"""Between chats, texts and token ids, with a checkpoint's tokenizer and its chat template."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+class ChatText:
+    """The Text of a policy: token ids on the model's device."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel) -> None:
+        self.tokenizer, self.model = tokenizer, model
+        self.eos_id: int = model.config.eos_token_id
+
+    def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
+        """Return token ids [P] of the chat with the assistant's header, and how its answer starts."""
+        header = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        return self.tokens(header + prefill)
+
+    def tokens(self, text: str) -> Tensor:
+        """Return token ids [n] of a text as it stands."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return torch.tensor(ids, device=self.model.device)
+
+    def decode(self, ids: Tensor) -> str:
+        """Return the text before the first end-of-sequence token."""
+        row = ids.tolist()
+        return self.tokenizer.decode(row[: row.index(self.eos_id)] if self.eos_id in row else row)

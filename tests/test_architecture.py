@@ -1,0 +1,89 @@
+"""An architecture describes itself in its folder: what comes from outside works without a change anywhere else."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fakes import FakePolicy
+from toys import rewrite, save_toy
+
+from dopsd.algorithms.common.distillation import build_components
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.core.errors import DopsdError
+from dopsd.models.architecture import ARCHITECTURES
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import load_policy
+from dopsd.rollout.config import SamplingConfig
+
+SHIFTED = """
+from torch import nn
+from transformers import AutoConfig, AutoModelForMaskedLM
+from dopsd.models.llada import LladaConfig, LladaForMaskedLM
+
+
+class ShiftedConfig(LladaConfig):
+    model_type = "shifted-llada"
+    output_shift = 1
+
+
+class ShiftedForMaskedLM(LladaForMaskedLM):
+    config_class = ShiftedConfig
+
+
+AutoConfig.register("shifted-llada", ShiftedConfig)
+AutoModelForMaskedLM.register(ShiftedConfig, ShiftedForMaskedLM)
+"""
+
+
+@pytest.fixture
+def shifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A toy checkpoint of an architecture whose position i - 1 predicts token i, from a package of its own."""
+    package = tmp_path / "code" / "shifted_llada"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "architecture.py").write_text(SHIFTED)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    known = ARCHITECTURES.packages | {"shifted_llada": "shifted_llada"}
+    monkeypatch.setattr(ARCHITECTURES, "packages", known)
+    save_toy(tmp_path / "base")
+    rewrite(tmp_path / "base" / "config.json", model_type="shifted-llada")
+    yield tmp_path / "base"
+    for name in [name for name in sys.modules if name.startswith("shifted_llada")]:
+        del sys.modules[name]
+
+
+def test_an_output_shift_is_undone_below_the_policy(shifted: Path):
+    policy = load_policy(ModelConfig(path=str(shifted)), None, 0)
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    with torch.no_grad():
+        states, hidden = policy.core.trunk(ids), policy.hidden(ids, None)
+    assert torch.equal(hidden, torch.stack([states[:, i] for i in (0, 0, 1, 2, 3)], 1))
+
+
+def test_cached_positions_of_a_shifted_model_are_those_of_the_whole_forward(shifted: Path):
+    policy = load_policy(ModelConfig(path=str(shifted)), None, 0)
+    ids, kv_cache = torch.tensor([[5, 6, 7, 8, 9]]), policy.new_kv_cache()
+    with torch.no_grad():
+        whole = policy.hidden(ids, None, kv_cache)
+        window = policy.hidden(ids[:, 2:4], None, kv_cache, slice(2, 4))
+    assert torch.allclose(window, whole[:, 2:4], atol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "no-such"])
+def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path, model_type: str):
+    rewrite(shifted / "config.json", model_type=model_type)
+    message = f"model_type '{model_type}' is not known here; there is llada, shifted_llada$"
+    with pytest.raises(DopsdError, match=message):
+        load_policy(ModelConfig(path=str(shifted)), None, 0)
+
+
+def test_a_reveal_of_later_blocks_is_refused_where_no_token_sees_them():
+    policy = FakePolicy()
+    policy.attention_pattern = "block_causal"
+    sampling = SamplingConfig(gen_length=8, block_length=4, steps=8)
+    context = SimpleNamespace(policy=policy, sampling=sampling, collector=lambda config: None)
+    with pytest.raises(DopsdError, match="set reveal_scope: all_masked"):
+        build_components(DOpsdConfig(), context)
+    build_components(DOpsdConfig(reveal_scope="all_masked"), context)
