@@ -22,13 +22,16 @@ def main(out: Path) -> None:
         p
     ) in loop.parameters.values():  # an adapter that is not the base: gradients in all its weights
         p.data += 0.1 * torch.randn(p.shape, generator=generator)
+    collected, collect = [], loop.algorithm.collect
+    loop.algorithm.collect = lambda *args: collected.append(collect(*args)) or collected[-1]
     loop._collect()
-    kept = loop.policy.process_group.all_gather_object([loop.method.stats.counters["trajectories"]])
+    trajectories = collected[0].stats.counters["trajectories"]
+    kept = loop.policy.process_group.all_gather_object([trajectories])
     sizes, gradients = [], {}
     for update, batches in enumerate(loop.waiting):
         sizes.append(loop.policy.process_group.all_gather_object([sum(map(len, batches))]))
         metrics = loop.micro_batches.gradients(
-            loop.method, loop.policy, batches, loop._weight(batches)
+            loop.algorithm, loop.policy, batches, loop._weight(batches)
         )
         for name, p in loop.parameters.items():
             gradients[f"{update}/{name}"] = accelerator.reduce(

@@ -37,7 +37,7 @@ def test_the_teacher_is_told_the_solution_and_sees_the_students_state(project):
     assert (
         loop.counters["trajectories"] == loop.counters["rollouts"] == 2
     )  # one attempt each, right or wrong
-    found = loop.method.loss(loop.policy, batch)
+    found = loop.algorithm.loss(loop.policy, batch)
     found.total.backward()
     assert found.total.item() > 0
 

@@ -28,7 +28,7 @@ def loop_of(**changes):
 def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
     loop = loop_of()
     loop._collect()
-    recorder = loop.method.recorder
+    recorder = loop.algorithm.recorder
     first = recorder.record(loop.problems[:2])[0]
     assert sorted(first.revealed_at) == list(range(40))  # one token a step, block after block
     assert [step // 8 for step in first.revealed_at] == [place // 8 for place in range(40)]
@@ -52,7 +52,7 @@ def test_the_cost_of_recordings_is_the_runs_own_whatever_others_recorded(project
     own, borrowed = (one.gathered["time/borrowed_seconds"][0] for one in (loop, other))
     assert (
         own == 0.0
-        and borrowed == sum(item.seconds for item in loop.method.recorder.known.values()) > 0
+        and borrowed == sum(item.seconds for item in loop.algorithm.recorder.known.values()) > 0
     )
     loop.counters["collects"] = 32  # of 64 problems, two a collect: the second epoch
     before = loop.counters["rollouts"]
@@ -63,17 +63,17 @@ def test_the_cost_of_recordings_is_the_runs_own_whatever_others_recorded(project
 def test_a_half_written_line_is_recorded_again(project):
     loop = loop_of()
     loop._collect()
-    path = loop.method.recorder.path
+    path = loop.algorithm.recorder.path
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    again = Recorder(loop.method.config, loop.method.context)
+    again = Recorder(loop.algorithm.config, loop.algorithm.context)
     assert len(again.known) == len(whole.splitlines()) - 1
 
 
 def test_a_block_is_masked_in_the_recorded_order_and_all_after_it(project):
     method = loop_of(
         train__updates=3, method__d3llm__first_block=4, method__d3llm__last_block=8
-    ).method
+    ).algorithm
     steps = torch.tensor([[3, 0, 1, 2, 7, 4, 5, 6]])
     for key in range(20):
         inside, late, later = method.masks(steps, torch.tensor([8]), torch.tensor([key]), update=0)

@@ -152,7 +152,7 @@ def first_update(project, **changes):
     loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
     loop._collect()
     batch = loop.waiting[0][0]
-    found = loop.method.loss(loop.policy, batch)
+    found = loop.algorithm.loss(loop.policy, batch)
     found.total.backward()
     gradients = [p.grad.abs().max().item() for p in loop.parameters.values() if p.grad is not None]
     return loop, found, gradients
@@ -177,7 +177,7 @@ def test_with_a_reveal_the_first_update_teaches(project):
 def test_micro_batches_add_up_to_the_whole_batch(project):
     loop, whole, _ = first_update(project, method__d_opsd__reveal_ratio=0.5)
     parts = [
-        loop.method.loss(loop.policy, part).total.item() for part in loop.waiting[0][0].split(3)
+        loop.algorithm.loss(loop.policy, part).total.item() for part in loop.waiting[0][0].split(3)
     ]
     assert len(parts) > 1
     assert sum(parts) == pytest.approx(whole.total.item(), rel=1e-5)

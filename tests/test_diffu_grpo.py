@@ -67,7 +67,7 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
     with torch.no_grad():
         for p in loop.parameters.values():
             p.add_(0.02)  # now neither ratio nor penalty is trivial
-    found = loop.method.loss(loop.policy, batch)
+    found = loop.algorithm.loss(loop.policy, batch)
     found.total.backward()
     ours = {name: p.grad.clone() for name, p in loop.parameters.items()}
     loop.optimizer.zero_grad()
@@ -90,5 +90,7 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
 
 def test_a_row_alone_has_the_log_probabilities_that_it_has_in_its_group(project):
     loop, (batch, *_) = collected(group_size=2, iterations=1)
-    alone = [loop.method.loss(loop.policy, part).total.item() for part in batch.split(1)]
-    assert sum(alone) == pytest.approx(loop.method.loss(loop.policy, batch).total.item(), abs=1e-5)
+    alone = [loop.algorithm.loss(loop.policy, part).total.item() for part in batch.split(1)]
+    assert sum(alone) == pytest.approx(
+        loop.algorithm.loss(loop.policy, batch).total.item(), abs=1e-5
+    )

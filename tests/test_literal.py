@@ -61,7 +61,7 @@ def gradients(loop: Trainer, total: Tensor) -> dict[str, Tensor]:
 
 def assert_same(loop: Trainer, batch, literal: Tensor) -> None:
     """The method's total and its gradient are those of the literal one."""
-    found = loop.method.loss(loop.policy, batch).total
+    found = loop.algorithm.loss(loop.policy, batch).total
     assert found.item() == pytest.approx(literal.item(), rel=1e-4, abs=1e-5)
     ours, theirs = gradients(loop, found), gradients(loop, literal)
     assert max(value.abs().max() for value in theirs.values()) > 1e-4

@@ -25,7 +25,7 @@ class EchoConfig(AlgorithmConfig):
 """,
     "toys/echo/algorithm.py": """
 import torch
-from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.core.metrics import MetricSums
@@ -40,7 +40,6 @@ class Echo:
 
     def __init__(self, config, context):
         self.config, self.context = config, context
-        self.stats = RolloutStats({}, MetricSums())
 
     def collect(self, policy, problems, update):
         prompts = self.context.prompts(problems)
@@ -48,8 +47,8 @@ class Echo:
         texts = [torch.full((length,), policy.eos_id) for _ in prompts]
         keys = [key_from("echo", self.context.seed, update, problem.id) for problem in problems]
         rows = [Text(*row) for row in zip(prompts, texts, keys)]
-        self.stats = RolloutStats({"trajectories": len(rows), "rollouts": 0, "sampled_tokens": 0}, MetricSums())
-        return [[masked(policy, rows)]]
+        counters = {"trajectories": len(rows), "rollouts": 0, "sampled_tokens": 0}
+        return Collected([[masked(policy, rows)]], RolloutStats(counters, MetricSums()))
 
     def loss(self, policy, batch):
         each = masked_diffusion_loss(policy, batch) * self.config.strength

@@ -184,7 +184,7 @@ def test_more_ranks_than_prompts_is_refused(project):
 
 def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():
     loop, sent = Trainer.__new__(Trainer), []
-    loop.method, loop.policy = (
+    loop.algorithm, loop.policy = (
         SimpleNamespace(normalize_by_all_prompts=False),
         SimpleNamespace(device=torch.device("cpu")),
     )

@@ -64,7 +64,7 @@ def test_traces_are_all_read_before_one_is_read_again_and_ranks_read_different_o
     rows = [{"question": "1", "response": str(10 + i)} for i in range(24)]
     Path("traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     loop, _ = collected(traces={"path": "traces.jsonl"}, length=8)
-    sft, order = loop.method, [*loop.problems]
+    sft, order = loop.algorithm, [*loop.problems]
     both = [
         sft._traced(part, 0) for part in (order[0:4:2], order[1:4:2])
     ]  # two ranks' share of one collect

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.algorithms.common.batch import PreferenceBatch
-from dopsd.algorithms.vrpo.algorithm import Preferences, drawn, paired
+from dopsd.algorithms.vrpo.algorithm import Vrpo, drawn, paired
 from dopsd.algorithms.vrpo.config import VrpoConfig
 from dopsd.algorithms.vrpo.loss import likelihood_bound, preference
 from dopsd.config.loading import load_params
@@ -94,7 +94,7 @@ def test_bound_and_loss_by_hand(fake_policy):
     expected = [(4 * p + 2 * (p + other)) / 2 for p in (good, bad)]
     assert bounds[0].tolist() == pytest.approx(expected, rel=1e-5)
     loss, margin = preference(bounds, torch.tensor([[0.5, -0.5]]), 0.2)
-    method = Preferences(VrpoConfig(sft_weight=0.5), None, 4)
+    method = Vrpo(VrpoConfig(sft_weight=0.5), None, 4)
     total = method.loss(
         fake_policy, replace(batch, ref_bounds=torch.tensor([[0.5, -0.5]]))
     ).total.item()
@@ -116,7 +116,7 @@ def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
     while not loop.waiting:
         loop._collect()
     batch = loop.waiting[0][0]
-    found = loop.method.loss(loop.policy, batch)
+    found = loop.algorithm.loss(loop.policy, batch)
     assert found.total.item() == pytest.approx(len(batch) * math.log(2), rel=1e-5)
     found.total.backward()
     assert max(p.grad.abs().max().item() for p in loop.parameters.values()) > 0

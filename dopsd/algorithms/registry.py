@@ -8,11 +8,11 @@ from dopsd.algorithms.common.config import AlgorithmConfig
 from dopsd.core.registry import Registry
 
 if TYPE_CHECKING:
-    from dopsd.algorithms.common.base import AlgorithmContext, Method
+    from dopsd.algorithms.common.base import Algorithm, AlgorithmContext
 
 ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
 
 
-def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext) -> Method:
+def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext) -> Algorithm:
     """Return the algorithm `name` with its settings; its folder's algorithm.py has `build`."""
     return ALGORITHMS.member(name, "algorithm", "build")(config, context)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from dopsd.algorithms.common.base import Method
+    from dopsd.algorithms.common.base import Algorithm
     from dopsd.algorithms.common.batch import Batch
     from dopsd.models.policy import Policy
 
@@ -59,7 +59,7 @@ class MicroBatches:
         self.device, self.is_halved = device, False
 
     def gradients(
-        self, method: Method, policy: Policy, batches: list[Batch], weight: float
+        self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
     ) -> MetricSums:
         """Add the gradients of the batches' loss / weight to the trainable weights; its metrics.
 
@@ -87,7 +87,7 @@ class MicroBatches:
         )
 
     def _try_gradients(
-        self, method: Method, policy: Policy, batches: list[Batch], weight: float
+        self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
     ) -> MetricSums | None:
         """None, and no gradient, where memory ran out."""
         metrics = MetricSums()
@@ -120,7 +120,7 @@ class MicroBatches:
             (rows[0].to(self.device), 0.0) for _ in range(max_passes - len(micro_batches))
         ]
 
-    def _measured(self, method: Method, policy: Policy, batch: Batch) -> int:
+    def _measured(self, method: Algorithm, policy: Policy, batch: Batch) -> int:
         """A pass over one row and one over a few, without a trace but the time; random numbers are put back."""
         devices = [self.device] if self.device.type == "cuda" else []
 

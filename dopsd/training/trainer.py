@@ -132,7 +132,7 @@ class Trainer:
             log(
                 f"train: {cut:.0%} of the prompts are cut to their last {run.sampling.max_prompt_tokens} tokens"
             )
-        self.method = load_algorithm(run.kind, run.algorithm, self.context_of(run))
+        self.algorithm = load_algorithm(run.kind, run.algorithm, self.context_of(run))
         self.parameters = self.policy.trainable()
         self.optimizer = adamw(self.parameters.values(), self.settings)
         self.micro_batches = MicroBatches(self.settings.micro_batch_states, self.policy.device)
@@ -224,21 +224,22 @@ class Trainer:
         started = time.monotonic()
         self.policy.core.eval()
         problems = self.order.of(self.counters["collects"])
-        updates = self.method.collect(self.policy, problems, self.counters["collects"])
-        counts = [len(updates), sum(map(len, updates)), *self.method.stats.counters.values()]
+        collected = self.algorithm.collect(self.policy, problems, self.counters["collects"])
+        updates, stats = collected.updates, collected.stats
+        counts = [len(updates), sum(map(len, updates)), *stats.counters.values()]
         rank_counts = self.policy.process_group.all_gather_object([counts], is_done=True)
         self.waiting = updates + [
             [] for _ in range(max(row[0] for row in rank_counts) - len(updates))
         ]
         _, batches, *sums = (sum(column) for column in zip(*rank_counts, strict=True))
-        for name, total in zip(self.method.stats.counters, sums, strict=True):
+        for name, total in zip(stats.counters, sums, strict=True):
             self.counters[name] += total
         self.counters["collects"] += 1
         is_empty = batches == 0  # on all ranks
         self.counters["empty_collects"] += is_empty
         self.empty_in_a_row = self.empty_in_a_row + 1 if is_empty else 0
-        self._look_for_collapse(self.method.stats.metrics)
-        self.gathered.merge(self.method.stats.metrics)
+        self._look_for_collapse(stats.metrics)
+        self.gathered.merge(stats.metrics)
         self.gathered.add("time/collect_seconds", time.monotonic() - started)
         if self._is_starved:
             self._give_up()
@@ -280,7 +281,7 @@ class Trainer:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
         self.policy.core.train(self.settings.lora.dropout > 0)
         metrics = self.micro_batches.gradients(
-            self.method, self.policy, batches, self._weight(batches)
+            self.algorithm, self.policy, batches, self._weight(batches)
         )
         self.policy.process_group.all_gather_object(
             [], is_done=True
@@ -296,7 +297,7 @@ class Trainer:
 
     def _weight(self, batches: list[Batch]) -> float:
         """The denominator of the update: all prompts of the collect, or the weight of what is trained on."""
-        if self.method.normalize_by_all_prompts:
+        if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
         weight = float(
             sum(float(batch.weight.sum()) for batch in batches)

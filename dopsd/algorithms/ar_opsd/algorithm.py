@@ -30,15 +30,15 @@ SHOWN = (
 )
 
 
-def build(config: ArOpsdConfig, context: AlgorithmContext) -> DistilReference:
-    return DistilReference(config, *build_components(config, context))
+def build(config: ArOpsdConfig, context: AlgorithmContext) -> ArOpsd:
+    return ArOpsd(config, *build_components(config, context))
 
 
-class DistilReference(SelfDistillation):
-    """The method: the student's states, after a prompt that tells the solution."""
+class ArOpsd(SelfDistillation):
+    """the student's states, after a prompt that tells the solution."""
 
     config: ArOpsdConfig
-    is_told = False
+    is_cut_logged = False
 
     def teacher_prompts(
         self, policy: Policy, selected: Sequence[SelectedRollout]
@@ -55,8 +55,8 @@ class DistilReference(SelfDistillation):
                 f"method.ar_opsd.max_teacher_prompt: a teacher's prompt has {prompt_length} tokens, and beside an answer of "
                 f"{length} the model was trained for {room}; set at most that"
             )
-        if longest > max_prompt and not self.is_told:
-            self.is_told = True
+        if longest > max_prompt and not self.is_cut_logged:
+            self.is_cut_logged = True
             log(
                 f"ar_opsd: some of the teacher's prompts are cut to their last {max_prompt} tokens: one has {longest}"
             )

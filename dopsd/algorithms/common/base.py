@@ -62,16 +62,37 @@ class AlgorithmContext:
         )
 
 
-class Method(Protocol):
-    """How rollouts become updates."""
+@dataclass(frozen=True)
+class Collected:
+    """What a collect gives: the batches of each update that follows, and what sampling them cost.
 
-    normalize_by_all_prompts: (
-        bool  # True: an update's loss is divided by all its prompts, not by the kept ones
-    )
+    No updates at all is an empty collect; an update without batches is a step on momentum alone.
+    """
+
+    updates: list[list[Batch]]
     stats: RolloutStats
 
-    def collect(
-        self, policy: Policy, problems: list[Problem], update: int
-    ) -> list[list[Batch]]: ...
 
-    def loss(self, policy: Policy, batch: Any) -> LossOutput: ...
+class Algorithm(Protocol):
+    """How rollouts become updates. `algorithm.py` of a folder has `build(config, context)`, which returns one.
+
+    Attributes:
+        normalize_by_all_prompts: True: an update's loss is divided by all prompts of the collect; False: by the weight
+            of the batches.
+    """
+
+    normalize_by_all_prompts: bool
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+        """Return the batches to learn from, on the device of the policy.
+
+        Args:
+            policy: the model in training, in eval mode and without gradients.
+            problems: `prompts_per_collect` training problems of this rank.
+            update: number of this collect in the run, from 0: part of every random key.
+        """
+        ...
+
+    def loss(self, policy: Policy, batch: Any) -> LossOutput:
+        """Return the loss of a micro-batch, each sequence times its `weight`, summed; the trainer divides."""
+        ...

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.divergence import Divergence, entropy, shared_mass, top_overlap
 from dopsd.algorithms.common.states import BlockSchedule, states_by_update
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import pack, take
 from dopsd.core.types import Problem, Rollout
-from dopsd.rollout.groups import RolloutStats
 from dopsd.rollout.prompts import decoding
 
 if TYPE_CHECKING:
@@ -61,9 +60,8 @@ class SelfDistillation:
         self.normalize_by_all_prompts = config.denominator == "prompts"
         top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
         self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
-        self.stats = RolloutStats({}, MetricSums())
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample, keep, and cut the kept trajectories' states into updates."""
         scored = self.collector.collect(policy, problems, update)
         selected = [item for item in scored if item.is_kept]
@@ -71,11 +69,10 @@ class SelfDistillation:
         update_states = self._states(
             policy, [item.best for item in selected], teacher_prompts, (self.collector.seed, update)
         )
-        updates = [[states] if states else [] for states in update_states]
-        self.stats = self.collector.summary(policy, scored)
-        if updates or self.config.skip_empty:
-            return updates
-        return [[]]
+        updates: list[list[Batch]] = [[states] if states else [] for states in update_states]
+        if not updates and not self.config.skip_empty:
+            updates = [[]]
+        return Collected(updates, self.collector.summary(policy, scored))
 
     def _states(
         self,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import LossOutput
-from dopsd.algorithms.common.batch import Batch, Unmasking
+from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.batch import Unmasking
 from dopsd.algorithms.common.solutions import Solutions
 from dopsd.algorithms.d3llm.loss import unmasking
 from dopsd.algorithms.d3llm.recording import Recorder
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from dopsd.models.policy import Policy
 
 
-def build(config: D3llmConfig, context: AlgorithmContext) -> Unmask:
-    return Unmask(config, context)
+def build(config: D3llmConfig, context: AlgorithmContext) -> D3llm:
+    return D3llm(config, context)
 
 
-class Unmask:
-    """The method: blocks of solutions, masked in the order in which the model itself would have written them."""
+class D3llm:
+    """blocks of solutions, masked in the order in which the model itself would have written them."""
 
     normalize_by_all_prompts = False
 
@@ -42,9 +42,8 @@ class Unmask:
         self.recorder = Recorder(config, context)
         self.solutions = Solutions(context.task, "d3llm", context.sampling.gen_length)
         self.size = len(context.task.load("train"))
-        self.stats = RolloutStats({}, MetricSums())
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         known_before = {problem.id for problem in problems} & set(
             self.recorder.known
         )  # recorded by other runs, or earlier
@@ -82,16 +81,14 @@ class Unmask:
             "rollouts": new_rollouts,
             "sampled_tokens": new_rollouts * length,
         }
-        self.stats = RolloutStats(counters, sums)
         ids, other_ids = (
             torch.cat([prompts, targets.masked_fill(block_mask | after_block, policy.mask_id)], 1)
             for block_mask in (loss_mask, in_block & ~loss_mask)
         )
         mask = torch.cat([prompt_mask, torch.ones_like(after_block)], 1)
         weight = torch.ones(len(problems), device=targets.device)
-        return [
-            [Unmasking(ids, other_ids, mask, targets, loss_mask, in_block & ~loss_mask, weight)]
-        ]
+        batch = Unmasking(ids, other_ids, mask, targets, loss_mask, in_block & ~loss_mask, weight)
+        return Collected([[batch]], RolloutStats(counters, sums))
 
     def masks(
         self, steps: Tensor, length: Tensor, keys: Tensor, update: int

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import LossOutput
-from dopsd.algorithms.common.batch import Batch, GroupBatch
+from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.batch import GroupBatch
 from dopsd.algorithms.common.losses import token_logps
 from dopsd.algorithms.diffu_grpo.loss import policy_gradient
 from dopsd.core.metrics import MetricSums
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from dopsd.rollout.collector import RolloutCollector, RolloutGroup
 
 
-def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> GroupRelative:
+def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> DiffuGrpo:
     t, n = config.temperature, config.group_size
     collector_config = CollectorConfig(
         attempts=n, first_temperature=t, retry_temperature=t, keep="all"
     )
-    return GroupRelative(config, context.collector(collector_config))
+    return DiffuGrpo(config, context.collector(collector_config))
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,24 @@ class Rewarded:
     advantage: float
 
 
-class GroupRelative:
-    """The method: groups of completions, rewards against the group's mean, several updates on each collect."""
+class DiffuGrpo:
+    """groups of completions, rewards against the group's mean, several updates on each collect."""
 
     normalize_by_all_prompts = False
 
     def __init__(self, config: DiffuGrpoConfig, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector
-        self.stats = RolloutStats({}, MetricSums())
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample and reward; an update for each of the inner iterations, with old and initial log-probabilities."""
         groups = self.collector.sample(policy, problems, update, stops=False)
-        rewarded = self._rewarded(policy, groups)
-        return (
-            [[self._group(policy, rewarded, update, n)] for n in range(self.config.iterations)]
-            if rewarded
-            else []
-        )
+        rewarded, stats = self._rewarded(policy, groups)
+        iterations = range(self.config.iterations if rewarded else 0)
+        return Collected([[self._group(policy, rewarded, update, n)] for n in iterations], stats)
 
-    def _rewarded(self, policy: Policy, groups: Sequence[RolloutGroup]) -> list[Rewarded]:
+    def _rewarded(
+        self, policy: Policy, groups: Sequence[RolloutGroup]
+    ) -> tuple[list[Rewarded], RolloutStats]:
         rewarded: list[Rewarded] = []
         stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
         sums = stats.metrics
@@ -80,8 +78,7 @@ class GroupRelative:
             ]
             sums.add("reward", sum(rewards), len(rewards))
             sums.add("flat_groups", max(rewards) == min(rewards))
-        self.stats = RolloutStats(stats.counters | {"trajectories": len(rewarded)}, sums)
-        return rewarded
+        return rewarded, RolloutStats(stats.counters | {"trajectories": len(rewarded)}, sums)
 
     def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
         if self.config.reward == "correct":

@@ -8,44 +8,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
-from dopsd.rollout.groups import RolloutStats
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.batch import Batch, MaskedTexts
+    from dopsd.algorithms.common.batch import MaskedTexts
     from dopsd.algorithms.rft.config import RftConfig
     from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
     from dopsd.rollout.collector import RolloutCollector
 
 
-def build(config: RftConfig, context: AlgorithmContext) -> FineTuneOnKept:
-    return FineTuneOnKept(config, context.collector(config))
+def build(config: RftConfig, context: AlgorithmContext) -> Rft:
+    return Rft(config, context.collector(config))
 
 
-class FineTuneOnKept:
-    """The method: pass@k, keep, predict the kept tokens from random masks."""
+class Rft:
+    """pass@k, keep, predict the kept tokens from random masks."""
 
     def __init__(self, config: RftConfig, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector
         self.normalize_by_all_prompts = config.denominator == "prompts"
-        self.stats = RolloutStats({}, MetricSums())
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         scored = self.collector.collect(policy, problems, update)
-        self.stats = self.collector.summary(policy, scored)
+        stats = self.collector.summary(policy, scored)
         rollouts = [item.best for item in scored if item.is_kept]
         if not rollouts:
-            return [] if self.config.skip_empty else [[]]
-        return [
-            [self._masked(policy, rollouts, update, n)]
-            for n in range(self.config.updates_per_collect)
-        ]
+            return Collected([] if self.config.skip_empty else [[]], stats)
+        updates = range(self.config.updates_per_collect)
+        return Collected([[self._masked(policy, rollouts, update, n)] for n in updates], stats)
 
     def _masked(
         self, policy: Policy, rollouts: list[Rollout], update: int, number: int

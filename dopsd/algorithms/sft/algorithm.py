@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.batch import Batch, MaskedTexts
+    from dopsd.algorithms.common.batch import MaskedTexts
     from dopsd.algorithms.sft.config import SftConfig
     from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
 
 
-def build(config: SftConfig, context: AlgorithmContext) -> FineTune:
-    return FineTune(config, context)
+def build(config: SftConfig, context: AlgorithmContext) -> Sft:
+    return Sft(config, context)
 
 
-class FineTune:
-    """The method: no rollouts; every collect is a batch of solutions, masked anew."""
+class Sft:
+    """no rollouts; every collect is a batch of solutions, masked anew."""
 
     normalize_by_all_prompts = False
 
@@ -45,7 +45,6 @@ class FineTune:
         self.solutions = Solutions(context.task, "sft", self.length)
         self.traces = self._read(context.policy) if config.traces else []
         self.place = {problem.id: i for i, problem in enumerate(context.task.load("train"))}
-        self.stats = RolloutStats({}, MetricSums())
 
     def _read(self, policy: Policy) -> list[tuple[Tensor, Tensor]]:
         """Rows {question, response} that fit, as tokens."""
@@ -74,15 +73,12 @@ class FineTune:
             )
         return traces
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
         keys = [key_from("sft", self.seed, update, problem.id) for problem in problems]
-        self.stats = RolloutStats(
-            {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}, MetricSums()
-        )
-        return [
-            [masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])]
-        ]
+        batch = masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])
+        counters = {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}
+        return Collected([[batch]], RolloutStats(counters, MetricSums()))
 
     def _traced(self, problems: Sequence[Problem], update: int) -> list[tuple[Tensor, Tensor]]:
         """A trace a problem: as the loop goes through all problems in a new order each epoch, so it does through traces."""

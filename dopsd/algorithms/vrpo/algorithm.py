@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import LossOutput
-from dopsd.algorithms.common.batch import Batch, PreferenceBatch
+from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.batch import PreferenceBatch
 from dopsd.algorithms.vrpo.loss import likelihood_bound, preference
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import fold_in, key_from, uniform
@@ -30,24 +30,23 @@ if TYPE_CHECKING:
     from dopsd.rollout.collector import RolloutCollector, RolloutGroup
 
 
-def build(config: VrpoConfig, context: AlgorithmContext) -> Preferences:
+def build(config: VrpoConfig, context: AlgorithmContext) -> Vrpo:
     t, n = config.temperature, config.attempts
     collector_config = CollectorConfig(
         attempts=n, first_temperature=t, retry_temperature=t, keep="all"
     )
-    return Preferences(config, context.collector(collector_config), context.sequences_at_once)
+    return Vrpo(config, context.collector(collector_config), context.sequences_at_once)
 
 
-class Preferences:
-    """The method: sample, pair the best with the worst, prefer the one to the other."""
+class Vrpo:
+    """sample, pair the best with the worst, prefer the one to the other."""
 
     normalize_by_all_prompts = False
 
     def __init__(self, config: VrpoConfig, collector: RolloutCollector, max_sequences: int) -> None:
         self.config, self.collector, self.most = config, collector, max_sequences
-        self.stats = RolloutStats({}, MetricSums())
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> list[list[Batch]]:
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         with policy.reference() if self.config.pairs == "initial" else nullcontext():
             groups = self.collector.sample(policy, problems, update, stops=False)
         pairs = [pair for group in groups if (pair := paired(group, self.collector.task.graded))]
@@ -57,8 +56,9 @@ class Preferences:
             self.config.pairs == "initial"
         ):  # the initial policy's score says nothing of the one in training
             stats.metrics["initial_first_attempt_score"] = stats.metrics.pop("first_attempt_score")
-        self.stats = RolloutStats(stats.counters | {"trajectories": 2 * len(pairs)}, stats.metrics)
-        return [[self._pairs(policy, pairs, update)]] if pairs else []
+        updates = [[self._pairs(policy, pairs, update)]] if pairs else []
+        counters = stats.counters | {"trajectories": 2 * len(pairs)}
+        return Collected(updates, RolloutStats(counters, stats.metrics))
 
     def _pairs(
         self, policy: Policy, pairs: Sequence[tuple[Rollout, Rollout]], update: int
