@@ -17,7 +17,7 @@ from torch import Tensor
 from versus import Side, arguments, duel, each_shape, first_steps, report
 
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.rollout.sampler import GenerationRequest, _step, denoise
+from dopsd.rollout.sampler import GenerationRequest, StepInput, denoise, most_confident
 
 ROWS, FEW = 16, 4  # of the batch; of LLaDA's vocabulary on a CPU
 WARM_UP = 2  # steps, where a whole rollout takes minutes
@@ -71,7 +71,8 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
             full[:, policy.suppress_tokens] = -torch.inf
             ours = allowed_logits(policy, rows, slots)
             keys = torch.zeros(len(rows), dtype=torch.long, device=state.device)
-            where, tokens = _step(policy, rows, None, slots.expand(len(rows), -1), keys, k, greedy)
+            step_input = StepInput(rows, None, slots.expand(len(rows), -1), keys)
+            where, tokens = most_confident(policy, step_input, k, greedy)
         gap = (ours - full)[full > -torch.inf].abs().max().item()
         worst = max(worst, gap)
         best, sure = full.topk(2).values, full.log_softmax(-1).amax(-1).sort(descending=True)

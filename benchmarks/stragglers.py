@@ -24,6 +24,7 @@ from torch import Tensor
 from dopsd.config import profiles
 from dopsd.distributed.process_group import SingleProcess
 from dopsd.rollout.engine import SamplingPlan, wave_width
+from dopsd.rollout.sampler import Decoding
 
 ATTEMPTS = 8
 ACCURACY = {
@@ -33,7 +34,7 @@ ACCURACY = {
 }  # of LLaDA-8B-Instruct at length 256, published generations
 ROLLOUT, TRAJECTORY = 0.83, 0.0266 * 112  # PFLOP: 128 forwards; 112 states with layer checkpointing
 COLLECTS = 200
-PASS_K = SamplingPlan(ATTEMPTS, 0.9, 0.9, stop_at_first_correct=True)
+PASS_K = SamplingPlan(ATTEMPTS, 0.9, 0.9, stop_at_first_correct=True, decoding=Decoding(1, 1, 1))
 
 
 class SimulatedGroup(SingleProcess):

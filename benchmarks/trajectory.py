@@ -58,17 +58,16 @@ class Work:
         ]
         decoding = replace(self.decoding, batch_size=len(problems))
         plan = replace(
-            PASS_K, first_temperature=decoding.temperature, retry_temperature=decoding.temperature
+            PASS_K,
+            first_temperature=decoding.temperature,
+            retry_temperature=decoding.temperature,
+            decoding=decoding,
         )
 
         def is_correct(problem: Problem, rollout: Rollout) -> bool:
             return rollout.attempt + 1 == self.first[int(problem.id)]
 
-        return list(
-            generate_until_correct(
-                self.shape.policy, problems, decoding, plan, (0, 0), is_correct
-            ).values()
-        )
+        return list(generate_until_correct(self.shape.policy, problems, plan, is_correct).values())
 
     def theirs(self) -> list[list[plain.Trajectory]]:
         return [

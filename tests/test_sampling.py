@@ -152,13 +152,11 @@ def test_hints_are_seen_until_their_block_is_entered_and_then_cleared():
 def run_attempts(correct_at: dict[str, int], is_stopping: bool) -> tuple[dict[str, int], list[int]]:
     policy = FakePolicy(2)
     problems = [(Problem(name, "1", "1"), PROMPT) for name in correct_at]
-    plan = SamplingPlan(4, 0.9, 0.9, is_stopping)
+    plan = SamplingPlan(4, 0.9, 0.9, is_stopping, Decoding(2, 2, 1))
     found = generate_until_correct(
         policy,
         problems,
-        Decoding(2, 2, 1),
         plan,
-        (0, 0),
         lambda p, r: r.attempt == correct_at[p.id],
     )
     return {name: len(tried) for name, tried in found.items()}, [len(ids) for ids in policy.seen]

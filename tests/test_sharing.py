@@ -60,13 +60,11 @@ CORRECT_AT = {"a": 0, "b": 2, "c": 9, "d": 5}
 
 
 def sample(policy: FakePolicy, names: str, first: float = 0.9) -> dict[str, list[tuple[Any, ...]]]:
-    plan = SamplingPlan(6, first, 0.9, stop_at_first_correct=True)
+    plan = SamplingPlan(6, first, 0.9, stop_at_first_correct=True, decoding=Decoding(2, 2, 1))
     found = generate_until_correct(
         policy,
         prompts(names),
-        Decoding(2, 2, 1),
         plan,
-        (0, 0),
         lambda p, r: r.attempt == CORRECT_AT[p.id],
     )
     return {

@@ -43,6 +43,7 @@ STAGES = {  # stage: (help, arguments beyond --params)
         ("task",),
     ),
 }
+MAX_TEMPERATURE = 100
 ALIASES = {"verify_teacher": ("verify-teacher",), "evaluate_base": ("evaluate-base",)}
 PARALLEL = ("train", "evaluate_base", "evaluate", "test")  # start launch.processes processes
 MEASURED = (
@@ -230,8 +231,10 @@ def _temperature(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < 100:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 100, found {text!r}")
+    if not 0 <= value < MAX_TEMPERATURE:
+        raise argparse.ArgumentTypeError(
+            f"expected a number from 0 to {MAX_TEMPERATURE}, found {text!r}"
+        )
     return value
 
 

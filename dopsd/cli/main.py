@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from dopsd.config.params import Params
 
+SIGNALLED = 128  # statuses from here on: ended by a signal
 MISTAKES = (
     FileNotFoundError,
     FileExistsError,
@@ -93,9 +94,10 @@ FREE: dict[
 }
 
 
-def _check(path: Path, params: Params) -> None:
+def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.training.origin import mismatch
 
+    path = a.params
     faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
     faults += [
         reason for task in params.pretrain.tasks if (reason := mismatch(params.embedded_base, task))
@@ -156,7 +158,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         with unchanged(arguments.params, params):
             _run_stage(arguments, params)
     else:
-        _run_other(arguments, params)
+        WITH_PARAMS[arguments.command](arguments, params)
     return 0
 
 
@@ -182,52 +184,70 @@ def _run_stage(arguments: argparse.Namespace, params: Params) -> None:
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
 
 
-def _run_other(arguments: argparse.Namespace, params: Params) -> None:
-    if arguments.command == "check":
-        _check(arguments.params, params)
-    elif arguments.command == "baselines":
-        from dopsd.tracking.baselines import import_published
+def _baselines(_: argparse.Namespace, params: Params) -> None:
+    from dopsd.tracking.baselines import import_published
 
-        import_published(params.tracking)
-    elif arguments.command == "compare":
-        from dopsd.pipeline.compare import print_comparison
+    import_published(params.tracking)
 
-        print_comparison(params, arguments.runs, arguments.out)
-    elif arguments.command == "ablate":
-        if arguments.params != Path("params.yaml"):
-            raise DopsdError(
-                f"--params {arguments.params}: variants run through DVC, which reads params.yaml; put it there"
-            )
-        from dopsd.pipeline.ablate import ablate
 
-        ablate(params, arguments.tables)
-    elif arguments.command == "export":
-        _export(arguments, params)
-    elif arguments.command == "sample":
-        from dopsd.cli.show import sample
+def _compare(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.compare import print_comparison
 
-        sample(
-            params,
-            arguments.task,
-            arguments.problem,
-            arguments.adapter,
-            arguments.temperature,
-            arguments.seed,
+    print_comparison(params, a.runs, a.out)
+
+
+def _ablate(a: argparse.Namespace, params: Params) -> None:
+    if a.params != Path("params.yaml"):
+        raise DopsdError(
+            f"--params {a.params}: variants run through DVC, which reads params.yaml; put it there"
         )
-    elif arguments.command == "follow":
-        from dopsd.tracking.publish import run_log_uploader
+    from dopsd.pipeline.ablate import ablate
 
-        run = params.run(arguments.task, arguments.method, arguments.seed)
-        run_log_uploader(run, params.tracking)
-    else:
-        module = {
-            "summary": "dopsd.cli.show",
-            "publish": "dopsd.pipeline.stages.publish",
-            "clean": "dopsd.pipeline.cleaning",
-        }[arguments.command]
-        vars(import_module(module))[{"publish": "run"}.get(arguments.command, arguments.command)](
-            params
-        )
+    ablate(params, a.tables)
+
+
+def _sample(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.cli.show import sample
+
+    sample(params, a.task, a.problem, a.adapter, a.temperature, a.seed)
+
+
+def _summary(_: argparse.Namespace, params: Params) -> None:
+    from dopsd.cli.show import summary
+
+    summary(params)
+
+
+def _publish(_: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.stages.publish import run
+
+    run(params)
+
+
+def _clean(_: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.cleaning import clean
+
+    clean(params)
+
+
+def _follow(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.tracking.publish import run_log_uploader
+
+    run_log_uploader(params.run(a.task, a.method, a.seed), params.tracking)
+
+
+WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
+    "ablate": _ablate,
+    "baselines": _baselines,
+    "check": _check,
+    "clean": _clean,
+    "compare": _compare,
+    "export": _export,
+    "follow": _follow,
+    "publish": _publish,
+    "sample": _sample,
+    "summary": _summary,
+}
 
 
 def _explained(error: OSError) -> str:
@@ -255,12 +275,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.command not in ONLINE:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    return _ended(arguments, words)
+
+
+def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run the command; a failure becomes one line and an exit status."""
     try:
         return dispatch(arguments, words)
     except DopsdError as error:
         rank = os.environ.get("RANK", "0")
         if (
-            rank == "0" or error.exit_code < 128
+            rank == "0" or error.exit_code < SIGNALLED
         ):  # a signal reaches all processes: one of them says it
             print(f"dopsd: {f'process {rank}: ' if rank != '0' else ''}{error}", file=sys.stderr)
         return error.exit_code

@@ -157,7 +157,9 @@ def missing_files(params: Params) -> list[str]:
     if not params.pretrain.tasks:
         files["model.path"] = f"{params.model.path}/config.json"
     return [
-        f"{key}: {file}" for key, file in files.items() if not os.path.isfile(file)
+        f"{key}: {file}"
+        for key, file in files.items()
+        if not os.path.isfile(file)  # noqa: PTH113
     ]  # also of a name too long for a disk
 
 

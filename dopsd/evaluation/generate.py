@@ -151,14 +151,19 @@ class Answering:
         def sampled(rollouts: int) -> None:
             progress.step(0, f"{rollouts} rollouts more")
 
-        plan = SamplingPlan(trials.attempts, 0.0, trials.temperature, not task.graded)
+        plan = SamplingPlan(
+            trials.attempts,
+            first_temperature=0.0,
+            retry_temperature=trials.temperature,
+            stop_at_first_correct=not task.graded,
+            decoding=decoding(self.protocol),
+            key=(trials.seed, 0),
+        )
         with _precision(policy, self.protocol):
             rollouts_by_problem = generate_until_correct(
                 policy,
                 prompts,
-                decoding(self.protocol),
                 plan,
-                (trials.seed, 0),
                 is_correct,
                 sampled,
             )

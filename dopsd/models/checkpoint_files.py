@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 AGAIN = "download it again"
+SHOWN = 3  # names of tensors in a message
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -113,5 +114,5 @@ def _refuse(path: Path, problem: str, names: set[str] | None) -> None:
     """One line with the first three names and how many there are, unless there are none."""
     if names:
         count = f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
-        preview = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+        preview = ", ".join(sorted(names)[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
         raise DopsdError(f"{path}: {count} {problem}: {preview}; {AGAIN}")

@@ -76,7 +76,7 @@ def check_replaceable(out: Path) -> None:
 
 def _parse_run(params: Params, name: str) -> Finished:
     parts = name.split("/")
-    if len(parts) != 3 or not re.fullmatch("[0-9]{1,19}", parts[2]):
+    if not re.fullmatch("[^/]*/[^/]*/[0-9]{1,19}", name):
         raise DopsdError(f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0")
     for part, choices in zip(
         parts, (sorted(type(params.data).model_fields), params.methods), strict=False

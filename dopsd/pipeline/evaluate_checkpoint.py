@@ -45,13 +45,16 @@ class Request:
     merged: bool | None = None
 
 
+LONG = 512  # tokens, from which the published evaluation halves its batches
+
+
 def published(gen_length: int) -> EvalProtocol:
     """How the published accuracies were made: batches of 8 (4 from length 512), unmasked padding, float16 autocast."""
     return EvalProtocol(
         gen_length=gen_length,
         block_length=32,
         steps=gen_length // 2,
-        batch_size=8 if gen_length < 512 else 4,
+        batch_size=8 if gen_length < LONG else 4,
         prefill="<reasoning>",
         mask_padding=False,
         autocast="float16",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LOCK = WORK / "writer.lock"
 RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of who reads and writes which path
 INTERVAL = "DOPSD_BEAT_SECONDS"  # in the environment: seconds between two beats
+MAX_INTERVAL = 3600  # seconds
 MISSED = 10
 
 
@@ -57,7 +58,7 @@ class Writer:
 def _machine() -> str:
     """This boot of this kernel and this set of process numbers: two containers may have one host name."""
     with suppress(OSError):
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
     return socket.gethostname()
 
 
@@ -80,7 +81,7 @@ def _read(path: Path) -> tuple[Writer | None, int]:
             numbers = [writer.pid, writer.dvc or 1]
             if (
                 all(isinstance(n, int) and 0 < n < 2**31 for n in numbers)
-                and 0 < float(writer.interval) < 3600
+                and 0 < float(writer.interval) < MAX_INTERVAL
             ):
                 return replace(writer, interval=float(writer.interval)), stamp
     return None, stamp

@@ -48,7 +48,9 @@ class RolloutCollector:
     ) -> list[RolloutGroup]:
         """Every attempt at every problem with its verdict; `stops`: none after the first that is correct."""
         c = self.config
-        plan = SamplingPlan(c.attempts, c.first_temperature, c.retry_temperature, stops)
+        temperatures = c.first_temperature, c.retry_temperature
+        key = self.seed, update
+        plan = SamplingPlan(c.attempts, *temperatures, stops, decoding(self.sampling), key)
         prompt_set = PromptSet(self.task, problems, "train", self.prompt_style)
         prompts = list(zip(problems, prompt_set.prompts(policy, self.sampling), strict=True))
         scores: dict[tuple[str, int], Score] = {}
@@ -59,14 +61,7 @@ class RolloutCollector:
                 scores[key] = self.task.verify(problem, policy.text.decode(rollout.completion_ids))
             return scores[key]
 
-        rollouts = generate_until_correct(
-            policy,
-            prompts,
-            decoding(self.sampling),
-            plan,
-            (self.seed, update),
-            lambda p, r: verify(p, r).correct,
-        )
+        rollouts = generate_until_correct(policy, prompts, plan, lambda p, r: verify(p, r).correct)
         return [
             RolloutGroup(p, tuple(rollouts[p.id]), tuple(verify(p, r) for r in rollouts[p.id]))
             for p in problems

@@ -23,27 +23,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How often a problem is tried, and at which temperature."""
+    """How often a problem is tried, and how each attempt is decoded."""
 
     attempts: int
     first_temperature: float
     retry_temperature: float
     stop_at_first_correct: bool
+    decoding: Decoding  # its temperature is that of the attempt
+    key: tuple[int, int] = (0, 0)  # (seed, update) of the random numbers
 
 
 def generate_until_correct(
     policy: Policy,
     prompts: Sequence[tuple[Problem, Tensor]],
-    decoding: Decoding,
     plan: SamplingPlan,
-    key: tuple[int, int],
     is_correct: Callable[[Problem, Rollout], bool],
     progressed: Progressed | None = None,
 ) -> dict[str, list[Rollout]]:
-    """Up to `attempts` rollouts a problem, in waves: attempt n of every problem that still needs one, together.
+    """Sample each prompt until one rollout is correct or `plan.attempts` is reached.
 
-    key is (seed, update). The stopping law is that of one problem after the other, and so are the rollouts. Processes
-    that hold the same weights share every wave; all of them must call.
+    Attempts run in waves: wave n holds attempt n of every problem that still needs one, so that batches stay full. The
+    result equals sampling one problem after the other. Processes that hold the same weights share every wave; all of
+    them must call.
+
+    Returns:
+        The rollouts of each problem by its id, attempts in order.
     """
     rollouts: dict[str, list[Rollout]] = {problem.id: [] for problem, _ in prompts}
     pending, first = list(prompts), 0
@@ -51,10 +55,10 @@ def generate_until_correct(
         wave = range(first, first + width)
         first += width
         wave_decoding = replace(
-            decoding, temperature=plan.retry_temperature if wave[0] else plan.first_temperature
+            plan.decoding, temperature=plan.retry_temperature if wave[0] else plan.first_temperature
         )
         requests = [
-            GenerationRequest(problem.id, n, ids, key_from(*key, problem.id, n))
+            GenerationRequest(problem.id, n, ids, key_from(*plan.key, problem.id, n))
             for problem, ids in pending
             for n in wave
         ]

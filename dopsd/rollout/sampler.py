@@ -118,26 +118,27 @@ def _propose_part(
     return tokens, confidence
 
 
-def _step(
-    model: Forward,
-    ids: Tensor,
-    mask: Tensor | None,
-    slots: Tensor,
-    keys: Tensor,
-    k: int,
-    decoding: Decoding,
-):
-    """Commit the k most confident of the masked slots of every row.
+@dataclass(frozen=True)
+class StepInput:
+    """What one step sees: rows of equal length, and the masked positions that it may commit."""
 
-    ids [B, T], slots [B, m] positions in T, keys [B] -> chosen positions [B, k] and their tokens [B, k].
-    Ties go to the lower position.
-    """
+    ids: Tensor  # [B, T]
+    mask: Tensor | None  # [B, T], None without padding
+    slots: Tensor  # [B, m] positions in T
+    keys: Tensor  # [B]
+
+
+def most_confident(
+    model: Forward, step: StepInput, k: int, decoding: Decoding
+) -> tuple[Tensor, Tensor]:
+    """Return the k most confident of the slots of every row [B, k] and their tokens [B, k]; ties go to the lower position."""
+    ids, slots = step.ids, step.slots
     rows = torch.arange(len(ids), device=ids.device)[:, None]
-    hidden = model.hidden(ids, mask)[rows, slots]  # [B, m, D]
+    hidden = model.hidden(ids, step.mask)[rows, slots]  # [B, m, D]
     positions = slots - (
         ids.shape[1] - decoding.gen_length
     )  # position in the completion, whatever the padding
-    noise_keys = fold_in(keys[:, None], positions)  # [B, m]
+    noise_keys = fold_in(step.keys[:, None], positions)  # [B, m]
     tokens, confidence = propose(model, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
     return slots.gather(1, order), tokens.view_as(slots).gather(1, order)
@@ -221,9 +222,8 @@ def denoise(
                 len(active), -1
             ) + block.start  # [B, m]
             keys = fold_in(state.keys[active], state.step)
-            positions, tokens = _step(
-                model, active_ids, state.attention_of(active), slots, keys, k, decoding
-            )
+            step = StepInput(active_ids, state.attention_of(active), slots, keys)
+            positions, tokens = most_confident(model, step, k, decoding)
             state.commit(active[:, None], positions, tokens)
             state.step += 1
         active = state.unfinished(active, block.stop)

@@ -69,7 +69,7 @@ class LladaConfig(PretrainedConfig):
     output_shift = 0  # position i predicts token i
     attention_pattern = "bidirectional"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (config.json by name, as transformers calls it)
         self,
         d_model: int = 4096,
         n_heads: int = 32,

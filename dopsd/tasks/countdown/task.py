@@ -28,6 +28,7 @@ SIGNS = {"\\div": "/", "\\times": "*", "\\cdot": "*"}
 LEFT = "0123456789+-*/() "
 RIGHT = "0123456789. "
 TOLERANCE = 1e-5
+MIN_OPERANDS = 2
 TOP = 100  # generated numbers and targets are 1 to TOP, as in the published test rows
 DRAWS = 1000  # tries a generated problem, before there are held to be no more
 
@@ -170,7 +171,7 @@ your thoughts
     def ask(self, text: str) -> Problem:
         """Numbers and, last, the target: `49 55 53 51`, or a prompt as in the data."""
         *operands, target = [int(n) for n in re.findall(r"[0-9]{1,9}", text)] or [0]
-        if len(operands) < 2:
+        if len(operands) < MIN_OPERANDS:
             raise DopsdError(
                 f"problem {text!r}: expected two or more numbers and, last, the target, such as `49 55 53 51`"
             )
@@ -178,12 +179,11 @@ your thoughts
 
     def of_generation(self, question: str, ground_truth: Any) -> Problem:
         """Ground truth is [numbers, target]."""
-        pair = (
-            ground_truth
-            if isinstance(ground_truth, list) and len(ground_truth) == 2
-            else (None, None)
-        )
-        operands, target = given_numbers(pair[0]), whole(pair[1])
+        match ground_truth:
+            case [pool, goal]:
+                operands, target = given_numbers(pool), whole(goal)
+            case _:
+                operands, target = None, None
         if operands is None or target is None:
             raise DopsdError(
                 f"expected [numbers, target] as ground_truth, found {str(ground_truth)[:80]}"

@@ -23,6 +23,9 @@ def is_same(answer: str, gold: str) -> bool:
         return answer == gold
 
 
+NAME_LENGTH = 2  # characters of what stands before `=`
+
+
 def normal(text: str) -> str:
     """The normal form of an answer; Unreadable if it names units twice or ends in a bare \\sqrt or \\frac."""
     text = _plain(text)
@@ -30,7 +33,7 @@ def normal(text: str) -> str:
         return text
     text = re.sub(r"^\.", "0.", text.replace(" .", " 0.").replace("{.", "{0."))
     name, equals, value = text.partition("=")
-    if equals and "=" not in value and len(name) <= 2:
+    if equals and "=" not in value and len(name) <= NAME_LENGTH:
         text = value
     text = _fractions(_roots(text).replace(" ", ""))
     return _ratio(r"\frac{1}{2}" if text == "0.5" else text)

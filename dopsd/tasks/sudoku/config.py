@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from dopsd.core.settings import Count, Whole
 from dopsd.tasks.common.config import TaskConfig
 
+GRIDS = 288  # 4x4 solutions
+
 
 class SudokuConfig(TaskConfig):
     """4x4 puzzles with one solution; counts are puzzles, `*_grids` solution grids (of 288) that a split owns."""
@@ -24,7 +26,7 @@ class SudokuConfig(TaskConfig):
 
     @model_validator(mode="after")
     def grids_are_left(self) -> Self:
-        if self.validation_grids + self.test_grids > 287:
+        if self.validation_grids + self.test_grids >= GRIDS:
             raise ValueError(
                 "validation_grids and test_grids must leave grids of the 288 for training"
             )
