@@ -212,7 +212,10 @@ def test_a_damaged_entry_of_the_run_cache_is_removed_and_its_stage_runs_again(pi
         Path(path).unlink()
     process = repro("one")
     assert process.wait(300) == 0, process.stdout.read()
-    assert f"repro: {entry}: damaged; removed, and running again" in process.stdout.read()
+    assert (
+        f"repro: {entry}: damaged; moved to work/aside/run-cache, and running again"
+        in process.stdout.read()
+    )
     assert events() == ["began", "began"] and entry.read_bytes() == content
     for path in (
         entry,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WORK = Path("work")
+ASIDE = (
+    WORK / "aside"
+)  # what was replaced: of a run that began anew, of DVC's run cache; `dopsd clean` removes it
 
 
 def write_json(path: Path, value: object) -> None:

@@ -6,12 +6,11 @@ import fcntl
 import shutil
 from typing import TYPE_CHECKING
 
-from dopsd.core.files import WORK
+from dopsd.core.files import ASIDE, WORK
 from dopsd.core.progress import log
 from dopsd.training.older import older_folders
 from dopsd.training.other_releases import of_other_releases
 from dopsd.training.resuming import record_of, steps_of
-from dopsd.training.run_identity import ASIDE
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:

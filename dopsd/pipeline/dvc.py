@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
-from dopsd.core.files import WORK
+from dopsd.core.files import ASIDE, WORK
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.progress import log
 from dopsd.pipeline.code_links import link_code
@@ -55,7 +56,7 @@ class Writing:
             forget()  # what cannot be read any more
             keep_lockfile(self.name)
             status = self._run_dvc(lock)
-            if status and not self.stopped_at and remove_damaged_results(self.name):
+            if status and not self.stopped_at and put_aside_damaged_results(self.name):
                 status = self._run_dvc(lock)
         return status if status >= 0 else 128 - status
 
@@ -138,10 +139,10 @@ def keep_lockfile(name: str) -> None:
         )
 
 
-def remove_damaged_results(name: str) -> bool:
-    """Remove entries of DVC's run cache whose content is not what their names say; whether there were any.
+def put_aside_damaged_results(name: str) -> bool:
+    """Move entries of DVC's run cache whose content is not what their names say to work/aside; whether there were any.
 
-    DVC fails at an entry that was cut off where it is still valid YAML, and at a folder without entries.
+    DVC fails at an entry that was cut off where it is still valid YAML, and at a folder without entries, which is removed.
     """
     from dvc.repo import Repo
 
@@ -149,8 +150,11 @@ def remove_damaged_results(name: str) -> bool:
     for folder in Path(os.path.relpath(Repo().stage_cache.cache_dir)).glob("??/*"):
         for path in folder.glob("*"):
             if re.fullmatch("[0-9a-f]{64}", path.name) and _digest(path) != path.name:
-                path.unlink(missing_ok=True)
-                log(f"{name}: {path}: damaged; removed, and running again")
+                aside = ASIDE / "run-cache"
+                aside.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):
+                    shutil.move(path, aside / path.name)
+                log(f"{name}: {path}: damaged; moved to {aside}, and running again")
                 is_any = True
         with suppress(OSError):  # there are entries left
             folder.rmdir()

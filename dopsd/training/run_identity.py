@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import DopsdError
-from dopsd.core.files import WORK, write_json
+from dopsd.core.files import ASIDE, write_json
 from dopsd.core.fingerprint import code_digest, sources
 from dopsd.core.progress import log
 from dopsd.tasks.registry import TASKS
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 ANSWERS = ("stop", "continue", "anew")
 OTHER_CODE = "DOPSD_OTHER_CODE"  # one of them, where a command's words cannot be changed
-ASIDE = WORK / "aside"  # what a run that began anew had learnt before; `dopsd clean` removes it
 UNKNOWN = "unknown"  # code of a folder without run.json
 
 
