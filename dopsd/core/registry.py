@@ -89,7 +89,7 @@ class Registry:
             )
         return classes[0]
 
-    def member(self, name: str, file: str, member: str) -> Any:
+    def member(self, name: str, file: str, member: str) -> Any:  # noqa: ANN401  # callers know its type
         """Return what a file of the folder defines under this name."""
         module = self.module(name, file)
         if not hasattr(module, member):
