@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from dopsd.distributed.process_group import ProcessGroup
     from dopsd.models.config import AdapterConfig, ModelConfig
@@ -34,7 +34,7 @@ class LlmPolicy:
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
+        tokenizer: PreTrainedTokenizerBase,
         lora: AdapterConfig | None,
         seed: int,
     ) -> None:

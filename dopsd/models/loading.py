@@ -119,14 +119,17 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
         check_finite(file_tensors(folder), folder)
     if model.compile:
         compile_blocks(weights)
-    return weights.eval().requires_grad_(False)
+    weights.eval()
+    weights.requires_grad_(False)
+    return weights
 
 
 def read_config(folder: Path) -> PretrainedConfig:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+        return config
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
@@ -140,7 +143,7 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Pre
     from transformers import AutoModelForMaskedLM
 
     check_folder(Path(model.path), read_config(Path(model.path)))
-    return AutoModelForMaskedLM.from_pretrained(
+    weights: PreTrainedModel = AutoModelForMaskedLM.from_pretrained(
         model.path,
         dtype=getattr(torch, model.dtype),
         attn_implementation=attention_of(model, device),
@@ -149,3 +152,4 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Pre
         use_safetensors=True,
         local_files_only=True,
     )
+    return weights

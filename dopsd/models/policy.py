@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    import torch
     from torch import Tensor
 
     from dopsd.distributed.process_group import ProcessGroup
@@ -17,27 +18,35 @@ class Policy(Protocol):
     """A masked diffusion language model with an adapter, seen as a trunk and a head."""
 
     process_group: ProcessGroup
-    device: Any  # where its weights are, and prompts go
     rows_that_fit: dict[
         int, int
     ]  # sequences at once that were found to fit into memory, by the tokens of an answer
-    is_locked: bool  # whether all processes must make every forward together, each with an input of its own
     mask_id: int
     eos_id: int
-    suppress_tokens: Sequence[int]
     vocabulary: int  # V, entries of the head
     max_length: int  # tokens of prompt and completion that the model was trained for
+
+    @property
+    def device(self) -> torch.device: ...  # where its weights are, and prompts go
+
+    @property
+    def is_locked(
+        self,
+    ) -> bool: ...  # whether all processes must make every forward together, each its own
+
+    @property
+    def suppress_tokens(self) -> Sequence[int]: ...
 
     # [B, T] -> [B, T, D]; a whole forward fills `kv_cache`; one of some positions, ids [B, W], reads the rest from it
     def hidden(
         self,
         ids: Tensor,
         attention_mask: Tensor | None,
-        kv_cache: Any = None,
+        kv_cache: Any = None,  # noqa: ANN401  # what new_kv_cache makes
         cache_positions: slice | None = None,
     ) -> Tensor: ...
 
-    def new_kv_cache(self) -> Any: ...  # an empty cache
+    def new_kv_cache(self) -> Any: ...  # noqa: ANN401  # an empty cache
 
     def head(self, hidden: Tensor) -> Tensor: ...  # [..., D] -> [..., V]
 

@@ -118,7 +118,7 @@ def _step(
     keys: Tensor,
     k: int,
     decoding: Decoding,
-):
+) -> tuple[Tensor, Tensor]:
     """Commit the k most confident of the masked slots of every row.
 
     ids [B, T], slots [B, m] positions in T, keys [B] -> chosen positions [B, k] and their tokens [B, k].

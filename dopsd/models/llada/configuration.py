@@ -79,7 +79,7 @@ class LladaConfig(PretrainedConfig):
         rms_norm_eps: float = 1e-5,
         mask_token_id: int = 126336,
         eos_token_id: int = 126081,
-        **kwargs: Any,
+        **kwargs: Any,  # noqa: ANN401  # transformers' own
     ) -> None:
         values = dict(locals())
         for name in READ:
@@ -91,7 +91,7 @@ class LladaConfig(PretrainedConfig):
         )
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:  # noqa: ANN401
         """Refuse what is missing or computed differently; the hub's pointers to its own code are dropped."""
         _check(config_dict)
         ignored = RENAMED | {"auto_map"}
