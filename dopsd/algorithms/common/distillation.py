@@ -64,7 +64,7 @@ class SelfDistillation:
         update_states = self._states(
             policy, [item.best for item in selected], teacher_prompts, (self.collector.seed, update)
         )
-        updates = [[states] if states else [] for states in update_states]
+        updates: list[list[Batch]] = [[states] if states else [] for states in update_states]
         self.stats = self.collector.summary(policy, scored)
         if updates or self.config.skip_empty:
             return updates
