@@ -113,8 +113,13 @@ def estimate(params: Params, config: LladaConfig, facts: Facts) -> Cost:
     rollouts = trajectories * facts.attempts * params.sampling.steps * shape.forward(length)
     training = trajectories * _states(params) * shape.state(length, t.gradient_checkpointing)
     selection, test = _evaluations(params, shape, facts)
-    work = [part / PETA for part in (rollouts, training, selection, test)]
-    return Cost(*work, _memory(params, shape, length))
+    return Cost(
+        rollouts / PETA,
+        training / PETA,
+        selection / PETA,
+        test / PETA,
+        _memory(params, shape, length),
+    )
 
 
 def _states(params: Params) -> int:

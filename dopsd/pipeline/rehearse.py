@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dopsd.config.params import Params
+    from dopsd.models.llada.configuration import LladaConfig
 
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
 PROBLEMS = 4  # of each split
@@ -44,7 +45,13 @@ FEW = {
     "tries": 1,
     "updates_per_trajectory": 2,
 }
-SHAPE = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
+SHAPE: dict[str, Any] = {
+    "d_model": 64,
+    "n_heads": 4,
+    "n_kv_heads": 4,
+    "n_layers": 2,
+    "mlp_hidden_size": 128,
+}
 
 
 def rehearse(
@@ -133,7 +140,7 @@ def tell_cost(full: Params, hardware: str) -> None:
     sys.stdout.write("\n".join(output_lines) + "\n")
 
 
-def _config(base: Path):
+def _config(base: Path) -> LladaConfig:
     from dopsd.models.llada.configuration import LladaConfig
 
     return LladaConfig.from_pretrained(base) if (base / "config.json").is_file() else LladaConfig()
@@ -205,7 +212,7 @@ def _shorten(section: dict[str, Any]) -> None:
     section |= {"gen_length": length, "batch_size": 8}
 
 
-def _absolute(value: Any) -> Any:
+def _absolute(value: Any) -> Any:  # noqa: ANN401  # any YAML value
     """Names of files that exist here, from the root."""
     if isinstance(value, dict):
         return {key: _absolute(item) for key, item in value.items()}
