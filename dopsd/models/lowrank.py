@@ -23,7 +23,7 @@ class LowRankLinear(Linear):
             return output
         (name,) = self.active_adapters
         layers: tuple[Any, Any] = self.lora_A[name], self.lora_B[name]  # each a torch.nn.Linear
-        down, up = (layer.weight for layer in layers)
+        down, up = layers[0].weight, layers[1].weight
         low = linear(self.lora_dropout[name](x), down.to(x.dtype)).flatten(0, -2).to(output.dtype)
         rows, up = output.flatten(0, -2), up.to(output.dtype).T
         add = (

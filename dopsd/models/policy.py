@@ -30,9 +30,7 @@ class Policy(Protocol):
     def device(self) -> torch.device: ...  # where its weights are, and prompts go
 
     @property
-    def is_locked(
-        self,
-    ) -> bool: ...  # whether all processes must make every forward together, each its own
+    def is_locked(self) -> bool: ...  # whether all processes must make every forward together
 
     @property
     def suppress_tokens(self) -> Sequence[int]: ...
