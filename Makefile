@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test bench garbage lint mlflow install up down integration integration-slurm chaos
+.PHONY: demo demo-full test bench garbage lint types mlflow install up down integration integration-slurm chaos
 
 install: .venv/.installed
 
@@ -49,6 +49,9 @@ integration-slurm: install # Debian: apt-get install slurm-wlm munge; root; 17 m
 lint: install
 	ruff check .
 	ruff format --check .
+
+types: install
+	mypy
 
 mlflow: install
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(or $(MLFLOW_PORT),5000) \

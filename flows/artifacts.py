@@ -68,7 +68,7 @@ class ProgressBar(OutputListener):
         )
         with suppress(*SILENT):
             if self.artifact is None:
-                self.artifact = create_progress_artifact(
+                self.artifact = create_progress_artifact(  # type: ignore[assignment]  # a coroutine only where asyncio calls
                     percent, key=self.key, description=description
                 )
             else:

@@ -6,7 +6,7 @@ Each profile is a task; its runs go through the flow `dopsd`, so that what is fi
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
@@ -48,7 +48,7 @@ def compare(
         allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
         other_code: what to do with runs that other code began: stop and say so, continue them, or train them anew
     """
-    shared = {
+    shared: dict[str, Any] = {
         "preset": preset,
         "hardware": hardware,
         "max_updates": max_updates,

@@ -45,7 +45,7 @@ def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[st
         yield from nested.items()
 
 
-def _value(schema: Any, definitions: Schema, is_section: bool) -> Any:
+def _value(schema: Any, definitions: Schema, is_section: bool) -> Any:  # noqa: ANN401  # any JSON value
     """The schema of a value with its references resolved; what is in a section is checked when the run writes its settings."""
     if isinstance(schema, list):
         return [_value(item, definitions, False) for item in schema]

@@ -42,3 +42,4 @@ def rehearse(
         key="rehearsal",
         description=f"Rehearsal of {profile}",
     )
+    return None

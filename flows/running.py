@@ -20,7 +20,7 @@ from typing import TextIO
 from flows import server
 from flows.guard import LOCK
 
-Log = logging.Logger | logging.LoggerAdapter
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 GUARD = Path(__file__).with_name("guard.py")
 DVC = (sys.executable, "-m", "dvc")
 DOPSD = (sys.executable, "-m", "dopsd")
@@ -137,7 +137,7 @@ def run(
                 _wait(process, LOOK_EVERY)
         finally:
             _running.discard(process)
-            process.stdin.close()
+            _close(process)
             _wait(process, PATIENCE)
             _tell(reader, lines, log, listener, is_last=True)
             if process.poll() is None:
@@ -179,12 +179,18 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait(seconds)
 
 
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """End a command's standard input: its guard takes that for a stop."""
+    if process.stdin:
+        process.stdin.close()
+
+
 def stop_all() -> None:
     """Ask what tasks in other threads are running to save and end, all at once, and wait for it a while."""
     _is_stopping.set()
     processes = list(_running)
     for process in processes:
-        process.stdin.close()
+        _close(process)
     deadline = time.monotonic() + PATIENCE
     for process in processes:
         _wait(process, max(0.0, deadline - time.monotonic()))

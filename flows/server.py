@@ -28,7 +28,7 @@ def is_there() -> bool:
     return True
 
 
-def wait(log: logging.Logger | logging.LoggerAdapter) -> None:
+def wait(log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
     """Until the server is there: a task that ended without one would be shown as running for ever."""
     warned_at = 0.0
     while not is_there():

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config import profiles
@@ -17,7 +17,9 @@ from dopsd.tasks.registry import TASKS
 
 AS_IT_STANDS = "params.yaml as it stands"
 if TYPE_CHECKING:
-    Profile = Task = Method = str
+    Profile: TypeAlias = str
+    Task: TypeAlias = str
+    Method: TypeAlias = str
 else:  # what there is, so that Prefect's forms offer it
     Profile = Literal[(*profiles.names(), AS_IT_STANDS)]
     Task = Literal[tuple(TASKS.names)]

@@ -8,12 +8,12 @@ import queue
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypedDict
 
 from prefect import get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
@@ -28,7 +28,7 @@ from flows.settings import RunRequest
 LOOK_EVERY = 0.5  # seconds
 
 
-def may_help(_task: Any, _run: TaskRun, state: State[Any]) -> bool:
+def may_help(_task: object, _run: TaskRun, state: State[Any]) -> bool:
     """Another try helps after a kill, a network or a disk that failed, not after a mistake in the settings."""
     try:
         state.result()
@@ -39,7 +39,14 @@ def may_help(_task: Any, _run: TaskRun, state: State[Any]) -> bool:
     return False
 
 
-RETRIED = {
+class TaskOptions(TypedDict):
+    retries: int
+    retry_delay_seconds: list[float]
+    retry_condition_fn: Callable[[Any, TaskRun, State[Any]], bool]
+    cache_policy: CachePolicy
+
+
+RETRIED: TaskOptions = {
     "retries": 2,
     "retry_delay_seconds": [10, 60],
     "retry_condition_fn": may_help,
@@ -73,25 +80,25 @@ def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> dict[s
 
 
 @task(name="prepare", task_run_name="prepare {name}", **RETRIED)
-def prepare(name: str, after: Any) -> dict[str, Any]:
+def prepare(name: str, after: object) -> dict[str, Any]:
     """The problems of every split (DVC stage `prepare`)."""
     return _repro(f"prepare@{name}", name)
 
 
 @task(name="pretrain", task_run_name="pretrain {name}", **RETRIED)
-def pretrain(name: str, env: Mapping[str, str], after: Any) -> dict[str, Any]:
+def pretrain(name: str, env: Mapping[str, str], after: object) -> dict[str, Any]:
     """The embedded base (DVC stage `pretrain`)."""
     return _repro(f"pretrain@{name}", name, env)
 
 
 @task(name="base", task_run_name="base {name}", **RETRIED)
-def evaluate_base(name: str, after: Any) -> dict[str, Any]:
+def evaluate_base(name: str, after: object) -> dict[str, Any]:
     """The base on the selection split (DVC stage `evaluate_base`)."""
     return _repro(f"evaluate_base@{name}", name)
 
 
 @task(name="train", task_run_name="train {run_key}", **RETRIED)
-def train(run_key: RunKey, env: Mapping[str, str], after: Any) -> dict[str, Any]:
+def train(run_key: RunKey, env: Mapping[str, str], after: object) -> dict[str, Any]:
     """Post-training (DVC stage `train`); another try continues from the last checkpoint."""
     return _repro(f"train@{run_key.stage}", run_key.key, env)
 
@@ -138,7 +145,8 @@ class CheckpointEvalJob(OutputListener):
     def __init__(self, run_key: RunKey, updates: list[int], devices: Devices, log: Log) -> None:
         self.run_key, self.devices, self.log = run_key, devices, log
         self.done = {update: threading.Event() for update in updates}
-        self.lock, self.error = threading.Lock(), None
+        self.lock = threading.Lock()
+        self.error: Exception | None = None
         self.process: threading.Thread | None = None
 
     def wait(self, update: int) -> None:
@@ -173,7 +181,9 @@ class CheckpointEvalJob(OutputListener):
 
 
 @task(name="evaluate", task_run_name="evaluate {update}", **RETRIED)
-def evaluate_checkpoint(update: int, job: CheckpointEvalJob | None, after: Any) -> Any:
+def evaluate_checkpoint(
+    update: int, job: CheckpointEvalJob | None, after: object
+) -> dict[str, Any] | State[Any]:
     """One checkpoint on the selection split, into work/eval, where the DVC stage finds it; no shift: it is there."""
     if job is None:
         return Completed(name="Cached", message="this checkpoint's evaluation is up to date")
@@ -190,7 +200,7 @@ def is_up_to_date(stage: str) -> bool:
 
 
 @task(name="select", task_run_name="select {run_key}", **RETRIED)
-def select(run_key: RunKey, after: Any) -> dict[str, Any]:
+def select(run_key: RunKey, after: object) -> dict[str, Any]:
     """Collect the evaluations (DVC stage `evaluate`) and take the best checkpoint (`select`)."""
     _repro(f"evaluate@{run_key.stage}", run_key.key)
     done = _repro(f"select@{run_key.stage}", run_key.key)
@@ -199,13 +209,13 @@ def select(run_key: RunKey, after: Any) -> dict[str, Any]:
 
 
 @task(name="test", task_run_name="test {run_key}", **RETRIED)
-def test(run_key: RunKey, after: Any) -> dict[str, Any]:
+def test(run_key: RunKey, after: object) -> dict[str, Any]:
     """Base and best once on test, paired (DVC stage `test`)."""
     return _repro(f"test@{run_key.stage}", run_key.key)
 
 
 @task(name="report", task_run_name="report {run_key}", **RETRIED)
-def report(run_key: RunKey, after: Any) -> dict[str, Any]:
+def report(run_key: RunKey, after: object) -> dict[str, Any]:
     """Figures (DVC stage `report`), and the result in words."""
     done = _repro(f"report@{run_key.stage}", run_key.key)
     show_result(run_key, {})
@@ -213,7 +223,7 @@ def report(run_key: RunKey, after: Any) -> dict[str, Any]:
 
 
 @task(name="publish", task_run_name="publish", **RETRIED)
-def publish(run_keys: list[RunKey], after: Any) -> dict[str, Any]:
+def publish(run_keys: list[RunKey], after: object) -> dict[str, Any]:
     """Runs, checkpoints and champion to MLflow; the results again, with links to what is there."""
     run("publish", (*DOPSD, "publish"), get_run_logger())
     published = json.loads(PUBLISHED.read_text())

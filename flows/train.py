@@ -32,7 +32,7 @@ LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; what they run waits for a device
 
 
-@flow(name="dopsd", task_runner=ThreadPoolTaskRunner(max_workers=THREADS))
+@flow(name="dopsd", task_runner=ThreadPoolTaskRunner(max_workers=THREADS))  # type: ignore[arg-type]  # invariant in its futures
 def train(
     profile: Profile = "embedded",
     preset: Preset = "reference",
@@ -120,7 +120,7 @@ def run_stages(
 
 
 def evaluate(
-    run_key: RunKey, updates: list[int], devices: Devices, after: Any
+    run_key: RunKey, updates: list[int], devices: Devices, after: object
 ) -> list[PrefectFuture[Any]]:
     """Every checkpoint, shared out evenly: a process a device."""
     if stages.is_up_to_date(f"evaluate@{run_key.stage}"):
@@ -139,11 +139,11 @@ def updates_in(folder: Path) -> list[int]:
 
 
 def train_and_evaluate(
-    run_key: RunKey, env: dict[str, str], devices: Devices, every: int, after: Any
+    run_key: RunKey, env: dict[str, str], devices: Devices, every: int, after: object
 ) -> list[PrefectFuture[Any]]:
     """Training in a thread, and each of its checkpoints evaluated when it is there; without a server, after it is back."""
     started, evaluations = time.time(), {}
-    training = stages.train.submit(run_key, env, after)
+    training: Any = stages.train.submit(run_key, env, after)  # a PrefectConcurrentFuture
     while not training.wrapped_future.done():  # `training.state` would ask the server
         time.sleep(LOOK_EVERY)
         for update in updates_in(scratch_since(started)) if server.is_there() else []:

@@ -11,7 +11,9 @@ from torch import Tensor
 from dopsd.distributed.process_group import SingleProcess
 
 if TYPE_CHECKING:
-    from dopsd.models.policy import Attention, KVCache, Text
+    from dopsd.distributed.process_group import ProcessGroup
+    from dopsd.models.kv_cache import KVCache
+    from dopsd.models.policy import Attention, Policy, Text
 
 MASK, EOS = 9, 8
 
@@ -37,11 +39,8 @@ class FakePolicy:
         self.length, self.vocabulary, self.max_length = length, vocabulary, 1000
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []
-        self.process_group, self.device, self.is_locked = (
-            SingleProcess(),
-            torch.device("cpu"),
-            False,
-        )
+        self.process_group: ProcessGroup = SingleProcess()
+        self.device, self.is_locked = torch.device("cpu"), False
         self.rows_that_fit: dict[int, int] = {}
         self.head_rows = 0
         self.text: Text = FakeText()
@@ -79,3 +78,7 @@ class FakePolicy:
 
     def trainable(self) -> dict[str, Tensor]:
         return {}
+
+
+if TYPE_CHECKING:
+    FITS: Policy = FakePolicy()  # the fake implements the protocol

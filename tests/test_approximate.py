@@ -8,7 +8,7 @@ from fakes import EOS, FakePolicy
 from toys import toy
 
 from dopsd.config.params import Params
-from dopsd.models.llada.modeling import KVCache
+from dopsd.models.kv_cache import KVCache
 from dopsd.rollout.config import EvalProtocol
 from dopsd.rollout.fast_dllm import denoise_approximately
 from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-PNG = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
+    from matplotlib.figure import Figure
+
+PNG: dict[str, Any] = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Software": None}}
 
 
-def axes_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
+def axes_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Any]:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -19,7 +21,7 @@ def axes_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, An
     return pyplot.subplots(rows, columns, figsize=size, squeeze=False)
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     from matplotlib import pyplot
 
     figure.savefig(path, **PNG)

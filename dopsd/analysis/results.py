@@ -24,11 +24,13 @@ class Finished(RunKey):
     def tested(self) -> dict[str, Any]:
         """The reports of base and best under the protocol that selected, and their paired difference."""
         results = read_json(self.folder / "test" / "paired.json", "dopsd test")
-        return results["protocols"][results["selected"]["protocol"]]
+        tested: dict[str, Any] = results["protocols"][results["selected"]["protocol"]]
+        return tested
 
     @property
     def selected(self) -> dict[str, Any]:
-        return read_json(self.folder / "best" / "select.json", "dopsd select")
+        selection: dict[str, Any] = read_json(self.folder / "best" / "select.json", "dopsd select")
+        return selection
 
     def costs(self) -> dict[int, dict[str, float]]:
         """Cost by update: counts from the run's table, seconds from its log, which a run from DVC's cache lacks.
@@ -39,13 +41,12 @@ class Finished(RunKey):
         elapsed: dict[int, float] = {}
         for row in read_log(log_file) if log_file.is_file() else []:
             seconds = row["time/update_seconds"] + row.get("time/borrowed_seconds", 0.0)
-            elapsed[row["update"]] = seconds + max(elapsed.values(), default=0.0)
+            elapsed[int(row["update"])] = seconds + max(elapsed.values(), default=0.0)
         costs = {0: dict.fromkeys([*COUNTED, "updates"] + ["seconds"] * bool(elapsed), 0.0)}
         for row in read_table(self.folder / "train.csv"):
+            update = int(row["update"])
             cost = {"updates": row["update"], **{name: row[f"count/{name}"] for name in COUNTED}}
-            costs[row["update"]] = cost | (
-                {"seconds": elapsed[row["update"]]} if row["update"] in elapsed else {}
-            )
+            costs[update] = cost | ({"seconds": elapsed[update]} if update in elapsed else {})
         return costs
 
     def points(self) -> list[tuple[int, float]]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from dopsd.core.errors import readable
 from dopsd.core.settings import LARGEST
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction["Parser"]
 
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
@@ -238,7 +241,7 @@ def _temperature(text: str) -> float:
     return value
 
 
-def _profile_commands(commands: argparse._SubParsersAction) -> None:
+def _profile_commands(commands: Commands) -> None:
     for name, help_text in (
         ("params", "write the settings of a profile, or change some, and say what changed"),
         (
@@ -260,7 +263,7 @@ def _profile_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def _command(
-    commands: argparse._SubParsersAction, name: str, help_text: str, *aliases: str
+    commands: Commands, name: str, help_text: str, *aliases: str
 ) -> argparse.ArgumentParser:
     parser = commands.add_parser(name, aliases=aliases, help=help_text, description=f"{help_text}.")
     parser.add_argument(
@@ -269,7 +272,7 @@ def _command(
     return parser
 
 
-def _export_command(commands: argparse._SubParsersAction) -> None:
+def _export_command(commands: Commands) -> None:
     parser = _command(
         commands, "export", "write base and adapter as one model that plain transformers loads"
     )
@@ -285,7 +288,7 @@ def _export_command(commands: argparse._SubParsersAction) -> None:
     )
 
 
-def _score_command(commands: argparse._SubParsersAction) -> None:
+def _score_command(commands: Commands) -> None:
     text = "score generations on file, by the published rule or strictly"
     parser = commands.add_parser("score", help=text, description=f"{text}.")
     parser.add_argument(

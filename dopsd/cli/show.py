@@ -18,6 +18,7 @@ from dopsd.tracking.client import shown, tracking_uri
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dopsd.config.params import Params
@@ -133,7 +134,7 @@ def sample(
     )
 
 
-def _state(tokens: list[str], revealed: list[int], step: int) -> Text:
+def _state(tokens: Sequence[str], revealed: list[int], step: int) -> Text:
     line = Text()
     for token, revealed_step in zip(tokens, revealed, strict=True):
         displayed = "_" if token.startswith("<|") else token

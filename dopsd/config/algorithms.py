@@ -12,7 +12,7 @@ from dopsd.core.settings import Section
 if TYPE_CHECKING:
 
     class AlgorithmsConfig(Section):
-        def __getattr__(self, name: str) -> Any: ...
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # the registry knows its class
 
 else:
     classes = {name: ALGORITHMS.config_class(name) for name in ALGORITHMS.names}

@@ -8,7 +8,7 @@ import warnings
 from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -18,6 +18,10 @@ from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError, is_unicode
 from dopsd.core.settings import Section
 from dopsd.tasks.common.config import Source
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+    from ruamel.yaml.nodes import MappingNode
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
 LONGEST, MARKS = (
@@ -29,7 +33,7 @@ VALUES = 10_000  # with what aliases repeat
 SHOWN = 20  # faults; the rest is counted
 
 
-def _line(fault: Any, path: Path | str) -> str:
+def _line(fault: ErrorDetails, path: Path | str) -> str:
     """One pydantic fault as `file: full.key: what was expected, what came`."""
     key = ".".join(str(part) for part in fault["loc"]) or "(several keys)"
     if fault["type"] == "extra_forbidden":
@@ -62,7 +66,7 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
     return checked(read_yaml(path), path)
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> dict[str, Any]:
     """YAML 1.2, as DVC reads it: 1e-3 is a number."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -80,12 +84,12 @@ def read_yaml(path: Path) -> Any:
 class Unmerged(SafeConstructor):
     """Without merge keys: a few of them make millions of values."""
 
-    def flatten_mapping(self, node: Any) -> None:
+    def flatten_mapping(self, node: MappingNode) -> None:
         if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
             raise ValueError("merge keys (<<) are not read; write the keys out")
 
 
-def parse_yaml(text: str, fault: str) -> Any:
+def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
     """The value of a YAML text within bounds of size, depth and time; `fault` begins the line that refuses it."""
     if len(text) > LONGEST or sum(map(text.count, ",:[]{}\n")) > MARKS:
         raise DopsdError(
@@ -115,7 +119,7 @@ def _brackets(text: str) -> int:
     )
 
 
-def _check_size(value: Any, fault: str) -> None:
+def _check_size(value: object, fault: str) -> None:
     """Refuse what aliases blow up, or close to a circle; and texts that no file can hold."""
     pending, count = [(value, 0)], 0
     while pending:
@@ -139,7 +143,7 @@ def _check_size(value: Any, fault: str) -> None:
 
 def missing_files(params: Params) -> list[str]:
     """Files that the matrix's tasks and the model are to be read from and that are not here, as `key: file`."""
-    files = {}
+    files: dict[str, str] = {}
     for task in params.matrix.tasks:
         section = params.model_dump()["data"][task]
         files |= {
@@ -163,7 +167,7 @@ def missing_files(params: Params) -> list[str]:
     ]  # also of a name too long for a disk
 
 
-def checked(raw: Any, path: Path | str) -> Params:
+def checked(raw: object, path: Path | str) -> Params:
     try:
         return Params.model_validate(raw)
     except ValidationError as error:

@@ -5,7 +5,7 @@ Code defaults are the published d-OPSD settings (preset `reference`); params.yam
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -115,9 +115,9 @@ class Params(Section):
         m = self.matrix
         return [self.run(t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
 
-    def changed(self, variant: str) -> Any:
+    def changed(self, variant: str) -> AlgorithmConfig:
         """The settings of method ablate.method as this one of ablate.variants has them."""
-        config = vars(self.method)[self.ablate.method]
+        config: AlgorithmConfig = vars(self.method)[self.ablate.method]
         changes = self.ablate.variants[variant]
         train_overrides = changes.get("train", {})
         if not isinstance(train_overrides, dict):

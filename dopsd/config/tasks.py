@@ -12,7 +12,7 @@ from dopsd.tasks.registry import TASKS
 if TYPE_CHECKING:
 
     class TasksConfig(Section):
-        def __getattr__(self, name: str) -> Any: ...
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # the registry knows its class
 
 else:
     classes = {name: TASKS.config_class(name) for name in TASKS.names}

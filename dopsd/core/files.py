@@ -27,7 +27,7 @@ def write_json(path: Path, value: object) -> None:
     tmp.rename(path)
 
 
-def read_json(path: Path, made_by: str) -> Any:
+def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """A result of an earlier stage; where it is missing, the command that makes it is named."""
     if not path.is_file():
         raise DopsdError(

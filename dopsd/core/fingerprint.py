@@ -33,6 +33,13 @@ def _file(module: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
+def _source(module: str) -> Path:
+    path = _file(module)
+    if path is None:
+        raise ModuleNotFoundError(f"{module}: no file of that module")
+    return path
+
+
 def imported(
     path: Path, with_types: bool = False, packages: tuple[str, ...] = ("dopsd",)
 ) -> set[str]:
@@ -76,13 +83,13 @@ def closure(*modules: str) -> tuple[str, ...]:
         name = pending.pop()
         if name not in seen:
             seen.add(name)
-            pending += imported(_file(name), packages=packages) - seen
+            pending += imported(_source(name), packages=packages) - seen
     return tuple(sorted(seen))
 
 
 def sources(*modules: str) -> dict[str, Path]:
     """Files of the closure by module."""
-    return {name: _file(name) for name in closure(*modules)}
+    return {name: _source(name) for name in closure(*modules)}
 
 
 def code_digest(path: Path) -> str:
@@ -94,8 +101,9 @@ def code_digest(path: Path) -> str:
 def _code_digest(text: str) -> str:
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        has_body = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if has_body and ast.get_docstring(node) is not None:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
+            ast.get_docstring(node) is not None
+        ):
             del node.body[0]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 

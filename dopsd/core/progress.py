@@ -7,9 +7,14 @@ import io
 import os
 import sys
 import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from dopsd.core.files import WORK, write_json
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from rich.progress import Progress as Bar
+    from rich.progress import ProgressColumn
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 
@@ -21,10 +26,10 @@ def is_main_rank() -> bool:
 class LastingFile(io.FileIO):
     """A file whose reader may go away and whose disk may be full: what cannot be written is dropped."""
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         with contextlib.suppress(OSError):
             return super().write(data) or 0
-        return len(data)
+        return len(memoryview(data))
 
 
 def outlive_readers() -> None:
@@ -55,7 +60,7 @@ class Progress:
         self.stage, self.total, self.unit, self.scratch = stage, total, unit, scratch
         self.done = self.first = 0
         self.started = self.said = time.monotonic()
-        self.bar = None
+        self.bar: Bar | None = None
 
     def __enter__(self) -> Self:
         if is_main_rank() and sys.stderr.isatty():
@@ -63,7 +68,7 @@ class Progress:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
 
-            columns = [
+            columns: list[str | ProgressColumn] = [
                 "[bold]{task.description}",
                 BarColumn(),
                 MofNCompleteColumn(),

@@ -11,11 +11,10 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import DopsdError
+from dopsd.core.settings import Section
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-    from dopsd.core.settings import Section
 
 
 @dataclass
@@ -27,7 +26,7 @@ class Registry:
 
     package: str
     kind: str  # what one is called in messages
-    base: type[Section] | None = None  # of the settings in a folder's config.py
+    base: type[Section] = Section  # of the settings in a folder's config.py
     marker: str = "config"
 
     @cached_property
@@ -80,7 +79,6 @@ class Registry:
             value
             for value in vars(module).values()
             if isinstance(value, type)
-            and self.base is not None
             and issubclass(value, self.base)
             and value.__module__ == module.__name__
         ]
@@ -91,7 +89,7 @@ class Registry:
             )
         return classes[0]
 
-    def member(self, name: str, file: str, member: str) -> Any:
+    def member(self, name: str, file: str, member: str) -> Any:  # noqa: ANN401  # callers know its type
         """Return what a file of the folder defines under this name."""
         module = self.module(name, file)
         if not hasattr(module, member):

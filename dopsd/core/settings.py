@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -32,7 +32,7 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def no_zero_byte(cls, value: Any) -> Any:
+    def no_zero_byte(cls, value: object) -> object:
         if isinstance(value, str) and "\0" in value:
             raise ValueError("a text must not contain the character NUL")
         return value

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import torch
     from torch import Tensor
 
 
@@ -46,16 +47,15 @@ class Rollout:
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], device: Any) -> Self:
+    def from_dict(cls, values: dict[str, Any], device: torch.device) -> Self:
         """Return the rollout that `to_dict` described, on `device`."""
         import torch
 
-        return cls(
-            **{
-                k: torch.tensor(v, device=device) if isinstance(v, list) else v
-                for k, v in values.items()
-            }
-        )
+        fields: dict[str, Any] = {
+            k: torch.tensor(v, device=device) if isinstance(v, list) else v
+            for k, v in values.items()
+        }
+        return cls(**fields)
 
 
 @dataclass(frozen=True)

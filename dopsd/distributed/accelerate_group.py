@@ -91,4 +91,5 @@ class AccelerateGroup:
             return [(is_stopping, items)]
         from accelerate.utils import gather_object
 
-        return gather_object([(is_stopping, items)])
+        gathered: list[tuple[bool, list[Any]]] = gather_object([(is_stopping, items)])
+        return gathered

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.environment import DVC_PID
 from dopsd.core.errors import DopsdError
@@ -86,7 +86,7 @@ def launch(processes: int, words: Sequence[str]) -> int:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the process that failed has said why
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     os.environ[LAUNCHER] = str(os.getpid())
-    newer_options = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
+    newer_options: dict[str, Any] = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
     if (
         not newer_options.keys() <= LaunchConfig.__dataclass_fields__.keys()
     ):  # it would kill processes that are still saving

@@ -50,7 +50,7 @@ class LockstepForwards(UnevenForwards):
         """How many processes are about to make a forward of their own; all of them stop if one must."""
         counts = torch.tensor([forward_count, self.should_stop()], device=self.device)
         dist.all_reduce(counts)
-        working, stopping = counts.tolist()
+        working, stopping = map(int, counts.tolist())
         if stopping:
             raise StopRequested(is_agreed=True)
         return working

@@ -18,7 +18,7 @@ from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.loading import resolved
-from dopsd.models.lora import check_config, load_adapter
+from dopsd.models.lora import check_config, load_adapter, require_adapter
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import TASKS, load_task
@@ -47,7 +47,7 @@ class Evaluator:
     def cached(self, adapter: Path | None, protocol: EvalProtocol) -> Path:
         """work/eval/<adapter digest>.<hash of protocol, data, base and code>.json."""
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
-        sections = {
+        sections: dict[str, Any] = {
             "sampling": protocol.model_dump(),
             "model": resolved(self.settings.model).model_dump(),
             "split": self.split,
@@ -92,7 +92,7 @@ class Evaluator:
         with Progress(stage, len(pending) * len(self.problems), "problem") as progress:
             for adapter, protocol in pending:
                 self._evaluate(adapter, protocol, progress)
-        return [[_cached_report(self.cached(a, p)) for a in adapters] for p in protocols]
+        return [[_read_report(self.cached(a, p)) for a in adapters] for p in protocols]
 
     def _evaluate(self, adapter: Path | None, protocol: EvalProtocol, progress: Progress) -> None:
         policy = self.with_adapter(adapter)
@@ -123,10 +123,10 @@ class Evaluator:
             self.with_adapter(None).forwards.join()
 
     def prompt_of(self, problem: Problem) -> Tensor:
-        """One problem's tokens [P] as training rollouts are asked; the model must be loaded."""
-        return replace(self.prompt_set, problems=[problem]).prompts(
-            self.policy, self.settings.sampling
-        )[0]
+        """One problem's tokens [P] as training rollouts are asked."""
+        policy = self.policy or self.with_adapter(None)
+        prompt_set = replace(self.prompt_set, problems=[problem])
+        return prompt_set.prompts(policy, self.settings.sampling)[0]
 
     def with_adapter(self, adapter: Path | None) -> LlmPolicy:
         """The policy with this adapter in place; without one it computes as the base."""
@@ -139,15 +139,21 @@ class Evaluator:
                 p.data.copy_(self.fresh[name])
         else:
             weights = read_adapter(adapter)
-            check_config(self.policy.adapted, adapter)
-            load_adapter(self.policy.adapted, weights, adapter)
+            peft_model = require_adapter(self.policy.adapted)
+            check_config(peft_model, adapter)
+            load_adapter(peft_model, weights, adapter)
         return self.policy
+
+
+def _read_report(path: Path) -> dict[str, Any]:
+    report: dict[str, Any] = verified(path.read_bytes())
+    return report
 
 
 def _cached_report(path: Path) -> dict[str, Any] | None:
     """The report in this file of the cache; None where there is none, or it is damaged and must be made again."""
     try:
-        return verified(path.read_bytes())
+        return _read_report(path)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
 
@@ -44,13 +44,13 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
     return generations
 
 
-def _lines(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+def _lines(text: str, path: Path) -> Iterator[tuple[int, object]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield number, _parsed(line, f"{path}:{number}", "one JSON object a line")
 
 
-def _listed(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+def _listed(text: str, path: Path) -> Iterator[tuple[int, object]]:
     document = _parsed(
         text, str(path), 'a JSON object with a list "generations" (JSON lines end in .jsonl)'
     )
@@ -60,14 +60,14 @@ def _listed(text: str, path: Path) -> Iterator[tuple[int, Any]]:
     yield from enumerate(rows, 1)
 
 
-def _parsed(text: str, location: str, expected: str) -> Any:
+def _parsed(text: str, location: str, expected: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DopsdError(f"{location}: expected {expected}: {error}") from error
 
 
-def _generation(row: Any, path: Path, number: int, task: Task) -> Generation:
+def _generation(row: object, path: Path, number: int, task: Task) -> Generation:
     location = f"{path}:{number}"
     if not isinstance(row, dict) or not {"question", "ground_truth"} <= row.keys():
         raise DopsdError(

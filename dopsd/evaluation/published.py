@@ -10,6 +10,6 @@ from ruamel.yaml import YAML
 
 def published() -> dict[str, Any]:
     """Published accuracies to stand beside one's own."""
-    return YAML(typ="safe", pure=True).load(
-        files("dopsd.evaluation").joinpath("published.yaml").read_text()
-    )
+    text = files("dopsd.evaluation").joinpath("published.yaml").read_text()
+    accuracies: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
+    return accuracies

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch import Tensor
     from transformers import PretrainedConfig
@@ -22,7 +22,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 def check_folder(folder: Path, config: PretrainedConfig) -> None:
     """Compare the headers of the weight files with the tensors that the config calls for; nothing is loaded."""
-    expected, actual = expected_shapes(config), {}
+    expected = expected_shapes(config)
+    actual: Shapes = {}
     for path, indexed_names in weight_files(folder).items():
         shapes = header(path)
         if indexed_names is not None:
@@ -51,7 +52,7 @@ def expected_shapes(config: PretrainedConfig) -> Shapes:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def weight_files(folder: Path) -> dict[Path, set[str] | None]:
+def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
     """The weight files, each with the tensors that the index says are in it; None where there is no index."""
     if (folder / WHOLE).is_file():
         return {folder / WHOLE: None}
@@ -63,7 +64,7 @@ def weight_files(folder: Path) -> dict[Path, set[str] | None]:
             else "no weights; it needs"
         )
         raise DopsdError(f"{folder}: {problem} {WHOLE}, or shards with {INDEX}")
-    files: dict[Path, set[str] | None] = {}
+    files: dict[Path, set[str]] = {}
     try:
         for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items():
             files.setdefault(folder / Path(file).name, set()).add(name)

@@ -14,10 +14,10 @@ import torch.distributed as dist
 from dopsd.distributed.uneven_forwards import LockstepForwards
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from dopsd.models.denoiser import Denoiser
 
 
-def spread(model: PreTrainedModel, device: torch.device) -> LockstepForwards:
+def spread(model: Denoiser, device: torch.device) -> LockstepForwards:
     """Leave a part of each block's frozen weights in this process; all that is not sharded goes to the device."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

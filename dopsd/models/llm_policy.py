@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase
 
     from dopsd.distributed.process_group import ProcessGroup
     from dopsd.models.config import AdapterConfig, ModelConfig
-    from dopsd.models.policy import KVCache
+    from dopsd.models.denoiser import Denoiser
+    from dopsd.models.kv_cache import KVCache
+    from dopsd.models.policy import Text
 
 
 class LlmPolicy(AdapterContexts):
@@ -34,14 +36,14 @@ class LlmPolicy(AdapterContexts):
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
+        model: Denoiser,
+        tokenizer: PreTrainedTokenizerBase,
         lora: AdapterConfig | None,
         seed: int,
     ) -> None:
         super().__init__(model, attach(model, lora, seed) if lora else None)
         self.tokenizer = tokenizer
-        self.text = ChatText(tokenizer, model)
+        self.text: Text = ChatText(tokenizer, model)
         self.vocabulary = model.config.embedding_size
         self.max_length = model.config.max_sequence_length
         self.mask_id = model.config.mask_token_id
@@ -96,7 +98,7 @@ class LlmPolicy(AdapterContexts):
         """Project [..., D] to logits [..., V]."""
         return self.core.head(hidden)
 
-    def merged(self) -> AbstractContextManager[None]:
+    def merged(self) -> AbstractContextManager[object]:
         """Compute with the adapters in the weights; refused where the base is in parts."""
         if self.is_locked:
             raise DopsdError(

@@ -14,9 +14,10 @@ from dopsd.models.checkpoint_files import AGAIN, check_finite, check_folder, fil
 
 if TYPE_CHECKING:
     import torch
-    from transformers import BitsAndBytesConfig, PretrainedConfig, PreTrainedModel
+    from transformers import BitsAndBytesConfig
 
     from dopsd.models.config import ModelConfig
+    from dopsd.models.denoiser import Denoiser, DenoiserConfig
 
 NEEDS = {
     "nf4": ("quantization", "bitsandbytes", "nf4"),
@@ -76,7 +77,7 @@ def resolved(model: ModelConfig) -> ModelConfig:
     return model.model_copy(update={"attention": attention_of(model, own_device())})
 
 
-def compile_blocks(model: PreTrainedModel) -> None:
+def compile_blocks(model: Denoiser) -> None:
     """torch.compile for lengths and batch sizes of any kind; all blocks run what was compiled for the first."""
     import torch
 
@@ -101,7 +102,7 @@ def nf4() -> BitsAndBytesConfig:
     )
 
 
-def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -> PreTrainedModel:
+def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -> Denoiser:
     """The frozen base in eval mode; its folder is checked before, its weights after, and no code in it is run.
 
     on_host: in main memory, to be computed with on the device later.
@@ -120,10 +121,12 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
         check_finite(file_tensors(folder), folder)
     if model.compile:
         compile_blocks(weights)
-    return weights.eval().requires_grad_(False)
+    weights.eval()
+    weights.requires_grad_(False)
+    return weights
 
 
-def read_config(folder: Path) -> PretrainedConfig:
+def read_config(folder: Path) -> DenoiserConfig:
     """Read config.json of an architecture that is known here.
 
     Raises:
@@ -133,7 +136,8 @@ def read_config(folder: Path) -> PretrainedConfig:
 
     register(folder)
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True)
+        config: DenoiserConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+        return config
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
@@ -141,20 +145,21 @@ def read_config(folder: Path) -> PretrainedConfig:
         ) from error
 
 
-def build_model(config: PretrainedConfig) -> PreTrainedModel:
+def build_model(config: DenoiserConfig) -> Denoiser:
     """Build a model of this config with fresh weights."""
     from transformers import AutoModelForMaskedLM
 
-    return AutoModelForMaskedLM.from_config(config)
+    model: Denoiser = AutoModelForMaskedLM.from_config(config)
+    return model
 
 
-def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> PreTrainedModel:
+def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Denoiser:
     """Straight onto the device, one tensor at a time: host memory never holds a copy for the GPU."""
     import torch
     from transformers import AutoModelForMaskedLM
 
     check_folder(Path(model.path), read_config(Path(model.path)))
-    return AutoModelForMaskedLM.from_pretrained(
+    weights: Denoiser = AutoModelForMaskedLM.from_pretrained(
         model.path,
         dtype=getattr(torch, model.dtype),
         attn_implementation=attention_of(model, device),
@@ -163,3 +168,4 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Pre
         use_safetensors=True,
         local_files_only=True,
     )
+    return weights

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from peft import PeftModel
+    from pydantic import ValidationError
     from torch import Tensor, nn
-    from transformers import PreTrainedModel
 
     from dopsd.models.config import AdapterConfig
+    from dopsd.models.denoiser import Denoiser
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # of the blocks' name and the layers', so that a head of the same name is never adapted
@@ -33,7 +35,7 @@ PLAIN = (
 )
 
 
-def block_modules(model: PreTrainedModel) -> list[str]:
+def block_modules(model: Denoiser) -> list[str]:
     """Names of the linear layers inside the blocks: what LoRA may adapt. The head is not among them."""
     from torch import nn
 
@@ -46,18 +48,19 @@ def block_modules(model: PreTrainedModel) -> list[str]:
     )
 
 
-def _blocks_name(model: PreTrainedModel) -> str:
+def _blocks_name(model: Denoiser) -> str:
     """Return what the model calls its list of blocks: `blocks`, `layers`."""
     blocks = model.blocks()
-    return next(name for name, m in model.named_modules() if m is blocks).split(".")[-1]
+    path: str = next(name for name, m in model.named_modules() if m is blocks)
+    return path.rpartition(".")[2]
 
 
-def attach(model: PreTrainedModel, lora: AdapterConfig, seed: int) -> nn.Module:
+def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     """A peft model with a fresh adapter (B = 0, so that it starts as the base)."""
     import warnings
 
     import torch
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, PeftModel, get_peft_model
     from torch import nn
 
     from dopsd.models.lowrank import LowRankLinear
@@ -86,10 +89,24 @@ def attach(model: PreTrainedModel, lora: AdapterConfig, seed: int) -> nn.Module:
         model.name_or_path = (
             "base"  # by role: peft would write this machine's path into every adapter
         )
-        return get_peft_model(model, config)
+        adapted = get_peft_model(model, config)
+    if not isinstance(adapted, PeftModel):  # one for several kinds of adapters
+        raise TypeError(f"peft made a {type(adapted).__name__}")
+    return adapted
 
 
-def adapter_tensors(peft_model: nn.Module) -> dict[str, Tensor]:
+def require_adapter(adapted: PeftModel | None) -> PeftModel:
+    """Return the model with its adapter.
+
+    Raises:
+        DopsdError: if it was loaded without one.
+    """
+    if adapted is None:
+        raise DopsdError("adapter: the model was loaded without one", exit_code=1)
+    return adapted
+
+
+def adapter_tensors(peft_model: PeftModel) -> dict[str, Tensor]:
     """The adapter's weights under peft's own file names."""
     from peft import get_peft_model_state_dict
 
@@ -99,7 +116,7 @@ def adapter_tensors(peft_model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
 
 
-def save_config(peft_model: nn.Module, folder: Path) -> None:
+def save_config(peft_model: PeftModel, folder: Path) -> None:
     """adapter_config.json as peft writes it, with the base named by role, not by a path of this machine."""
     peft_model.peft_config["default"].save_pretrained(str(folder))
 
@@ -173,15 +190,16 @@ def _targets(target_modules: str | list[str]) -> list[str]:
     return match[2].split("|") if match else []
 
 
-def _faults(error: Any) -> str:
+def _faults(error: ValidationError) -> str:
     return "; ".join(
         f"{fault['loc'][0]} {fault['input']!r}: {fault['msg']}" for fault in error.errors()
     )
 
 
-def check_config(peft_model: nn.Module, folder: Path) -> None:
+def check_config(peft_model: PeftModel, folder: Path) -> None:
     """Refuse an adapter that was trained with another scaling or other targets: its weights would load all the same."""
-    saved, config = lora_of(folder), peft_model.peft_config["default"]
+    saved = lora_of(folder)
+    config: Any = peft_model.peft_config["default"]  # a LoraConfig, as `attach` made it
     current = {
         "r": config.r,
         "alpha": config.lora_alpha,
@@ -200,7 +218,7 @@ def check_config(peft_model: nn.Module, folder: Path) -> None:
 
 
 def load_adapter(
-    peft_model: nn.Module, tensors: dict[str, Tensor], source: object = "adapter"
+    peft_model: PeftModel, tensors: dict[str, Tensor], source: object = "adapter"
 ) -> None:
     """Put saved weights in place; every name must be there, in its shape. `source` names them in errors."""
     from peft import set_peft_model_state_dict
@@ -230,20 +248,21 @@ def load_adapter(
     set_peft_model_state_dict(peft_model, tensors)
 
 
-def adapted_layers(peft_model: nn.Module) -> Iterator[tuple[nn.Linear, Tensor]]:
+def adapted_layers(peft_model: PeftModel) -> Iterator[tuple[nn.Linear, Tensor]]:
     """Every adapted base layer and its change scale * B @ A in float32 [out, in], one at a time."""
     from peft.tuners.lora import LoraLayer
 
     for module in peft_model.modules():
         if isinstance(module, LoraLayer):
-            change = (
-                module.lora_B["default"].weight.float() @ module.lora_A["default"].weight.float()
-            )
-            yield module.get_base_layer(), (change * module.scaling["default"]).detach()
+            down = module.lora_A["default"].get_parameter("weight")
+            up = module.lora_B["default"].get_parameter("weight")
+            change = up.float() @ down.float()
+            layer: Any = module.get_base_layer()  # a Linear, as are all that block_modules names
+            yield layer, (change * module.scaling["default"]).detach()
 
 
 @contextmanager
-def merged_weights(peft_model: nn.Module) -> Iterator[None]:
+def merged_weights(peft_model: PeftModel) -> Iterator[None]:
     """Adapters added into the weights, rounded to the model's dtype; afterwards the kept originals are put back.
 
     Subtracting instead would not bring the bits back. Costs a second copy of the adapted weights.

@@ -17,12 +17,13 @@ class LowRankLinear(Linear):
     the sum that of B A x does not show.
     """
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        output = self.base_layer(x)
+    def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:
+        output: Tensor = self.base_layer(x)
         if self.disable_adapters:
             return output
         (name,) = self.active_adapters
-        down, up = self.lora_A[name].weight, self.lora_B[name].weight
+        layers: tuple[Any, Any] = self.lora_A[name], self.lora_B[name]  # each a torch.nn.Linear
+        down, up = layers[0].weight, layers[1].weight
         low = linear(self.lora_dropout[name](x), down.to(x.dtype)).flatten(0, -2).to(output.dtype)
         rows, up = output.flatten(0, -2), up.to(output.dtype).T
         add = (

@@ -15,14 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dopsd.distributed.process_group import ProcessGroup
+    from dopsd.models.kv_cache import KVCache
 
 Attention = Literal["bidirectional", "block_causal"]
-
-
-class KVCache(Protocol):
-    """Keys and values of a whole forward, kept for forwards of some positions; each architecture has its own."""
-
-    states: Tensor | None  # [B, T, D], hidden states of that forward, where the output is shifted
 
 
 class Forward(Protocol):
@@ -33,10 +28,14 @@ class Forward(Protocol):
 
     mask_id: int
     eos_id: int
-    suppress_tokens: Sequence[int]  # ids that are never sampled
     vocabulary: int  # V, entries of the head
     max_length: int  # tokens of prompt and completion that the model was trained for
     attention_pattern: Attention
+
+    @property
+    def suppress_tokens(self) -> Sequence[int]:
+        """Ids that are never sampled."""
+        ...
 
     @property
     def device(self) -> torch.device:

@@ -11,14 +11,16 @@ from dopsd.models.lora import merged_weights
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Tensor, nn
-    from transformers import PreTrainedModel
+    from peft import PeftModel
+    from torch import Tensor
+
+    from dopsd.models.denoiser import Denoiser
 
 
 class AdapterContexts:
     """The Teachers of a policy: the base under an adapter, the student itself, or the moving average of its adapter."""
 
-    def __init__(self, core: PreTrainedModel, adapted: nn.Module | None) -> None:
+    def __init__(self, core: Denoiser, adapted: PeftModel | None) -> None:
         self.core, self.adapted = core, adapted
         self.teacher_kind, self.ema_decay = "base", 0.0
         self.ema: dict[str, Tensor] = {}  # the teacher's adapter, where it is an average
@@ -56,11 +58,14 @@ class AdapterContexts:
             if name in self.ema:
                 self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)
 
-    @contextmanager
-    def merged(self) -> Iterator[None]:
+    def merged(self) -> AbstractContextManager[object]:
         """Compute with the adapters in the weights: faster, and in bfloat16 rounded, so that its figures say so."""
-        with merged_weights(self.adapted) if self.adapted else nullcontext():
-            self.is_merged = self.adapted is not None
+        return nullcontext() if self.adapted is None else self._merged(self.adapted)
+
+    @contextmanager
+    def _merged(self, adapted: PeftModel) -> Iterator[None]:
+        with merged_weights(adapted):
+            self.is_merged = True
             try:
                 yield
             finally:

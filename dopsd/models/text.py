@@ -8,22 +8,24 @@ import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase
+
+    from dopsd.models.denoiser import Denoiser
 
 
 class ChatText:
     """The Text of a policy: token ids on the model's device."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Denoiser) -> None:
         self.tokenizer, self.model = tokenizer, model
-        self.eos_id: int = model.config.eos_token_id
+        self.eos_id = model.config.eos_token_id
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
         """Return token ids [P] of the chat with the assistant's header, and how its answer starts."""
         header = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
         )
-        return self.tokens(header + prefill)
+        return self.tokens(f"{header}{prefill}")
 
     def tokens(self, text: str) -> Tensor:
         """Return token ids [n] of a text as it stands."""
@@ -33,4 +35,6 @@ class ChatText:
     def decode(self, ids: Tensor) -> str:
         """Return the text before the first end-of-sequence token."""
         row = ids.tolist()
-        return self.tokenizer.decode(row[: row.index(self.eos_id)] if self.eos_id in row else row)
+        return str(
+            self.tokenizer.decode(row[: row.index(self.eos_id)] if self.eos_id in row else row)
+        )

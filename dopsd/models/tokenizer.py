@@ -9,7 +9,7 @@ from dopsd.core.errors import DopsdError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 START, HEADER, HEADER_END, END_OF_TURN = (
     "<|startoftext|>",
@@ -24,7 +24,7 @@ LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA only ever ans
 )
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The folder's tokenizer; one with LLaDA's special tokens and no chat template gets LLaDA's."""
     from transformers import AutoTokenizer
 
@@ -47,7 +47,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def suppress_tokens(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> list[int]:
+def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> list[int]:
     """The mask, every special token but the end of text and of turn, and embedding rows that are no token."""
     vocabulary = tokenizer.get_vocab()
     special = set(tokenizer.all_special_ids)

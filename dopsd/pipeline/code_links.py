@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from dopsd.core.registry import Registry
 
 FOLDER = Path("code")
-WHOLE = ("core", "distributed", "models", "rollout", "training", "evaluation", "analysis")
+WHOLE: tuple[str, ...] = (
+    "core",
+    "distributed",
+    "models",
+    "rollout",
+    "training",
+    "evaluation",
+    "analysis",
+)
 WHOLE += ("pipeline", "tasks/common", "tasks/registry.py")
 WHOLE += ("algorithms/common", "algorithms/registry.py")
 

@@ -155,7 +155,7 @@ def _test_conditions(run: Finished) -> dict[str, Any]:
 def values(params: Params, runs: list[Finished]) -> dict[str, list[dict[str, Any]]]:
     """What the table says, unrounded."""
     resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
-    columns = ("task", "method", "seeds", "trained", "difference", "cost")
+    columns: tuple[str, ...] = ("task", "method", "seeds", "trained", "difference", "cost")
     tables = {"runs": [row_of(run) for run in runs]}
     tables["means"] = [dict(zip(columns, row, strict=True)) for row in means(runs, resamples)]
     columns = ("task", "first", "second", "seeds", "difference", "interval")

@@ -210,7 +210,8 @@ def workers(api: str) -> list[dict[str, str]]:
     )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            return json.load(response)
+            known: list[dict[str, str]] = json.load(response)
+            return known
     except (urllib.error.URLError, OSError, ValueError):
         return []
 

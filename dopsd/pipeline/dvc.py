@@ -70,18 +70,20 @@ class Writing:
             *self.words,
         ]
         env = os.environ | {PARENT: str(os.getpid())}
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, env=env)
-        lock.name_dvc(self.process.pid)
-        status = self._wait()
+        self.process = process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, process_group=0, env=env
+        )
+        lock.name_dvc(process.pid)
+        status = self._wait(process)
         self._wait_for_orphans()
-        forget(self.process.pid)
+        forget(process.pid)
         return status
 
-    def _wait(self) -> int:
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
         """DVC's exit status. A stop is repeated until it ends: between stages, or at the end of one, the first is lost."""
         while True:
             with suppress(subprocess.TimeoutExpired):
-                return self.process.wait(AGAIN)
+                return process.wait(AGAIN)
             if self.stopped_at:
                 self.stop()
 
@@ -169,7 +171,10 @@ def _digest(path: Path) -> str:
     from ruamel.yaml.error import YAMLError
 
     try:
-        return dict_sha256(YAML(typ="safe").load(path.read_bytes()), exclude=["size", "nfiles"])
+        digest: str = dict_sha256(
+            YAML(typ="safe").load(path.read_bytes()), exclude=["size", "nfiles"]
+        )
+        return digest
     except (YAMLError, ValueError, TypeError):
         return ""
 

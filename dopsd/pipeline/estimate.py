@@ -13,7 +13,7 @@ from dopsd.rollout.sampler import HEAD_ENTRIES
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.models.architecture import DenoiserConfig
+    from dopsd.models.denoiser import DenoiserConfig
     from dopsd.rollout.config import SamplingConfig
 
 GPUS = {  # name: (dense bf16 peak in TFLOP/s, memory in GB), from the makers' data sheets
@@ -102,8 +102,13 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
     rollouts = trajectories * facts.attempts * params.sampling.steps * shape.forward(length)
     training = trajectories * _states(params) * shape.state(length, t.gradient_checkpointing)
     selection, test = _evaluations(params, shape, facts)
-    work = [part / PETA for part in (rollouts, training, selection, test)]
-    return Cost(*work, _memory(params, shape, length))
+    return Cost(
+        rollouts / PETA,
+        training / PETA,
+        selection / PETA,
+        test / PETA,
+        _memory(params, shape, length),
+    )
 
 
 def _states(params: Params) -> int:

@@ -16,7 +16,7 @@ from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.adapter_files import read_adapter
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.lora import adapted_layers, load_adapter, lora_of
+from dopsd.models.lora import adapted_layers, load_adapter, lora_of, require_adapter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def adapted_policy(base: str, adapter: Path) -> LlmPolicy:
 
     lora, tensors = lora_of(adapter), read_adapter(adapter)
     policy = load_policy(ModelConfig(path=base, dtype="float32"), lora, 0, torch.device("cpu"))
-    load_adapter(policy.adapted, tensors, adapter)
+    load_adapter(require_adapter(policy.adapted), tensors, adapter)
     return policy
 
 
@@ -79,13 +79,13 @@ def merge(policy: LlmPolicy, dtype: str) -> Rounding:
     torch_dtype: torch.dtype = getattr(torch, dtype)
     lost = changed = 0.0
     unmoved = count = 0
-    for layer, change in adapted_layers(policy.adapted):
+    for layer, change in adapted_layers(require_adapter(policy.adapted)):
         old = layer.weight.data  # [out, in]
         new = (old + change).to(torch_dtype)
         wide = new.double()  # so that only the rounding to `dtype` and that of the sum is measured
         lost += (wide - old.double() - change.double()).square().sum().item()
         changed += change.double().square().sum().item()
-        unmoved += (new == old.to(torch_dtype)).sum().item()
+        unmoved += int((new == old.to(torch_dtype)).sum())
         count += new.numel()
         layer.weight.data = new
     for p in policy.core.parameters():
@@ -101,7 +101,7 @@ def write(policy: LlmPolicy, out: Path) -> None:
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)
     try:
-        policy.adapted.unload().save_pretrained(tmp, max_shard_size=SHARD)
+        require_adapter(policy.adapted).unload().save_pretrained(tmp, max_shard_size=SHARD)
         policy.tokenizer.save_pretrained(tmp)
         fsync_rename(tmp, out)
     except (OSError, SafetensorError) as error:

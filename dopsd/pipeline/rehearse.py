@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dopsd.config.params import Params
+    from dopsd.models.denoiser import DenoiserConfig
 
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
 PROBLEMS = 4  # of each split
@@ -132,7 +133,7 @@ def tell_cost(full: Params, hardware: str) -> None:
     sys.stdout.write("\n".join(output_lines) + "\n")
 
 
-def _config(base: Path):
+def _config(base: Path) -> DenoiserConfig:
     from dopsd.models.llada.configuration import LladaConfig
     from dopsd.models.loading import read_config
 
@@ -204,7 +205,7 @@ def _shorten(section: dict[str, Any]) -> None:
     section |= {"gen_length": length, "batch_size": 8}
 
 
-def _absolute(value: Any) -> Any:
+def _absolute(value: Any) -> Any:  # noqa: ANN401  # any YAML value
     """Names of files that exist here, from the root."""
     if isinstance(value, dict):
         return {key: _absolute(item) for key, item in value.items()}

@@ -8,6 +8,8 @@ from dopsd.core.registry import Registry
 from dopsd.tasks.common.config import TaskConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dopsd.tasks.common.task import Task
 
 TASKS = Registry("dopsd.tasks", "task", TaskConfig)
@@ -15,4 +17,5 @@ TASKS = Registry("dopsd.tasks", "task", TaskConfig)
 
 def load_task(name: str, config: TaskConfig) -> Task:
     """Return the task `name` with its settings; its folder's task.py has `make`."""
-    return TASKS.member(name, "task", "make")(config)
+    make: Callable[[TaskConfig], Task] = TASKS.member(name, "task", "make")
+    return make(config)

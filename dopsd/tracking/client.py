@@ -121,7 +121,8 @@ def find_run(client: MlflowClient, identity: Identity) -> str:
         client.log_batch(
             run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()]
         )
-    return run.info.run_id
+    run_id: str = run.info.run_id
+    return run_id
 
 
 def sent_until(client: MlflowClient, run_id: str) -> int:

@@ -31,7 +31,7 @@ CURVE = {
 class Experiments(Protocol):
     """What an MlflowClient can do, as far as it matters here."""
 
-    def set_experiment_tag(self, experiment_id: str, key: str, value: Any) -> None: ...
+    def set_experiment_tag(self, experiment_id: str, key: str, value: object) -> None: ...
 
 
 def save(client: Experiments, experiment: str, task: str) -> None:

@@ -47,8 +47,8 @@ def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
         update, batch, kind, name = key.split(".")
         batch_tensors.setdefault((int(update), int(batch), kind), {})[name] = tensor
     updates: list[list[Batch]] = [[] for _ in range(count)]
-    for (update, _, kind), values in sorted(batch_tensors.items()):
-        updates[update].append(batch_from(kind, values))
+    for (index, _, kind), values in sorted(batch_tensors.items()):
+        updates[index].append(batch_from(kind, values))
     return updates
 
 

@@ -26,11 +26,12 @@ from dopsd.core.tensors import left_pad
 from dopsd.models.embedded import build_config, build_tokenizer
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.tasks.registry import load_task
+from dopsd.tasks.registry import TASKS
 from dopsd.training import origin
 from dopsd.training.origin import BASE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dopsd.core.types import Problem
@@ -59,7 +60,8 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
         log(f"pretrain: {BASE} is up to date")
         return
     policy = fresh(base)
-    trainer = Pretrainer(base, load_task(task_name, data), policy)
+    make: Callable[[TaskConfig], TaughtTask] = TASKS.member(task_name, "task", "make")
+    trainer = Pretrainer(base, make(data), policy)
     with Progress("pretrain", shape.updates, "update", str(scratch)) as progress:
         first_update = trainer.resume(scratch)
         progress.resume_at(first_update)

@@ -121,7 +121,8 @@ def resumable(
 
 
 def _state(step: Path) -> dict[str, Any]:
-    return json.loads((step / "state.json").read_text())
+    state: dict[str, Any] = json.loads((step / "state.json").read_text())
+    return state
 
 
 def _rows(log_file: Path) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from dopsd.core.progress import log
 from dopsd.core.tables import read_log, write_table
 from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.models.adapter_files import ADAPTER, read_adapter
-from dopsd.models.lora import adapter_tensors, load_adapter, save_config
+from dopsd.models.lora import adapter_tensors, load_adapter, require_adapter, save_config
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
 from dopsd.training.resuming import log_of, record_of
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from dopsd.core.paths import RunKey
+    from dopsd.training.trainer import Trainer
 
 SAVING = 60.0  # seconds that a stopped trainer may take to save before the next one gives up
 
@@ -93,7 +94,7 @@ class RunFolder:
         with (self.scratch / LOG).open("a") as out:
             out.write(self.lines[-1])
 
-    def save(self, loop: Any) -> None:
+    def save(self, loop: Trainer) -> None:
         """Write step-N; a full disk leaves the checkpoints that were there."""
         tmp = self.scratch / f"step-{loop.update:06d}.tmp"
         try:
@@ -117,7 +118,7 @@ class RunFolder:
                 TEMPORARY,
             ) from error
 
-    def _write(self, loop: Any, tmp: Path) -> None:
+    def _write(self, loop: Trainer, tmp: Path) -> None:
         rank = self.accelerator.process_index
         rank_tensors = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
         micro_batches = loop.micro_batches
@@ -129,8 +130,9 @@ class RunFolder:
         save_tensors(rank_tensors, tmp / f"batches.{rank}.safetensors")
         if not self.is_main:
             return
-        save_tensors(adapter_tensors(loop.policy.adapted), tmp / ADAPTER)
-        save_config(loop.policy.adapted, tmp)
+        adapted = require_adapter(loop.policy.adapted)
+        save_tensors(adapter_tensors(adapted), tmp / ADAPTER)
+        save_config(adapted, tmp)
         state = {f"ema/{name}": tensor for name, tensor in loop.policy.ema.items()}
         for name, p in loop.parameters.items():
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
@@ -145,7 +147,7 @@ class RunFolder:
             counts | {"gathered": loop.gathered, "ranks": self.accelerator.num_processes},
         )
 
-    def resume(self, loop: Any) -> None:
+    def resume(self, loop: Trainer) -> None:
         """Bring the loop to the newest whole checkpoint, and the log with it."""
         newest = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
         if newest:
@@ -180,8 +182,8 @@ class RunFolder:
         if self.is_main:
             self._restore_log(loop.update, log_of(newest.path) if newest else None)
 
-    def _restore(self, loop: Any, folder: Path, state: dict[str, Any]) -> None:
-        load_adapter(loop.policy.adapted, read_adapter(folder), folder)
+    def _restore(self, loop: Trainer, folder: Path, state: dict[str, Any]) -> None:
+        load_adapter(require_adapter(loop.policy.adapted), read_adapter(folder), folder)
         device = loop.policy.device
         tensors = {k: v.to(device) for k, v in load_tensors(folder / "trainer.safetensors").items()}
         for name, p in loop.parameters.items():
@@ -297,4 +299,5 @@ def log_uploader(key: RunKey, scratch: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        uploader.stdin.close()  # it sends what is left and ends; training does not wait for it
+        if uploader.stdin:
+            uploader.stdin.close()  # it sends what is left and ends; training does not wait for it

@@ -80,7 +80,8 @@ def first_code(run: RunSettings) -> str:
     """That of a run's first update: of what is in training, else of what has ended, else of what would begin."""
     history = record_of(scratch_folder(run)).get("history")
     if history:
-        return history[0]["code"]
+        code: str = history[0]["code"]
+        return code
     published = object_of(run.key.folder / "train.json")
     return (
         published["first_code"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dopsd.training.config import TrainConfig
 
 # Keys of section train on which no update depends.
-ENDS = ("updates", "checkpoint_every", "max_empty_collects", "stop_on_collapse")
+ENDS: tuple[str, ...] = ("updates", "checkpoint_every", "max_empty_collects", "stop_on_collapse")
 ENDS += ("collapse_window", "collapse_drop", "collapse_errors")
 # Keys of section train that change the use of memory alone, as sampling.batch_size does.
 MEMORY = ("micro_batch_states", "gradient_checkpointing")

@@ -95,7 +95,7 @@ def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
                 progress.step(trainer.update - previous_update, note)
         except StopRequested as stop:
             if not stop.is_agreed:
-                trainer.policy.process_group.announce_stop()
+                trainer.group.announce_stop()
             trainer.roll_back()
             if trainer.update:
                 folder.save(trainer)
@@ -124,7 +124,8 @@ class Trainer:
         if shard and (fault := run.reason_against_shards):
             raise DopsdError(fault)
         self.policy = load_policy(run.model, train.lora, seed, shard=shard)
-        self.policy.process_group = AccelerateGroup(accelerator, self.policy.forwards)
+        self.group = AccelerateGroup(accelerator, self.policy.forwards)
+        self.policy.process_group = self.group
         if self.settings.gradient_checkpointing:
             self.policy.use_gradient_checkpointing()
         prompt_set = PromptSet(self.task, self.problems, "train", run.model.prompt_style)

@@ -93,6 +93,6 @@ class Algorithm(Protocol):
         """
         ...
 
-    def loss(self, policy: Policy, batch: Any) -> LossOutput:
+    def loss(self, policy: Policy, batch: Any) -> LossOutput:  # noqa: ANN401  # its own kind of Batch
         """Return the loss of a micro-batch, each sequence times its `weight`, summed; the trainer divides."""
         ...

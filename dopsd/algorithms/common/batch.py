@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from dataclasses import Field
 
+    import torch
     from torch import Tensor
 
 
@@ -15,6 +17,7 @@ class Batch:
     """Tensors that share a leading dimension, with a weight per row that is known before the forward pass."""
 
     weight: Tensor  # [B]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # every kind of batch is a dataclass
 
     def __len__(self) -> int:
         return self.weight.shape[0]
@@ -25,7 +28,7 @@ class Batch:
         return 1
 
     def tensors(self) -> dict[str, Tensor]:
-        return {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def split(self, n: int) -> Iterator[Self]:
         """Consecutive pieces of at most n sequences in all their forward passes, and of a row at least."""
@@ -38,7 +41,7 @@ class Batch:
     def rows(self, indices: list[int]) -> Self:
         return type(self)(**{name: value[indices] for name, value in self.tensors().items()})
 
-    def to(self, device: Any) -> Self:
+    def to(self, device: torch.device | str) -> Self:
         return type(self)(**{name: value.to(device) for name, value in self.tensors().items()})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -38,7 +38,7 @@ class AlgorithmConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def keep_published(cls, raw: Any) -> Any:
+    def keep_published(cls, raw: object) -> object:
         if isinstance(raw, dict) and isinstance(raw.get("train"), dict):
             published = cls.model_fields["train"].default.model_dump(exclude_none=True)
             return raw | {"train": published | raw["train"]}

@@ -28,7 +28,8 @@ def solution(task: Task, problem: Problem, method: str) -> str:
     if problem.reference:
         return problem.reference
     if hasattr(task, "worked_solution"):
-        return task.worked_solution(problem, True)
+        text: str = task.worked_solution(problem, True)
+        return text
     raise DopsdError(
         f"{method}: {task.name} problem {problem.id} has no reference solution; leave {method} out of matrix.methods, or "
         "the problem out of the data"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -50,7 +50,7 @@ class Recorder:
     def __init__(self, config: D3llmConfig, context: AlgorithmContext) -> None:
         self.config, self.context, task = config, context, context.task
         self.task, self.policy = task, context.policy
-        sections = {
+        sections: dict[str, Any] = {
             "sampling": context.sampling.model_dump(exclude={"batch_size"}),
             "model": context.model.model_dump(),
         }

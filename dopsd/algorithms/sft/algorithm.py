@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dopsd.algorithms.sft.config import SftConfig
     from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
+    from dopsd.tasks.common.config import Source
 
 
 def build(config: SftConfig, context: AlgorithmContext) -> Sft:
@@ -43,14 +44,14 @@ class Sft:
         self.config, self.context, self.seed = config, context, context.seed
         self.length = config.length or context.sampling.gen_length
         self.solutions = Solutions(context.task, "sft", self.length)
-        self.traces = self._read(context.policy) if config.traces else []
+        self.traces = self._read(context.policy, config.traces) if config.traces else []
         self.place = {problem.id: i for i, problem in enumerate(context.task.load("train"))}
 
-    def _read(self, policy: Policy) -> list[tuple[Tensor, Tensor]]:
+    def _read(self, policy: Policy, source: Source) -> list[tuple[Tensor, Tensor]]:
         """Rows {question, response} that fit, as tokens."""
         rows = [
             (text_of(row, "question"), text_of(row, "response"))
-            for row in read_rows(self.config.traces, "method.sft.traces")
+            for row in read_rows(source, "method.sft.traces")
         ]
         tokenized = [
             (policy.text.encode([{"role": "user", "content": question}]), policy.text.tokens(text))

@@ -24,8 +24,13 @@ BEFORE = Path("work/params.before.yaml")
 FOLDER = files("dopsd.config.profiles")
 
 
+def _read(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = YAML(typ="safe", pure=True).load(FOLDER.joinpath(name).read_text())
+    return values
+
+
 def _layers() -> dict[str, Any]:
-    return YAML(typ="safe", pure=True).load(FOLDER.joinpath("llada-8b.yaml").read_text())
+    return _read("llada-8b.yaml")
 
 
 def names() -> list[str]:
@@ -51,7 +56,7 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
             raise DopsdError(
                 f"--profile {EMBEDDED} has no preset and no hardware: they go with a llada-8b profile"
             )
-        return YAML(typ="safe", pure=True).load(FOLDER.joinpath("embedded.yaml").read_text())
+        return _read("embedded.yaml")
     layers, task = _layers(), profile.removeprefix("llada-8b-")
     for option, value in (("presets", preset), ("hardware", hardware)):
         if value not in layers[option]:
@@ -81,13 +86,14 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     return raw
 
 
-def facts(task: str) -> dict[str, float]:
+def facts(task: str) -> dict[str, Any]:
     """What an estimate needs to know about a task."""
-    return _layers()["facts"][task]
+    values: dict[str, Any] = _layers()["facts"][task]
+    return values
 
 
 def gpus(hardware: str) -> list[str]:
-    known = _layers()["gpus"]
+    known: dict[str, list[str]] = _layers()["gpus"]
     if hardware not in known:
         raise DopsdError(f"--hardware {hardware}: unknown; there is {', '.join(known)}")
     return known[hardware]
@@ -193,7 +199,7 @@ def _number(value: float) -> str:
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
-def _put(document: Any, raw: dict[str, Any]) -> None:
+def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
     """Values over a commented document: comments stay at the keys that stay, new sections and lists take one line."""
     for key in [key for key in document if key not in raw]:
         del document[key]

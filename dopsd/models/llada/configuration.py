@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import PretrainedConfig
-
 from dopsd.core.errors import DopsdError
+from dopsd.models.denoiser import DenoiserConfig
 
 READ = (  # fields of config.json that change what is computed: each must be there, none has a silent default
     *(
@@ -62,12 +61,10 @@ RENAMED = {
 TOY = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_size": 128}
 
 
-class LladaConfig(PretrainedConfig):
+class LladaConfig(DenoiserConfig):
     """Shape of a LLaDA model; the defaults are LLaDA-8B's published values, and are never used to fill a file."""
 
     model_type = "llada"
-    output_shift = 0  # position i predicts token i
-    attention_pattern = "bidirectional"
 
     def __init__(  # noqa: PLR0913, PLR0917 (config.json by name, as transformers calls it)
         self,
@@ -84,16 +81,15 @@ class LladaConfig(PretrainedConfig):
         rms_norm_eps: float = 1e-5,
         mask_token_id: int = 126336,
         eos_token_id: int = 126081,
-        **kwargs: Any,
+        **kwargs: Any,  # noqa: ANN401  # transformers' own
     ) -> None:
         values = dict(locals())
         for name in READ:
             setattr(self, name, values[name])
         self.num_hidden_layers, self.hidden_size = n_layers, d_model
         self.num_attention_heads, self.num_key_value_heads = n_heads, n_kv_heads
-        super().__init__(
-            eos_token_id=eos_token_id, tie_word_embeddings=weight_tying, **(FIXED | kwargs)
-        )
+        tied: dict[str, Any] = {"eos_token_id": eos_token_id, "tie_word_embeddings": weight_tying}
+        super().__init__(**(tied | FIXED | kwargs))
 
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
         """Return (inputs, outputs) of every linear layer of a block."""
@@ -112,7 +108,7 @@ class LladaConfig(PretrainedConfig):
         return LladaConfig.from_dict(self.to_dict() | TOY)
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:  # noqa: ANN401
         """Refuse what is missing or computed differently; the hub's pointers to its own code are dropped."""
         _check(config_dict)
         ignored = RENAMED | {"auto_map"}

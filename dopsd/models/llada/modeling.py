@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
 from dopsd.core.errors import DopsdError
+from dopsd.models.denoiser import Denoiser
+from dopsd.models.kv_cache import KVCache
 from dopsd.models.llada.configuration import LladaConfig
 
 if TYPE_CHECKING:
@@ -55,28 +57,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
 
 
-class KVCache:
-    """Keys and values of every layer at the last whole forward, where a window's own were not computed again since.
-
-    Attention is over all positions, so that those outside the window are no longer exact once a token in it has changed.
-    """
-
-    def __init__(self, layers: int) -> None:
-        self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
-        self.states: Tensor | None = None  # for the protocol: LLaDA's output is not shifted
-
-    def joined(
-        self, layer: int, k: Tensor, v: Tensor, cache_positions: slice | None
-    ) -> tuple[Tensor, Tensor]:
-        """k and v [B, heads, W, width] of the window among those of the whole sequence; without a window they replace all."""
-        kv_cache = self.layers[layer]
-        if cache_positions is None or kv_cache is None:
-            self.layers[layer] = (k, v)
-            return k, v
-        kv_cache[0][:, :, cache_positions], kv_cache[1][:, :, cache_positions] = k, v
-        return kv_cache
-
-
 Past = tuple[KVCache, slice | None] | None
 
 
@@ -113,14 +93,16 @@ class LladaBlock(nn.Module):
         if past is not None:
             k, v = past[0].joined(self.layer, k, v, past[1])
         out, _ = attention(self, q, k, v, mask, is_causal=False)  # [B, T, heads, width]
-        return self.attn_out(out.reshape(size, length, -1))
+        projected: Tensor = self.attn_out(out.reshape(size, length, -1))
+        return projected
 
     def forward(
         self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past = None
     ) -> Tensor:
         x = x + self.attend(self.attn_norm(x), rope, mask, past)
         h = self.ff_norm(x)
-        return x + self.ff_out(nn.functional.silu(self.ff_proj(h)) * self.up_proj(h))
+        fed: Tensor = self.ff_out(nn.functional.silu(self.ff_proj(h)) * self.up_proj(h))
+        return x + fed
 
 
 class LladaTrunk(nn.Module):
@@ -173,13 +155,20 @@ class LladaTrunk(nn.Module):
         )  # also in eval mode: dropout may be 0
         x = self.transformer["wte"](ids)
         past = None if kv_cache is None else (kv_cache, cache_positions)
-        for block in self.transformer["blocks"]:
+        for block in self.blocks:
             x = (
                 self._gradient_checkpointing_func(block, x, rope, mask)
                 if is_recomputing
                 else block(x, rope, mask, past)
             )
-        return self.transformer["ln_f"](x)
+        hidden: Tensor = self.transformer["ln_f"](x)
+        return hidden
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        blocks = self.transformer["blocks"]
+        assert isinstance(blocks, nn.ModuleList)
+        return blocks
 
     def _mask(self, attention_mask: Tensor | None) -> Tensor | None:
         """What the attention function takes: flash attention [B, T] to unpad by, sdpa [B, 1, 1, T]; both boolean."""
@@ -188,13 +177,14 @@ class LladaTrunk(nn.Module):
         return attention_mask[:, None, None, :].bool()
 
 
-class LladaForMaskedLM(PreTrainedModel):
+class LladaForMaskedLM(Denoiser):
     """LLaDA with its head; `model` is the trunk, `head` the projection to the vocabulary."""
 
     config_class = LladaConfig
+    model: LladaTrunk
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    _no_split_modules = ("LladaBlock",)
+    _no_split_modules = ["LladaBlock"]  # noqa: RUF012
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
@@ -221,11 +211,12 @@ class LladaForMaskedLM(PreTrainedModel):
         cache_positions: slice | None = None,
     ) -> Tensor:
         """Return the last hidden states (LladaTrunk.forward)."""
-        return self.model(ids, attention_mask, kv_cache, cache_positions)
+        hidden: Tensor = self.model(ids, attention_mask, kv_cache, cache_positions)
+        return hidden
 
     def blocks(self) -> nn.ModuleList:
         """Return the layers, first to last."""
-        return self.model.transformer["blocks"]
+        return self.model.blocks
 
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""
@@ -239,7 +230,7 @@ class LladaForMaskedLM(PreTrainedModel):
 
     def head(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""
-        return nn.functional.linear(hidden, self.get_output_embeddings().weight)
+        return nn.functional.linear(hidden, self.get_output_embeddings().get_parameter("weight"))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> MaskedLMOutput:
         return MaskedLMOutput(logits=self.head(self.model(input_ids, attention_mask)))

@@ -24,8 +24,6 @@ def run(params: Params, task_name: str) -> None:
 def _figures(report: dict[str, Any]) -> dict[str, float]:
     """What `dvc metrics show` can put on a line: no problem's own score."""
     low, high = report["interval"]
-    return (
-        {name: report[name] for name in ("accuracy", "whole", "n")}
-        | report["figures"]
-        | {"low": low, "high": high}
-    )
+    figures: dict[str, float] = {name: report[name] for name in ("accuracy", "whole", "n")}
+    figures |= report["figures"]
+    return figures | {"low": low, "high": high}

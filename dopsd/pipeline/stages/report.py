@@ -25,7 +25,7 @@ COLOURS = (
 )  # masked, committed now, known, shown to the teacher
 GROUPS = 10  # points of a curve by block
 LEGIBLE = 64  # tokens whose text still fits their cells
-FIGURES = (
+FIGURES: tuple[str, ...] = (
     "loss",
     "overlap_top20",
     "clip_ratio",

@@ -38,8 +38,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         return
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": selection}
     comparisons = {
-        name: compare(*protocol_reports, params.evaluate.bootstrap)
-        for name, protocol_reports in zip(protocols, reports, strict=True)
+        name: compare(base, best, params.evaluate.bootstrap)
+        for name, (base, best) in zip(protocols, reports, strict=True)
     }
     write_json(
         folder / "test" / "trajectory.json",

@@ -74,7 +74,7 @@ class Verification:
     def __init__(self, params: Params, task: Task) -> None:
         self.params, self.task, self.settings = params, task, params.verify_teacher
         self.problems = task.load(SPLIT)[: self.settings.problems]
-        sections = {
+        sections: dict[str, Any] = {
             "sampling": params.sampling.model_dump(exclude={"batch_size"}),
             "model": params.model.model_dump(),
         }
@@ -94,8 +94,9 @@ class Verification:
         missing = [problem for problem in self.problems if problem.id not in scores_by_id]
         wave = self.params.sampling.batch_size
         with Progress("verify_teacher", len(missing), "problem") as progress:
-            policy = load_policy(self.params.model, self.params.train.lora, 0) if missing else None
+            policy = None
             for start in range(0, len(missing), wave):
+                policy = policy or load_policy(self.params.model, self.params.train.lora, 0)
                 wave_scores = self._scores(policy, missing[start : start + wave])
                 append_lines(
                     self.path,

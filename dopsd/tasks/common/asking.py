@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.storage import DATA, read_problems
@@ -57,7 +57,7 @@ class AskingTask:
             text = self.instructed(problem)
         return [{"role": "user", "content": text}]
 
-    def ground_truth(self, problem: Problem) -> Any:
+    def ground_truth(self, problem: Problem) -> object:
         """The gold answer as files of generations have it; `of_generation` reads it."""
         return problem.answer
 

@@ -38,7 +38,7 @@ class Row:
 def text_of(row: Row, *columns: str) -> str:
     """The text in the first of these columns that the row has."""
     column = next((name for name in columns if row.values.get(name) is not None), None)
-    text = row.values.get(column)
+    text = None if column is None else row.values[column]
     if not isinstance(text, str) or not text.strip():
         present = ", ".join(sorted(map(str, row.values))) or "none"
         detail = f"found {text!r:.40}" if column is not None else f"columns found: {present}"

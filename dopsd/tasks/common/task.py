@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from dopsd.core.types import Problem, Score
@@ -29,10 +29,10 @@ class Task(Protocol):
     def reward(self, problem: Problem, text: str) -> float: ...
 
     def of_generation(
-        self, question: str, ground_truth: Any
+        self, question: str, ground_truth: object
     ) -> Problem: ...  # of a file of generations
 
-    def ground_truth(self, problem: Problem) -> Any: ...  # as such a file has it
+    def ground_truth(self, problem: Problem) -> object: ...  # as such a file has it
 
 
 class TaughtTask(Task, Protocol):

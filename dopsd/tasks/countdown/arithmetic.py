@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Operations = dict[type[ast.operator], Callable[[float, float], complex]]
+
 LONGEST = 200  # characters: six numbers and their operators need fewer than 60
 DEEPEST = 30  # nested operations and brackets
 LARGEST = 1e15  # magnitude of any value on the way
 HIGHEST_POWER = 64
-PLAIN: dict[type, Callable] = {
+PLAIN: Operations = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -22,10 +24,11 @@ PLAIN: dict[type, Callable] = {
 }
 
 
-def power(base: float, exponent: float) -> float:
+def power(base: float, exponent: float) -> complex:
     if abs(exponent) > HIGHEST_POWER:
         raise ValueError(f"an exponent over {HIGHEST_POWER}")
-    return base**exponent
+    result: complex = base**exponent
+    return result
 
 
 ALL = PLAIN | {ast.Pow: power, ast.FloorDiv: operator.floordiv}
@@ -36,7 +39,7 @@ def numbers(text: str) -> list[int]:
     return [int(run) for run in re.findall("[0-9]+", text)] if len(text) <= LONGEST else []
 
 
-def value(text: str, operations: dict[type, Callable] = PLAIN) -> float | None:
+def value(text: str, operations: Operations = PLAIN) -> float | None:
     """What `text` evaluates to under these operations, unary signs and brackets; None if it has no (bounded) value."""
     if len(text) > LONGEST or not re.fullmatch(r"[0-9+\-*/().\s]+", text, re.ASCII):
         return None
@@ -46,7 +49,7 @@ def value(text: str, operations: dict[type, Callable] = PLAIN) -> float | None:
         return None
 
 
-def _value(node: ast.expr, operations: dict[type, Callable], depth: int) -> float:
+def _value(node: ast.expr, operations: Operations, depth: int) -> float:
     if isinstance(node, ast.Constant):
         result = node.value
     elif not depth:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from dopsd.core.types import Problem, Score
     from dopsd.tasks.common.sources import Row
+    from dopsd.tasks.countdown.arithmetic import Operations
     from dopsd.tasks.countdown.config import CountdownConfig
 
 SIGNS = {"\\div": "/", "\\times": "*", "\\cdot": "*"}
@@ -73,20 +74,20 @@ def problem_from(operands: list[int], target: int) -> Problem:
     )
 
 
-def whole(value: Any) -> int | None:
+def whole(value: object) -> int | None:
     """A whole number of at most nine digits, written or as it is; None if it is something else."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,9}\s*", value):
         return int(value)
     return value if type(value) is int and abs(value) < 10**9 else None
 
 
-def given_numbers(value: Any) -> list[int] | None:
+def given_numbers(value: object) -> list[int] | None:
     """Two or more numbers, from a list or from a text such as "30,100,93" or "[30, 100, 93]"."""
     items = value.strip().strip("[]").split(",") if isinstance(value, str) else value
-    integers = [whole(item) for item in items] if isinstance(items, list) else []
-    return (
-        integers if len(integers) > 1 and all(n is not None and n >= 0 for n in integers) else None
-    )
+    if not isinstance(items, list):
+        return None
+    integers = [n for n in map(whole, items) if n is not None and n >= 0]
+    return integers if len(integers) == len(items) > 1 else None
 
 
 def make_problem(count: int, rng: random.Random) -> Problem | None:
@@ -177,7 +178,7 @@ your thoughts
             )
         return problem_from(operands, target)
 
-    def of_generation(self, question: str, ground_truth: Any) -> Problem:
+    def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Ground truth is [numbers, target]."""
         match ground_truth:
             case [pool, goal]:
@@ -190,15 +191,19 @@ your thoughts
             )
         return problem_from(operands, target)
 
-    def ground_truth(self, problem: Problem) -> Any:
+    def ground_truth(self, problem: Problem) -> object:
         return [problem.extra["numbers"], problem.extra["target"]]
 
     def verify(self, problem: Problem, text: str) -> Score:
         published, strict = extract(text), extract_strict(text)
-        is_plain = strict is not None and "." not in strict  # 4.5 is no use of 4 and 5
         pairs = (
             (published, _score(problem, published, ALL)),
-            (strict, _score(problem, strict, PLAIN) if is_plain else 0.0),
+            (
+                strict,
+                _score(problem, strict, PLAIN)
+                if strict is not None and "." not in strict  # 4.5 is no use of 4 and 5
+                else 0.0,
+            ),
         )
         return score_by_rule(self.config.scoring, *pairs)
 
@@ -209,7 +214,7 @@ your thoughts
         return 0.1 if closed(text, "answer") is not None else 0.0
 
 
-def _score(problem: Problem, text: str, operations: dict) -> float:
+def _score(problem: Problem, text: str, operations: Operations) -> float:
     if sorted(numbers(text)) != sorted(problem.extra["numbers"]):
         return 0.0
     result = value(text, operations)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, score_by_rule
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dopsd.core.types import Problem, Score
+    from dopsd.tasks.common.config import RowTaskConfig
 
 NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
 TURN = re.compile(r"</reasoning>\s*<answer>")
@@ -58,9 +59,9 @@ def extract_strict(text: str) -> float | None:
     return number(box, 0) if box is not None else None
 
 
-def written(value: float | None) -> str | None:
+def written(value: float) -> str:
     """A number as people write it: 18, not 18.0."""
-    return None if value is None else str(int(value)) if value.is_integer() else str(value)
+    return str(int(value)) if value.is_integer() else str(value)
 
 
 class Gsm8k(RowTask):
@@ -95,20 +96,23 @@ the steps
     def ask(self, text: str) -> Problem:
         return new_problem(self.name, text, UNKNOWN)
 
-    def of_generation(self, question: str, ground_truth: Any) -> Problem:
+    def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Ground truth is a number; null, as in the published files where it was not found, scores 0."""
         is_number = isinstance(ground_truth, int | float | str) and _is_number(
             str(ground_truth).replace(",", "")
         )
         if ground_truth is not None and (isinstance(ground_truth, bool) or not is_number):
             raise DopsdError(f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}")
-        gold = UNKNOWN if ground_truth is None else written(number(str(ground_truth), 0))
-        return new_problem(self.name, question, gold)
+        value = None if ground_truth is None else number(str(ground_truth), 0)
+        return new_problem(self.name, question, UNKNOWN if value is None else written(value))
 
     def verify(self, problem: Problem, text: str) -> Score:
         gold = None if problem.answer == UNKNOWN else float(problem.answer)
         answers = (extract(text), extract_strict(text))
-        pairs = [(written(value), float(value is not None and value == gold)) for value in answers]
+        pairs = [
+            (None, 0.0) if value is None else (written(value), float(value == gold))
+            for value in answers
+        ]
         return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
@@ -144,5 +148,5 @@ def _in_order(text: str) -> bool:
     return turn is not None and "</answer>" in text[turn.end() :]
 
 
-def make(config: Any) -> Gsm8k:
+def make(config: RowTaskConfig) -> Gsm8k:
     return Gsm8k(config)

@@ -6,7 +6,7 @@ strict: a \boxed{} in a closed <answer>. Answers are compared in their normal fo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.answers import BOX, UNKNOWN, braced, closed, last_boxed, score_by_rule
@@ -16,6 +16,7 @@ from dopsd.tasks.math500.latex import is_same
 
 if TYPE_CHECKING:
     from dopsd.core.types import Problem, Score
+    from dopsd.tasks.common.config import RowTaskConfig
 
 
 def extract(text: str) -> str | None:
@@ -62,7 +63,7 @@ the solution
     def ask(self, text: str) -> Problem:
         return new_problem(self.name, text, UNKNOWN)
 
-    def of_generation(self, question: str, ground_truth: Any) -> Problem:
+    def of_generation(self, question: str, ground_truth: object) -> Problem:
         if not isinstance(ground_truth, str) or not ground_truth:
             raise DopsdError(f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}")
         return new_problem(self.name, question, ground_truth)
@@ -97,5 +98,5 @@ def _score(answer: str | None, gold: str) -> float:
     return float(answer is not None and gold != UNKNOWN and is_same(answer, gold))
 
 
-def make(config: Any) -> Math500:
+def make(config: RowTaskConfig) -> Math500:
     return Math500(config)

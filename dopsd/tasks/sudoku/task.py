@@ -10,7 +10,7 @@ import random
 import re
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem, Score
@@ -168,17 +168,15 @@ class Sudoku(AskingTask):
             )
         return Problem(f"sudoku-{text}", text, solved[0])
 
-    def of_generation(self, question: str, ground_truth: Any) -> Problem:
+    def of_generation(self, question: str, ground_truth: object) -> Problem:
         """The question has the puzzle in it, ground truth is its solution."""
         puzzle = PUZZLE.search(question)
+        text = puzzle[0] if puzzle else question
         is_plain = isinstance(ground_truth, str | int)
-        expected = fault(
-            puzzle[0] if puzzle else question,
-            str(ground_truth) if is_plain else "another kind of value",
-        )
+        expected = fault(text, str(ground_truth) if is_plain else "another kind of value")
         if expected:
             raise DopsdError(f"expected {expected}")
-        return Problem(f"sudoku-{puzzle[0]}", puzzle[0], str(ground_truth))
+        return Problem(f"sudoku-{text}", text, str(ground_truth))
 
     def question(self, problem: Problem) -> str:
         """As the published prompts are followed by it."""
