@@ -117,7 +117,7 @@ def test_an_adapter_of_another_scaling_or_damage_is_refused(finished, capsys):
     weights.write_bytes(weights.read_bytes()[:-9])
     assert main(["sample", "--adapter", str(CELL / "best")]) == 2
     assert "not a whole safetensors file" in capsys.readouterr().err
-    base = Path("base/model.safetensors")
+    base = Path("base/sudoku/model.safetensors")
     base.write_bytes(base.read_bytes()[:-9])
     assert main(["sample"]) == 2
     assert "model.safetensors: not a whole safetensors file" in capsys.readouterr().err
@@ -198,7 +198,7 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
     from dopsd.core.fingerprint import sha256
     from dopsd.training import pretrain
 
-    before = sha256(Path("base/model.safetensors"))
+    before = sha256(Path("base/sudoku/model.safetensors"))
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
     step = pretrain.Pretrainer.step
@@ -212,7 +212,7 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
         patch.setattr(pretrain.Pretrainer, "step", dying)
         main(["pretrain"])
     assert main(["pretrain"]) == 0
-    assert sha256(Path("base/model.safetensors")) == before
+    assert sha256(Path("base/sudoku/model.safetensors")) == before
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
@@ -222,7 +222,7 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
     from dopsd.core.fingerprint import sha256
     from dopsd.training import pretrain
 
-    before = sha256(Path("base/model.safetensors"))
+    before = sha256(Path("base/sudoku/model.safetensors"))
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
@@ -240,7 +240,7 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
         f"pretrain: {resume}: damaged, or of an older release; it is not used"
         in capsys.readouterr().err
     )
-    assert sha256(Path("base/model.safetensors")) == before
+    assert sha256(Path("base/sudoku/model.safetensors")) == before
 
 
 def test_an_answer_that_does_not_fit_is_said(project, capsys, monkeypatch):

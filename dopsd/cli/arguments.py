@@ -13,7 +13,7 @@ from dopsd.core.settings import LARGEST
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
     "pretrain": (
-        "train the embedded base model into base/; another one in its place only with DOPSD_ALLOW_RETRAIN=1",
+        "train the embedded base model into base/<task>/; another one in its place only with DOPSD_ALLOW_RETRAIN=1",
         ("task",),
     ),
     "evaluate_base": ("score the base on the selection split", ("task",)),

@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from difflib import get_close_matches
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError, is_unicode
+from dopsd.core.paths import BASES, is_base
+from dopsd.core.progress import log
 from dopsd.core.settings import Section
+from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -137,6 +141,26 @@ def _check_size(value: Any, fault: str) -> None:
             )
 
 
+def _with_new_names(raw: Any, path: Path | str) -> Any:
+    """Return the settings with values of release 0.1 as this one has them; a line says each, once in a folder.
+
+    Its embedded base lay in base/ itself. Where it still does, the setting is right as it stands.
+    """
+    model = raw.get("model") if isinstance(raw, dict) else None
+    if not isinstance(model, dict) or model.get("path") != str(BASES) or is_base(BASES):
+        return raw
+    new: str = ModelConfig.model_fields["path"].default
+    _say_once(
+        f"{path}: model.path: {BASES} is now {new}; read as that until release 0.3", Path.cwd()
+    )
+    return raw | {"model": model | {"path": new}}
+
+
+@cache
+def _say_once(line: str, _folder: Path) -> None:
+    log(line)
+
+
 def missing_files(params: Params) -> list[str]:
     """Files that the matrix's tasks and the model are to be read from and that are not here, as `key: file`."""
     files = {}
@@ -163,7 +187,7 @@ def missing_files(params: Params) -> list[str]:
 
 def checked(raw: Any, path: Path | str) -> Params:
     try:
-        return Params.model_validate(raw)
+        return Params.model_validate(_with_new_names(raw, path))
     except ValidationError as error:
         faults = error.errors()
         more = [f"{path}: and {len(faults) - SHOWN} other faults"] if len(faults) > SHOWN else []

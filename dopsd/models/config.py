@@ -12,7 +12,7 @@ from dopsd.core.settings import Count, Positive, Section
 class ModelConfig(Section):
     """The base: a folder in the layout of the Hugging Face hub, and how it is computed."""
 
-    path: str = "base"
+    path: str = "base/sudoku"
     dtype: Literal["float32", "bfloat16"] = "float32"
     quantization: Literal["none", "nf4"] = "none"
     attention: Literal["auto", "sdpa", "flash_attention_2"] = "sdpa"

@@ -76,7 +76,7 @@ class Verification:
         self.problems = task.load(SPLIT)[: self.settings.problems]
         sections = {
             "sampling": params.sampling.model_dump(exclude={"batch_size"}),
-            "model": params.model.model_dump(),
+            "model": params.model.model_dump(exclude={"path"}),
         }
         sections |= {
             "verify_teacher": self.settings.model_dump(exclude={"problems"}),
