@@ -182,7 +182,7 @@ def _measure_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "any checkpoint", "any of these measures one checkpoint; the rest comes from params.yaml"
     )
-    group.add_argument("--model", help="base model folder (default: model.path)")
+    group.add_argument("--model", help="base model folder (default: that of the task)")
     group.add_argument(
         "--adapter", type=Path, help="a checkpoint folder (default: none, the base itself)"
     )
@@ -272,7 +272,8 @@ def _export_command(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--merged", action="store_true", help="add the adapter into the weights")
     parser.add_argument("--adapter", type=Path, help="a checkpoint folder")
-    parser.add_argument("--model", help="base model folder (default: model.path)")
+    parser.add_argument("--model", help="base model folder (default: that of the task)")
+    _cell_argument(parser, "task")
     parser.add_argument("--out", type=Path, help="a folder that does not exist yet")
     parser.add_argument(
         "--dtype",

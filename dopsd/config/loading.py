@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -22,6 +23,7 @@ from dopsd.core.progress import log
 from dopsd.core.settings import Section
 from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
+from dopsd.training.origin import place
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
 LONGEST, MARKS = (
@@ -51,6 +53,7 @@ def _nearest(key_path: tuple[Any, ...]) -> str:
     for part in key_path[:-1]:
         field = section.model_fields.get(part)
         section = field.annotation if field else None
+        section = next((kind for kind in get_args(section) if kind is not NoneType), section)
         if not isinstance(section, type) or not issubclass(section, Section):
             return "see the comments in params.yaml for those that exist"
     matches = get_close_matches(str(key_path[-1])[:80], section.model_fields, 1)
@@ -178,8 +181,11 @@ def missing_files(params: Params) -> list[str]:
         for key, value in vars(vars(params.method)[method]).items():
             if isinstance(value, Source) and Path(value.path).suffix in FILES:
                 files[f"method.{method}.{key}.path"] = value.path
-    if not params.pretrain.tasks:
-        files["model.path"] = f"{params.model.path}/config.json"
+    for task in params.matrix.tasks:
+        overrides, path = vars(params.data)[task].model, params.model_of(task).path
+        is_own = overrides is not None and overrides.path is not None
+        if Path(path) != place(task) if is_own else not params.pretrain.tasks:
+            files[f"data.{task}.model.path" if is_own else "model.path"] = f"{path}/config.json"
     return [
         f"{key}: {file}" for key, file in files.items() if not os.path.isfile(file)
     ]  # also of a name too long for a disk

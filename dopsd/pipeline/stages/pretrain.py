@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 def run(params: Params, task: str) -> None:
     """Make base/<task>/ if there is none; one that does not match only with leave."""
-    pretrain(params.embedded_base, task, vars(params.data)[task])
+    pretrain(params.embedded_base(task), task, vars(params.data)[task])

@@ -73,17 +73,18 @@ class Verification:
 
     def __init__(self, params: Params, task: Task) -> None:
         self.params, self.task, self.settings = params, task, params.verify_teacher
+        self.model = params.model_of(task.name)
         self.problems = task.load(SPLIT)[: self.settings.problems]
         sections = {
             "sampling": params.sampling.model_dump(exclude={"batch_size"}),
-            "model": params.model.model_dump(exclude={"path"}),
+            "model": self.model.model_dump(exclude={"path"}),
         }
         sections |= {
             "verify_teacher": self.settings.model_dump(exclude={"problems"}),
             "task": task.name,
         }
         sections |= {"scoring": task.scoring, "instructions": task.instructions}
-        files = [*data_files(task.name, SPLIT), *base_files(params.model)]
+        files = [*data_files(task.name, SPLIT), *base_files(self.model)]
         code = ("dopsd.pipeline.stages.verify_teacher", TASKS.file(task.name, "task"))
         self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
 
@@ -94,7 +95,7 @@ class Verification:
         missing = [problem for problem in self.problems if problem.id not in scores_by_id]
         wave = self.params.sampling.batch_size
         with Progress("verify_teacher", len(missing), "problem") as progress:
-            policy = load_policy(self.params.model, self.params.train.lora, 0) if missing else None
+            policy = load_policy(self.model, self.params.train.lora, 0) if missing else None
             for start in range(0, len(missing), wave):
                 wave_scores = self._scores(policy, missing[start : start + wave])
                 append_lines(
@@ -143,7 +144,7 @@ class Verification:
         self, policy: LlmPolicy, problems: list[Problem], tries: CollectorConfig
     ) -> list[SelectedRollout]:
         return RolloutCollector(
-            self.task, self.params.sampling, tries, self.params.model.prompt_style, 0
+            self.task, self.params.sampling, tries, self.model.prompt_style, 0
         ).collect(policy, problems, 0)
 
 
