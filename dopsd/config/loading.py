@@ -168,19 +168,15 @@ def missing_files(params: Params) -> list[str]:
     """Files that the matrix's tasks and the model are to be read from and that are not here, as `key: file`."""
     files = {}
     for task in params.matrix.tasks:
-        section = params.model_dump()["data"][task]
+        section = vars(vars(params.data)[task])
         files |= {
             f"data.{task}.{key}": section[key]
             for key in ("prompt_file", "test_file")
             if section.get(key)
         }
-        for split in ("train", "test"):
-            if isinstance(section[split], dict) and Path(section[split]["path"]).suffix in FILES:
-                files[f"data.{task}.{split}.path"] = section[split]["path"]
+        files |= _source_files(f"data.{task}", section)
     for method in params.matrix.methods:
-        for key, value in vars(vars(params.method)[method]).items():
-            if isinstance(value, Source) and Path(value.path).suffix in FILES:
-                files[f"method.{method}.{key}.path"] = value.path
+        files |= _source_files(f"method.{method}", vars(vars(params.method)[method]))
     for task in params.matrix.tasks:
         overrides, path = vars(params.data)[task].model, params.model_of(task).path
         is_own = overrides is not None and overrides.path is not None
@@ -189,6 +185,15 @@ def missing_files(params: Params) -> list[str]:
     return [
         f"{key}: {file}" for key, file in files.items() if not os.path.isfile(file)
     ]  # also of a name too long for a disk
+
+
+def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
+    """Files that a section's datasets are read from, by key; names on the hub are none."""
+    return {
+        f"{key}.{name}.path": value.path
+        for name, value in section.items()
+        if isinstance(value, Source) and Path(value.path).suffix in FILES
+    }
 
 
 def checked(raw: Any, path: Path | str) -> Params:
