@@ -85,6 +85,12 @@ class Copying(AskingTask):
     def fault(self, problem):
         return None
 
+    def ask(self, text):
+        return Problem("asked", text, text)
+
+    def of_generation(self, question, ground_truth):
+        return Problem("generated", question, ground_truth)
+
     def verify(self, problem, text):
         answer = text.strip() or None
         return score_by_rule(self.scoring, *[(answer, float(answer == problem.answer))] * 2)
@@ -190,6 +196,76 @@ def test_a_plugin_that_lacks_a_member_is_refused_by_name(plugin: Path, file, tex
     code = "from dopsd.algorithms.registry import *\n"
     code += "load_algorithm('echo', ALGORITHMS.config_class('echo')(), None)"
     assert message in python(plugin, code).stderr
+
+
+LOADS = """
+import sys
+from types import SimpleNamespace
+from dopsd.algorithms.registry import *
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.registry import *
+try:
+    load_task("copying", TASKS.config_class("copying")())
+    load_algorithm("echo", ALGORITHMS.config_class("echo")(), SimpleNamespace())
+except DopsdError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("echo/algorithm.py", "def build", "def build", ""),
+        (
+            "echo/algorithm.py",
+            "def loss",
+            "def lose",
+            "algorithm echo: toys.echo.algorithm.build(config, context): Echo has no loss; add what "
+            "dopsd.algorithms.common.base.Method has",
+        ),
+        (
+            "echo/algorithm.py",
+            "def build(config, context)",
+            "def build(config, *, context)",
+            "algorithm echo: toys.echo.algorithm.build(config, context): cannot be called so (too many positional arguments)",
+        ),
+        (
+            "copying/task.py",
+            "return Copying(config)",
+            "return 3",
+            "task copying: toys.copying.task.make(config): int has no ask, build, graded, ground_truth, instructions, load,",
+        ),
+    ],
+)
+def test_a_plugin_that_does_not_fit_its_protocol_is_refused_by_name(
+    plugin: Path, file, old, new, message
+):
+    (plugin / "toys" / file).write_text(FILES[f"toys/{file}"].replace(old, new))
+    ended = python(plugin, LOADS)
+    assert ended.returncode == bool(message), ended.stderr
+    assert ended.stderr.startswith(message) and ended.stderr.count("\n") == bool(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (["train", "--task", "nope"], "--task nope: unknown; there is copying, countdown, "),
+        (["train", "--method", "nope"], "d_opsd, diffu_grpo, echo, rft"),
+        (["params", "--set=matrix.tasks=[nope]"], "unknown; there is copying, countdown"),
+        (["params", "--set=matrix.methods=[nope]"], "d_opsd, diffu_grpo, echo, rft"),
+        (["params", "--set=verify_teacher.tasks=[nope]"], "there is copying, countdown"),
+        (["params", "--set=method.nope.x=1"], "unknown key; there is ar_opsd, d3llm, d_opsd,"),
+        (["score", "--task", "nope", "x"], "unknown; there is copying, countdown"),
+    ],
+)
+def test_an_unknown_name_lists_those_that_exist_with_those_of_entry_points(
+    plugin: Path, tmp_path: Path, words, listed
+):
+    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    code = f"import os; os.chdir({str(tmp_path)!r})\nfrom dopsd.cli.main import main\n"
+    ended = python(plugin, f"{code}raise SystemExit(main({words}))")
+    assert ended.returncode == 2 and listed in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_the_command_line_says_in_one_line_what_a_plugin_lacks(plugin: Path):

@@ -15,4 +15,6 @@ ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
 
 def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext) -> Method:
     """Return the algorithm `name` with its settings; its folder's algorithm.py has `build`."""
-    return ALGORITHMS.member(name, "algorithm", "build")(config, context)
+    from dopsd.algorithms.common.base import Method  # heavy, and needed by training alone
+
+    return ALGORITHMS.make(name, "algorithm.build", Method, config=config, context=context)

@@ -169,6 +169,9 @@ class Params(Section):
 
     @model_validator(mode="after")
     def sections_agree(self) -> Self:
+        if unknown := [name for name in self.verify_teacher.tasks if name not in vars(self.data)]:
+            known = ", ".join(sorted(vars(self.data)))
+            raise ValueError(f"verify_teacher.tasks: {unknown[0]}: unknown; there is {known}")
         models = self._models()
         if self.select.protocol not in self.evaluate.protocols:
             known = ", ".join(self.evaluate.protocols)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dopsd.core.registry import Registry
 from dopsd.tasks.common.config import TaskConfig
-
-if TYPE_CHECKING:
-    from dopsd.tasks.common.task import Task
+from dopsd.tasks.common.task import Task
 
 TASKS = Registry("dopsd.tasks", "task", TaskConfig)
 
 
 def load_task(name: str, config: TaskConfig) -> Task:
     """Return the task `name` with its settings; its folder's task.py has `make`."""
-    return TASKS.member(name, "task", "make")(config)
+    return TASKS.make(name, "task.make", Task, config=config)
