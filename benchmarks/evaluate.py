@@ -105,7 +105,10 @@ def asked(shape: Shape, rows: int) -> Shape:
     params = load_params(Path("params.yaml"))
     task = load_task("sudoku", params.data.sudoku)
     found = PromptSet(
-        task, task.build()["validation"][:rows], "validation", params.model.prompt_style
+        task,
+        task.build()["validation"][:rows],
+        "validation",
+        params.model_of(task.name).prompt_style,
     )
     sampling = replace(shape.sampling, gen_length=ROOM, steps=ROOM // 2)
     return replace(shape, prompts=found.prompts(shape.policy, params.sampling), sampling=sampling)

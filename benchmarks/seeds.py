@@ -107,7 +107,7 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     from dopsd.core.fingerprint import sha256
 
-    base = sha256(ROOT / "base" / "model.safetensors")
+    base = sha256(ROOT / "base" / "sudoku" / "model.safetensors")
     n = rows[0]["n"]
     text = f"Cell accuracy in % on {n} test puzzles, greedy, selected on validation. Base `{base[:16]}`.\n\n{table(rows)}"
     (ROOT / "benchmarks" / "seeds.md").write_text(text)

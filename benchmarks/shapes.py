@@ -115,7 +115,7 @@ def random_prompts(
 def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
     """The trained small base in float32, with the settings of params.yaml."""
     params: Params = load_params(Path("params.yaml"))
-    policy = moved(load_policy(params.model, params.train.lora, 0, device))
+    policy = moved(load_policy(params.model_of("sudoku"), params.train.lora, 0, device))
     prompts = random_prompts(policy, rows, 17, 6, 90)
     rate = matmul_rate(device, torch.float32, 1024)
     flops = Flops(policy.core.config, lora_parameters(policy.core.config, params))

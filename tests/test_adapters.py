@@ -32,8 +32,8 @@ IDS = torch.randint(2, 20, (2, 9), generator=torch.Generator().manual_seed(1))
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    save_toy(tmp_path / "base")
-    return tmp_path / "base"
+    save_toy(tmp_path / "base/sudoku")
+    return tmp_path / "base/sudoku"
 
 
 def trained(
@@ -295,7 +295,7 @@ def test_the_export_command(
     assert "give --merged" in capsys.readouterr().err
     assert (
         main(["export", "--merged", "--adapter", str(adapter), "--out", "out"]) == 0
-    )  # model.path is base
+    )  # model.path is base/sudoku
     shutil.move(base, tmp_path / "elsewhere")
     assert (
         main(

@@ -53,7 +53,7 @@ def test_a_threshold_that_nothing_reaches_commits_one_token_a_step_as_the_exact_
     from dopsd.models.config import ModelConfig
     from dopsd.models.llm_policy import load_policy
 
-    policy = load_policy(ModelConfig(path=str(prepared / "base")), None, 0)
+    policy = load_policy(ModelConfig(path=str(prepared / "base/sudoku")), None, 0)
     requests = [GenerationRequest(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
     exact = denoise(policy, requests, Decoding(8, 4, 8))
     for one, other in zip(
@@ -70,7 +70,7 @@ def test_with_a_step_a_block_a_cache_is_exact(prepared, cache: str):
     from dopsd.models.config import ModelConfig
     from dopsd.models.llm_policy import load_policy
 
-    policy = load_policy(ModelConfig(path=str(prepared / "base")), None, 0)
+    policy = load_policy(ModelConfig(path=str(prepared / "base/sudoku")), None, 0)
     requests = [GenerationRequest(str(i), 0, torch.arange(5, 9 + i), i) for i in range(3)]
     exact = denoise(policy, requests, Decoding(8, 4, 2))
     for one, other in zip(
@@ -88,7 +88,7 @@ def test_a_cache_computes_less_and_what_it_gives_does_not_depend_on_the_batch(
     from dopsd.models.config import ModelConfig
     from dopsd.models.llm_policy import load_policy
 
-    policy, seen = load_policy(ModelConfig(path=str(prepared / "base")), None, 0), []
+    policy, seen = load_policy(ModelConfig(path=str(prepared / "base/sudoku")), None, 0), []
     policy.core.model.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[1]))
     requests = [
         GenerationRequest(str(i), 0, torch.arange(5, 9 + i), i) for i in range(8)

@@ -20,8 +20,8 @@ from shapes import CHUNK, Shape, embedded, vocabulary
 @pytest.fixture
 def shape(monkeypatch: pytest.MonkeyPatch) -> Shape:
     monkeypatch.chdir(ROOT)
-    if not (ROOT / "base/model.safetensors").is_file():
-        pytest.skip("base/ is not there: `dvc repro pretrain` or `git checkout base`")
+    if not (ROOT / "base/sudoku/model.safetensors").is_file():
+        pytest.skip("base/sudoku is not there: `dvc repro pretrain` or `git checkout base`")
     return embedded(3, torch.device("cpu"))
 
 

@@ -122,9 +122,9 @@ def test_the_repair_that_a_message_names_is_made(tmp_path):
     assert repairs.find(Ended(1, "dopsd: something else", {})) is None
     assert (
         repairs.find(
-            Ended(2, "dopsd: base/x: damaged. Run git checkout -- base to restore it", {})
+            Ended(2, "dopsd: base/x: damaged. Run git checkout -- base/sudoku to restore it", {})
         ).name
-        == "Run git checkout -- base"
+        == "Run git checkout -- base/sudoku"
     )
 
 

@@ -71,7 +71,7 @@ def test_both_doors_give_the_same_bytes(tmp_path: Path):
     cell = "runs/sudoku/d_opsd/0"
     wanted = {
         "data/sudoku/train.jsonl",
-        "base",
+        "base/sudoku",
         f"{cell}/train",
         f"{cell}/evaluate.json",
         f"{cell}/best",

@@ -13,7 +13,7 @@ from conftest import ROOT, write_params
 from dopsd.cli.main import main
 from dopsd.core.fingerprint import sha256
 
-WEIGHTS = Path("base/model.safetensors")
+WEIGHTS = Path("base/sudoku/model.safetensors")
 FEW = {"pretrain__updates": 2}
 
 
@@ -26,27 +26,27 @@ def flip(path: Path) -> None:
 CHANGES = {
     "recipe": (
         lambda: write_params(pretrain__recipe=2),
-        "base was made with pretrain.recipe 1 (params.yaml: 2).",
+        "base/sudoku was made with pretrain.recipe 1 (params.yaml: 2).",
     ),
     "settings": (
         lambda: write_params(pretrain__seed=7, sampling__gen_length=48, sampling__steps=24),
-        "base was made with pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40 (params.yaml: 48).",
+        "base/sudoku was made with pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40 (params.yaml: 48).",
     ),
     "data": (
         lambda: flip(Path("data/sudoku/train.jsonl")),
-        "base was made from another data/sudoku/train.jsonl",
+        "base/sudoku was made from another data/sudoku/train.jsonl",
     ),
     "damage": (
         lambda: flip(WEIGHTS),
-        "base/model.safetensors: not the file that pretraining wrote.",
+        "base/sudoku/model.safetensors: not the file that pretraining wrote.",
     ),
     "no record": (
-        lambda: Path("base/pretrain.json").unlink(),
-        "base/pretrain.json: missing or damaged",
+        lambda: Path("base/sudoku/pretrain.json").unlink(),
+        "base/sudoku/pretrain.json: missing or damaged",
     ),
     "no JSON": (
-        lambda: Path("base/pretrain.json").write_text('{"data": 1}'),
-        "base/pretrain.json: missing or damaged",
+        lambda: Path("base/sudoku/pretrain.json").write_text('{"data": 1}'),
+        "base/sudoku/pretrain.json: missing or damaged",
     ),
 }
 
@@ -57,9 +57,12 @@ def test_weights_that_are_missing_are_not_made_again_unasked(project, capsys):
         assert main([command]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(
-            "dopsd: pretrain: base/model.safetensors: not the file that pretraining wrote."
+            "dopsd: pretrain: base/sudoku/model.safetensors: not the file that pretraining wrote."
         )
-        assert "git checkout -- base" in line and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in line
+        assert (
+            "git checkout -- base/sudoku" in line
+            and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in line
+        )
     assert not WEIGHTS.exists()
 
 
@@ -75,7 +78,7 @@ def test_a_base_that_does_not_match_is_kept_and_one_line_says_why_and_what_to_do
         err = capsys.readouterr().err
         assert err.startswith(f"dopsd: pretrain: {why}") and err.count("\n") == 1
         assert (
-            "git checkout -- base" in err
+            "git checkout -- base/sudoku" in err
             and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in err
             and " min)" in err
         )
@@ -87,7 +90,7 @@ def test_a_base_that_matches_is_not_made_again(project, capsys, monkeypatch):
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "1")
     assert main(["pretrain"]) == 0
     assert (
-        capsys.readouterr().err == "pretrain: base is up to date\n"
+        capsys.readouterr().err == "pretrain: base/sudoku is up to date\n"
         and WEIGHTS.stat().st_mtime_ns == before
     )
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "yes")
@@ -115,7 +118,7 @@ def test_a_forced_run_trains_though_the_base_matches(project, capsys, monkeypatc
 
 
 def test_without_a_base_nothing_is_lost_and_nothing_is_asked(project):
-    shutil.rmtree("base")
+    shutil.rmtree("base/sudoku")
     write_params(**FEW)
     assert main(["pretrain"]) == 0
     assert WEIGHTS.is_file()

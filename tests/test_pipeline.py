@@ -57,7 +57,8 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     refused = subprocess.run(words, cwd=tmp_path, env=w.env, capture_output=True, text=True)
     assert (
         refused.returncode != 0
-        and "dopsd: pretrain: base was made from another data/sudoku/train.jsonl" in refused.stderr
+        and "dopsd: pretrain: base/sudoku was made from another data/sudoku/train.jsonl"
+        in refused.stderr
     )
     assert (
         "evaluate_base" not in ran(refused.stdout) and w.run("git", "diff", "--stat", "base") == ""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from conftest import ROOT
+from safetensors.numpy import load_file
 from workspace import Workspace
 
 FILES = {
@@ -81,6 +84,12 @@ class Copying(AskingTask):
     def fault(self, problem):
         return None
 
+    def ask(self, text):
+        return Problem("asked", text, text)
+
+    def of_generation(self, question, ground_truth):
+        return Problem("generated", question, ground_truth)
+
     def verify(self, problem, text):
         answer = text.strip() or None
         return score_by_rule(self.scoring, *[(answer, float(answer == problem.answer))] * 2)
@@ -101,16 +110,27 @@ def python(plugin: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
 
 
-def test_a_toy_algorithm_and_a_toy_task_train_through_dvc(plugin: Path, tmp_path: Path):
-    work = Workspace(tmp_path / "project")
+def begin(plugin: Path, folder: Path, *changes: str) -> Workspace:
+    """A workspace that finds the plug-in, whose task has a base of its own: wider than the one that the tests pretrain."""
+    work = Workspace(folder)
     work.env["PYTHONPATH"] += f"{os.pathsep}{plugin}"
-    changes = [
-        "matrix.tasks=[sudoku, copying]",
-        "matrix.methods=[echo]",
-        "train.updates=2",
-        "train.checkpoint_every=1",
-    ]
+    shutil.copytree(ROOT / "base/sudoku", folder / "base/copying")
+    changes += ("matrix.methods=[echo]", "train.updates=2", "train.checkpoint_every=1")
+    changes += ("data.copying={recipe: 1, problems: 8, model: {path: base/copying}}",)
     work.run(sys.executable, "-m", "dopsd", "params", *(f"--set={change}" for change in changes))
+    return work
+
+
+def width(work: Workspace) -> int:
+    """Of the model that the adapter is for."""
+    adapter = work.folder / "runs/copying/echo/0/best/adapter_model.safetensors"
+    return max(size for tensor in load_file(adapter).values() for size in tensor.shape[1:])
+
+
+def test_a_toy_algorithm_and_a_toy_task_with_its_own_base_train_through_dvc(
+    plugin: Path, tmp_path: Path
+):
+    work = begin(plugin, tmp_path / "project", "matrix.tasks=[sudoku, copying]")
     settings = yaml.safe_load((work.folder / "params.yaml").read_text())
     assert (
         settings["method"]["echo"]["strength"] == 1.0
@@ -120,12 +140,38 @@ def test_a_toy_algorithm_and_a_toy_task_train_through_dvc(plugin: Path, tmp_path
         sys.executable, "-m", "dopsd", "repro", "evaluate_base@copying", "report@copying-echo-0"
     )
     costs = json.loads((work.folder / "runs/copying/echo/0/train.json").read_text())
-    assert costs["updates"] == 2 and (work.folder / "reports/copying/echo/0/accuracy.png").is_file()
+    assert costs["updates"] == 2 and width(work) == 128
+    assert (work.folder / "reports/copying/echo/0/accuracy.png").is_file()
     link = work.folder / "code/algorithms/echo"
     assert link.is_symlink() and link.resolve() == plugin / "toys/echo"
     (plugin / "toys/echo/algorithm.py").write_text(FILES["toys/echo/algorithm.py"] + "\n")
     stale = json.loads(work.dvc("status", "--json"))
     assert "train@copying-echo-0" in stale and "evaluate_base@copying" not in stale
+    (work.folder / "base/copying/chat_template.jinja").write_text("another base")
+    stale = json.loads(work.dvc("status", "--json"))
+    assert {"base": "modified"} in [
+        found.get("changed deps") for found in stale["evaluate_base@copying"]
+    ]
+
+
+FLOW = """
+from prefect.testing.utilities import prefect_test_harness
+with prefect_test_harness(120):
+    from flows.train import train
+    print(train("params.yaml as it stands", task="copying", methods=["echo"], max_updates=2))
+"""
+
+
+def test_a_toy_algorithm_and_a_toy_task_train_through_the_flow(plugin: Path, tmp_path: Path):
+    work = begin(plugin, tmp_path / "project", "matrix.tasks=[copying]")
+    shutil.copytree(ROOT / "base/sudoku", work.folder / "base/sudoku")
+    work.env["PREFECT_API_URL"] = ""
+    assert "['copying/echo/0']" in work.run(sys.executable, "-c", FLOW)
+    folder = work.folder / "runs/copying/echo/0"
+    costs = json.loads((folder / "train.json").read_text())
+    assert costs["updates"] == 2 and width(work) == 128
+    assert len(list((folder / "train").glob("step-*"))) == 2
+    assert (work.folder / "reports/copying/echo/0/accuracy.png").is_file()
 
 
 def test_the_flows_offer_what_entry_points_bring(plugin: Path):
@@ -149,6 +195,76 @@ def test_a_plugin_that_lacks_a_member_is_refused_by_name(plugin: Path, file, tex
     code = "from dopsd.algorithms.registry import *\n"
     code += "load_algorithm('echo', ALGORITHMS.config_class('echo')(), None)"
     assert message in python(plugin, code).stderr
+
+
+LOADS = """
+import sys
+from types import SimpleNamespace
+from dopsd.algorithms.registry import *
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.registry import *
+try:
+    load_task("copying", TASKS.config_class("copying")())
+    load_algorithm("echo", ALGORITHMS.config_class("echo")(), SimpleNamespace())
+except DopsdError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("echo/algorithm.py", "def build", "def build", ""),
+        (
+            "echo/algorithm.py",
+            "def loss",
+            "def lose",
+            "algorithm echo: toys.echo.algorithm.build(config, context): Echo has no loss; add what "
+            "dopsd.algorithms.common.base.Algorithm has",
+        ),
+        (
+            "echo/algorithm.py",
+            "def build(config, context)",
+            "def build(config, *, context)",
+            "algorithm echo: toys.echo.algorithm.build(config, context): cannot be called so (too many positional arguments)",
+        ),
+        (
+            "copying/task.py",
+            "return Copying(config)",
+            "return 3",
+            "task copying: toys.copying.task.make(config): int has no ask, build, graded, ground_truth, instructions, load,",
+        ),
+    ],
+)
+def test_a_plugin_that_does_not_fit_its_protocol_is_refused_by_name(
+    plugin: Path, file, old, new, message
+):
+    (plugin / "toys" / file).write_text(FILES[f"toys/{file}"].replace(old, new))
+    ended = python(plugin, LOADS)
+    assert ended.returncode == bool(message), ended.stderr
+    assert ended.stderr.startswith(message) and ended.stderr.count("\n") == bool(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "listed"),
+    [
+        (["train", "--task", "nope"], "--task nope: unknown; there is copying, countdown, "),
+        (["train", "--method", "nope"], "d_opsd, diffu_grpo, echo, rft"),
+        (["params", "--set=matrix.tasks=[nope]"], "unknown; there is copying, countdown"),
+        (["params", "--set=matrix.methods=[nope]"], "d_opsd, diffu_grpo, echo, rft"),
+        (["params", "--set=verify_teacher.tasks=[nope]"], "there is copying, countdown"),
+        (["params", "--set=method.nope.x=1"], "unknown key; there is ar_opsd, d3llm, d_opsd,"),
+        (["score", "--task", "nope", "x"], "unknown; there is copying, countdown"),
+    ],
+)
+def test_an_unknown_name_lists_those_that_exist_with_those_of_entry_points(
+    plugin: Path, tmp_path: Path, words, listed
+):
+    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    code = f"import os; os.chdir({str(tmp_path)!r})\nfrom dopsd.cli.main import main\n"
+    ended = python(plugin, f"{code}raise SystemExit(main({words}))")
+    assert ended.returncode == 2 and listed in ended.stderr
+    assert ended.stderr.count("\n") == 1
 
 
 def test_the_command_line_says_in_one_line_what_a_plugin_lacks(plugin: Path):

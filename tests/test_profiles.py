@@ -29,10 +29,15 @@ def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(
     assert yaml.safe_load(profiles.render(raw)) == raw
 
 
-def test_the_shipped_params_are_the_embedded_profile_with_its_comments():
-    text = (ROOT / "params.yaml").read_text()
-    assert text == (ROOT / "dopsd/config/profiles/embedded.yaml").read_text()
-    assert profiles.render(profiles.resolve(profiles.EMBEDDED)) == text
+def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", "--profile", "embedded"]) == 0
+    made = Path("params.yaml").read_text()
+    advice = "the profile is the source: rm params.yaml; dopsd params --profile embedded"
+    assert (ROOT / "params.yaml").read_text() == made, advice
+    assert profiles.FOLDER.joinpath("embedded.yaml").read_text() == made  # its own layout
 
 
 def test_reference_is_the_published_code_and_paper_its_equations():

@@ -49,7 +49,7 @@ def test_the_first_updates_of_pretraining_have_the_losses_of_this_recipe(tmp_pat
     Path("params.yaml").write_text(yaml.safe_dump(raw))
     assert main(["prepare"]) == 0
     params = Params.model_validate(raw)
-    base = params.embedded_base
+    base = params.embedded_base("sudoku")
     trainer = Pretrainer(base, load_task("sudoku", params.data.sudoku), fresh(base))
     assert params.pretrain.recipe == 1
     assert [trainer.step(update) for update in range(SHAPE["updates"])] == pytest.approx(

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_params
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -36,3 +36,43 @@ def test_settings_and_an_adapter_of_release_0_1_have_the_shapes_that_they_had(re
     assert run.train.updates == 2 and run.algorithm.attempts == 3
     saved = lora_of(run.key.folder / "best")
     assert (saved.r, saved.alpha) == (run.train.lora.r, run.train.lora.alpha) == (4, 4)
+
+
+@pytest.fixture
+def older(project: Path) -> Path:
+    """A project as release 0.1 left it: its base in base/ itself, which its params.yaml names."""
+    Path("base/sudoku").rename("moving")
+    Path("base").rmdir()
+    Path("moving").rename("base")
+    write_params(model__path="base", train__updates=2)
+    return project
+
+
+def test_a_base_of_release_0_1_is_used_where_it_lies(older, capsys):
+    assert main(["check"]) == main(["pretrain"]) == main(["train"]) == 0
+    said = capsys.readouterr().err
+    assert "pretrain: base is up to date" in said and "base is now" not in said
+    assert not Path("base/sudoku").exists()
+
+
+def test_a_run_and_its_evaluations_stay_where_the_base_has_moved(older, capsys):
+    """The path is no part of what a run is, and one line says the new one."""
+    write_params(model__path="base", train__updates=4)
+    stopped_at = older / "work"
+    assert main(["train"]) == main(["evaluate_base"]) == 0
+    learnt, evaluated = sorted(stopped_at.glob("train-*")), sorted(stopped_at.glob("eval/*"))
+    Path("base").rename("moving")
+    Path("base").mkdir()
+    Path("moving").rename("base/sudoku")
+    capsys.readouterr()
+    write_params(model__path="base", train__updates=6)
+    assert main(["train"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("params.yaml: model.path: base is now base/sudoku") == 1
+    assert "begins with update 4" in said
+    assert main(["evaluate_base"]) == 0
+    assert sorted(stopped_at.glob("eval/*")) == evaluated
+    assert set(learnt) < set(stopped_at.glob("train-*"))
+    write_params(model__path="base/sudoku", train__updates=6)
+    assert main(["train"]) == main(["check"]) == 0
+    assert "is now" not in capsys.readouterr().err

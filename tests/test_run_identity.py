@@ -208,7 +208,7 @@ def test_only_methods_that_plan_for_their_length_are_named_by_it(project, method
 
 def test_a_base_that_was_moved_is_the_same_base(project):
     before = scratch()
-    shutil.copytree("base", "elsewhere")
+    shutil.copytree("base/sudoku", "elsewhere")
     write_params(model__path="elsewhere")
     assert scratch() == before
 

@@ -116,7 +116,7 @@ def test_a_rollout_does_not_depend_on_its_batch(prepared):
     from dopsd.models.config import ModelConfig
     from dopsd.models.llm_policy import load_policy
 
-    policy = load_policy(ModelConfig(path=str(prepared / "base")), None, 0)
+    policy = load_policy(ModelConfig(path=str(prepared / "base/sudoku")), None, 0)
     requests = [
         GenerationRequest(str(i), 0, torch.arange(5, 9 + i), key_from("x", i)) for i in range(4)
     ]

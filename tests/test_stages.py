@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import small_params, write_params
+from toys import save_toy
 
 from dopsd.cli.main import main
+from dopsd.config.loading import load_params
 from dopsd.core.tables import read_table
+from dopsd.training.run_settings import scratch_folder
 
 BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
 NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
@@ -60,6 +64,60 @@ def test_every_stage_leaves_its_results(finished, capsys):
         and "4 updates" in screen
         and "runs/sudoku/d_opsd/0/best" in screen
     )
+
+
+def countdown(**model: object) -> None:
+    """Settings of two tasks, of which the second has these keys of section model of its own."""
+    raw = small_params(matrix__tasks=["sudoku", "countdown"], method__rft__keep="all")
+    own = {"generate": 40, "validation": 4, "limit": 4, "model": model}
+    raw["data"]["countdown"] |= own
+    Path("params.yaml").write_text(yaml.safe_dump(raw))
+
+
+def test_a_task_that_names_its_own_base_is_trained_and_evaluated_with_it(project, capsys):
+    save_toy(Path("base/countdown"))
+    config = Path("base/countdown/config.json")  # longer than other tests want their toy
+    config.write_text(config.read_text().replace('_length": 64', '_length": 128'))
+    Path("data/external").mkdir()
+    rows = [{"input": "30,100,93", "output": "23"}] * 4
+    Path("data/external/countdown.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
+    countdown(path="base/countdown")
+    assert main(["check"]) == 0
+    Path("base/sudoku").rename("away")
+    assert main(["prepare", "--task", "countdown"]) == 0
+    for stage in ("evaluate_base", "verify_teacher"):
+        assert main([stage, "--task", "countdown"]) == 0, stage
+    for stage in ("train", "evaluate", "select", "test", "report"):
+        assert main([stage, "--task", "countdown", "--method", "rft"]) == 0, stage
+    run = load_params().run("countdown", "rft", 0)
+    record = json.loads((scratch_folder(run) / "run.json").read_text())
+    assert {name for name in record["inputs"] if name.startswith("base/")} == {
+        path.as_posix() for path in Path("base/countdown").iterdir()
+    }
+    words = ["--merged", "--adapter", "runs/countdown/rft/0/best", "--out", "merged"]
+    assert main(["export", "--task", "countdown", *words]) == 0
+    capsys.readouterr()
+    assert main(["train"]) == 2
+    assert "model.path: no config.json in base/sudoku" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"path": "base/none"}, "data.countdown.model.path: base/none/config.json: no such file"),
+        ({"path": "models/none"}, "data.countdown.model.path: expected a folder in base/"),
+        ({"path": "base/../models"}, "data.countdown.model.path: expected a folder in base/"),
+        ({"paht": "base/none"}, "data.countdown.model.paht: unknown key; did you mean path?"),
+        ({"quantization": "nf4"}, "data.countdown.model: quantization: nf4 computes in bfloat16"),
+    ],
+)
+def test_a_tasks_own_section_model_is_checked(project, capsys, own, said):
+    Path("data/external").mkdir()
+    Path("data/external/countdown.jsonl").touch()
+    countdown(**own)
+    assert main(["check"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 def test_an_evaluation_is_computed_once(finished, monkeypatch):
@@ -117,7 +175,7 @@ def test_an_adapter_of_another_scaling_or_damage_is_refused(finished, capsys):
     weights.write_bytes(weights.read_bytes()[:-9])
     assert main(["sample", "--adapter", str(CELL / "best")]) == 2
     assert "not a whole safetensors file" in capsys.readouterr().err
-    base = Path("base/model.safetensors")
+    base = Path("base/sudoku/model.safetensors")
     base.write_bytes(base.read_bytes()[:-9])
     assert main(["sample"]) == 2
     assert "model.safetensors: not a whole safetensors file" in capsys.readouterr().err
@@ -198,7 +256,7 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
     from dopsd.core.fingerprint import sha256
     from dopsd.training import pretrain
 
-    before = sha256(Path("base/model.safetensors"))
+    before = sha256(Path("base/sudoku/model.safetensors"))
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
     step = pretrain.Pretrainer.step
@@ -212,7 +270,7 @@ def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
         patch.setattr(pretrain.Pretrainer, "step", dying)
         main(["pretrain"])
     assert main(["pretrain"]) == 0
-    assert sha256(Path("base/model.safetensors")) == before
+    assert sha256(Path("base/sudoku/model.safetensors")) == before
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
@@ -222,7 +280,7 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
     from dopsd.core.fingerprint import sha256
     from dopsd.training import pretrain
 
-    before = sha256(Path("base/model.safetensors"))
+    before = sha256(Path("base/sudoku/model.safetensors"))
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
@@ -240,7 +298,7 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
         f"pretrain: {resume}: damaged, or of an older release; it is not used"
         in capsys.readouterr().err
     )
-    assert sha256(Path("base/model.safetensors")) == before
+    assert sha256(Path("base/sudoku/model.safetensors")) == before
 
 
 def test_an_answer_that_does_not_fit_is_said(project, capsys, monkeypatch):

@@ -79,7 +79,7 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     ]
     for told in (
         f"{100 * tested['best']['accuracy']:.1f} [",
-        sha256(Path("base/model.safetensors")),
+        sha256(Path("base/sudoku/model.safetensors")),
         "learning_rate: 0.003",
     ):
         assert told in card

@@ -240,7 +240,7 @@ def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(
 
 def test_another_tokenizer_or_config_of_the_base_is_another_run(project):
     before = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    with Path("base/config.json").open("a") as config:
+    with Path("base/sudoku/config.json").open("a") as config:
         config.write(" ")
     assert scratch_folder(load_params().run("sudoku", "d_opsd", 0)) != before
 

@@ -128,7 +128,9 @@ def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(p
     from dopsd.models.llm_policy import load_policy
 
     policy = load_policy(
-        ModelConfig(path="base", dtype="float32"), AdapterConfig(r=4, alpha=4, dropout=0.0), 0
+        ModelConfig(path="base/sudoku", dtype="float32"),
+        AdapterConfig(r=4, alpha=4, dropout=0.0),
+        0,
     )
     draw = torch.Generator().manual_seed(0)
     loss_mask = torch.rand(2, 2, 5, 8, generator=draw) < 0.5

@@ -27,9 +27,9 @@ def policy() -> Any:
 
     from dopsd.models.llm_policy import load_policy
 
-    save_toy(Path("base"))
+    save_toy(Path("base/sudoku"))
     return load_policy(
-        ModelConfig(path="base"),
+        ModelConfig(path="base/sudoku"),
         AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"]),
         0,
     )

@@ -8,8 +8,6 @@ from dopsd.algorithms.common.config import AlgorithmConfig
 from dopsd.core.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dopsd.algorithms.common.base import Algorithm, AlgorithmContext
 
 ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
@@ -17,7 +15,8 @@ ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
 
 def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext) -> Algorithm:
     """Return the algorithm `name` with its settings; its folder's algorithm.py has `build`."""
-    build: Callable[[AlgorithmConfig, AlgorithmContext], Algorithm] = ALGORITHMS.member(
-        name, "algorithm", "build"
-    )
-    return build(config, context)
+    from dopsd.algorithms.common.base import Algorithm  # heavy, and needed by training alone
+
+    arguments = {"config": config, "context": context}
+    algorithm: Algorithm = ALGORITHMS.make(name, "algorithm.build", Algorithm, **arguments)
+    return algorithm

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
     "pretrain": (
-        "train the embedded base model into base/; another one in its place only with DOPSD_ALLOW_RETRAIN=1",
+        "train the embedded base model into base/<task>/; another one in its place only with DOPSD_ALLOW_RETRAIN=1",
         ("task",),
     ),
     "evaluate_base": ("score the base on the selection split", ("task",)),
@@ -186,7 +186,7 @@ def _measure_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "any checkpoint", "any of these measures one checkpoint; the rest comes from params.yaml"
     )
-    group.add_argument("--model", help="base model folder (default: model.path)")
+    group.add_argument("--model", help="base model folder (default: that of the task)")
     group.add_argument(
         "--adapter", type=Path, help="a checkpoint folder (default: none, the base itself)"
     )
@@ -278,7 +278,8 @@ def _export_command(commands: Commands) -> None:
     )
     parser.add_argument("--merged", action="store_true", help="add the adapter into the weights")
     parser.add_argument("--adapter", type=Path, help="a checkpoint folder")
-    parser.add_argument("--model", help="base model folder (default: model.path)")
+    parser.add_argument("--model", help="base model folder (default: that of the task)")
+    _cell_argument(parser, "task")
     parser.add_argument("--out", type=Path, help="a folder that does not exist yet")
     parser.add_argument(
         "--dtype",

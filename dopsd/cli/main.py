@@ -100,7 +100,9 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     path = a.params
     faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
     faults += [
-        reason for task in params.pretrain.tasks if (reason := mismatch(params.embedded_base, task))
+        reason
+        for task in params.pretrain.tasks
+        if (reason := mismatch(params.embedded_base(task), task))
     ]
     if faults:
         raise DopsdError(faults)
@@ -113,7 +115,7 @@ def _export(a: argparse.Namespace, params: Params) -> None:
     _require_adapter_config(a.adapter)
     from dopsd.pipeline.export import export
 
-    export(a.model or params.model.path, a.adapter, a.out, a.dtype, a.merged)
+    export(a.model or params.model_of(a.task).path, a.adapter, a.out, a.dtype, a.merged)
 
 
 def _require_adapter_config(folder: Path | None) -> None:

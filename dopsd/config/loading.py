@@ -6,9 +6,11 @@ import os
 import re
 import warnings
 from difflib import get_close_matches
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -16,8 +18,12 @@ from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError, is_unicode
+from dopsd.core.paths import BASES, is_base
+from dopsd.core.progress import log
 from dopsd.core.settings import Section
+from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
+from dopsd.training.origin import place
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -51,6 +57,7 @@ def _nearest(key_path: tuple[Any, ...]) -> str:
     for part in key_path[:-1]:
         field = section.model_fields.get(part)
         section = field.annotation if field else None
+        section = next((kind for kind in get_args(section) if kind is not NoneType), section)
         if not isinstance(section, type) or not issubclass(section, Section):
             return "see the comments in params.yaml for those that exist"
     matches = get_close_matches(str(key_path[-1])[:80], section.model_fields, 1)
@@ -141,25 +148,46 @@ def _check_size(value: object, fault: str) -> None:
             )
 
 
+def _with_new_names(raw: object, path: Path | str) -> object:
+    """Return the settings with values of release 0.1 as this one has them; a line says each, once in a folder.
+
+    Its embedded base lay in base/ itself. Where it still does, the setting is right as it stands.
+    """
+    if not isinstance(raw, dict):
+        return raw
+    model = raw.get("model")
+    if not isinstance(model, dict) or model.get("path") != str(BASES) or is_base(BASES):
+        return raw
+    new: str = ModelConfig.model_fields["path"].default
+    _say_once(
+        f"{path}: model.path: {BASES} is now {new}; read as that until release 0.3", Path.cwd()
+    )
+    return raw | {"model": model | {"path": new}}
+
+
+@cache
+def _say_once(line: str, _folder: Path) -> None:
+    log(line)
+
+
 def missing_files(params: Params) -> list[str]:
     """Files that the matrix's tasks and the model are to be read from and that are not here, as `key: file`."""
     files: dict[str, str] = {}
     for task in params.matrix.tasks:
-        section = params.model_dump()["data"][task]
+        section = vars(vars(params.data)[task])
         files |= {
             f"data.{task}.{key}": section[key]
             for key in ("prompt_file", "test_file")
             if section.get(key)
         }
-        for split in ("train", "test"):
-            if isinstance(section[split], dict) and Path(section[split]["path"]).suffix in FILES:
-                files[f"data.{task}.{split}.path"] = section[split]["path"]
+        files |= _source_files(f"data.{task}", section)
     for method in params.matrix.methods:
-        for key, value in vars(vars(params.method)[method]).items():
-            if isinstance(value, Source) and Path(value.path).suffix in FILES:
-                files[f"method.{method}.{key}.path"] = value.path
-    if not params.pretrain.tasks:
-        files["model.path"] = f"{params.model.path}/config.json"
+        files |= _source_files(f"method.{method}", vars(vars(params.method)[method]))
+    for task in params.matrix.tasks:
+        overrides, path = vars(params.data)[task].model, params.model_of(task).path
+        is_own = overrides is not None and overrides.path is not None
+        if Path(path) != place(task) if is_own else not params.pretrain.tasks:
+            files[f"data.{task}.model.path" if is_own else "model.path"] = f"{path}/config.json"
     return [
         f"{key}: {file}"
         for key, file in files.items()
@@ -167,9 +195,18 @@ def missing_files(params: Params) -> list[str]:
     ]  # also of a name too long for a disk
 
 
+def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
+    """Files that a section's datasets are read from, by key; names on the hub are none."""
+    return {
+        f"{key}.{name}.path": value.path
+        for name, value in section.items()
+        if isinstance(value, Source) and Path(value.path).suffix in FILES
+    }
+
+
 def checked(raw: object, path: Path | str) -> Params:
     try:
-        return Params.model_validate(raw)
+        return Params.model_validate(_with_new_names(raw, path))
     except ValidationError as error:
         faults = error.errors()
         more = [f"{path}: and {len(faults) - SHOWN} other faults"] if len(faults) > SHOWN else []

@@ -23,7 +23,7 @@ from dopsd.core.settings import Natural, Section
 from dopsd.distributed.config import LaunchConfig
 from dopsd.evaluation.config import EvaluateConfig, SelectConfig, VerifyTeacherConfig
 from dopsd.evaluation.settings import EvalSettings
-from dopsd.models.config import ModelConfig
+from dopsd.models.config import ModelConfig, ModelOverrides
 from dopsd.rollout.config import SamplingConfig
 from dopsd.tracking.config import TrackingConfig
 from dopsd.training.config import TrainConfig
@@ -85,7 +85,7 @@ class Params(Section):
         return RunSettings(
             RunKey(task, method, seed),
             vars(self.data)[task],
-            self.model,
+            self.model_of(task),
             self.sampling,
             vars(method_params.method)[kind_of(method)],
             method_params.train,
@@ -97,17 +97,22 @@ class Params(Section):
         return EvalSettings(
             task,
             vars(self.data)[task],
-            self.model,
+            self.model_of(task),
             self.sampling,
             (self.of(method) if method else self).train.lora,
             self.evaluate.bootstrap,
             self.launch.shard,
         )
 
-    @property
-    def embedded_base(self) -> BaseSettings:
-        """Return what pretraining the embedded base depends on, beside its data."""
-        return BaseSettings(self.pretrain, self.sampling.gen_length, self.model.prompt_style)
+    def model_of(self, task: str) -> ModelConfig:
+        """Return section `model` as it is for a task: with what the task has of its own."""
+        overrides: ModelOverrides | None = vars(self.data)[task].model
+        return overrides.over(self.model) if overrides else self.model
+
+    def embedded_base(self, task: str) -> BaseSettings:
+        """Return what pretraining a task's embedded base depends on, beside its data."""
+        prompt_style = self.model_of(task).prompt_style
+        return BaseSettings(self.pretrain, self.sampling.gen_length, prompt_style)
 
     @property
     def runs(self) -> list[RunSettings]:
@@ -150,8 +155,33 @@ class Params(Section):
                 ) from error
         return self
 
+    def _models(self) -> dict[str, ModelConfig]:
+        """Section `model`, and what it is for each task that has something of its own, by key."""
+        models = {"model": self.model}
+        for task, config in vars(self.data).items():
+            if config.model is not None:
+                try:
+                    models[f"data.{task}.model"] = self.model_of(task)
+                except ValidationError as error:
+                    reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+                    raise ValueError(f"data.{task}.model: {reason}") from error
+        return models
+
     @model_validator(mode="after")
     def sections_agree(self) -> Self:
+        if unknown := [name for name in self.verify_teacher.tasks if name not in vars(self.data)]:
+            known = ", ".join(sorted(vars(self.data)))
+            raise ValueError(f"verify_teacher.tasks: {unknown[0]}: unknown; there is {known}")
+        models = self._models()
+        self._check_protocols(models)
+        for name, config in vars(self.method).items():
+            self._check_states(f"method.{name}", config)
+        if self.launch.shard:
+            self._check_shard(models)
+        self._check_matrix()
+        return self
+
+    def _check_protocols(self, models: dict[str, ModelConfig]) -> None:
         if self.select.protocol not in self.evaluate.protocols:
             known = ", ".join(self.evaluate.protocols)
             raise ValueError(
@@ -164,19 +194,18 @@ class Params(Section):
         cached = [
             name for name, protocol in self.evaluate.protocols.items() if protocol.cache != "none"
         ]
-        if cached and (self.model.attention != "sdpa" or self.model.compile):
-            raise ValueError(
-                f"evaluate.protocols.{cached[0]}.cache needs model.attention sdpa, and model.compile false"
-            )
-        for name, config in vars(self.method).items():
-            self._check_states(f"method.{name}", config)
-        with_prompt_file = [task for task in self.matrix.tasks if vars(self.data)[task].prompt_file]
-        if with_prompt_file and self.model.prompt_style == "compact":
-            raise ValueError(
-                f"data.{with_prompt_file[0]}.prompt_file is not read with model.prompt_style compact: set instructions"
-            )
-        if self.launch.shard:
-            self._check_shard()
+        for key, model in models.items():
+            if cached and (model.attention != "sdpa" or model.compile):
+                raise ValueError(
+                    f"evaluate.protocols.{cached[0]}.cache needs {key}.attention sdpa, and {key}.compile false"
+                )
+
+    def _check_matrix(self) -> None:
+        for task in self.matrix.tasks:
+            if vars(self.data)[task].prompt_file and self.model_of(task).prompt_style == "compact":
+                raise ValueError(
+                    f"data.{task}.prompt_file is not read with model.prompt_style compact: set instructions"
+                )
         for method in self.matrix.methods:
             if self.launch.processes > self.of(method).train.prompts_per_collect:
                 raise ValueError(
@@ -189,18 +218,14 @@ class Params(Section):
                 raise ValueError(
                     f"matrix.methods: {method} needs reference solutions, and {without_solutions[0]} has none: leave one out"
                 )
-        return self
 
-    def _check_shard(self) -> None:
+    def _check_shard(self, models: dict[str, ModelConfig]) -> None:
         """In parts over processes, all of them must make the same forwards, of weights as they are in the file."""
-        if (
-            self.model.quantization != "none"
-            or self.model.attention == "auto"
-            or self.model.compile
-        ):
-            raise ValueError(
-                "launch.shard: needs model.quantization none, compile false, attention sdpa or flash_attention_2"
-            )
+        for key, model in models.items():
+            if model.quantization != "none" or model.attention == "auto" or model.compile:
+                raise ValueError(
+                    f"launch.shard: needs {key}.quantization none, compile false, attention sdpa or flash_attention_2"
+                )
         merged = [name for name, protocol in self.evaluate.protocols.items() if protocol.merged]
         if merged:
             raise ValueError(

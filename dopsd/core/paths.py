@@ -9,10 +9,16 @@ from dopsd.core.files import WORK
 
 RUNS = Path("runs")
 REPORTS = Path("reports")
+BASES = Path("base")  # a folder in it for each embedded base
 LOG = "log.jsonl"
 ORIGIN = "pretrain.json"  # in a base of `dopsd pretrain`: what it was made from
 PUBLISHED = WORK / "publish.json"  # links that the last `dopsd publish` made
 EVALUATED = "evaluate: done with checkpoint "  # `dopsd evaluate --update` says it, then the update, for who waits for one
+
+
+def is_base(folder: Path) -> bool:
+    """Whether a model lies in this folder itself, or what is left of an embedded one."""
+    return any((folder / name).is_file() for name in ("config.json", ORIGIN))
 
 
 def run_folder(task: str, method: str, seed: int) -> Path:

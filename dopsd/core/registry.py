@@ -7,6 +7,7 @@ from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from inspect import get_annotations, signature
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
@@ -95,3 +96,33 @@ class Registry:
         if not hasattr(module, member):
             raise DopsdError(f"{self.kind} {name}: {module.__name__} has no {member}; add it")
         return getattr(module, member)
+
+    def make(  # callers know the type: a protocol
+        self, name: str, factory: str, protocol: type[Any], **arguments: object
+    ) -> Any:  # noqa: ANN401
+        """Return what a folder's factory, such as `algorithm.build`, makes of these arguments, in their order.
+
+        Raises:
+            DopsdError: if the factory takes other arguments, or what it makes lacks a member of the protocol.
+        """
+        file, _, member = factory.partition(".")
+        function = self.member(name, file, member)
+        where = f"{self.kind} {name}: {self.packages[name]}.{factory}({', '.join(arguments)})"
+        try:
+            signature(function).bind(*arguments.values())
+        except TypeError as error:
+            raise DopsdError(f"{where}: cannot be called so ({error})") from error
+        made = function(*arguments.values())
+        if missing := [m for m in members_of(protocol) if not hasattr(made, m)]:
+            raise DopsdError(
+                f"{where}: {type(made).__name__} has no {', '.join(missing)}; add what "
+                f"{protocol.__module__}.{protocol.__name__} has"
+            )
+        return made
+
+
+def members_of(protocol: type[Any]) -> list[str]:
+    """Names of the attributes and methods of a protocol, and of those that it extends."""
+    classes = [kind for kind in protocol.__mro__ if getattr(kind, "_is_protocol", False)]
+    names = [name for kind in classes for name in (*get_annotations(kind), *vars(kind))]
+    return sorted({name for name in names if not name.startswith("_")})

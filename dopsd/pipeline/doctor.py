@@ -110,8 +110,9 @@ def gpus(params: Params) -> Iterator[Finding]:
 
 
 def attention(params: Params) -> Iterator[Finding]:
-    is_installed, implementation = find_spec("flash_attn") is not None, params.model.attention
-    is_fit = is_installed or implementation != "flash_attention_2"
+    chosen = {params.model_of(task).attention for task in params.matrix.tasks}
+    is_installed, implementation = find_spec("flash_attn") is not None, ", ".join(sorted(chosen))
+    is_fit = is_installed or "flash_attention_2" not in chosen
     message = f"{implementation}; flash_attn is {'' if is_installed else 'not '}installed"
     yield Finding(
         "attention",

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import ASIDE, WORK
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
+from dopsd.core.paths import BASES
 from dopsd.core.progress import log
 from dopsd.pipeline.code_links import link_code
 from dopsd.pipeline.patient_dvc import PARENT
@@ -208,4 +209,5 @@ def run(words: Sequence[str]) -> int:
         raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")
     if "code/" in Path("dvc.yaml").read_text():
         link_code()
+        BASES.mkdir(exist_ok=True)  # a dependency, also where all bases are downloaded
     return Writing(words).run()

@@ -136,7 +136,7 @@ def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     """Gigabytes by what they hold, at the larger of sampling and training."""
     c, t = shape.config, params.train
     linear = (
-        0.53 if params.model.quantization == "nf4" else 2
+        0.53 if params.model_of(params.matrix.tasks[0]).quantization == "nf4" else 2
     )  # bytes a parameter; nf4 has one scale for 64 weights
     linear /= params.launch.processes if params.launch.shard else 1
     weights = linear * shape.block_parameters + 2 * (shape.parameters - shape.block_parameters)

@@ -16,6 +16,7 @@ from dopsd.core.paths import REPORTS
 from dopsd.core.progress import is_main_rank, log
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.evaluation.generate import Trials
+from dopsd.models.config import ModelOverrides
 from dopsd.models.lora import lora_of
 from dopsd.rollout.config import EvalProtocol
 from dopsd.tracking.client import Identity, connect, find_run, tracking_uri
@@ -86,18 +87,20 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
 
 def with_request(params: Params, request: Request) -> Params:
     """params.yaml with the model and prompt that were asked for."""
-    if request.prompt_file and params.model.prompt_style == "compact":
+    if request.prompt_file and params.model_of(request.task).prompt_style == "compact":
         raise DopsdError(
             "--prompt-file is not read with model.prompt_style compact: `dopsd params --set "
             "model.prompt_style=instructions` first"
         )
-    model = params.model.model_copy(update={"path": request.model} if request.model else {})
     section = vars(params.data)[request.task]
-    section = section.model_copy(
-        update={"prompt_file": request.prompt_file} if request.prompt_file else {}
-    )
-    data = params.data.model_copy(update={request.task: section})
-    return params.model_copy(update={"model": model, "data": data})
+    changes: dict[str, Any] = {}
+    if request.prompt_file:
+        changes["prompt_file"] = request.prompt_file
+    if request.model:
+        model = section.model or ModelOverrides()
+        changes["model"] = model.model_copy(update={"path": request.model})
+    data = params.data.model_copy(update={request.task: section.model_copy(update=changes)})
+    return params.model_copy(update={"data": data})
 
 
 def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
@@ -117,7 +120,7 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
     cache_path = evaluator.cached(request.adapter, protocol)
     folder = REPORTS / "evaluate" / f"{request.task}-{split}-{cache_path.stem}"
     facts = {
-        "model": params.model.path,
+        "model": settings.model.path,
         "adapter": str(request.adapter or ""),
         "scoring": evaluator.task.scoring,
     }

@@ -45,6 +45,7 @@ FEW = {
     "tries": 1,
     "updates_per_trajectory": 2,
 }
+TOY = {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
 
 
 def rehearse(
@@ -62,13 +63,14 @@ def rehearse(
         if is_embedded
         else f"{profile}, preset {preset}, {hardware}"
     )
+    base = Path(full.model_of(full.matrix.tasks[0]).path)
     with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
         log(f"rehearse: {source}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
         log(
-            f"  instead of {full.model.path}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short"
+            f"  instead of {base}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short"
         )
         log("  answers, and every answer is kept, since a random model has no right ones")
-        build_toy(Path(full.model.path), folder / "toy")
+        build_toy(base, folder / "toy")
         (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
         for stage in STAGES:
             _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder, lock)
@@ -123,7 +125,9 @@ def tell_cost(full: Params, hardware: str) -> None:
     from dopsd.pipeline.estimate import Facts, estimate, lines
 
     cost = estimate(
-        full, _config(Path(full.model.path)), Facts(**profiles.facts(full.matrix.tasks[0]))
+        full,
+        _config(Path(full.model_of(full.matrix.tasks[0]).path)),
+        Facts(**profiles.facts(full.matrix.tasks[0])),
     )
     output_lines = [
         "",
@@ -175,9 +179,11 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     """The profile with sizes that take seconds; paths are made absolute, since the rehearsal has a folder of its own."""
     raw = deepcopy(raw)
     for task in full.matrix.tasks:
-        raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS}
+        own = vars(full.data)[task].model  # but for what the toy is
+        own = own.model_dump(exclude_none=True, exclude=TOY.keys()) if own else None
+        raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS, "model": own}
     raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
-    raw["model"] |= {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
+    raw["model"] |= TOY
     for section in (raw["sampling"], *raw["evaluate"]["protocols"].values()):
         _shorten(section)
     for method in raw["method"].values():

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dopsd.core.registry import Registry
 from dopsd.tasks.common.config import TaskConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dopsd.tasks.common.task import Task
+from dopsd.tasks.common.task import Task
 
 TASKS = Registry("dopsd.tasks", "task", TaskConfig)
 
 
 def load_task(name: str, config: TaskConfig) -> Task:
     """Return the task `name` with its settings; its folder's task.py has `make`."""
-    make: Callable[[TaskConfig], Task] = TASKS.member(name, "task", "make")
-    return make(config)
+    task: Task = TASKS.make(name, "task.make", Task, config=config)
+    return task

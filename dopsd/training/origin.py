@@ -1,4 +1,4 @@
-"""What base/ was made from: settings, data and files, noted in it, so that it is never made again without leave.
+"""What base/<task>/ was made from: settings, data and files, noted in it, so that it is never made again without leave.
 
 The code's part is the number `pretrain.recipe`: a base behaves like a downloaded checkpoint, not like a cached result.
 """
@@ -12,24 +12,27 @@ from typing import Any
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.paths import ORIGIN
+from dopsd.core.paths import BASES, ORIGIN, is_base
 from dopsd.core.settings import Section
 from dopsd.tasks.common.storage import DATA
 from dopsd.training.pretrain_config import BaseSettings, PretrainConfig
 
-BASE = Path("base")
 ALLOWANCE = "DOPSD_ALLOW_RETRAIN"
 FORCE = "force"  # also a base that matches
 MINUTES = 3  # the default shape on two CPU cores
-DROPS = f"git checkout -- {BASE} params.yaml drops every other change too"
 
 
 class Origin(Section):
-    """Contents of base/pretrain.json."""
+    """Contents of base/<task>/pretrain.json."""
 
     settings: dict[str, Any]
     data: str  # digest of the training problems
     files: dict[str, str]  # digests of what pretraining wrote
+
+
+def place(task: str) -> Path:
+    """Return the folder of a task's embedded base: `base` itself in a project where release 0.1 made it."""
+    return BASES if is_base(BASES) else BASES / task
 
 
 def settings(base: BaseSettings) -> dict[str, Any]:
@@ -55,25 +58,28 @@ def note(base: BaseSettings, task: str, folder: Path) -> None:
 
 
 def mismatch(base: BaseSettings, task: str) -> str | None:
-    """Why base/ is not what these settings and data make, and both ways out; None where it is, or there is none."""
-    if not any(BASE.glob("*.safetensors")) and not (BASE / ORIGIN).exists():
+    """Why a task's base is not what these settings and data make, and both ways out; None where it is, or there is none."""
+    folder = place(task)
+    if not any(folder.glob("*.safetensors")) and not (folder / ORIGIN).exists():
         return None
-    difference = _difference(base, task)
+    difference = _difference(base, task, folder)
     if difference is None:
         return None
     remedy = f"{ALLOWANCE}=1 dvc repro pretrain (in a flow: allow_retrain=true) to make it again (about {_minutes(base)} min)"
     return f"pretrain: {difference}, or {remedy}."
 
 
-def _difference(base: BaseSettings, task: str) -> str | None:
+def _difference(base: BaseSettings, task: str, folder: Path) -> str | None:
     """What differs, and how to keep the base; data that is not there cannot differ."""
+    drops = f"git checkout -- {folder} params.yaml drops every other change too"
     try:
-        recorded = Origin.model_validate_json((BASE / ORIGIN).read_bytes())
+        recorded = Origin.model_validate_json((folder / ORIGIN).read_bytes())
     except (OSError, ValueError):
-        return f"{BASE / ORIGIN}: missing or damaged, so nothing says what {BASE} was made from. Run git checkout -- {BASE}"
+        lost = f"{folder / ORIGIN}: missing or damaged, so nothing says what {folder} was made from"
+        return f"{lost}. Run git checkout -- {folder}"
     for name, digest in recorded.files.items():
-        if not (BASE / name).is_file() or sha256(BASE / name) != digest:
-            return f"{BASE / name}: not the file that pretraining wrote. Run git checkout -- {BASE} to restore it"
+        if not (folder / name).is_file() or sha256(folder / name) != digest:
+            return f"{folder / name}: not the file that pretraining wrote. Run git checkout -- {folder} to restore it"
     requested = settings(base)
     mismatched = [
         key
@@ -85,11 +91,11 @@ def _difference(base: BaseSettings, task: str) -> str | None:
             f"{key} {recorded.settings.get(key, 'unset')} (params.yaml: {requested.get(key, 'unset')})"
             for key in mismatched
         )
-        return f"{BASE} was made with {listed}. To keep it, set that back ({DROPS})"
+        return f"{folder} was made with {listed}. To keep it, set that back ({drops})"
     problems = problems_of(task)
     if problems.is_file() and sha256(problems) != recorded.data:
         restore = f"set section data.{task} of params.yaml back and run dvc repro prepare"
-        return f"{BASE} was made from another {problems}. To keep it, {restore} ({DROPS})"
+        return f"{folder} was made from another {problems}. To keep it, {restore} ({drops})"
     return None
 
 

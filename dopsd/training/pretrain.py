@@ -28,7 +28,6 @@ from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.tasks.registry import TASKS
 from dopsd.training import origin
-from dopsd.training.origin import BASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,24 +39,20 @@ if TYPE_CHECKING:
     from dopsd.training.pretrain_config import BaseSettings
 
 SAVE_EVERY = 50  # updates between resume points
-NEW, OLD = (
-    WORK / "base.new",
-    WORK / "base.old",
-)  # a whole new base, and the one that it takes the place of
 
 
 def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
-    """Make base/ if there is none; one that does not match its settings and data only with leave, else say why."""
+    """Make base/<task>/ if there is none; one that does not match its settings and data only with leave, else say why."""
     shape = base.shape
     scratch = (
         WORK / f"pretrain-{fingerprint(origin.settings(base), [origin.problems_of(task_name)])}"
     )
-    recover()
+    folder = recover(task_name)
     allowed, mismatch = origin.allowance(), origin.mismatch(base, task_name)
     if mismatch and not allowed:
         raise DopsdError(mismatch)
-    if any(BASE.glob("*.safetensors")) and not mismatch and allowed != origin.FORCE:
-        log(f"pretrain: {BASE} is up to date")
+    if any(folder.glob("*.safetensors")) and not mismatch and allowed != origin.FORCE:
+        log(f"pretrain: {folder} is up to date")
         return
     policy = fresh(base)
     make: Callable[[TaskConfig], TaughtTask] = TASKS.member(task_name, "task", "make")
@@ -94,25 +89,35 @@ def initialise(model: nn.Module) -> None:
 
 
 def _write(policy: LlmPolicy, base: BaseSettings, task_name: str, tmp: Path) -> None:
-    for folder in (tmp, NEW):
-        shutil.rmtree(folder, ignore_errors=True)
+    folder, (new, old) = origin.place(task_name), _beside(task_name)
+    for stale in (tmp, new):
+        shutil.rmtree(stale, ignore_errors=True)
     tmp.mkdir(parents=True)
     policy.core.save_pretrained(tmp)
     policy.tokenizer.save_pretrained(tmp)
     origin.note(base, task_name, tmp)
-    fsync_rename(tmp, NEW)
-    if BASE.exists():
-        BASE.rename(OLD)
-    NEW.rename(BASE)
-    shutil.rmtree(OLD, ignore_errors=True)
+    fsync_rename(tmp, new)
+    folder.parent.mkdir(exist_ok=True)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
-def recover() -> None:
-    """Put the old base back if a kill came when it had left its place and the new one had not taken it."""
-    if OLD.exists() and BASE.exists():
-        shutil.rmtree(OLD)
-    elif OLD.exists():
-        OLD.rename(BASE)
+def _beside(task_name: str) -> tuple[Path, Path]:
+    """Where a whole new base stands, and the one that it takes the place of."""
+    return WORK / f"base.{task_name}.new", WORK / f"base.{task_name}.old"
+
+
+def recover(task_name: str) -> Path:
+    """Put the old base back if a kill came when it had left its place and the new one had not taken it; the place."""
+    folder, (_, old) = origin.place(task_name), _beside(task_name)
+    if old.exists() and folder.exists():
+        shutil.rmtree(old)
+    elif old.exists():
+        folder.parent.mkdir(exist_ok=True)
+        old.rename(folder)
+    return folder
 
 
 class Pretrainer:

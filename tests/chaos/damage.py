@@ -15,7 +15,7 @@ FILES = {
     "adapter": ("runs/*/*/*/*/adapter_*", "runs/*/*/*/*/*/adapter_*"),
     "lock": ("dvc.lock", ".dvc/tmp/*", "work/*.lock", "work/train-*/*lock"),
     "evaluation": ("work/eval/*.json", "work/eval/*/*.jsonl"),
-    "base": ("base/*",),
+    "base": ("base/*/*",),
     "cache": (".dvc/cache/files/md5/*/*", ".dvc/cache/runs/*/*/*"),
 }
 

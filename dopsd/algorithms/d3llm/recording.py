@@ -52,7 +52,7 @@ class Recorder:
         self.task, self.policy = task, context.policy
         sections: dict[str, Any] = {
             "sampling": context.sampling.model_dump(exclude={"batch_size"}),
-            "model": context.model.model_dump(),
+            "model": context.model.model_dump(exclude={"path"}),
         }
         sections |= {
             "tries": config.tries,

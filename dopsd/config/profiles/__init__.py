@@ -66,6 +66,7 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
     raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}
     raw["ablate"]["task"] = task
+    raw["data"] = {name: _without_model(section) for name, section in raw["data"].items()}
     for method in raw["method"].values():
         method["train"] = {
             key: value for key, value in method["train"].items() if value is not None
@@ -84,6 +85,11 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     for protocol in raw["evaluate"]["protocols"].values():
         protocol |= layers["hardware"][hardware]["protocol"]
     return raw
+
+
+def _without_model(section: dict[str, Any]) -> dict[str, Any]:
+    """A section as params.yaml has it: a task that has nothing of its own in section `model` has no such key."""
+    return {key: value for key, value in section.items() if (key, value) != ("model", None)}
 
 
 def facts(task: str) -> dict[str, Any]:
@@ -224,7 +230,7 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
     for section, registry, names_listed in named:
         for name in names_listed:
             defaults = registry.config_class(name)().model_dump(mode="json")
-            raw.setdefault(section, {}).setdefault(name, defaults)
+            raw.setdefault(section, {}).setdefault(name, _without_model(defaults))
 
 
 def params(

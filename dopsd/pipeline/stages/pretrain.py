@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task: str) -> None:
-    """Make base/ if there is none; one that does not match only with leave."""
-    pretrain(params.embedded_base, task, vars(params.data)[task])
+    """Make base/<task>/ if there is none; one that does not match only with leave."""
+    pretrain(params.embedded_base(task), task, vars(params.data)[task])

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 def run(params: Params, task_name: str) -> None:
     """Record every training problem of a task."""
-    policy = load_policy(params.model, None, 0)
+    model = params.model_of(task_name)
+    policy = load_policy(model, None, 0)
     task = load_task(task_name, vars(params.data)[task_name])
     train = params.of("d3llm").train
     context = AlgorithmContext(
         task,
         policy,
-        params.model,
+        model,
         params.sampling,
         0,
         train.updates,

@@ -73,17 +73,18 @@ class Verification:
 
     def __init__(self, params: Params, task: Task) -> None:
         self.params, self.task, self.settings = params, task, params.verify_teacher
+        self.model = params.model_of(task.name)
         self.problems = task.load(SPLIT)[: self.settings.problems]
         sections: dict[str, Any] = {
             "sampling": params.sampling.model_dump(exclude={"batch_size"}),
-            "model": params.model.model_dump(),
+            "model": self.model.model_dump(exclude={"path"}),
         }
         sections |= {
             "verify_teacher": self.settings.model_dump(exclude={"problems"}),
             "task": task.name,
         }
         sections |= {"scoring": task.scoring, "instructions": task.instructions}
-        files = [*data_files(task.name, SPLIT), *base_files(params.model)]
+        files = [*data_files(task.name, SPLIT), *base_files(self.model)]
         code = ("dopsd.pipeline.stages.verify_teacher", TASKS.file(task.name, "task"))
         self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
 
@@ -96,7 +97,7 @@ class Verification:
         with Progress("verify_teacher", len(missing), "problem") as progress:
             policy = None
             for start in range(0, len(missing), wave):
-                policy = policy or load_policy(self.params.model, self.params.train.lora, 0)
+                policy = policy or load_policy(self.model, self.params.train.lora, 0)
                 wave_scores = self._scores(policy, missing[start : start + wave])
                 append_lines(
                     self.path,
@@ -144,7 +145,7 @@ class Verification:
         self, policy: LlmPolicy, problems: list[Problem], tries: CollectorConfig
     ) -> list[SelectedRollout]:
         return RolloutCollector(
-            self.task, self.params.sampling, tries, self.params.model.prompt_style, 0
+            self.task, self.params.sampling, tries, self.model.prompt_style, 0
         ).collect(policy, problems, 0)
 
 

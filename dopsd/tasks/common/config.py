@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dopsd.core.settings import Count, Section, Whole
+from dopsd.models.config import ModelOverrides
 
 
 class Source(Section):
@@ -19,13 +20,15 @@ class Source(Section):
 class TaskConfig(Section):
     """What every task has: the rule that scores, a prompt of one's own, and a cut for trials.
 
-    `recipe` stands for the code that makes the problems: raise it when the same settings give others on purpose.
+    `recipe` stands for the code that makes the problems: raise it when the same settings give others on purpose. `model` is
+    what the task has of its own in section `model`, such as a base in base/<task>/; null, or left out: nothing.
     """
 
     recipe: Count = 1
     scoring: Literal["published", "strict"] = "published"
     prompt_file: str | None = None
     limit: Count | None = None  # the first so many problems of each split
+    model: ModelOverrides | None = None
 
     @property
     def has_solutions(self) -> bool:
