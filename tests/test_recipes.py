@@ -7,11 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from conftest import small_params
+from toy_project import TOY, make
 
 from dopsd.cli.main import main
 from dopsd.config.params import Params
+from dopsd.core.tensor_files import load_tensors
 from dopsd.tasks.registry import load_task
 from dopsd.training.pretrain import Pretrainer, fresh
 
@@ -84,3 +87,26 @@ def test_the_same_settings_make_the_same_problems(tmp_path, monkeypatch, task):
     assert (
         raw["data"][task]["recipe"] == 1 and hashlib.sha256(found).hexdigest()[:16] == DIGESTS[task]
     )
+
+
+@pytest.mark.full
+def test_the_committed_toy_is_what_the_stages_make(tmp_path):
+    """Its weights to rounding, which differs between kinds of processors; everything else to the byte."""
+    make(tmp_path / "toy")
+    files = {folder: contents(folder) for folder in (TOY, tmp_path / "toy")}
+    committed, made = files.values()
+    assert committed == made
+    weights = [load_tensors(folder / "base/model.safetensors") for folder in files]
+    torch.testing.assert_close(*weights, rtol=0, atol=0.01)
+
+
+def contents(folder: Path) -> dict[str, object]:
+    """What stands in each file but the weights."""
+    found: dict[str, object] = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".safetensors"
+    }
+    record = json.loads(found["base/pretrain.json"])
+    del record["files"]["model.safetensors"]
+    return found | {"base/pretrain.json": record}

@@ -11,11 +11,13 @@ import pytest
 from conftest import small_params, write_params
 
 from dopsd.cli.main import main
+from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_table
 
 BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
 NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
 CELL = Path("runs/sudoku/d_opsd/0")
+WEIGHTS = Path("base/model.safetensors")
 
 
 @pytest.fixture
@@ -194,40 +196,51 @@ def test_a_model_folder_without_weights_is_said(project, capsys):
     assert "model.path: no config.json in nowhere" in capsys.readouterr().err
 
 
-def test_pretraining_continues_to_the_same_bytes(project, monkeypatch):
-    from dopsd.core.fingerprint import sha256
+@pytest.fixture
+def few_updates(project: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The digest of a base of twelve updates, and leave to make it again."""
     from dopsd.training import pretrain
 
-    before = sha256(Path("base/model.safetensors"))
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
     monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
-    step = pretrain.Pretrainer.step
+    write_params(pretrain__updates=12)
+    assert main(["pretrain"]) == 0
+    return sha256(WEIGHTS)
+
+
+def test_pretraining_continues_to_the_same_bytes(few_updates, monkeypatch):
+    from dopsd.training import pretrain
+
+    step, updates = pretrain.Pretrainer.step, []
 
     def dying(self, update):
-        if update == 113:
+        if update == 8:
             raise SystemExit(9)
+        updates.append(update)
         return step(self, update)
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(pretrain.Pretrainer, "step", dying)
         main(["pretrain"])
+    monkeypatch.setattr(
+        pretrain.Pretrainer, "step", lambda self, n: updates.append(n) or step(self, n)
+    )
     assert main(["pretrain"]) == 0
-    assert sha256(Path("base/model.safetensors")) == before
+    assert updates == [*range(8), *range(5, 12)] and sha256(WEIGHTS) == few_updates
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
-    project, monkeypatch, capsys, is_cut
+    few_updates, monkeypatch, capsys, is_cut
 ):
-    from dopsd.core.fingerprint import sha256
     from dopsd.training import pretrain
 
-    before = sha256(Path("base/model.safetensors"))
-    monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
-    monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
+    rate = pretrain.Pretrainer.rate
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(
-            pretrain.Pretrainer, "rate", lambda _, update: 0.1 if update < 6 else sys.exit(9)
+            pretrain.Pretrainer,
+            "rate",
+            lambda self, update: rate(self, update) if update < 6 else sys.exit(9),
         )
         main(["pretrain"])
     (resume,) = Path("work").glob("pretrain-*/resume.safetensors")
@@ -240,7 +253,7 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
         f"pretrain: {resume}: damaged, or of an older release; it is not used"
         in capsys.readouterr().err
     )
-    assert sha256(Path("base/model.safetensors")) == before
+    assert sha256(WEIGHTS) == few_updates
 
 
 def test_an_answer_that_does_not_fit_is_said(project, capsys, monkeypatch):

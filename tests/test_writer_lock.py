@@ -307,7 +307,7 @@ def test_a_writer_on_another_machine_is_respected_while_it_beats_and_taken_over_
 def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(folder):
     LOCK.write_text(json.dumps(OTHER))
     code = (
-        "import time\nfrom dopsd.writer_lock import WriterLock\n"
+        "import time\nfrom dopsd.pipeline.writer_lock import WriterLock\n"
         "for _ in range(3):\n"
         "    with WriterLock('repro'), open('work/order', 'a') as order:\n"
         "        print('in', file=order, flush=True); time.sleep(0.05); print('out', file=order, flush=True)\n"
