@@ -33,6 +33,7 @@ def results(folder: Path) -> dict[str, object]:
     return outs | {path: (folder / path).read_text() for path in outs if path.endswith(".json")}
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
 def test_both_doors_give_the_same_bytes(tmp_path: Path):
     by_dvc, by_flow = Workspace(tmp_path / "dvc"), Workspace(tmp_path / "flow")

@@ -96,6 +96,7 @@ def logged(server) -> Any:
         engine.removeHandler(handler)
 
 
+@pytest.mark.full
 def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
     tmp_path, monkeypatch, logged
 ):
@@ -120,6 +121,7 @@ def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
     assert Path("params.yaml").read_bytes() == before
 
 
+@pytest.mark.full
 def test_a_run_that_is_part_of_another_fails_both_with_one_message(logged):
     @flow
     def inner() -> Any:
@@ -136,6 +138,7 @@ def test_a_run_that_is_part_of_another_fails_both_with_one_message(logged):
     assert "Traceback" not in "\n".join(logged)
 
 
+@pytest.mark.full
 def test_an_error_that_explains_nothing_keeps_its_traceback(logged):
     @flow
     def run() -> Any:

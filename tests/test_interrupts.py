@@ -10,8 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import pytest
 from conftest import ROOT, write_params
+from forks import BOUND
+from slow_training import slow_sealing, slow_update
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -24,44 +27,6 @@ from dopsd.training.run_settings import scratch_folder
 from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
-BOUND = 300  # seconds until a test gives up; nothing here needs as long
-SLOW = """
-import os, pathlib, sys, time
-from dopsd.cli.main import main
-from dopsd.models.llm_policy import LlmPolicy
-from dopsd.training.trainer import Trainer
-
-step, hidden, updates = Trainer._step, LlmPolicy.hidden, []
-def counted(self, batches):
-    updates.append(self.update)
-    return step(self, batches)
-def slow(self, *inputs):
-    if len(updates) == 3:  # the third update takes minutes
-        pathlib.Path("slow-" + os.environ.get("RANK", "0")).write_text(str(os.getpid()))
-        time.sleep(SECONDS)
-    return hidden(self, *inputs)
-Trainer._step, LlmPolicy.hidden = counted, slow
-sys.exit(main())
-"""
-
-
-SEALING = """
-import os, pathlib, sys, time
-from dopsd.training import checkpoint
-from dopsd.cli.main import main
-from dopsd.training.run_dir import RunFolder
-
-save, seal = RunFolder.save, checkpoint.seal
-def slow(half, final):
-    time.sleep(3)
-    seal(half, final)
-def saved(self, loop):
-    save(self, loop)
-    is_sealed = any(self.scratch.glob("step-??????"))
-    pathlib.Path("left-" + os.environ["RANK"]).write_text("sealed" if is_sealed else "early")
-checkpoint.seal, RunFolder.save = slow, saved
-sys.exit(main())
-"""
 
 
 def digests() -> dict[str, str]:
@@ -95,11 +60,7 @@ def start(words: list[str], **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *words], env=environment(), text=True, **options)
 
 
-def write_slow_trainer(seconds: float) -> None:
-    """slow.py: `dopsd` in which every forward of the third update takes so many seconds more."""
-    Path("slow.py").write_text(SLOW.replace("SECONDS", str(seconds)))
-
-
+@pytest.mark.full
 def test_training_goes_on_when_nobody_reads_its_output(project):
     read, write = os.pipe()
     process = start(["-m", "dopsd", "train"], stdout=write, stderr=write)
@@ -165,57 +126,36 @@ def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monk
 def test_an_update_of_minutes_is_dropped_and_the_one_before_it_saved(project):
     """Its forwards, two a state, take 4 seconds each: the one in progress ends, and no other one begins."""
     write_params(train__micro_batch_states=1)
-    write_slow_trainer(4.0)
-    process = start(["slow.py", "train"], stderr=subprocess.PIPE)
+    process = forks.start(slow_update, 4.0)
     wait_for(Path("slow-0"))
-    process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=BOUND)
-    assert process.returncode == 143 and "saved at update 2" in told
+    process.terminate()
+    assert forks.statuses([process]) == [143] and "saved at update 2" in forks.output()
     assert saved() == [2]
 
 
 def test_two_ranks_stop_together_though_only_one_hears_of_it(project):
     write_params(train__updates=5, launch__processes=2)
-    assert start(["-m", "dopsd", "train"]).wait(BOUND) == 0
+    assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
     whole = digests()
     set_aside()
-    write_slow_trainer(0.5)
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "slow.py",
-        "train",
-    ]
-    process = start(launcher, stderr=subprocess.PIPE)
+    ranks = forks.start_ranks(2, slow_update, 0.5)
     wait_for(Path("slow-0"), Path("slow-1"))
-    os.kill(int(Path("slow-1").read_text()), signal.SIGTERM)
-    _, told = process.communicate(timeout=BOUND)
-    assert process.returncode != 0 and "saved at update 2" in told, told[-3000:]
+    ranks[1].terminate()
+    assert forks.statuses(ranks) == [143, 143]
+    assert "saved at update 2" in forks.output(0) + forks.output(1)
     assert saved() == [2]
-    assert start(["-m", "dopsd", "train"]).wait(BOUND) == 0
+    assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
     assert digests() == whole
 
 
 def test_no_rank_leaves_before_the_checkpoint_has_its_name(project):
     """torchrun kills the others half a minute after the first has ended."""
     write_params(train__updates=1, launch__processes=2)
-    Path("sealing.py").write_text(SEALING)
-    launcher = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "sealing.py",
-        "train",
-    ]
-    assert start(launcher).wait(BOUND) == 0
+    assert forks.statuses(forks.start_ranks(2, slow_sealing, 3.0)) == [0, 0]
     assert [Path(f"left-{rank}").read_text() for rank in (0, 1)] == ["sealed", "sealed"]
 
 
+@pytest.mark.full
 def test_signals_to_the_launcher_of_two_ranks_let_both_save(project):
     write_params(train__updates=400, train__checkpoint_every=400, launch__processes=2)
     process = start(["-m", "dopsd", "train"], stderr=subprocess.PIPE)
@@ -284,6 +224,7 @@ def test_a_checkpoint_is_never_missing_while_another_one_takes_its_place(tmp_pat
     ] == [final.name]
 
 
+@pytest.mark.full
 def test_training_saves_and_ends_when_dvc_is_killed(project):
     """What DVC started would otherwise train on, unseen, with the folder locked."""
     write_params(train__updates=400, train__checkpoint_every=400)

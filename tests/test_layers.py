@@ -116,19 +116,14 @@ def test_a_stage_depends_on_the_folders_of_the_code_that_it_imports(stage: str, 
         assert all((ROOT / "code" / link).exists() for link in links)
 
 
-def test_the_core_imports_without_the_platform():
-    """A bare GPU machine has torch, transformers and peft, but no mlflow, prefect, dvc or datasets."""
+def test_the_command_line_starts_without_heavy_libraries_and_the_core_without_the_platform():
+    """One process for both; a bare GPU machine has torch, transformers and peft, but no mlflow, prefect, dvc or datasets."""
     code = (
-        "import sys\n"
+        "import sys, dopsd.cli.main\n"
+        "assert not {'torch', 'peft', 'mlflow', 'transformers'} & set(sys.modules)\n"
         "for name in ('mlflow', 'prefect', 'dvc', 'datasets'): sys.modules[name] = None\n"
         "import dopsd.pipeline.stages.train, dopsd.algorithms.d_opsd.algorithm, dopsd.models.llada.modeling\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-def test_the_command_line_starts_without_heavy_libraries():
-    code = "import sys, dopsd.cli.main\n"
-    code += "assert not {'torch', 'peft', 'mlflow', 'transformers'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 

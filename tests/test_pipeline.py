@@ -21,6 +21,7 @@ needs_checkout = pytest.mark.skipif(
 )
 
 
+@pytest.mark.full
 @needs_checkout
 def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     w = Workspace(tmp_path)
@@ -73,6 +74,7 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     assert "up to date" in w.dvc("status")
 
 
+@pytest.mark.full
 @needs_checkout
 def test_a_fresh_clone_has_a_true_lock_and_a_changed_docstring_keeps_it_true(tmp_path: Path):
     """Data is not in git: where DVC's cache lacks it, it is made, with the digests of the lock, and the base fits it."""

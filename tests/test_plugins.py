@@ -102,6 +102,7 @@ def python(plugin: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
 
 
+@pytest.mark.full
 def test_a_toy_algorithm_and_a_toy_task_train_through_dvc(plugin: Path, tmp_path: Path):
     work = Workspace(tmp_path / "project")
     work.env["PYTHONPATH"] += f"{os.pathsep}{plugin}"

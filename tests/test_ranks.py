@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import forks
 import pytest
+import rank_gradients
 import torch
-from conftest import ROOT, write_params
+from conftest import write_params
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -35,20 +34,7 @@ def test_two_ranks_agree_with_one(project):
     )
     for path in Path("work").glob("train-*"):
         path.rename(path.with_name("alone"))
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "dopsd",
-        "train",
-    ]
-    found = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr[-3000:]
+    assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
     together, shared = (
         load_tensors(OUT / "step-000002/adapter_model.safetensors"),
         read_table(OUT.with_suffix(".csv"))[-1],
@@ -61,18 +47,8 @@ def test_two_ranks_agree_with_one(project):
 
 def gradients_of(ranks: int, name: str) -> tuple[dict[str, torch.Tensor], dict]:
     """The first collect's gradients, summed over so many processes, and what they did (rank_gradients.py)."""
-    env = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
-        "OMP_NUM_THREADS": "1",
-    }
-    start = (
-        ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-        if ranks > 1
-        else []
-    )
-    command = [sys.executable, *start, str(ROOT / "tests/rank_gradients.py"), name]
-    run = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-3000:]
+    processes = forks.start_ranks(ranks, rank_gradients.main, Path(name))
+    assert forks.statuses(processes) == [0] * ranks, forks.output()
     return load_tensors(Path(name)), json.loads(Path(name).with_suffix(".json").read_text())
 
 
@@ -121,6 +97,7 @@ def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
     assert all(torch.equal(parts[name], tensor) for name, tensor in whole.items())
 
 
+@pytest.mark.full
 def test_two_ranks_evaluate_with_a_base_in_parts(project):
     write_params(launch__processes=2, train__updates=1, launch__shard=True)
     assert main(["train"]) == main(["evaluate"]) == main(["select"]) == main(["test"]) == 0
@@ -162,24 +139,9 @@ def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
 
 def test_more_ranks_than_prompts_is_refused(project):
     write_params(train__prompts_per_collect=1)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "dopsd",
-        "train",
-    ]
-    found = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert found.returncode != 0
-    assert (
-        "train.prompts_per_collect: 1 problems leave some of the 2 ranks without one"
-        in found.stderr
-    )
+    assert 0 not in forks.statuses(forks.start_ranks(2, forks.command, "train"))
+    refusal = "train.prompts_per_collect: 1 problems leave some of the 2 ranks without one"
+    assert refusal in forks.output(0) + forks.output(1)
 
 
 def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():

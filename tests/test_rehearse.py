@@ -31,6 +31,7 @@ def rows(path: Path, first: int, count: int) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_every_stage_of_a_profile_runs_and_its_cost_is_told(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     rows(Path("train.jsonl"), 0, 12)
@@ -60,6 +61,7 @@ def test_every_stage_of_a_profile_runs_and_its_cost_is_told(tmp_path, monkeypatc
     )  # the second process took its share
 
 
+@pytest.mark.full
 def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     rows(Path("train.jsonl"), 0, 12)
@@ -89,6 +91,7 @@ def test_several_processes_end_with_the_status_and_line_of_the_one_that_failed(t
     )
 
 
+@pytest.mark.full
 def test_processes_that_end_well_have_status_zero(tmp_path):
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     code = "from dopsd.distributed.launch import launch; raise SystemExit(launch(2, ['check']))"
@@ -114,6 +117,7 @@ def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.full
 def test_two_rehearsals_of_a_profile_run_at_once_in_folders_that_are_used_again(tmp_path):
     folders = tmp_path / "work/rehearse"
     first = begin(tmp_path, "prepare")
@@ -128,6 +132,7 @@ def test_two_rehearsals_of_a_profile_run_at_once_in_folders_that_are_used_again(
         assert folder.name == "embedded" and not list(folder.iterdir())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_no_stage_outlives_its_rehearsal(tmp_path, number, code):
     rehearsal = begin(tmp_path, "prepare", "evaluate_base")

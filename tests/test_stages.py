@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 from conftest import small_params, write_params
+from slow_training import killed_after
 
 from dopsd.cli.main import main
 from dopsd.core.fingerprint import sha256
@@ -18,13 +22,38 @@ BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
 NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
 CELL = Path("runs/sudoku/d_opsd/0")
 WEIGHTS = Path("base/model.safetensors")
+STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
+
+
+@pytest.fixture(scope="module")
+def finished_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "project"
+    shutil.copytree(prepared, folder)
+    with contextlib.chdir(folder):
+        for stage in STAGES:
+            assert main([stage]) == 0, stage
+    return folder
 
 
 @pytest.fixture
-def finished(project: Path) -> Path:
-    for stage in ("evaluate_base", "train", "evaluate", "select", "test", "report"):
-        assert main([stage]) == 0, stage
+def finished(finished_once: Path, project: Path) -> Path:
+    """The project after all stages."""
+    shutil.copytree(finished_once, project, dirs_exist_ok=True)
     return project
+
+
+def test_a_pipeline_whose_training_is_killed_ends_with_the_bytes_of_one_that_is_not(finished):
+    def results() -> dict[str, str]:
+        return {str(path): sha256(path) for path in sorted(Path("runs").rglob("*.*"))}
+
+    whole = results()
+    for name in ("runs", "reports", "work"):
+        shutil.rmtree(name)
+    assert forks.statuses([forks.start(killed_after, 3)]) == [-signal.SIGKILL]
+    assert not Path("runs").exists() and list(Path("work").glob("train-*/step-000002"))
+    for stage in STAGES:
+        assert main([stage]) == 0, stage
+    assert results() == whole and len(whole) > 15
 
 
 def test_every_stage_leaves_its_results(finished, capsys):

@@ -74,6 +74,7 @@ def test_only_what_the_stage_declares_counts(stage, edit, named):
     )
 
 
+@pytest.mark.full
 def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_training(project):
     write_params(train__updates=4)
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q", "--force"], check=True)
