@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -26,8 +27,11 @@ signal.signal(
 )  # a suite that a shell started with `&`, and its commands, would ignore it
 
 
-@pytest.fixture(autouse=True)
-def nothing_of_a_test_reaches_the_next() -> Iterator[None]:
+STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
+
+
+@contextlib.contextmanager
+def as_before() -> Iterator[None]:
     """Take back signal handlers, which commands leave where they end, and a launcher whose end would send a SIGTERM."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
@@ -35,6 +39,12 @@ def nothing_of_a_test_reaches_the_next() -> Iterator[None]:
     for number, handler in before.items():
         signal.signal(number, handler)
     os.environ.pop(LAUNCHER, None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_a_test_reaches_the_next() -> Iterator[None]:
+    with as_before():
+        yield
 
 
 @pytest.fixture
@@ -58,6 +68,25 @@ def project(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return tmp_path / "project"
+
+
+@pytest.fixture(scope="session")
+def finished_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from dopsd.cli.main import main
+
+    folder = tmp_path_factory.mktemp("finished") / "project"
+    shutil.copytree(prepared, folder)
+    with as_before(), contextlib.chdir(folder):
+        for stage in STAGES:
+            assert main([stage]) == 0, stage
+    return folder
+
+
+@pytest.fixture
+def finished(finished_once: Path, project: Path) -> Path:
+    """The project after all stages."""
+    shutil.copytree(finished_once, project, dirs_exist_ok=True)
+    return project
 
 
 def write_params(**changes: object) -> None:

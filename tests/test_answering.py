@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 from conftest import write_params
+from toy_runs import evaluator
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.progress import Progress
 from dopsd.evaluation import generate
-from dopsd.evaluation.evaluator import Evaluator
-from dopsd.evaluation.generate import Trials
 from dopsd.pipeline import evaluate_checkpoint
-from dopsd.rollout.config import EvalProtocol
-
-
-def evaluator(attempts: int = 1) -> tuple[Evaluator, EvalProtocol]:
-    params = load_params()
-    protocol = params.evaluate.protocols["greedy"].model_copy(update={"batch_size": 5})
-    return Evaluator(params.evaluation("sudoku"), "test", Trials(attempts)), protocol
 
 
 def asked_problems(monkeypatch) -> list[str]:

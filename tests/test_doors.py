@@ -10,20 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from composed import free_port
-from conftest import ROOT, small_params
-from workspace import Workspace
-
-from dopsd.config import profiles
-
-CHANGES = {"train__updates": 2, "train__checkpoint_every": 1, "tracking__enabled": True}
-
-
-def overrides() -> dict[str, object]:
-    """What makes the small settings of the tests out of the profile `embedded`."""
-    shipped, small = (
-        profiles.flat(raw) for raw in (profiles.resolve("embedded"), small_params(**CHANGES))
-    )
-    return {key: value for key, value in small.items() if shipped[key] != value}
+from conftest import ROOT
+from workspace import Workspace, overrides
 
 
 def results(folder: Path) -> dict[str, object]:

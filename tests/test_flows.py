@@ -224,7 +224,7 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
 
 
 def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch):
-    from test_compare import finished
+    from cells import finished
 
     monkeypatch.chdir(tmp_path)
     finished("d_opsd", 0, {"a": 1.0, "b": 0.5})

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import write_params
-from test_answering import evaluator
-from test_train import OUT, adapter_digests, die_at, train
+from toy_runs import OUT, adapter_digests, die_at, evaluator, train
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params

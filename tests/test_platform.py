@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from composed import Postgres, Stack, Store, postgres_programs
 from conftest import ROOT
-from test_doors import overrides
-from workspace import Workspace
+from workspace import Workspace, overrides
 
 from dopsd.core.fingerprint import sha256
 

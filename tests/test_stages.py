@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import signal
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import forks
 import pytest
-from conftest import small_params, write_params
+from conftest import STAGES, small_params, write_params
 from slow_training import killed_after
 
 from dopsd.cli.main import main
@@ -22,24 +21,6 @@ BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
 NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
 CELL = Path("runs/sudoku/d_opsd/0")
 WEIGHTS = Path("base/model.safetensors")
-STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
-
-
-@pytest.fixture(scope="module")
-def finished_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("finished") / "project"
-    shutil.copytree(prepared, folder)
-    with contextlib.chdir(folder):
-        for stage in STAGES:
-            assert main([stage]) == 0, stage
-    return folder
-
-
-@pytest.fixture
-def finished(finished_once: Path, project: Path) -> Path:
-    """The project after all stages."""
-    shutil.copytree(finished_once, project, dirs_exist_ok=True)
-    return project
 
 
 def test_a_pipeline_whose_training_is_killed_ends_with_the_bytes_of_one_that_is_not(finished):

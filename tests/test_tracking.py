@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -30,12 +31,25 @@ from dopsd.tracking.publish import identity
 from dopsd.training.run_settings import scratch_folder
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow makes its tables in seconds, with a write to the disk for each change."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    connect(f"sqlite:///{path}").search_experiments()
+    return path
+
+
 @pytest.fixture
-def tracked(project: Path) -> Path:
-    write_params(tracking__enabled=True)
-    for stage in ("train", "evaluate", "select", "test", "report"):
-        assert main([stage]) == 0, stage
+def project(project: Path, empty_database: Path) -> Path:
+    shutil.copyfile(empty_database, "mlflow.db")
     return project
+
+
+@pytest.fixture
+def tracked(finished: Path) -> Path:
+    """A finished run that MLflow has not heard of."""
+    write_params(tracking__enabled=True)
+    return finished
 
 
 def state(client) -> dict[str, int]:
@@ -131,6 +145,7 @@ def test_a_password_in_the_address_is_not_shown():
     assert shown("sqlite:////data/a@b/mlflow.db") == "sqlite:////data/a@b/mlflow.db"
 
 
+@pytest.mark.full
 def test_a_protocol_may_be_named_by_a_number(project):
     greedy = load_params().model_dump()["evaluate"]["protocols"]["greedy"]
     write_params(
@@ -139,6 +154,7 @@ def test_a_protocol_may_be_named_by_a_number(project):
     for stage in ("train", "evaluate", "select", "test", "report", "publish"):
         assert main([stage]) == 0, stage
     client = connect(tracking_uri(None))
+    assert state(client)["train/loss"] == 4  # sent while it trained, and not again by publish
     (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
     assert {
         "eval/accuracy",
@@ -244,7 +260,9 @@ def test_a_run_that_was_created_without_its_parameters_gets_them(project):
     assert client.get_run(run).data.params["seed"] == "0"
 
 
+@pytest.mark.full
 def test_two_processes_may_make_the_local_database_at_once(project):
+    Path("mlflow.db").unlink()
     code = "from dopsd.tracking.client import connect, tracking_uri; connect(tracking_uri(None)).search_experiments()"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     both = [

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import stop_in, write_params
+from toy_runs import OUT, adapter_digests, die_at, train
 
 from dopsd.cli.main import main
 from dopsd.config.algorithms import AlgorithmsConfig
@@ -21,29 +22,6 @@ from dopsd.models.adapter_files import ADAPTER
 from dopsd.training import checkpoint
 from dopsd.training.run_dir import RunFolder
 from dopsd.training.run_settings import scratch_folder
-from dopsd.training.trainer import Trainer
-
-OUT = Path("runs/sudoku/d_opsd/0/train")
-
-
-def train() -> int:
-    return main(["train"])
-
-
-def adapter_digests() -> dict[str, str]:
-    return {path.parent.name: sha256(path) for path in sorted(OUT.glob("*/" + ADAPTER))}
-
-
-def die_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
-    """Lose the process between two updates, as a SIGKILL would."""
-    step = Trainer._step
-
-    def dying(self: Trainer, batches: list) -> object:
-        if self.update == update:
-            raise SystemExit(9)
-        return step(self, batches)
-
-    monkeypatch.setattr(Trainer, "_step", dying)
 
 
 def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(project, monkeypatch):

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from composed import Stack
 from conftest import ROOT
-from test_doors import overrides
-from workspace import Workspace
+from workspace import Workspace, overrides
 
 pytestmark = [
     pytest.mark.integration,
