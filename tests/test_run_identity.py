@@ -407,7 +407,15 @@ def test_clean_keeps_a_run_that_only_lacks_a_newer_key_until_it_has_continued(pr
 
 
 @pytest.mark.parametrize(
-    "damaged", [b"\xff", b'{"updatf": 2}\n', b'{"update": "2"}\n', b"2\n", b'{"update": 2}\n']
+    "damaged",
+    [
+        b"\xff",
+        *(
+            pytest.param(line, marks=pytest.mark.full)
+            for line in (b'{"updatf": 2}\n', b'{"update": "2"}\n', b"2\n")
+        ),
+        b'{"update": 2}\n',
+    ],
 )
 def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(
     undisturbed, updates, damaged
@@ -460,6 +468,7 @@ def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damage
     )
 
 
+@pytest.mark.full
 def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
     """A window of one collect and no patience: the first that is worse than one before it is a collapse."""
     usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1}
@@ -477,6 +486,7 @@ def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
         assert result() == found
 
 
+@pytest.mark.full
 def test_a_run_that_gave_up_is_given_up_at_the_same_update(undisturbed, monkeypatch):
     """Every third collect has something to learn from: with less patience the run ends where it would have ended."""
     from dopsd.algorithms.common.distillation import SelfDistillation

@@ -238,7 +238,13 @@ def test_the_first_update_of_a_warm_up_has_learning_rate_zero(project):
     assert all(not t.any() for name, t in tensors.items() if "lora_B" in name)
 
 
-@pytest.mark.parametrize("method", [*AlgorithmsConfig.model_fields])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[] if name == "diffu_grpo" else pytest.mark.full)
+        for name in AlgorithmsConfig.model_fields
+    ],
+)
 def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_interrupted(
     project, method: str
 ):

@@ -172,7 +172,10 @@ def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     assert not Path("two").exists()
 
 
-@pytest.mark.parametrize("cut", ["", '{"write": {"one": ', "[]"])
+@pytest.mark.parametrize(
+    "cut",
+    ['{"write": {"one": ', *(pytest.param(cut, marks=pytest.mark.full) for cut in ("", "[]"))],
+)
 def test_a_list_of_dvc_that_a_full_disk_cut_off_does_not_stop_the_next_run(pipeline, cut):
     RWLOCK.write_text(cut)
     Path("work/go_on").touch()
@@ -180,7 +183,13 @@ def test_a_list_of_dvc_that_a_full_disk_cut_off_does_not_stop_the_next_run(pipel
     assert process.wait(300) == 0, process.stdout.read()
 
 
-@pytest.mark.parametrize("cut", [b"", b"schema:", b"schema: '2.0'\nstages:\n  one:\n    de"])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        b"schema: '2.0'\nstages:\n  one:\n    de",
+        *(pytest.param(cut, marks=pytest.mark.full) for cut in (b"", b"schema:")),
+    ],
+)
 def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
     Path("work/go_on").touch()
     for _ in range(2):  # the second one keeps what the first has written
@@ -244,6 +253,7 @@ def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
     wait_for(lambda: not LOCK.exists())
 
 
+@pytest.mark.full
 def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
     found = [
         subprocess.run(
