@@ -46,7 +46,7 @@ OTHER = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOPSD_BEAT_SECONDS", "0.2")
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     LOCK.parent.mkdir()
     RWLOCK.parent.mkdir(parents=True)
     return tmp_path
