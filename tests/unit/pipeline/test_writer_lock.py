@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -82,6 +83,13 @@ def wait_for(event, process: subprocess.Popen[str] | None = None) -> None:
         time.sleep(0.02)
 
 
+def dvc_waits() -> bool:
+    """Whether DVC has begun to ignore Ctrl-C, a moment after its stage has started."""
+    status = Path(f"/proc/{json.loads(LOCK.read_text())['dvc']}/status").read_text()
+    (ignored,) = re.findall(r"SigIgn:\s*(\w+)", status)
+    return bool(int(ignored, 16) >> signal.SIGINT - 1 & 1)
+
+
 def test_a_second_writer_says_whom_it_waits_for_and_finds_the_work_done(pipeline):
     first = repro()
     wait_for(events, first)
@@ -111,6 +119,7 @@ def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it
     monkeypatch.setenv("SHELL", shell)
     writer = repro()
     wait_for(events, writer)
+    wait_for(dvc_waits, writer)
     for process in [
         psutil.Process(writer.pid),
         *psutil.Process(writer.pid).children(recursive=True),
@@ -164,6 +173,7 @@ def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     )
     process = repro()
     wait_for(lambda: events() == ["began"], process)
+    wait_for(dvc_waits, process)
     process.send_signal(signal.SIGTERM)
     Path("work/go_on").touch()
     wait_for(lambda: Path("one").exists() or process.poll() is not None)
