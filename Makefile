@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test bench garbage lint types mlflow install up down integration integration-slurm chaos
+.PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down integration integration-slurm chaos
 
 install: .venv/.installed
 
@@ -25,7 +25,14 @@ demo-full: install
 	$(MAKE) demo
 
 test: install
-	python -m pytest --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
+
+test-all: install # the tests of `make test`, and those marked `full`
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not slurm' \
+		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+
+toy: install
+	python tests/toy_project.py
 
 bench: install
 	@mkdir -p reports/bench

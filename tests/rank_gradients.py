@@ -1,9 +1,8 @@
-"""`python rank_gradients.py OUT`, started by test_ranks.py alone and in two processes: the first update's gradient, of all."""
+"""What test_ranks.py runs alone and in two processes: the first collect's gradients, of all."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -52,7 +51,3 @@ def main(out: Path) -> None:
                 }
             )
         )
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -12,6 +12,9 @@ from pathlib import Path
 import yaml
 from conftest import ROOT, small_params
 
+from dopsd.config import profiles
+
+CHANGES = {"train__updates": 2, "train__checkpoint_every": 1, "tracking__enabled": True}
 REPRO = ("--wait-for-lock", "repro")
 
 
@@ -74,3 +77,11 @@ class Workspace:
 def ran(said: str) -> set[str]:
     """Names of the stages that DVC says it runs."""
     return set(re.findall(r"Running stage '(\w+)", said))
+
+
+def overrides() -> dict[str, object]:
+    """What makes the small settings of the tests out of the profile `embedded`."""
+    shipped, small = (
+        profiles.flat(raw) for raw in (profiles.resolve("embedded"), small_params(**CHANGES))
+    )
+    return {key: value for key, value in small.items() if shipped[key] != value}

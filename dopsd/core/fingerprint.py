@@ -44,8 +44,15 @@ def imported(
     path: Path, with_types: bool = False, packages: tuple[str, ...] = ("dopsd",)
 ) -> set[str]:
     """Modules of these packages that a file imports, anywhere in it; with_types: also for type checkers alone."""
+    names = _imports(path.read_text(), with_types)
+    ours = {name for name in names if name.partition(".")[0] in packages and "." in name}
+    return {name for name in ours if _is_module(name)}
+
+
+@cache
+def _imports(text: str, with_types: bool) -> frozenset[str]:
     names: set[str] = set()
-    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    pending: list[ast.AST] = [ast.parse(text)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):
@@ -54,8 +61,7 @@ def imported(
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
         elif with_types or not _is_for_types(node):
             pending += ast.iter_child_nodes(node)
-    ours = {name for name in names if name.partition(".")[0] in packages and "." in name}
-    return {name for name in ours if _is_module(name)}
+    return frozenset(names)
 
 
 def _is_for_types(node: ast.AST) -> bool:

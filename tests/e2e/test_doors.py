@@ -1,0 +1,70 @@
+"""Both doors, each in a fresh clone with a cache of its own: `dvc repro`, and the deployment run by a worker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from composed import free_port
+from conftest import ROOT
+from workspace import Workspace, overrides
+
+
+def results(folder: Path) -> dict[str, object]:
+    """Hash of every output by path, from dvc.lock, and the metrics."""
+    stages = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
+    outs = {out["path"]: out["md5"] for stage in stages.values() for out in stage["outs"]}
+    return outs | {path: (folder / path).read_text() for path in outs if path.endswith(".json")}
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+def test_both_doors_give_the_same_bytes(tmp_path: Path):
+    by_dvc, by_flow = Workspace(tmp_path / "dvc"), Workspace(tmp_path / "flow")
+    words = [f"--set={key}={json.dumps(value)}" for key, value in overrides().items()]
+    by_dvc.run(sys.executable, "-m", "dopsd", "params", "--profile", "embedded", *words)
+    by_dvc.repro()
+
+    ports = {name: free_port() for name in ("prefect", "mlflow")}
+    services = (sys.executable, "infra/local/services.py")
+    try:
+        told = by_flow.run(
+            *services, "up", *(f"--{name}-port={port}" for name, port in ports.items())
+        )
+        assert "source work/services/env; prefect deployment run dopsd/train --watch" in told
+        run = [
+            "sh",
+            "-c",
+            '. work/services/env; exec prefect deployment run dopsd/train --watch "$@"',
+            "sh",
+        ]
+        wrong = [*run, "--param", 'overrides={"train.updats": 5}']
+        refused = subprocess.run(
+            wrong, cwd=by_flow.folder, env=by_flow.env, capture_output=True, text=True
+        )
+        assert refused.returncode == 1 and "('train.updats' was unexpected)" in " ".join(
+            refused.stdout.split()
+        )
+        asked = [f"overrides={json.dumps(overrides())}", "evaluate_while_training=true"]
+        by_flow.run(*run, *(word for param in asked for word in ("--param", param)))
+    finally:
+        stopped = by_flow.run(*services, "down")
+    assert stopped.count("stopped ") == 3 and "killed" not in stopped
+
+    assert results(tmp_path / "flow") == results(tmp_path / "dvc")
+    assert (tmp_path / "flow/params.yaml").read_text() == (tmp_path / "dvc/params.yaml").read_text()
+    cell = "runs/sudoku/d_opsd/0"
+    wanted = {
+        "data/sudoku/train.jsonl",
+        "base/sudoku",
+        f"{cell}/train",
+        f"{cell}/evaluate.json",
+        f"{cell}/best",
+        f"{cell}/test.json",
+    }
+    assert wanted <= results(tmp_path / "dvc").keys()
+    assert "up to date" in by_flow.dvc("status") and by_flow.repro() == set()

@@ -1,0 +1,93 @@
+"""`dvc repro` on a small copy of this project: clean after a run, reruns only what changed, brings old data back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from workspace import REPRO, Workspace, ran
+
+from dopsd.core.fingerprint import sha256
+
+ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
+EVERY = {"prepare", "pretrain", "evaluate_base", "train", "evaluate", "select", "test", "report"}
+
+
+needs_checkout = pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
+)
+
+
+@pytest.mark.full
+@needs_checkout
+def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
+    w = Workspace(tmp_path)
+    assert w.repro() == EVERY
+    assert "up to date" in w.dvc("status")
+    w.commit()
+    assert w.repro() == set()
+    assert w.run("git", "status", "--porcelain") == ""
+    adapter, data = sha256(tmp_path / ADAPTER), sha256(tmp_path / "data/sudoku/train.jsonl")
+    metrics = (tmp_path / "runs/sudoku/base.json").read_bytes()
+
+    section = {
+        "task": "sudoku",
+        "method": "d_opsd",
+        "seeds": [0],
+        "run": [],
+        "tables": {"clipping": ["same"]},
+    }
+    w.write(ablate=section | {"variants": {"default": {}, "same": {"clip": None}}})
+    said = w.run("python", "-m", "dopsd", "ablate", "clipping")
+    assert "Running stage 'variant@default-0'" in said and "| same (params.yaml) |" in said
+    assert sha256(tmp_path / ADAPTER.replace("d_opsd", "d_opsd-default")) == adapter
+    assert "Running stage" not in w.run("python", "-m", "dopsd", "ablate", "clipping")
+
+    w.write(train__learning_rate=2e-3)
+    assert w.repro() == {"train", "evaluate", "select", "test", "report"}
+    assert sha256(tmp_path / ADAPTER) != adapter
+    w.write()
+    assert w.repro() == set()  # all of it from the run cache
+    assert sha256(tmp_path / ADAPTER) == adapter
+
+    w.write(data__sudoku__seed=1)
+    words = (sys.executable, "-m", "dvc", *REPRO, "evaluate_base")
+    refused = subprocess.run(words, cwd=tmp_path, env=w.env, capture_output=True, text=True)
+    assert (
+        refused.returncode != 0
+        and "dopsd: pretrain: base/sudoku was made from another data/sudoku/train.jsonl"
+        in refused.stderr
+    )
+    assert (
+        "evaluate_base" not in ran(refused.stdout) and w.run("git", "diff", "--stat", "base") == ""
+    )
+    w.env["DOPSD_ALLOW_RETRAIN"] = "1"
+    assert w.repro("evaluate_base") == {"pretrain", "evaluate_base"}
+    w.commit()
+    assert sha256(tmp_path / "data/sudoku/train.jsonl") != data
+    w.run("git", "checkout", "-q", "HEAD~1")
+    w.dvc("checkout")
+    assert sha256(tmp_path / "data/sudoku/train.jsonl") == data
+    assert (tmp_path / "runs/sudoku/base.json").read_bytes() == metrics
+    assert "up to date" in w.dvc("status")
+
+
+@pytest.mark.full
+@needs_checkout
+def test_a_fresh_clone_has_a_true_lock_and_a_changed_docstring_keeps_it_true(tmp_path: Path):
+    """Data is not in git: where DVC's cache lacks it, it is made, with the digests of the lock, and the base fits it."""
+    w = Workspace(tmp_path, is_shipped=True)
+    assert w.repro("--allow-missing", "pretrain") == set()
+    assert w.repro("pretrain") == {"prepare"}
+    assert w.run("git", "status", "--porcelain") == ""
+    for name in (
+        "dopsd/config/params.py",
+        "dopsd/tasks/sudoku/task.py",
+        "dopsd/models/llada/modeling.py",
+    ):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace('"""', '"""Said otherwise. ', 1))
+    assert "up to date" in w.dvc("status", "prepare", "pretrain")

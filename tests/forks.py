@@ -1,0 +1,77 @@
+"""Processes that are there at once: forked from a server that has torch, transformers and the trainer loaded already."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import sys
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+BOUND = 300  # seconds until a test gives up; nothing here needs as long
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["dopsd.pipeline.stages.train", "accelerate", "peft"])
+
+
+def start(function: Callable[..., object], *arguments: object, **env: str) -> ForkServerProcess:
+    """Run a function in a process of its own, in this working directory; its output goes to output-RANK."""
+    output = Path.cwd() / f"output-{env.get('RANK', '0')}"
+    environment = {**os.environ, **env}
+    process = CONTEXT.Process(target=_begin, args=(output, environment, function, *arguments))
+    process.start()
+    return process
+
+
+def start_ranks(
+    count: int, function: Callable[..., object], *arguments: object
+) -> list[ForkServerProcess]:
+    """As torchrun does: the environment tells each process its rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(count),
+        "OMP_NUM_THREADS": "1",
+    }
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    return [start(function, *arguments, **shared, **rank) for rank in ranks]
+
+
+def statuses(processes: list[ForkServerProcess]) -> list[int | None]:
+    """How they end; one that does not is killed and has none."""
+    for process in processes:
+        process.join(BOUND)
+    found = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    return found
+
+
+def output(rank: int = 0) -> str:
+    return Path(f"output-{rank}").read_text()
+
+
+def command(*words: str) -> None:
+    """`dopsd <words>`."""
+    from dopsd.cli.main import main
+
+    sys.exit(main(words))
+
+
+def _begin(
+    output: Path, environment: dict[str, str], function: Callable[..., object], *arguments: object
+) -> None:
+    import torch
+
+    with output.open("wb") as written:
+        for stream in (1, 2):
+            os.dup2(written.fileno(), stream)
+    os.chdir(output.parent)
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    function(*arguments)

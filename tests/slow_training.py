@@ -1,0 +1,75 @@
+"""`dopsd train` with something that takes long, or that kills it, for processes of their own (forks.py)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from forks import command
+
+
+def slow_update(seconds: float) -> None:
+    """Every forward of the third update takes so many seconds more; slow-RANK holds the process's number by then."""
+    from dopsd.models.llm_policy import LlmPolicy
+    from dopsd.training.trainer import Trainer
+
+    step, hidden, updates = Trainer._step, LlmPolicy.hidden, []
+
+    def counted(self, batches):
+        updates.append(self.update)
+        return step(self, batches)
+
+    def slow(self, *inputs):
+        if len(updates) == 3:
+            _write(f"slow-{_rank()}", str(os.getpid()))
+            time.sleep(seconds)
+        return hidden(self, *inputs)
+
+    Trainer._step, LlmPolicy.hidden = counted, slow
+    command("train")
+
+
+def slow_sealing(seconds: float) -> None:
+    """A checkpoint takes so long to get its name; left-RANK says whether it has it when the process goes on."""
+    from dopsd.training import checkpoint
+    from dopsd.training.run_dir import RunFolder
+
+    save, seal = RunFolder.save, checkpoint.seal
+
+    def slow(half, final):
+        time.sleep(seconds)
+        seal(half, final)
+
+    def saved(self, loop):
+        save(self, loop)
+        is_sealed = any(self.scratch.glob("step-??????"))
+        _write(f"left-{_rank()}", "sealed" if is_sealed else "early")
+
+    checkpoint.seal, RunFolder.save = slow, saved
+    command("train")
+
+
+def killed_after(update: int) -> None:
+    """The process is killed when it begins the update after that one."""
+    from dopsd.training.trainer import Trainer
+
+    step = Trainer._step
+
+    def dying(self, batches):
+        if self.update == update:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, batches)
+
+    Trainer._step = dying
+    command("train")
+
+
+def _rank() -> str:
+    return os.environ.get("RANK", "0")
+
+
+def _write(name: str, text: str) -> None:
+    Path(f"{name}.tmp").write_text(text)
+    Path(f"{name}.tmp").rename(name)

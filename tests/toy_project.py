@@ -1,0 +1,77 @@
+"""The toy project of the tests: params.yaml shrunk, with the data and the base that it makes.
+
+tests/toy holds both, so that no test has to pretrain; `make toy` makes them again. dopsd takes the base as its own, for
+base/sudoku/pretrain.json says that these settings and this data made it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+import yaml
+
+from dopsd.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+TOY = ROOT / "tests" / "toy"
+
+
+def small_params(**changes: object) -> dict:
+    """params.yaml shrunk until a whole run takes seconds; changes are dotted keys with __ for the dot."""
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+    raw["data"]["sudoku"] |= {"train": 64, "validation": 12, "test": 12}
+    raw["pretrain"] |= {
+        "d_model": 32,
+        "n_layers": 2,
+        "n_heads": 2,
+        "mlp_hidden_size": 64,
+        "updates": 200,
+        "batch_size": 16,
+    }
+    raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
+    raw["method"]["rft"] |= {"attempts": 2, "keep_threshold": 0.0}
+    raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
+    raw["method"]["diffu_grpo"] |= {"group_size": 2, "iterations": 2}
+    for method in raw["method"].values():  # sizes are those of section train below
+        method["train"] |= {
+            key: None
+            for key in ("updates", "prompts_per_collect", "lora")
+            if key in method["train"]
+        }
+    raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}
+    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
+    raw["evaluate"]["bootstrap"] = 100
+    raw["tracking"]["enabled"] = False
+    for key, value in changes.items():
+        *path, last = key.split("__")
+        section = raw
+        for part in path:
+            section = section[part]
+        section[last] = value
+    return raw
+
+
+def make(folder: Path) -> None:
+    """Run the stages prepare and pretrain in a new folder, on one thread as tests run."""
+    before, threads = Path.cwd(), torch.get_num_threads()
+    folder.mkdir(parents=True)
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    try:
+        Path("params.yaml").write_text(yaml.safe_dump(small_params()))
+        for stage in ("prepare", "pretrain"):
+            if main([stage]):
+                raise SystemExit(f"{stage} failed")
+        shutil.rmtree("work")
+        Path("params.yaml").unlink()  # it follows the params.yaml of the root
+    finally:
+        os.chdir(before)
+        torch.set_num_threads(threads)
+
+
+if __name__ == "__main__":
+    shutil.rmtree(TOY, ignore_errors=True)
+    make(TOY)

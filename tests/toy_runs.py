@@ -1,0 +1,44 @@
+"""Training and evaluation of the toy project (fixture `project`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.evaluation.evaluator import Evaluator
+from dopsd.evaluation.generate import Trials
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.rollout.config import EvalProtocol
+from dopsd.training.trainer import Trainer
+
+OUT = Path("runs/sudoku/d_opsd/0/train")
+
+
+def train() -> int:
+    return main(["train"])
+
+
+def adapter_digests() -> dict[str, str]:
+    return {path.parent.name: sha256(path) for path in sorted(OUT.glob("*/" + ADAPTER))}
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
+    """Lose the process between two updates, as a SIGKILL would."""
+    step = Trainer._step
+
+    def dying(self: Trainer, batches: list) -> object:
+        if self.update == update:
+            raise SystemExit(9)
+        return step(self, batches)
+
+    monkeypatch.setattr(Trainer, "_step", dying)
+
+
+def evaluator(attempts: int = 1) -> tuple[Evaluator, EvalProtocol]:
+    params = load_params()
+    protocol = params.evaluate.protocols["greedy"].model_copy(update={"batch_size": 5})
+    return Evaluator(params.evaluation("sudoku"), "test", Trials(attempts)), protocol

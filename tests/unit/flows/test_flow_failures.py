@@ -1,0 +1,151 @@
+"""What a person got wrong in a run's parameters: refused by Prefect's server on submission, or one line without a traceback."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, write_params
+from prefect import flow
+from prefect.exceptions import FailedRun
+from prefect.testing.utilities import prefect_test_harness
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.importtools import import_object
+from prefect.utilities.schema_tools.validation import ValidationError, validate
+
+from dopsd.config import profiles
+from dopsd.core.errors import DopsdError
+from flows import stages
+from flows.failures import failed
+from flows.running import CommandFailed
+from flows.settings import RunRequest
+
+FLOWS = ("flows/train.py:train", "flows/compare.py:compare", "flows/rehearse.py:rehearse")
+
+
+@pytest.fixture(params=FLOWS)
+def submit(request, monkeypatch):
+    """What the server does with the parameters of `prefect deployment run`."""
+    monkeypatch.chdir(ROOT)
+    schema = parameter_schema(import_object(request.param)).model_dump()
+    return lambda overrides: validate({"overrides": overrides}, schema, raise_on_error=True)
+
+
+WRONG = {
+    "train.updats": 5,
+    "trains": {},
+    "evaluate.protocols.greedy.gen_lengt": 8,
+    "method.d_opsd.train.updates.more": 1,
+    "method.nobody.updates": 1,
+    "data.gsm8k.train.paths": "x",
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_key_that_does_not_exist_is_refused_by_name_on_submission(submit, key):
+    with pytest.raises(ValidationError) as refused:
+        submit({"train.updates": 5, key: WRONG[key]})
+    assert f"({key!r} was unexpected)" in str(refused.value) and len(str(refused.value)) < 200
+
+
+def test_a_value_of_another_kind_is_refused_on_submission(submit):
+    with pytest.raises(ValidationError, match=r"train\.updates.*'five' is not of type 'integer'"):
+        submit({"train.updates": "five"})
+
+
+def test_every_setting_of_every_profile_may_be_overridden(submit):
+    for profile in profiles.names():
+        submit(profiles.flat(profiles.resolve(profile)))
+    submit(
+        {
+            "evaluate.protocols.mine": {"steps": 8},
+            "evaluate.protocols.256.steps": 8,
+            "train": {"updates": 5},
+        }
+    )
+    submit(
+        {
+            "ablate.variants.mine.train.updates": 5,
+            "data.gsm8k.train.path": "rows.jsonl",
+            "tracking.uri": None,
+        }
+    )
+    submit({})
+    submit(None)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with prefect_test_harness(server_startup_timeout=300):
+        yield
+
+
+@pytest.fixture
+def logged(server) -> Any:
+    """What Prefect's engine logs of flow and task runs, tracebacks included."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(handler.format(record))
+    engines = [logging.getLogger(f"prefect.{name}_runs") for name in ("flow", "task")]
+    for engine in engines:
+        engine.addHandler(handler)
+    yield lines
+    for engine in engines:
+        engine.removeHandler(handler)
+
+
+@pytest.mark.full
+def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
+    tmp_path, monkeypatch, logged
+):
+    monkeypatch.chdir(tmp_path)
+    write_params()
+    before = Path("params.yaml").read_bytes()
+
+    @flow
+    def run() -> Any:
+        try:
+            return stages.write_settings(RunRequest(overrides={"train.learning_rat": 1}))
+        except DopsdError as error:
+            return failed(error)
+
+    state = run(return_state=True)
+    said = "\n".join(logged)
+    assert (
+        state.is_failed()
+        and "train.learning_rat: unknown key; did you mean learning_rate?" in state.message
+    )
+    assert state.message in said and "Traceback" not in said
+    assert Path("params.yaml").read_bytes() == before
+
+
+@pytest.mark.full
+def test_a_run_that_is_part_of_another_fails_both_with_one_message(logged):
+    @flow
+    def inner() -> Any:
+        return failed(CommandFailed("train", 2, ["dopsd: data/x.jsonl:3: no answer"]))
+
+    @flow
+    def outer() -> Any:
+        try:
+            return inner()
+        except FailedRun as error:
+            return failed(error)
+
+    assert outer(return_state=True).message == "train: data/x.jsonl:3: no answer (exit status 2)"
+    assert "Traceback" not in "\n".join(logged)
+
+
+@pytest.mark.full
+def test_an_error_that_explains_nothing_keeps_its_traceback(logged):
+    @flow
+    def run() -> Any:
+        try:
+            return {}["missing"]
+        except KeyError as error:
+            return failed(error)
+
+    assert run(return_state=True).is_failed()
+    assert "Traceback" in "\n".join(logged)

@@ -1,0 +1,248 @@
+"""The flows' glue: commands that end with their flow, a server that is away, what the UI shows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from dopsd.core.paths import RunKey
+from flows import artifacts, running, server
+
+LOG = logging.getLogger("test")
+WORKER = """
+import signal, sys, time
+def save(*_):
+    open('saved', 'w').close()
+    sys.exit(130)
+signal.signal(signal.SIGINT, save)
+open('ready', 'w').close()
+time.sleep(60)
+"""
+
+SAVING = """
+import signal, sys, time
+def save(*_):
+    for _ in range(20):
+        print('saving', flush=True)
+        time.sleep(0.05)
+    open('saved', 'w').close()
+    sys.exit(130)
+signal.signal(signal.SIGINT, save)
+open('ready', 'w').close()
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_server_is_waited_for(monkeypatch):
+    monkeypatch.setattr(running.server, "wait", lambda log: None)
+
+
+def until(holds) -> bool:
+    """Whether it comes true; two minutes are for a machine that has much else to do."""
+    ends = time.monotonic() + 120
+    while not holds() and time.monotonic() < ends:
+        time.sleep(0.05)
+    return holds()
+
+
+def test_a_guarded_command_saves_and_ends_when_its_starter_is_killed(tmp_path):
+    command = [
+        sys.executable,
+        str(running.GUARD),
+        "sh",
+        "-c",
+        f'{sys.executable} -c "{WORKER}"; true',
+    ]
+    code = f"import subprocess, time\nsubprocess.Popen({command!r}, stdin=subprocess.PIPE)\ntime.sleep(60)"
+    starter = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    assert until((tmp_path / "ready").exists)
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    assert until((tmp_path / "saved").exists)
+
+
+def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path, monkeypatch):
+    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); open('ready', 'w').close(); time.sleep(60)"
+    patched = f"from flows import guard; guard.GRACE = 0.5; raise SystemExit(guard.main({[sys.executable, '-c', code]!r}))"
+    guard = subprocess.Popen(
+        [sys.executable, "-c", patched],
+        stdin=subprocess.PIPE,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert until((tmp_path / "ready").exists)
+    guard.stdin.close()
+    assert guard.wait(120) == 130
+
+
+def test_a_failure_is_told_in_the_words_of_the_command_that_failed():
+    said = "dopsd: params.yaml: train.updates: expected more\\nERROR: failed to run: python -m dopsd train, exited with 2"
+    with pytest.raises(
+        running.CommandFailed,
+        match=r"^train: params.yaml: train.updates: expected more \(exit status 2\)$",
+    ) as f:
+        running.run("train", ("sh", "-c", f"printf '{said}\\n'; exit 255"), LOG)
+    assert f.value.is_mistake
+    with pytest.raises(running.CommandFailed) as f:
+        running.run("train", ("sh", "-c", "kill -9 $$"), LOG)
+    assert not f.value.is_mistake
+
+
+def test_lines_come_in_order_and_watchers_are_called():
+    looks = []
+    script = "for i in 1 2 3; do echo $i; done; sleep 1.2; echo end"
+    listener = running.OutputListener()
+    listener.on_tick, listener.on_line = lambda: looks.append("look"), looks.append
+    assert running.run("count", ("sh", "-c", script), LOG, listener=listener) == [
+        "1",
+        "2",
+        "3",
+        "end",
+    ]
+    assert [seen for seen in looks if seen != "look"] == ["1", "2", "3", "end"] and "look" in looks[
+        : looks.index("end")
+    ]
+
+
+def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "import os, signal, time; signal.signal(2, lambda *_: (time.sleep(1), open('saved', 'w').close(), os._exit(0))); "
+    code += "open('ready', 'w').close(); time.sleep(60)"
+    guard = subprocess.Popen(
+        [sys.executable, str(running.GUARD), sys.executable, "-c", code], stdin=subprocess.PIPE
+    )
+    assert until((tmp_path / "ready").exists)
+    guard.stdin.close()
+    running.begin(LOG)
+    assert (tmp_path / "saved").exists()
+    guard.wait()
+
+
+def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running, "PATIENCE", 1.0)
+    code = "import pathlib, signal, sys, time; signal.signal(2, signal.SIG_IGN); "
+    code += "pathlib.Path(sys.argv[1]).touch(); time.sleep(4)"
+    ends = []
+
+    def command(name: str) -> None:
+        with pytest.raises(running.CommandFailed):
+            running.run("train", (sys.executable, "-c", code, name), LOG)
+        ends.append(name)
+
+    threads = [threading.Thread(target=command, args=(name,)) for name in ("a", "b", "c")]
+    [thread.start() for thread in threads]
+    assert until(lambda: all((tmp_path / name).exists() for name in ("a", "b", "c")))
+    running.stop_all()
+    [thread.join(3) for thread in threads]
+    assert sorted(ends) == ["a", "b", "c"]  # though what they ran still saves
+    running.begin(LOG)
+
+
+def test_a_command_that_still_writes_when_its_flow_has_ended_saves(tmp_path):
+    """A pipe would be closed then, and the command would die of its own last words."""
+    (tmp_path / "saving.py").write_text(SAVING)
+    code = "import logging, sys; from flows import running; "
+    code += "running.run('train', (sys.executable, 'saving.py'), logging.getLogger())"
+    flow = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert until((tmp_path / "ready").exists)
+    flow.kill()
+    flow.wait()
+    assert until((tmp_path / "saved").exists)
+    (log,) = (tmp_path / "work/logs").glob("*-train.log")
+    assert log.read_text().count("saving") == 20
+
+
+def test_half_a_line_is_not_logged_before_its_end_comes(tmp_path, caplog):
+    with (tmp_path / "log").open("w+") as written, (tmp_path / "log").open() as reading:
+        said: list[str] = []
+        for text, expected in (
+            ("train: sav", []),
+            ("ed\nné", ["train: saved"]),
+            ("xt", ["train: saved"]),
+        ):
+            written.write(text)
+            written.flush()
+            running._tell(reading, said, LOG, running.OutputListener())
+            assert said == expected
+        running._tell(reading, said, LOG, running.OutputListener(), is_last=True)
+        assert said == ["train: saved", "néxt"]
+
+
+def test_a_server_that_is_away_is_noticed_at_once():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}/api"
+        with temporary_settings({PREFECT_API_URL: url}):
+            started = time.monotonic()
+            assert not server.is_there()
+            held.listen()
+            assert server.is_there() and time.monotonic() - started < 1
+
+
+def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = []
+    monkeypatch.setattr(
+        artifacts,
+        "create_progress_artifact",
+        lambda p, **k: made.append((p, k["description"])) or "id",
+    )
+    monkeypatch.setattr(
+        artifacts, "update_progress_artifact", lambda i, p, **k: made.append((p, k["description"]))
+    )
+    monkeypatch.setattr(artifacts.server, "is_there", lambda: True)
+    state = Path("work/train.json")
+    state.parent.mkdir()
+    state.write_text(json.dumps({"done": 9, "total": 10, "rate": 1.0}))
+    os.utime(state, (1, 1))  # of an earlier run
+    bar = artifacts.ProgressBar("train", "sudoku")
+    bar.finish()
+    assert made == []
+    for done in (2, 2, 6):
+        state.write_text(json.dumps({"done": done, "total": 8, "rate": 0.1}))
+        bar.finish()
+    assert made == [
+        (25.0, "train: 2 of 8, 0.10/s, 1.0 min left"),
+        (75.0, "train: 6 of 8, 0.10/s, 0.3 min left"),
+    ]
+
+
+def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch):
+    from cells import finished
+
+    monkeypatch.chdir(tmp_path)
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
+    run_key = RunKey("sudoku", "d_opsd", 0)
+    tested = json.loads((run_key.folder / "test/paired.json").read_text())
+    tested["selected"]["split"] = "validation"
+    (run_key.folder / "test/paired.json").write_text(json.dumps(tested))
+    costs = {"updates": 2, "rollouts": 4, "trajectories": 3, "sampled_tokens": 160}
+    (run_key.folder / "train.json").write_text(json.dumps(costs))
+    log = "".join(f"{u},{0.5 if u % 2 else 0.25},{0.75 if u % 2 else ''}\n" for u in range(1, 21))
+    (run_key.folder / "train.csv").write_text(f"update,loss,first_attempt_score\n{log}")
+    (run_key.folder / "curve.csv").write_text(
+        "update,accuracy,low,high,protocol,n\n0,0.25,0.2,0.3,greedy,2\n"
+    )
+    text = artifacts.result(run_key, {"run": "http://127.0.0.1:5000/#/1"})
+    assert "| greedy | 25.0 | 75.0 | +50.0 [+40.0, +60.0] | 2 |" in text
+    assert "| 0 | 25.0 | 20.0 to 30.0 |" in text and "| 20 | 0.3750 | 0.7500 |" in text
+    assert (
+        "2 updates, 4 rollouts (3 kept), 160 tokens" in text
+        and "[run](http://127.0.0.1:5000/#/1)" in text
+    )

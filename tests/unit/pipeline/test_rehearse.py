@@ -1,0 +1,171 @@
+"""`dopsd rehearse`: every stage of a LLaDA profile through two processes on rows of a file, then the real run's cost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT
+
+from dopsd.cli.main import main
+from dopsd.pipeline import rehearse
+
+FOLDER = Path("work/rehearse/llada-8b-gsm8k")
+
+
+def rows(path: Path, first: int, count: int) -> Path:
+    made = [
+        {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"}
+        for n in range(first, first + count)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    return path
+
+
+@pytest.mark.full
+def test_every_stage_of_a_profile_runs_and_its_cost_is_told(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    rows(Path("train.jsonl"), 0, 12)
+    rows(Path("test.jsonl"), 100, 6)
+    changes = ("train.path=train.jsonl", "test.path=test.jsonl", "validation=5")
+    words = [word for change in changes for word in ("--set", f"data.gsm8k.{change}")]
+    assert main(["rehearse", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb", *words]) == 0
+    out, err = capfd.readouterr()
+    assert "2 processes" in err and "every stage ran" in err and "Traceback" not in err
+    assert "memory of each GPU: about" in out and "4 x h100-80gb: about" in out
+    log = [
+        json.loads(line)
+        for line in next((FOLDER / "work").glob("train-*/log.jsonl")).read_text().splitlines()
+    ]
+    assert (
+        [row["update"] for row in log] == [1, 2]
+        and log[0]["count/trajectories"] == 2
+        and log[0]["loss"] != 0.0
+    )
+    tested = json.loads((FOLDER / "runs/gsm8k/d_opsd/0/test/paired.json").read_text())
+    assert (
+        tested["protocols"].keys() == {"256", "512"}
+        and tested["protocols"]["256"]["base"]["n"] == 4
+    )
+    assert (
+        len(list((FOLDER / "work/eval").glob("*/answers.1.jsonl"))) > 0
+    )  # the second process took its share
+
+
+@pytest.mark.full
+def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    rows(Path("train.jsonl"), 0, 12)
+    Path("test.jsonl").write_text('{"question": "What?", "answer": "none"}\n')
+    words = [
+        "--set",
+        "data.gsm8k.train.path=train.jsonl",
+        "--set",
+        "data.gsm8k.test.path=test.jsonl",
+    ]
+    assert main(["rehearse", "--profile", "llada-8b-gsm8k", *words]) == 2
+    err = capfd.readouterr().err
+    assert "test.jsonl:1: expected an answer that ends in `#### number`" in err
+    assert "rehearse: prepare failed, as it would in the real run" in err and "Traceback" not in err
+
+
+def test_several_processes_end_with_the_status_and_line_of_the_one_that_failed(tmp_path):
+    (tmp_path / "params.yaml").write_text(
+        (ROOT / "params.yaml").read_text().replace("processes: 1", "processes: 2")
+    )
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dopsd", "train"]
+    found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert found.returncode == 2
+    assert (
+        "data/sudoku/train.jsonl: no such file" in found.stderr and "Traceback" not in found.stderr
+    )
+
+
+@pytest.mark.full
+def test_processes_that_end_well_have_status_zero(tmp_path):
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    code = "from dopsd.distributed.launch import launch; raise SystemExit(launch(2, ['check']))"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env).returncode == 0
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until it holds, however busy the machine is."""
+    ends = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
+    """A rehearsal of some stages."""
+    code = f"from dopsd.cli import main; from dopsd.pipeline import rehearse; rehearse.STAGES = {stages}; "
+    code += "raise SystemExit(main.main(['rehearse', '--profile', 'embedded']))"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=folder, env=env, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.full
+def test_two_rehearsals_of_a_profile_run_at_once_in_folders_that_are_used_again(tmp_path):
+    folders = tmp_path / "work/rehearse"
+    first = begin(tmp_path, "prepare")
+    until((folders / "embedded/toy").is_dir)
+    first.send_signal(signal.SIGSTOP)
+    second = begin(tmp_path, "prepare")
+    assert "every stage ran" in second.communicate()[1]
+    first.send_signal(signal.SIGCONT)
+    assert "every stage ran" in first.communicate()[1]
+    assert {path.name for path in folders.iterdir() if path.is_dir()} == {"embedded", "embedded-2"}
+    with contextlib.chdir(tmp_path), rehearse.unused_folder("embedded") as (folder, _):
+        assert folder.name == "embedded" and not list(folder.iterdir())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_no_stage_outlives_its_rehearsal(tmp_path, number, code):
+    rehearsal = begin(tmp_path, "prepare", "evaluate_base")
+    stages: list[psutil.Process] = []
+
+    def a_stage_runs() -> bool:
+        stages[:] = psutil.Process(rehearsal.pid).children()
+        return any("torch" in mapped.path for stage in stages for mapped in stage.memory_maps())
+
+    until(a_stage_runs)
+    rehearsal.send_signal(number)
+    _, errors = rehearsal.communicate()  # ends when the stage, too, has closed its end of the pipe
+    assert rehearsal.returncode == code and "Traceback" not in errors
+    assert psutil.wait_procs(stages, timeout=300)[1] == []
+    assert not (
+        tmp_path / "work/rehearse/embedded/runs/sudoku/base.json"
+    ).exists()  # it was stopped, not finished
+
+
+def test_no_error_names_none_as_a_file(monkeypatch, capsys):
+    gone, two_files = (
+        FileNotFoundError(2, "No such file or directory"),
+        OSError(5, "Input error", "a", 0, "b"),
+    )
+    raised = [gone, OSError("it is broken"), two_files]
+    for error in raised:
+        monkeypatch.setattr(
+            "dopsd.cli.main.dispatch", lambda *_, error=error: (_ for _ in ()).throw(error)
+        )
+        main(["check"])
+    said = capsys.readouterr().err.splitlines()
+    assert (
+        "None" not in "".join(said)
+        and "it is broken; " in said[1]
+        and "Input error: a: b; " in said[2]
+    )

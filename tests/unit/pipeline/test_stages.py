@@ -1,0 +1,333 @@
+"""The embedded default from data to figures, in one process: every stage by its command, then what a person reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import forks
+import pytest
+import yaml
+from conftest import STAGES, small_params, write_params
+from slow_training import killed_after
+from toys import save_toy
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.core.tables import read_table
+from dopsd.training.run_settings import scratch_folder
+
+BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
+NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
+CELL = Path("runs/sudoku/d_opsd/0")
+WEIGHTS = Path("base/sudoku/model.safetensors")
+
+
+def test_a_pipeline_whose_training_is_killed_ends_with_the_bytes_of_one_that_is_not(finished):
+    def results() -> dict[str, str]:
+        return {str(path): sha256(path) for path in sorted(Path("runs").rglob("*.*"))}
+
+    whole = results()
+    for name in ("runs", "reports", "work"):
+        shutil.rmtree(name)
+    assert forks.statuses([forks.start(killed_after, 3)]) == [-signal.SIGKILL]
+    assert not Path("runs").exists() and list(Path("work").glob("train-*/step-000002"))
+    for stage in STAGES:
+        assert main([stage]) == 0, stage
+    assert results() == whole and len(whole) > 15
+
+
+def test_every_stage_leaves_its_results(finished, capsys):
+    curve = read_table(CELL / "curve.csv")
+    assert [row["update"] for row in curve] == [0, 2, 4]
+    assert all(row["low"] <= row["accuracy"] <= row["high"] for row in curve)
+    base = json.loads(Path("runs/sudoku/base.json").read_text())["greedy"]
+    assert (
+        base.keys()
+        == {"accuracy", "whole", "n", "low", "high", "published", "strict", "valid_grid"}
+        and base["accuracy"] == curve[0]["accuracy"]
+    )
+    found = json.loads((CELL / "evaluate.json").read_text())
+    best = max(row["accuracy"] for row in curve[1:])
+    assert found["best"] == best and found["base"] == curve[0]["accuracy"]
+    assert found["best_update"] == next(
+        row["update"] for row in curve[1:] if row["accuracy"] == best
+    )
+    chosen = json.loads((CELL / "best" / "select.json").read_text())
+    assert chosen["update"] == found["best_update"] and chosen["split"] == "validation"
+    paired = json.loads((CELL / "test" / "paired.json").read_text())["protocols"]["greedy"]
+    gap = paired["best"]["accuracy"] - paired["base"]["accuracy"]
+    assert paired["paired"]["difference"] == pytest.approx(gap) and paired["base"]["n"] == 12
+    trajectory = json.loads((CELL / "test" / "trajectory.json").read_text())
+    assert len(trajectory["tokens"]) == 40 and len(trajectory["shown"]) == 20
+    figures = Path("reports/sudoku/d_opsd/0")
+    assert all(
+        (figures / f"{name}.png").stat().st_size > 5000
+        for name in ("accuracy", "training", "trajectory")
+    )
+    assert main(["summary"]) == 0
+    screen = capsys.readouterr().out
+    assert (
+        "paired difference" in screen
+        and "4 updates" in screen
+        and "runs/sudoku/d_opsd/0/best" in screen
+    )
+
+
+def countdown(**model: object) -> None:
+    """Settings of two tasks, of which the second has these keys of section model of its own."""
+    raw = small_params(matrix__tasks=["sudoku", "countdown"], method__rft__keep="all")
+    own = {"generate": 40, "validation": 4, "limit": 4, "model": model}
+    raw["data"]["countdown"] |= own
+    Path("params.yaml").write_text(yaml.safe_dump(raw))
+
+
+def test_a_task_that_names_its_own_base_is_trained_and_evaluated_with_it(project, capsys):
+    save_toy(Path("base/countdown"))
+    config = Path("base/countdown/config.json")  # longer than other tests want their toy
+    config.write_text(config.read_text().replace('_length": 64', '_length": 128'))
+    Path("data/external").mkdir()
+    rows = [{"input": "30,100,93", "output": "23"}] * 4
+    Path("data/external/countdown.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows))
+    countdown(path="base/countdown")
+    assert main(["check"]) == 0
+    Path("base/sudoku").rename("away")
+    assert main(["prepare", "--task", "countdown"]) == 0
+    for stage in ("evaluate_base", "verify_teacher"):
+        assert main([stage, "--task", "countdown"]) == 0, stage
+    for stage in ("train", "evaluate", "select", "test", "report"):
+        assert main([stage, "--task", "countdown", "--method", "rft"]) == 0, stage
+    run = load_params().run("countdown", "rft", 0)
+    record = json.loads((scratch_folder(run) / "run.json").read_text())
+    assert {name for name in record["inputs"] if name.startswith("base/")} == {
+        path.as_posix() for path in Path("base/countdown").iterdir()
+    }
+    words = ["--merged", "--adapter", "runs/countdown/rft/0/best", "--out", "merged"]
+    assert main(["export", "--task", "countdown", *words]) == 0
+    capsys.readouterr()
+    assert main(["train"]) == 2
+    assert "model.path: no config.json in base/sudoku" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"path": "base/none"}, "data.countdown.model.path: base/none/config.json: no such file"),
+        ({"path": "models/none"}, "data.countdown.model.path: expected a folder in base/"),
+        ({"path": "base/../models"}, "data.countdown.model.path: expected a folder in base/"),
+        ({"paht": "base/none"}, "data.countdown.model.paht: unknown key; did you mean path?"),
+        ({"quantization": "nf4"}, "data.countdown.model: quantization: nf4 computes in bfloat16"),
+    ],
+)
+def test_a_tasks_own_section_model_is_checked(project, capsys, own, said):
+    Path("data/external").mkdir()
+    Path("data/external/countdown.jsonl").touch()
+    countdown(**own)
+    assert main(["check"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_an_evaluation_is_computed_once(finished, monkeypatch):
+    from dopsd.evaluation import evaluator
+
+    monkeypatch.setattr(evaluator, "report", None)  # a second computation would fail
+    assert main(["evaluate"]) == 0
+    assert main(["evaluate_base"]) == 0
+
+
+def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_collected(
+    finished, monkeypatch, capsys
+):
+    shutil.rmtree("work/eval")
+    before = (CELL / "curve.csv").read_bytes()
+    shutil.rmtree(CELL / "train")  # not copied there yet: training goes on
+    assert main(["evaluate", "--update", "4", "2"]) == 0
+    said = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("evaluate: done")
+    ]
+    assert said == ["evaluate: done with checkpoint 4", "evaluate: done with checkpoint 2"]
+    assert main(["evaluate_base"]) == 0
+    assert main(["evaluate", "--update", "3"]) == 2
+    assert "--update 3: no step-000003 in work/train-" in capsys.readouterr().err
+    assert main(["train"]) == 0  # it had ended: copies its checkpoints
+    from dopsd.evaluation import evaluator
+
+    monkeypatch.setattr(evaluator, "load_policy", None)
+    assert main(["evaluate"]) == 0
+    assert (CELL / "curve.csv").read_bytes() == before
+
+
+def test_selection_uses_the_named_protocol_whatever_its_place(finished):
+    first = small_params()["evaluate"]["protocols"]["greedy"]
+    write_params(
+        evaluate__protocols={
+            "a_short": first | {"steps": 5},
+            "greedy": first,
+            "z": first | {"steps": 10},
+        }
+    )
+    for stage in ("evaluate", "select", "test", "report"):
+        assert main([stage]) == 0, stage
+    paired = json.loads((CELL / "test" / "paired.json").read_text())
+    assert paired["selected"]["protocol"] == "greedy" and len(paired["protocols"]) == 3
+    shown = json.loads(Path("reports/sudoku/d_opsd/0/summary.json").read_text())
+    assert shown["best"]["accuracy"] == paired["protocols"]["greedy"]["best"]["accuracy"]
+
+
+def test_an_adapter_of_another_scaling_or_damage_is_refused(finished, capsys):
+    write_params(train__lora=small_params()["train"]["lora"] | {"alpha": 8})
+    assert main(["test"]) == 2
+    assert "alpha 4 (train.lora gives 8)" in capsys.readouterr().err
+    weights = CELL / "best" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    assert main(["sample", "--adapter", str(CELL / "best")]) == 2
+    assert "not a whole safetensors file" in capsys.readouterr().err
+    base = Path("base/sudoku/model.safetensors")
+    base.write_bytes(base.read_bytes()[:-9])
+    assert main(["sample"]) == 2
+    assert "model.safetensors: not a whole safetensors file" in capsys.readouterr().err
+
+
+def test_selection_on_test_is_labelled(finished, capsys):
+    write_params(select__split="test")
+    assert main(["evaluate"]) == 0
+    assert main(["select"]) == 0
+    assert "ON THE TEST SET" in capsys.readouterr().err
+    assert json.loads((CELL / "best" / "select.json").read_text())["split"] == "test"
+
+
+def test_a_stage_says_which_one_must_come_first(project, capsys):
+    assert main(["evaluate"]) == 2
+    assert "run `dopsd train`" in capsys.readouterr().err
+    for stage, first in (
+        ("select", "dopsd evaluate"),
+        ("test", "dopsd select"),
+        ("report", "dopsd test"),
+    ):
+        assert main([stage]) == 2
+        assert f"run `{first}`" in capsys.readouterr().err
+    assert main(["summary"]) == 2
+    assert "`dvc repro` makes them" in capsys.readouterr().err
+    Path("data/sudoku/train.jsonl").unlink()
+    assert main(["train"]) == 2
+    assert "data/sudoku/train.jsonl: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        '{"id": "a"',
+        '{"id": "a", "prompt": "1", "answer": ""}',
+        '{"id": "a", "prompt": "1"}',
+        "7",
+        BAD_PUZZLE,
+        NO_BLANK,
+    ],
+)
+def test_a_malformed_row_is_named_by_file_and_line(project, capsys, row):
+    path = Path("data/sudoku/validation.jsonl")
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:3], row, *lines[4:]]) + "\n")
+    assert main(["evaluate_base"]) == 2
+    assert "data/sudoku/validation.jsonl:4: " in capsys.readouterr().err
+
+
+def test_sample_prints_every_step_and_the_verdict(project, capsys):
+    assert main(["sample"]) == 0
+    screen = capsys.readouterr().out
+    assert screen.count("\n") >= 22 and "score" in screen
+    assert main(["sample", "0234341221434320", "--temperature", "0.5"]) == 0
+    assert "solution 1234341221434321" in capsys.readouterr().out
+    assert main(["sample", "12"]) == 2
+    assert "16 digits" in capsys.readouterr().err
+    assert main(["sample", "--adapter", "nowhere"]) == 2
+    assert "nowhere: no adapter_config.json" in capsys.readouterr().err
+
+
+def test_an_answer_in_brackets_is_printed_as_it_is(project, capsys, monkeypatch):
+    from dopsd.core.types import Score
+    from dopsd.tasks.sudoku.task import Sudoku
+
+    monkeypatch.setattr(Sudoku, "verify", lambda *_: Score("[/b] [red]", 0.0, False))
+    assert main(["sample"]) == 0
+    assert "answer [/b] [red]   score" in capsys.readouterr().out
+
+
+def test_a_model_folder_without_weights_is_said(project, capsys):
+    write_params(model__path="nowhere")
+    assert main(["train"]) == 2
+    assert "model.path: no config.json in nowhere" in capsys.readouterr().err
+
+
+@pytest.fixture
+def few_updates(project: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The digest of a base of twelve updates, and leave to make it again."""
+    from dopsd.training import pretrain
+
+    monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "force")
+    monkeypatch.setattr(pretrain, "SAVE_EVERY", 5)
+    write_params(pretrain__updates=12)
+    assert main(["pretrain"]) == 0
+    return sha256(WEIGHTS)
+
+
+def test_pretraining_continues_to_the_same_bytes(few_updates, monkeypatch):
+    from dopsd.training import pretrain
+
+    step, updates = pretrain.Pretrainer.step, []
+
+    def dying(self, update):
+        if update == 8:
+            raise SystemExit(9)
+        updates.append(update)
+        return step(self, update)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(pretrain.Pretrainer, "step", dying)
+        main(["pretrain"])
+    monkeypatch.setattr(
+        pretrain.Pretrainer, "step", lambda self, n: updates.append(n) or step(self, n)
+    )
+    assert main(["pretrain"]) == 0
+    assert updates == [*range(8), *range(5, 12)] and sha256(WEIGHTS) == few_updates
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
+    few_updates, monkeypatch, capsys, is_cut
+):
+    from dopsd.training import pretrain
+
+    rate = pretrain.Pretrainer.rate
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(
+            pretrain.Pretrainer,
+            "rate",
+            lambda self, update: rate(self, update) if update < 6 else sys.exit(9),
+        )
+        main(["pretrain"])
+    (resume,) = Path("work").glob("pretrain-*/resume.safetensors")
+    content = bytearray(resume.read_bytes())
+    content[len(content) // 2] ^= 64
+    resume.write_bytes(content[: len(content) // 2 if is_cut else None])
+    capsys.readouterr()
+    assert main(["pretrain"]) == 0
+    assert (
+        f"pretrain: {resume}: damaged, or of an older release; it is not used"
+        in capsys.readouterr().err
+    )
+    assert sha256(WEIGHTS) == few_updates
+
+
+def test_an_answer_that_does_not_fit_is_said(project, capsys, monkeypatch):
+    monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "1")
+    write_params(
+        sampling__gen_length=32, sampling__steps=16, method__d_opsd__updates_per_trajectory=1
+    )
+    assert main(["pretrain"]) == 2
+    assert "sampling.gen_length: 32 tokens do not hold a solution of 36" in capsys.readouterr().err

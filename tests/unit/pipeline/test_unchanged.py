@@ -1,0 +1,101 @@
+"""Settings and code that change while DVC runs a stage: its result is not recorded as theirs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, write_params
+
+from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
+from dopsd.distributed.launch import DVC_STAGE
+from dopsd.pipeline.unchanged import unchanged
+
+PIPELINE = """
+stages:
+  train:
+    matrix: {task: [sudoku]}
+    cmd: "%s train.py --task ${item.task}"
+    deps: [code/rollout, "code/tasks/${item.task}"]
+    params: [train, "method.${item.task}"]
+    outs: [runs]
+"""
+TRAIN = """
+import pathlib, sys
+from dopsd.cli.main import main
+from dopsd.training.trainer import Trainer
+
+step = Trainer._step
+def edited(self, batches):
+    if self.update == 2:
+        text = pathlib.Path("params.yaml").read_text()
+        pathlib.Path("params.yaml").write_text(text.replace("updates: 4", "updates: 6"))
+    return step(self, batches)
+Trainer._step = edited
+sys.exit(main(["train", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(DVC_STAGE, "train@sudoku")
+    write_params()
+    Path("dvc.yaml").write_text(PIPELINE)
+    for name in ("rollout/sampler.py", "tasks/sudoku/task.py", "pipeline/doctor.py"):
+        Path("code", name).parent.mkdir(parents=True)
+        Path("code", name).touch()
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (lambda: write_params(train__updates=7), "params.yaml (train)"),
+        (lambda: write_params(evaluate__bootstrap=700), ""),
+        (lambda: Path("code/rollout/sampler.py").write_text("1"), "code/rollout/sampler.py"),
+        (lambda: Path("code/tasks/sudoku/task.py").write_text("1"), "code/tasks/sudoku/task.py"),
+        (lambda: Path("code/pipeline/doctor.py").write_text("1"), ""),
+    ],
+)
+def test_only_what_the_stage_declares_counts(stage, edit, named):
+    if not named:
+        with unchanged(Path("params.yaml"), load_params()):
+            edit()
+        return
+    with pytest.raises(DopsdError) as error, unchanged(Path("params.yaml"), load_params()):
+        edit()
+    assert (
+        str(error.value).startswith(f"train: {named} changed while it ran")
+        and error.value.exit_code == 2
+    )
+
+
+@pytest.mark.full
+def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_training(project):
+    write_params(train__updates=4)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q", "--force"], check=True)
+    Path("train.py").write_text(TRAIN)
+    Path("dvc.yaml").write_text(PIPELINE.replace("method.${item.task}", "matrix") % sys.executable)
+    Path("code").symlink_to(ROOT / "code")
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def repro() -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "dvc", "repro"],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        ).stdout
+
+    said = repro()
+    assert "params.yaml (train) changed while it ran" in said and "exited with 2" in said
+    assert not Path("dvc.lock").exists()
+    said = repro()
+    assert "train: continuing after update 4" in said or "begins with update 4" in said
+    assert (Path("runs/sudoku/d_opsd/0/train/step-000006")).is_dir() and Path("dvc.lock").is_file()

@@ -1,0 +1,274 @@
+"""MLflow on a local file: live copying, resume without doubles, publishing twice, and a server that is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, write_params
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.tracking.client import (
+    Identity,
+    connect,
+    find_run,
+    send,
+    sent_until,
+    shown,
+    sync,
+    tracking_uri,
+    whole_rows,
+)
+from dopsd.tracking.model_registry import promote_champion
+from dopsd.tracking.publish import identity
+from dopsd.training.run_settings import scratch_folder
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow makes its tables in seconds, with a write to the disk for each change."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    connect(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def project(project: Path, empty_database: Path) -> Path:
+    shutil.copyfile(empty_database, "mlflow.db")
+    return project
+
+
+@pytest.fixture
+def tracked(finished: Path) -> Path:
+    """A finished run that MLflow has not heard of."""
+    write_params(tracking__enabled=True)
+    return finished
+
+
+def state(client) -> dict[str, int]:
+    experiment = client.get_experiment_by_name("dopsd").experiment_id
+    runs = client.search_runs([experiment])
+    points = {
+        key: client.get_metric_history(runs[0].info.run_id, key) for key in runs[0].data.metrics
+    }
+    models = client.search_logged_models([experiment])
+    versions = client.search_model_versions("name = 'dopsd-sudoku'")
+    inputs = runs[0].inputs.dataset_inputs
+    sizes = {
+        "runs": len(runs),
+        "models": len(models),
+        "versions": len(versions),
+        "inputs": len(inputs),
+    }
+    return sizes | {key: len(history) for key, history in points.items()}
+
+
+def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(tracked):
+    assert main(["publish"]) == 0
+    client = connect(tracking_uri(None))
+    first = state(client)
+    assert (first["runs"], first["models"], first["versions"]) == (1, 2, 1)
+    assert (first["train/loss"], first["eval/accuracy"], first["best/test_accuracy"]) == (4, 3, 1)
+    assert first["best/rollouts"] == first["best/sampled_tokens"] == 1
+    assert main(["publish"]) == 0
+    assert state(client) == first
+    import mlflow
+
+    from dopsd.core.fingerprint import sha256
+
+    mlflow.set_tracking_uri(tracking_uri(None))
+    folder = Path(mlflow.artifacts.download_artifacts("models:/dopsd-sudoku@champion"))
+    selected = Path("runs/sudoku/d_opsd/0/best/adapter_model.safetensors")
+    assert sha256(folder / "adapter_model.safetensors") == sha256(selected)
+    card = (folder / "README.md").read_text()
+    tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())["protocols"][
+        "greedy"
+    ]
+    for told in (
+        f"{100 * tested['best']['accuracy']:.1f} [",
+        sha256(Path("base/sudoku/model.safetensors")),
+        "learning_rate: 0.003",
+    ):
+        assert told in card
+    experiment = client.get_experiment_by_name("dopsd")
+    shown = json.loads(experiment.tags["mlflow.sharedViewState.dopsd-sudoku"])
+    assert shown["compareRunCharts"][0]["metricKey"] == "best/test_accuracy"
+    assert {chart["metricSectionId"] for chart in shown["compareRunCharts"]} == {
+        s["uuid"] for s in shown["compareRunSections"]
+    }
+    run = client.search_runs([experiment.experiment_id])[0]
+    assert run.data.params["train.learning_rate"] == str(load_params().train.learning_rate)
+    assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == (
+        "d_opsd",
+        "sudoku",
+        "FINISHED",
+    )
+
+
+def test_a_worse_run_does_not_take_the_crown_and_one_judged_otherwise_does(tracked, capsys):
+    assert main(["publish"]) == 0
+    client = connect(tracking_uri(None))
+    (first,) = client.search_model_versions("name = 'dopsd-sudoku'")
+    better = float(first.tags["accuracy"])
+
+    def crowned(**tags: str) -> int:
+        version = client.create_model_version(
+            "dopsd-sudoku", first.source, tags=first.tags | tags
+        ).version
+        return promote_champion(client, "dopsd-sudoku", int(version))
+
+    assert crowned(accuracy=str(better - 0.01)) == 1
+    assert "the champion of dopsd-sudoku is still version 1" in capsys.readouterr().err
+    assert crowned(accuracy=str(better + 0.01)) == 3
+    assert crowned(accuracy="0.0", judged_by="other problems") == 4
+    assert client.get_registered_model("dopsd-sudoku").aliases.keys() == {"champion"}
+
+
+def test_links_lead_to_the_page_that_people_open(tracked, monkeypatch):
+    monkeypatch.setenv("DOPSD_MLFLOW_PAGE", "http://127.0.0.1:5001/")
+    assert main(["publish"]) == 0
+    found = json.loads(Path("work/publish.json").read_text())
+    assert found["page"] == "http://127.0.0.1:5001" and found["comparison"]["sudoku"].startswith(
+        "http://127.0.0.1:5001/#/"
+    )
+
+
+def test_a_password_in_the_address_is_not_shown():
+    assert shown("https://me:secret@host:5000/x") == "https://host:5000/x"
+    assert shown("sqlite:////data/a@b/mlflow.db") == "sqlite:////data/a@b/mlflow.db"
+
+
+@pytest.mark.full
+def test_a_protocol_may_be_named_by_a_number(project):
+    greedy = load_params().model_dump()["evaluate"]["protocols"]["greedy"]
+    write_params(
+        tracking__enabled=True, evaluate__protocols={"256": greedy}, select__protocol="256"
+    )
+    for stage in ("train", "evaluate", "select", "test", "report", "publish"):
+        assert main([stage]) == 0, stage
+    client = connect(tracking_uri(None))
+    assert state(client)["train/loss"] == 4  # sent while it trained, and not again by publish
+    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
+    assert {
+        "eval/accuracy",
+        "best/test_accuracy",
+        "best/test_accuracy/256",
+    } <= run.data.metrics.keys()
+
+
+def test_steps_that_the_server_has_are_not_sent_again(project):
+    params = load_params()
+    who = identity(params.run("sudoku", "d_opsd", 0), params.tracking)
+    client = connect(who.uri)
+    rows = [{"update": n, "loss": float(n)} for n in (1, 2, 3)]
+    run = sync(client, who, rows[:2], Path("work/x"))
+    assert sent_until(client, run) == 2
+    assert sync(client, who, rows, Path("work/x")) == run == find_run(client, who)
+    assert [p.step for p in client.get_metric_history(run, "train/loss")] == [1, 2, 3]
+    send(client, run, [])
+
+
+def test_a_line_still_being_written_is_left_for_later(tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert whole_rows(log) == []
+    log.write_text('{"update": 1, "loss": 2.0}\n{"update": 2, "lo')
+    assert whole_rows(log) == [{"update": 1, "loss": 2.0}]
+
+
+def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeypatch, capsys):
+    write_params(tracking__enabled=True, tracking__uri="http://127.0.0.1:9")
+    assert main(["train"]) == 0
+    for stage in ("evaluate", "select", "test"):
+        assert main([stage]) == 0
+    capsys.readouterr()
+    assert main(["publish"]) == 75
+    said = capsys.readouterr().err
+    assert (
+        "no expected answer from http://127.0.0.1:9" in said
+        and "publish again later; `make up` starts servers here" in said
+    )
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch, capsys):
+    from dopsd.training import run_dir
+
+    monkeypatch.setattr(run_dir, "find_spec", lambda name: None)
+    write_params(tracking__enabled=True)
+    assert main(["train"]) == 0
+    assert capsys.readouterr().err.count("mlflow is not installed") == 1
+    assert (scratch_folder(load_params().run("sudoku", "d_opsd", 0)) / "log.jsonl").is_file()
+
+
+def test_the_tracking_address_is_absolute_and_the_environment_goes_first(project, monkeypatch):
+    assert tracking_uri(None) == f"sqlite:///{os.getcwd()}/mlflow.db"
+    assert tracking_uri("http://a") == "http://a"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://b")
+    assert tracking_uri("http://a") == "http://b"
+
+
+def test_publish_is_refused_where_tracking_is_off_and_says_what_is_missing(project, capsys):
+    assert main(["publish"]) == 2
+    assert "tracking.enabled is false" in capsys.readouterr().err
+    write_params(tracking__enabled=True)
+    assert main(["publish"]) == 0
+    assert "has no test results yet" in capsys.readouterr().err
+
+
+def test_results_of_other_settings_are_not_published_under_these(tracked, capsys):
+    write_params(tracking__enabled=True, train__learning_rate=5e-4)
+    assert main(["publish"]) == 0
+    assert "made with other settings, data or code; left out" in capsys.readouterr().err
+    assert connect(tracking_uri(None)).search_model_versions("name = 'dopsd-sudoku'") == []
+
+
+def test_the_follower_sends_everything_and_ends_with_training(project):
+    write_params(tracking__enabled=True)
+    assert main(["train"]) == 0
+    client, who = (
+        connect(tracking_uri(None)),
+        identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking),
+    )
+    runs: list = []
+    for _ in range(3000):  # looks without `find_run`, which would make a run beside the follower's
+        experiment = client.get_experiment_by_name("dopsd")
+        runs = client.search_runs([experiment.experiment_id]) if experiment else []
+        if runs and sent_until(client, runs[0].info.run_id) == 4:
+            break
+        time.sleep(0.2)
+    assert len(runs) == 1
+    run = find_run(client, who)
+    assert run == runs[0].info.run_id
+    assert [point.step for point in client.get_metric_history(run, "train/loss")] == [1, 2, 3, 4]
+    assert client.get_run(run).data.params["method.name"] == "d_opsd"
+
+
+def test_a_run_that_was_created_without_its_parameters_gets_them(project):
+    who = identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking)
+    client = connect(who.uri)
+    bare = Identity(**(who.__dict__ | {"params": {}}))
+    run = find_run(client, bare)
+    assert client.get_run(run).data.params == {}
+    assert find_run(client, who) == run
+    assert client.get_run(run).data.params["seed"] == "0"
+
+
+@pytest.mark.full
+def test_two_processes_may_make_the_local_database_at_once(project):
+    Path("mlflow.db").unlink()
+    code = "from dopsd.tracking.client import connect, tracking_uri; connect(tracking_uri(None)).search_experiments()"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    assert [process.wait() for process in both] == [0, 0], [
+        process.stderr.read()[-800:] for process in both
+    ]

@@ -1,0 +1,265 @@
+"""Signals, closed pipes and repeated asking: training saves its last finished update within a forward, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import forks
+import pytest
+from conftest import ROOT, write_params
+from forks import BOUND
+from slow_training import slow_sealing, slow_update
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.core.interrupts import Interrupts
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.training import checkpoint
+from dopsd.training.run_settings import scratch_folder
+from dopsd.training.trainer import Trainer
+
+OUT = Path("runs/sudoku/d_opsd/0/train")
+
+
+def digests() -> dict[str, str]:
+    return {path.parent.name: sha256(path) for path in sorted(OUT.glob("*/" + ADAPTER))}
+
+
+def set_aside() -> None:
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("whole"))
+
+
+def saved() -> list[int]:
+    return [
+        c.update
+        for c in checkpoint.checkpoints(scratch_folder(load_params().run("sudoku", "d_opsd", 0)))
+    ]
+
+
+def wait_for(*paths: Path) -> None:
+    until = time.monotonic() + BOUND
+    while not all(path.exists() for path in paths):
+        assert time.monotonic() < until, f"never came: {paths}"
+        time.sleep(0.05)
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def start(words: list[str], **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, *words], env=environment(), text=True, **options)
+
+
+@pytest.mark.full
+def test_training_goes_on_when_nobody_reads_its_output(project):
+    read, write = os.pipe()
+    process = start(["-m", "dopsd", "train"], stdout=write, stderr=write)
+    os.close(read)
+    os.close(write)
+    assert process.wait(BOUND) == 0
+    assert saved() == [2, 4] and len(digests()) == 2
+
+
+@pytest.mark.parametrize("at", [3, 21, 23, 40])
+def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
+    project, monkeypatch, capsys, at
+):
+    """A collect has 20 forwards and an update 2: in the first collect and update, in the second update, and collect."""
+    write_params(train__updates=5)
+    assert main(["train"]) == 0
+    whole = digests()
+    set_aside()
+    hidden, forwards = LlmPolicy.hidden, []
+
+    def counted(self, *inputs):
+        value = hidden(self, *inputs)
+        forwards.append(1)
+        if len(forwards) == at:
+            for _ in range(3):  # clusters send it to every process, from several sides
+                os.kill(os.getpid(), signal.SIGTERM)
+        return value
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LlmPolicy, "hidden", counted)
+        assert main(["train"]) == 143
+    assert len(forwards) == at
+    last = saved()[-1:]
+    text = (
+        f"saved at update {last[0]} in" if last else "no update was finished, so nothing is saved"
+    )
+    assert f"train: interrupted by SIGTERM; {text}" in capsys.readouterr().err
+    assert main(["train"]) == 0
+    assert digests() == whole
+
+
+def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monkeypatch):
+    write_params(train__updates=5)
+    loss_of, collects = Trainer._step, []
+
+    def stopped(self, batches):
+        collects.append(self.counters["collects"])
+        if self.update == 3:  # the first update of the second collect
+            os.kill(os.getpid(), signal.SIGINT)
+        return loss_of(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", stopped)
+        assert main(["train"]) == 130
+    assert saved() == [2, 3]
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Trainer, "_collect", lambda self: pytest.fail("the collect was saved with its batches")
+        )
+        assert main(["train"]) == 0
+
+
+def test_an_update_of_minutes_is_dropped_and_the_one_before_it_saved(project):
+    """Its forwards, two a state, take 4 seconds each: the one in progress ends, and no other one begins."""
+    write_params(train__micro_batch_states=1)
+    process = forks.start(slow_update, 4.0)
+    wait_for(Path("slow-0"))
+    process.terminate()
+    assert forks.statuses([process]) == [143] and "saved at update 2" in forks.output()
+    assert saved() == [2]
+
+
+def test_two_ranks_stop_together_though_only_one_hears_of_it(project):
+    write_params(train__updates=5, launch__processes=2)
+    assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
+    whole = digests()
+    set_aside()
+    ranks = forks.start_ranks(2, slow_update, 0.5)
+    wait_for(Path("slow-0"), Path("slow-1"))
+    ranks[1].terminate()
+    assert forks.statuses(ranks) == [143, 143]
+    assert "saved at update 2" in forks.output(0) + forks.output(1)
+    assert saved() == [2]
+    assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
+    assert digests() == whole
+
+
+def test_no_rank_leaves_before_the_checkpoint_has_its_name(project):
+    """torchrun kills the others half a minute after the first has ended."""
+    write_params(train__updates=1, launch__processes=2)
+    assert forks.statuses(forks.start_ranks(2, slow_sealing, 3.0)) == [0, 0]
+    assert [Path(f"left-{rank}").read_text() for rank in (0, 1)] == ["sealed", "sealed"]
+
+
+@pytest.mark.full
+def test_signals_to_the_launcher_of_two_ranks_let_both_save(project):
+    write_params(train__updates=400, train__checkpoint_every=400, launch__processes=2)
+    process = start(["-m", "dopsd", "train"], stderr=subprocess.PIPE)
+    until = time.monotonic() + BOUND
+    while not any(path.stat().st_size for path in Path("work").glob("train-*/log.jsonl")):
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=BOUND)
+    assert process.returncode == 143, told[-3000:]
+    assert len(saved()) == 1 and f"saved at update {saved()[0]}" in told
+
+
+def test_only_a_second_ctrl_c_at_a_terminal_some_seconds_later_ends_without_saving(monkeypatch):
+    from dopsd.core import interrupts
+
+    clock = iter([0.0, 1.0, 2.5, 3.0])
+    monkeypatch.setattr(interrupts.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(interrupts, "is_at_terminal", lambda: True)
+    with Interrupts() as caught:
+        caught._note(signal.SIGTERM, None)
+        caught._note(signal.SIGINT, None)  # a second later: the same stop, from another side
+        caught._note(signal.SIGTERM, None)
+        with pytest.raises(KeyboardInterrupt):
+            caught._note(signal.SIGINT, None)
+        monkeypatch.setattr(interrupts, "is_at_terminal", lambda: False)
+        clock = iter([9.0])
+        caught._note(signal.SIGINT, None)
+
+
+def test_a_terminal_is_one_that_the_process_is_in_the_foreground_of():
+    code = "from dopsd.core.interrupts import is_at_terminal\nprint(is_at_terminal())"
+    assert subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    ).stdout.startswith("False")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-c", code], environment())
+    shown = b""
+    while b"\n" not in shown:
+        shown += os.read(terminal, 100)
+    os.waitpid(pid, 0)
+    assert shown.startswith(b"True")
+
+
+def test_a_checkpoint_is_never_missing_while_another_one_takes_its_place(tmp_path):
+    final, newer = tmp_path / "step-000003", tmp_path / "step-000003.tmp"
+    for folder, text in ((final, "older"), (newer, "newer")):
+        folder.mkdir()
+        (folder / "state.json").write_text(text)
+    final.rename(final.with_suffix(checkpoint.REPLACED))  # a kill between the two renames
+    checkpoint.finish_replacements(tmp_path)
+    assert (final / "state.json").read_text() == "older" and [
+        p.name for p in tmp_path.iterdir()
+    ] == [final.name]
+    newer.mkdir()
+    (newer / "state.json").write_text("newer")
+    checkpoint.seal(newer, final)
+    assert (final / "state.json").read_text() == "newer" and [
+        p.name for p in tmp_path.iterdir()
+    ] == [final.name]
+
+
+@pytest.mark.full
+def test_training_saves_and_ends_when_dvc_is_killed(project):
+    """What DVC started would otherwise train on, unseen, with the folder locked."""
+    write_params(train__updates=400, train__checkpoint_every=400)
+    code = f"import subprocess, sys; sys.exit(subprocess.run([{sys.executable!r}, '-m', 'dopsd', 'train']).returncode)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment() | {"DVC_STAGE": "train"},
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + BOUND
+    while not any(path.stat().st_size for path in Path("work").glob("train-*/log.jsonl")):
+        assert parent.poll() is None and time.monotonic() < until
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    while not saved():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_an_interrupt_while_modules_load_is_one_line():
+    code = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == "pydantic":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from dopsd.__main__ import main
+sys.exit(main())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (
+        130,
+        "dopsd: interrupted; the same command continues\n",
+    )

@@ -1,0 +1,155 @@
+"""Two processes on one machine train what one process trains on the same prompts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import forks
+import pytest
+import rank_gradients
+import torch
+from conftest import write_params
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
+from dopsd.core.tables import read_table
+from dopsd.core.tensor_files import load_tensors
+from dopsd.training.trainer import Trainer
+
+OUT = Path("runs/sudoku/d_opsd/0/train")
+
+
+def test_two_ranks_agree_with_one(project):
+    write_params(
+        train__updates=3, train__prompts_per_collect=3, train__warmup_updates=0
+    )  # 2 prompts and 1: uneven
+    assert main(["train"]) == 0
+    alone, row = (
+        load_tensors(OUT / "step-000002/adapter_model.safetensors"),
+        read_table(OUT.with_suffix(".csv"))[-1],
+    )
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("alone"))
+    assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
+    together, shared = (
+        load_tensors(OUT / "step-000002/adapter_model.safetensors"),
+        read_table(OUT.with_suffix(".csv"))[-1],
+    )
+    assert all(torch.allclose(together[name], tensor, atol=1e-5) for name, tensor in alone.items())
+    assert {k: v for k, v in shared.items() if k.startswith("count/")} == {
+        k: v for k, v in row.items() if k.startswith("count/")
+    }
+
+
+def gradients_of(ranks: int, name: str) -> tuple[dict[str, torch.Tensor], dict]:
+    """The first collect's gradients, summed over so many processes, and what they did (rank_gradients.py)."""
+    processes = forks.start_ranks(ranks, rank_gradients.main, Path(name))
+    assert forks.statuses(processes) == [0] * ranks, forks.output()
+    return load_tensors(Path(name)), json.loads(Path(name).with_suffix(".json").read_text())
+
+
+def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
+    """Uneven work: a rank has no kept trajectory of its own, and learns from half of the other's states."""
+    write_params(
+        train__prompts_per_collect=2, method__d_opsd__keep_threshold=0.5, method__d_opsd__attempts=2
+    )
+    found = {ranks: gradients_of(ranks, f"{ranks}.safetensors") for ranks in (1, 2)}
+    (alone, one), (together, two) = found[1], found[2]
+    assert alone.keys() == together.keys() and one["counters"] == two["counters"]
+    assert min(two["kept"]) == 0 < max(two["kept"])
+    assert [sum(sizes) for sizes in two["states"]] == [sum(sizes) for sizes in one["states"]]
+    assert all(max(sizes) - min(sizes) <= 1 for sizes in two["states"])
+    for update in range(len(one["states"])):
+        names = [
+            name for name in alone if name.startswith(f"{update}/") and not name.endswith("/loss")
+        ]
+        whole = torch.cat([alone[name].flatten() for name in names])
+        gap = torch.cat([(together[name] - alone[name]).flatten() for name in names])
+        assert whole.norm() > 0
+        assert gap.norm() < 1e-6 * whole.norm()
+        assert abs(together[f"{update}/loss"] - alone[f"{update}/loss"]) < 1e-6 * abs(
+            alone[f"{update}/loss"]
+        )
+
+
+def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
+    """Uneven work again, of forwards too: whoever has none takes part in the other's. Its activations are computed again."""
+    settings = {
+        "train__prompts_per_collect": 2,
+        "method__d_opsd__keep_threshold": 0.5,
+        "method__d_opsd__attempts": 2,
+    }
+    write_params(**settings, train__micro_batch_states=1)
+    whole, found = gradients_of(2, "whole.safetensors")
+    write_params(
+        **settings,
+        train__micro_batch_states=1,
+        launch__shard=True,
+        train__gradient_checkpointing=True,
+    )
+    parts, same = gradients_of(2, "parts.safetensors")
+    assert any(len(set(sizes)) > 1 for sizes in same["states"])  # one rank makes a pass more
+    assert found == same | {"sharded": False} and same["sharded"]
+    assert all(torch.equal(parts[name], tensor) for name, tensor in whole.items())
+
+
+@pytest.mark.full
+def test_two_ranks_evaluate_with_a_base_in_parts(project):
+    write_params(launch__processes=2, train__updates=1, launch__shard=True)
+    assert main(["train"]) == main(["evaluate"]) == main(["select"]) == main(["test"]) == 0
+    run_key = Path("runs/sudoku/d_opsd/0")
+    parts = {
+        path: path.read_bytes()
+        for path in (run_key / "evaluate.json", run_key / "test/paired.json")
+    }
+    write_params(launch__processes=2, train__updates=1)
+    for path in Path("work/eval").iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert main(["evaluate"]) == main(["test"]) == 0
+    assert {path: path.read_bytes() for path in parts} == parts
+
+
+def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
+    write_params(launch__shard=True, train__micro_batch_states="auto")
+    assert main(["check"]) == 2
+    assert (
+        "launch.shard: train.micro_batch_states of d_opsd must be a number"
+        in capsys.readouterr().err
+    )
+    write_params(launch__shard=True, matrix__methods=["vrpo"])
+    assert main(["check"]) == 2
+    assert (
+        "launch.shard: vrpo makes more forwards for some batches than for others"
+        in capsys.readouterr().err
+    )
+    write_params(launch__shard=True, model__compile=True)
+    assert main(["check"]) == 2
+    assert "launch.shard: needs model.quantization none, compile false" in capsys.readouterr().err
+    write_params(launch__shard=True)
+    accelerator = SimpleNamespace(num_processes=2, process_index=0, is_main_process=True)
+    with pytest.raises(
+        DopsdError, match="vrpo makes more forwards"
+    ):  # named on the command line, not in the matrix
+        Trainer(load_params().run("sudoku", "vrpo", 0), accelerator)
+
+
+def test_more_ranks_than_prompts_is_refused(project):
+    write_params(train__prompts_per_collect=1)
+    assert 0 not in forks.statuses(forks.start_ranks(2, forks.command, "train"))
+    refusal = "train.prompts_per_collect: 1 problems leave some of the 2 ranks without one"
+    assert refusal in forks.output(0) + forks.output(1)
+
+
+def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():
+    loop, sent = Trainer.__new__(Trainer), []
+    loop.algorithm, loop.policy = (
+        SimpleNamespace(normalize_by_all_prompts=False),
+        SimpleNamespace(device=torch.device("cpu")),
+    )
+    loop.accelerator = SimpleNamespace(reduce=lambda tensor, _: sent.append(tensor) or tensor)
+    assert loop._weight([]) == 1.0
+    assert [tensor.dtype for tensor in sent] == [torch.float32]

@@ -1,0 +1,112 @@
+"""Numbers that `pretrain.recipe` and `data.<task>.recipe` stand for: whoever changes one on purpose raises its recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import small_params
+from toy_project import TOY, make
+
+from dopsd.cli.main import main
+from dopsd.config.params import Params
+from dopsd.core.tensor_files import load_tensors
+from dopsd.tasks.registry import load_task
+from dopsd.training.pretrain import Pretrainer, fresh
+
+LOSSES = [5.2497349, 3.4268281, 3.3091855, 2.6674628, 2.4974597, 2.0774770]
+SHAPE = {
+    "updates": 6,
+    "batch_size": 16,
+    "learning_rate": 0.02,
+    "warmup_updates": 2,
+    "weight_decay": 2.0,
+    "seed": 3,
+}
+ROWS = {
+    "gsm8k": [
+        {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"}
+        for n in range(20)
+    ],
+    "math500": [
+        {"problem": f"What is ${n}^2$?", "solution": rf"\boxed{{{n * n}}}", "answer": str(n * n)}
+        for n in range(20)
+    ],
+}
+DIGESTS = {
+    "sudoku": "1251d1bf6e58ef86",
+    "gsm8k": "48f6cb239e9bb3ee",
+    "math500": "a63e433016adaff3",
+    "countdown": "90437131b0db2bd3",
+}
+
+
+def test_the_first_updates_of_pretraining_have_the_losses_of_this_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    raw = small_params(data__sudoku__test=256, data__sudoku__validation=256)
+    raw["pretrain"] |= SHAPE
+    Path("params.yaml").write_text(yaml.safe_dump(raw))
+    assert main(["prepare"]) == 0
+    params = Params.model_validate(raw)
+    base = params.embedded_base("sudoku")
+    trainer = Pretrainer(base, load_task("sudoku", params.data.sudoku), fresh(base))
+    assert params.pretrain.recipe == 1
+    assert [trainer.step(update) for update in range(SHAPE["updates"])] == pytest.approx(
+        LOSSES, rel=1e-4
+    )
+
+
+def rows(name: str, found: list[dict]) -> dict:
+    path = Path(f"{name}.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+    return {"path": str(path), "name": None, "split": "train", "revision": None}
+
+
+@pytest.mark.parametrize("task", ["sudoku", "gsm8k", "math500", "countdown"])
+def test_the_same_settings_make_the_same_problems(tmp_path, monkeypatch, task):
+    monkeypatch.chdir(tmp_path)
+    raw = small_params(matrix__methods=["rft"])
+    raw["data"]["sudoku"] |= {"test": 256, "validation": 256}
+    for name, made in ROWS.items():
+        raw["data"][name] |= {
+            "train": rows(f"{name}-train", made[:14]),
+            "test": rows(f"{name}-test", made[14:]),
+            "validation": 5,
+        }
+    numbers = rows(
+        "numbers", [{"input": f"{n},{n + 2},3", "output": str(2 * n + 5)} for n in range(4, 9)]
+    )
+    raw["data"]["countdown"] |= {"generate": 12, "test": numbers, "validation": 5}
+    Path("params.yaml").write_text(yaml.safe_dump(raw))
+    assert main(["prepare", "--task", task]) == 0
+    found = b"".join(path.read_bytes() for path in sorted(Path("data", task).iterdir()))
+    assert (
+        raw["data"][task]["recipe"] == 1 and hashlib.sha256(found).hexdigest()[:16] == DIGESTS[task]
+    )
+
+
+@pytest.mark.full
+def test_the_committed_toy_is_what_the_stages_make(tmp_path):
+    """Its weights to rounding, which differs between kinds of processors; everything else to the byte."""
+    make(tmp_path / "toy")
+    files = {folder: contents(folder) for folder in (TOY, tmp_path / "toy")}
+    committed, made = files.values()
+    assert committed == made
+    weights = [load_tensors(folder / "base/sudoku/model.safetensors") for folder in files]
+    torch.testing.assert_close(*weights, rtol=0, atol=0.01)
+
+
+def contents(folder: Path) -> dict[str, object]:
+    """What stands in each file but the weights."""
+    found: dict[str, object] = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".safetensors"
+    }
+    record = json.loads(found["base/sudoku/pretrain.json"])
+    del record["files"]["model.safetensors"]
+    return found | {"base/sudoku/pretrain.json": record}

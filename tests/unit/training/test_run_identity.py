@@ -1,0 +1,512 @@
+"""What a changed setting or changed code does to a run that has begun: nothing learnt is lost, and nothing is mixed unasked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, stop_in, write_params
+
+from dopsd.cli.main import main
+from dopsd.config.algorithms import AlgorithmsConfig
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.training.run_settings import scratch_folder
+from dopsd.training.trainer import Trainer
+
+OUT = Path("runs/sudoku/d_opsd/0/train")
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_answered(monkeypatch):
+    monkeypatch.delenv("DOPSD_OTHER_CODE", raising=False)
+
+
+def train(*words: str) -> int:
+    return main(["train", *words])
+
+
+def result(method: str = "d_opsd") -> dict[str, str]:
+    """Digests of all that the stage leaves for others."""
+    run_key = Path("runs/sudoku") / method / "0"
+    return {
+        str(path.relative_to(run_key)): sha256(path)
+        for path in sorted(run_key.rglob("*"))
+        if path.is_file()
+    }
+
+
+def scratch(method: str = "d_opsd") -> Path:
+    return scratch_folder(load_params().run("sudoku", method, 0))
+
+
+@pytest.fixture
+def undisturbed(project):
+    """What a run of these settings gives that nothing went before."""
+
+    def run(**changes: object) -> dict[str, str]:
+        write_params(**changes)
+        Path("work").rename("work.kept")
+        assert train() == 0
+        found = result()
+        shutil.rmtree("work")
+        Path("work.kept").rename("work")
+        shutil.rmtree("runs")
+        return found
+
+    Path("work").mkdir(exist_ok=True)
+    return run
+
+
+@pytest.fixture
+def updates(monkeypatch) -> list[int]:
+    """The updates that are learnt, in this process."""
+    found, step = [], Trainer._step
+
+    def noted(self: Trainer, batches: list) -> object:
+        found.append(self.update + 1)
+        return step(self, batches)
+
+    monkeypatch.setattr(Trainer, "_step", noted)
+    return found
+
+
+def test_more_updates_continue_and_fewer_take_what_there_is(undisturbed, updates):
+    five, seven, four = (undisturbed(train__updates=n) for n in (5, 7, 4))
+    updates.clear()
+    for n, whole, learnt in (
+        (5, five, [1, 2, 3, 4, 5]),
+        (7, seven, [6, 7]),
+        (4, four, []),
+        (7, seven, []),
+        (5, five, []),
+    ):
+        write_params(train__updates=n)
+        assert train() == 0
+        assert (result(), updates) == (whole, learnt)
+        updates.clear()
+
+
+def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer_run(
+    undisturbed, updates, capsys
+):
+    six, three = undisturbed(train__updates=6), undisturbed(train__updates=3)
+    write_params(train__updates=6)
+    assert train() == 0
+    updates.clear()
+    write_params(train__updates=3)
+    assert train() == 0
+    assert (result(), updates) == (three, [1, 2, 3])  # step 2 had lost its optimizer
+    assert (
+        "has learnt more, but kept no checkpoint that 3 updates can begin with"
+        in capsys.readouterr().err
+    )
+    updates.clear()
+    write_params(train__updates=6)
+    assert train() == 0
+    assert (result(), updates) == (six, [])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__micro_batch_states": 3},
+        {"sampling__batch_size": 2},
+        {"train__gradient_checkpointing": True},
+    ],
+)
+def test_what_changes_memory_alone_continues_and_takes_effect(
+    project, monkeypatch, updates, changes
+):
+    write_params(train__updates=4)
+    stop_in(monkeypatch, 2)
+    assert train() == 130
+    updates.clear()
+    write_params(train__updates=4, **changes)
+    seen = []
+    step = Trainer._step
+    monkeypatch.setattr(
+        Trainer,
+        "_step",
+        lambda self, batches: seen.append(self.micro_batches.size) or step(self, batches),
+    )
+    assert train() == 0
+    assert updates == [2, 3, 4] and set(seen) == {changes.get("train__micro_batch_states", 64)}
+
+
+def test_checkpoints_more_often_or_more_seldom_continue(undisturbed, updates, capsys):
+    seldom = undisturbed(train__updates=8, train__checkpoint_every=4)
+    write_params(train__updates=8)
+    assert train() == 0
+    updates.clear()
+    write_params(train__updates=8, train__checkpoint_every=4)
+    assert train() == 0
+    assert (result(), updates) == (seldom, [])
+    write_params(train__updates=9, train__checkpoint_every=3)
+    capsys.readouterr()
+    assert train() == 0
+    assert updates == [9] and sorted(path.name for path in OUT.iterdir()) == [
+        "step-000006",
+        "step-000009",
+    ]
+    assert "no checkpoints 3: the run kept others" in capsys.readouterr().err
+
+
+def test_another_cell_takes_only_what_it_would_have_kept_itself(project, updates):
+    variants = {
+        "default": {},
+        "often": {"train": {"updates": 2, "checkpoint_every": 1}},
+        "same": {"train": {"updates": 2}},
+    }
+    write_params(ablate__variants=variants, ablate__tables={})
+    assert train() == 0
+    updates.clear()
+    assert train("--method", "d_opsd-often") == 0
+    assert updates == [1, 2] and sorted(
+        p.name for p in Path("runs/sudoku/d_opsd-often/0/train").iterdir()
+    ) == [
+        "step-000001",
+        "step-000002",
+    ]
+    assert train("--method", "d_opsd-same") == 0
+    assert updates == [1, 2]
+
+
+def test_what_decides_the_updates_is_another_run(project):
+    before = scratch().name.rpartition("-")[0]
+    others = [
+        {"train__learning_rate": 5e-4},
+        {"train__grad_clip": 0.1},
+        {"sampling__steps": 10},
+        {"model__prompt_style": "instructions"},
+    ]
+    others += [
+        {"train__schedule": "cosine"},
+        {"data__sudoku__scoring": "strict"},
+        {"train__prompts_per_collect": 3},
+    ]
+    for changes in others:
+        write_params(**changes)
+        assert scratch().name.rpartition("-")[0] != before, changes
+    write_params(train__schedule="cosine")
+    before = scratch().name.rpartition("-")[0]
+    write_params(train__schedule="cosine", train__updates=5)
+    assert scratch().name.rpartition("-")[0] != before
+
+
+@pytest.mark.parametrize("method", [*AlgorithmsConfig.model_fields])
+def test_only_methods_that_plan_for_their_length_are_named_by_it(project, method):
+    text = (ROOT / "dopsd/algorithms" / method / "algorithm.py").read_text()
+    own = {f"method__{method}__train": {"schedule": "constant"}}
+    write_params(**own)
+    before = scratch(method).name.rpartition("-")[0]
+    write_params(train__updates=5, **own)
+    assert (scratch(method).name.rpartition("-")[0] != before) == ("context.updates" in text)
+
+
+def test_a_base_that_was_moved_is_the_same_base(project):
+    before = scratch()
+    shutil.copytree("base/sudoku", "elsewhere")
+    write_params(model__path="elsewhere")
+    assert scratch() == before
+
+
+@pytest.fixture
+def other_code(monkeypatch):
+    """A run of four updates that code of another day has begun, and nothing else in work/."""
+    from dopsd.training import run_identity
+
+    write = run_identity.write_json
+    assert train() == 0
+    path = scratch() / "run.json"
+    record = json.loads(path.read_text())
+    for name in ("dopsd.core.rng", "dopsd.rollout.sampler", "dopsd.training.optim"):
+        record["code"][name] = "0"
+    record["history"][0]["code"] = "before"
+    write(path, record)
+    return scratch()
+
+
+def test_other_code_stops_and_says_what_changed_and_both_ways_out(
+    project, other_code, updates, capsys
+):
+    capsys.readouterr()
+    assert train() == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert (
+        f"{other_code} stands at update 4, learnt by other code (dopsd.core.rng and 2 more changed)"
+        in line
+    )
+    assert "--continue" in line and "--anew" in line and "DOPSD_OTHER_CODE=continue" in line
+    write_params(train__updates=6)
+    assert train() == 2 and not updates  # a longer run is asked about before it begins
+
+
+def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(
+    project, other_code, updates
+):
+    write_params(train__updates=6)
+    assert train("--continue") == 0
+    assert updates == [5, 6]
+    history = json.loads((scratch() / "run.json").read_text())["history"]
+    assert [(entry["update"], entry["code"] == "before") for entry in history] == [
+        (0, True),
+        (4, False),
+    ]
+    made = json.loads(OUT.with_suffix(".json").read_text())
+    assert made["first_code"] == "before" and made["code"] == history[1]["code"]
+    assert train() == 0 and updates == [5, 6]  # asked once
+
+
+@pytest.mark.parametrize("is_newer", [True, False])
+def test_a_release_with_another_key_asks_before_a_run_begins_at_zero(
+    project, other_code, updates, capsys, is_newer
+):
+    """A key of params.yaml that one release has and the other has not gives the same run another folder."""
+    record = json.loads((other_code / "run.json").read_text())
+    if is_newer:
+        del record["settings"]["train"]["weight_decay"]
+    else:
+        record["settings"]["d_opsd"]["old_key"] = 1
+    (other_code / "run.json").write_text(json.dumps(record))
+    other_code.rename(other_code.with_name("train-0123456789abcdef-01234567"))
+    capsys.readouterr()
+    assert train() == 2 and not updates
+    said = capsys.readouterr().err
+    key = "train.weight_decay" if is_newer else "d_opsd.old_key"
+    assert "train-0123456789abcdef-01234567 stands at update 4, learnt by other code" in said
+    assert f"settings that one of the two does not have: {key})" in said
+    write_params(train__updates=6)
+    assert train("--continue") == 0 and updates == [5, 6]
+    write_params(train__updates=6, train__weight_decay=0.5)  # another run
+    assert train() == 0 and updates == [5, 6, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_anew_starts_at_zero_once_and_sets_aside_what_was_learnt(
+    project, other_code, updates, monkeypatch, capsys, is_flag
+):
+    if not is_flag:
+        monkeypatch.setenv("DOPSD_OTHER_CODE", "anew")
+    words = ["--anew"] * is_flag
+    assert train(*words) == 0 and updates == [1, 2, 3, 4]
+    assert train(*words) == 0 and updates == [
+        1,
+        2,
+        3,
+        4,
+    ]  # a job that is queued again does not lose what it had
+    (aside,) = Path("work/aside").iterdir()
+    assert (aside / "step-000004").is_dir() and str(aside) in capsys.readouterr().err
+    assert main(["clean"]) == 0 and not any(Path("work/aside").iterdir()) and scratch().is_dir()
+
+
+def test_a_word_that_is_no_answer_is_refused(project, monkeypatch, capsys):
+    monkeypatch.setenv("DOPSD_OTHER_CODE", "yes")
+    assert train() == 2
+    assert (
+        "DOPSD_OTHER_CODE: yes: unknown; expected stop, continue, anew" in capsys.readouterr().err
+    )
+
+
+def test_where_nothing_was_learnt_nothing_is_asked(project, other_code, updates):
+    for step in other_code.glob("step-*"):
+        shutil.rmtree(step)
+    assert train() == 0 and updates == [1, 2, 3, 4]
+
+
+def test_without_run_json_nobody_knows_the_code(project, other_code, capsys):
+    (other_code / "run.json").write_text('{"code')
+    assert train() == 2
+    assert "no run.json says which" in capsys.readouterr().err
+    assert train("--continue") == 0
+
+
+def test_comments_and_docstrings_are_not_other_code(tmp_path):
+    from dopsd.core.fingerprint import code_digest
+
+    path, found = tmp_path / "x.py", []
+    for text in (
+        '"""A."""\ndef f():\n    return 1\n',
+        '"""B."""\n\ndef f():  # why\n    "so"\n    return 1\n',
+        "def f():\n    return 2\n",
+    ):
+        path.write_text(text)
+        found.append(code_digest(path))
+    assert found[0] == found[1] != found[2]
+
+
+def as_an_older_release() -> Path:
+    """The folder as releases left it that named it by settings and code together."""
+    old = Path("work/train-0123456789abcdef")
+    scratch().rename(old)
+    (old / "run.json").unlink()
+    for state in old.glob("step-*/state.json"):
+        changed = {
+            name: value for name, value in json.loads(state.read_text()).items() if name != "memory"
+        }
+        state.write_text(json.dumps(changed))
+        digests = json.loads((state.parent / "digests.json").read_text()) | {
+            "state.json": sha256(state)
+        }
+        (state.parent / "digests.json").write_text(json.dumps(digests))
+    shutil.rmtree("runs")
+    return old
+
+
+def test_a_run_of_an_older_release_is_named_and_continues_when_it_is_adopted(
+    project, updates, capsys
+):
+    assert train() == 0
+    old = as_an_older_release()
+    write_params(train__updates=6)
+    updates.clear()
+    assert train() == 2
+    said = capsys.readouterr().err
+    assert f"{old} (update 4)" in said and f"--adopt {old}" in said and "--anew" in said
+    assert main(["clean"]) == 0 and old.is_dir()
+    assert train("--adopt", str(old)) == 0 and updates == [5, 6]
+    assert train("--adopt", str(old)) == 0 and updates == [5, 6]
+    assert main(["clean"]) == 0 and not old.exists()
+
+
+def test_a_folder_to_adopt_must_be_there_whatever_has_begun(project, capsys):
+    assert train() == 0
+    assert train("--adopt", "work/nothing") == 2
+    assert "--adopt work/nothing: no such folder" in capsys.readouterr().err
+
+
+def test_a_run_of_an_older_release_with_another_adapter_is_nobodys(project, updates, capsys):
+    assert train() == 0
+    old = as_an_older_release()
+    write_params(train__lora={"r": 2, "alpha": 4, "dropout": 0.0, "targets": ["q_proj"]})
+    assert train("--adopt", str(old)) == 2
+    assert f"--adopt {old}: its adapter has lora.r 4" in capsys.readouterr().err
+    assert train() == 0
+
+
+def test_clean_keeps_other_lengths_of_the_run(project):
+    assert train() == 0
+    short = scratch()
+    write_params(train__updates=6)
+    assert main(["clean"]) == 0 and short.is_dir()
+    write_params(train__updates=6, train__learning_rate=5e-4)
+    assert main(["clean"]) == 0 and not short.exists()
+
+
+def test_clean_keeps_a_run_that_only_lacks_a_newer_key_until_it_has_continued(project, other_code):
+    record = json.loads((other_code / "run.json").read_text())
+    del record["settings"]["train"]["weight_decay"]
+    (other_code / "run.json").write_text(json.dumps(record))
+    old = other_code.rename(other_code.with_name("train-0123456789abcdef-01234567"))
+    assert main(["clean"]) == 0 and old.is_dir()
+    assert train("--continue") == 0
+    assert main(["clean"]) == 0 and not old.exists() and scratch().is_dir()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"\xff",
+        *(
+            pytest.param(line, marks=pytest.mark.full)
+            for line in (b'{"updatf": 2}\n', b'{"update": "2"}\n', b"2\n")
+        ),
+        b'{"update": 2}\n',
+    ],
+)
+def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(
+    undisturbed, updates, damaged
+):
+    whole = undisturbed()
+    assert train() == 0
+    for step in scratch().glob("step-*"):
+        shutil.rmtree(step)
+    log = scratch() / "log.jsonl"
+    first, *rest = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(first + damaged + b"".join(rest))
+    updates.clear()
+    assert train() == 0
+    assert (result(), updates) == (whole, [1, 2, 3, 4])
+
+
+def test_a_damaged_log_ends_at_the_damage(tmp_path):
+    from dopsd.training.resuming import _rows
+
+    row = b'{"count/collects": 1, "count/empty_collects": 0, "update": 1}\n'
+    log = tmp_path / "log.jsonl"
+    for damaged in (
+        b"\xff\n",
+        b'{"update": 2}\n',
+        b"[2]\n",
+        row.replace(b"1", b'"1"'),
+        row.replace(b"date", b"dat\xe5"),
+    ):
+        log.write_bytes(row + damaged + row)
+        assert _rows(log) == [json.loads(row)]
+
+
+@pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
+def test_a_damaged_record_of_another_cell_is_passed_over(project, capsys, damaged):
+    for name in ("rft/0", "d_opsd/1"):
+        record = Path("runs/sudoku") / name / "train.json"
+        record.parent.mkdir(parents=True)
+        record.write_text(damaged)
+    assert train() == 0 and main(["clean"]) == 0
+
+
+@pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
+def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
+    from dopsd.training.run_identity import code_of, digest, first_code
+
+    OUT.parent.mkdir(parents=True)
+    OUT.with_suffix(".json").write_text(damaged)
+    assert first_code(load_params().run("sudoku", "d_opsd", 0)) == digest(
+        code_of("sudoku", "d_opsd")
+    )
+
+
+@pytest.mark.full
+def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
+    """A window of one collect and no patience: the first that is worse than one before it is a collapse."""
+    usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1}
+    narrow = {
+        "train__collapse_window": 1,
+        "train__collapse_drop": 0.01,
+        "train__collapse_errors": 0.01,
+    }
+    runs = [usual, usual | narrow, usual | narrow | {"train__stop_on_collapse": True}]
+    whole = [undisturbed(**settings) for settings in runs]
+    assert len({made["train.csv"] for made in whole}) == 3
+    for settings, found in [*zip(runs, whole, strict=True), (runs[1], whole[1])]:
+        write_params(**settings)
+        assert train() == 0
+        assert result() == found
+
+
+@pytest.mark.full
+def test_a_run_that_gave_up_is_given_up_at_the_same_update(undisturbed, monkeypatch):
+    """Every third collect has something to learn from: with less patience the run ends where it would have ended."""
+    from dopsd.algorithms.common.distillation import SelfDistillation
+
+    collect = SelfDistillation.collect
+
+    def seldom(self, policy, problems, number):
+        found = collect(self, policy, problems, number)
+        return found if number % 3 == 0 or number > 9 else []
+
+    monkeypatch.setattr(SelfDistillation, "collect", seldom)
+    usual = {
+        "train__updates": 8,
+        "method__d_opsd__updates_per_trajectory": 1,
+        "train__checkpoint_every": 1,
+    }
+    runs = [usual | {"train__max_empty_collects": most} for most in (5, 1, 5)]
+    whole = [undisturbed(**settings) for settings in runs]
+    for settings, found in zip(runs, whole, strict=True):
+        write_params(**settings)
+        assert train() == 0
+        assert result() == found
+    assert whole[0] != whole[1]

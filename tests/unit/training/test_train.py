@@ -1,0 +1,293 @@
+"""The loop: exact resume, damaged and missing checkpoints, faults that end a run, and what a run leaves on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import stop_in, write_params
+from toy_runs import OUT, adapter_digests, die_at, train
+
+from dopsd.cli.main import main
+from dopsd.config.algorithms import AlgorithmsConfig
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.core.tables import read_log, read_table
+from dopsd.core.tensor_files import load_tensors
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.training import checkpoint
+from dopsd.training.run_dir import RunFolder
+from dopsd.training.run_settings import scratch_folder
+
+
+def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(project, monkeypatch):
+    write_params(
+        train__updates=5
+    )  # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
+    assert train() == 0
+    whole, table = adapter_digests(), read_table(OUT.with_suffix(".csv"))
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("other"))
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 3)
+        train()
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    assert [row["update"] for row in read_log(scratch / "log.jsonl")] == [1, 2, 3]
+    assert train() == 0
+    assert adapter_digests() == whole
+    assert read_table(OUT.with_suffix(".csv")) == table
+    assert sorted(whole) == ["step-000002", "step-000004", "step-000005"]
+
+
+def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
+    write_params(
+        train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]}, train__updates=4
+    )
+    assert train() == 0
+    whole = adapter_digests()
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("other"))
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 3)
+        train()
+    torch.rand(7)
+    assert train() == 0
+    assert adapter_digests() == whole
+
+
+def test_a_truncated_checkpoint_is_said_and_the_one_before_is_used(project, capsys):
+    assert train() == 0
+    whole = adapter_digests()
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    weights = scratch / "step-000004" / ADAPTER
+    weights.write_bytes(weights.read_bytes()[:-10])
+    capsys.readouterr()
+    assert train() == 0
+    said = capsys.readouterr().err
+    assert f"{ADAPTER} does not match its digest" in said
+    assert "continuing after update 2" in said
+    assert adapter_digests() == whole
+
+
+def test_another_learning_rate_never_finds_the_old_checkpoints(project):
+    assert train() == 0
+    before = adapter_digests()
+    write_params(train__learning_rate=5e-4)
+    assert train() == 0
+    assert adapter_digests() != before
+    write_params()
+    assert train() == 0
+    assert adapter_digests() == before
+
+
+def test_only_the_two_newest_folders_keep_the_optimizer(project):
+    write_params(train__updates=6)
+    assert train() == 0
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    heavy = sorted(path.parent.name for path in scratch.glob("step-*/trainer.safetensors"))
+    assert heavy == ["step-000004", "step-000006"]
+    assert len(checkpoint.checkpoints(scratch)) == 3
+
+
+def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoint(
+    project, monkeypatch, capsys
+):
+    loss = None
+
+    def poisoned(self, policy, batch):
+        found = loss(self, policy, batch)
+        return (
+            type(found)(found.total * float("nan"), found.metrics)
+            if policy.updates_made == 2
+            else found
+        )
+
+    from dopsd.algorithms.common.distillation import SelfDistillation
+    from dopsd.models.llm_policy import LlmPolicy
+
+    loss, after = SelfDistillation.loss, LlmPolicy.after_update
+    monkeypatch.setattr(LlmPolicy, "updates_made", 0, raising=False)
+
+    def counted(self):
+        self.updates_made += 1
+        after(self)
+
+    monkeypatch.setattr(LlmPolicy, "after_update", counted)
+    monkeypatch.setattr(SelfDistillation, "loss", poisoned)
+    assert train() == 1
+    said = capsys.readouterr().err
+    assert "not finite at update 3" in said and "train.learning_rate" in said
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
+
+
+def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, monkeypatch, capsys):
+    import safetensors.torch
+
+    save = safetensors.torch.save_file
+
+    def full(tensors, path):
+        if path.name == "trainer.safetensors" and "000004" in str(path):
+            path.write_bytes(b"half")
+            raise safetensors.SafetensorError(
+                "Error while serializing: I/O error: No space left on device (os error 28)"
+            )
+        save(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors.torch, "save_file", full)
+        assert train() == 75
+    said = capsys.readouterr().err
+    assert "no space left" in said and "Traceback" not in said
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
+    assert not list(scratch.glob("*.tmp"))
+    assert train() == 0
+
+
+def test_a_damaged_older_checkpoint_is_made_again_rather_than_missing(project, capsys):
+    write_params(train__updates=8)
+    assert train() == 0
+    whole = adapter_digests()
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    (scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
+    assert train() == 0
+    assert adapter_digests() == whole and len(whole) == 4
+
+
+@pytest.mark.parametrize(("damaged", "kept"), [([2], 8), ([6, 8], 5)])
+def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(
+    project, monkeypatch, capsys, damaged, kept
+):
+    write_params(train__updates=8)
+    assert train() == 0
+    whole = adapter_digests()
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    for update in damaged:
+        (scratch / f"step-00000{update}" / ADAPTER).write_bytes(b"gone")
+    with monkeypatch.context() as patch:
+        stop_in(patch, 6)
+        assert train() == 130
+    assert (
+        f"no checkpoint of {scratch} can be continued; starting at zero" in capsys.readouterr().err
+    )
+    assert checkpoint.newest_resumable(scratch, 2).update == kept
+    assert train() == 0 and adapter_digests() == whole
+
+
+def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(
+    project, monkeypatch, capsys
+):
+    save = RunFolder.save
+
+    def saved(self, loop):
+        save(self, loop)
+        if loop.update == 4:
+            (self.scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save", saved)
+        assert train() == 75
+    assert (
+        "step-000002 was damaged after it was saved; the same command makes it again"
+        in capsys.readouterr().err
+    )
+    assert not OUT.exists()
+    assert train() == 0 and len(adapter_digests()) == 2
+
+
+def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(
+    project, monkeypatch, capsys
+):
+    from accelerate import Accelerator
+
+    from dopsd.training import run_dir
+    from dopsd.training.run_dir import RunFolder
+
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    monkeypatch.setattr(run_dir, "SAVING", 0.5)
+    with RunFolder(scratch, Accelerator(cpu=True)):
+        assert train() == 75
+    assert "another process is training in" in capsys.readouterr().err
+    assert train() == 0
+
+
+def test_another_tokenizer_or_config_of_the_base_is_another_run(project):
+    before = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    with Path("base/sudoku/config.json").open("a") as config:
+        config.write(" ")
+    assert scratch_folder(load_params().run("sudoku", "d_opsd", 0)) != before
+
+
+def test_a_run_leaves_no_time_path_or_id_in_what_is_compared(project):
+    assert train() == 0
+    text = OUT.with_suffix(".csv").read_text() + OUT.with_suffix(".json").read_text()
+    assert "time/" not in text and str(project) not in text
+    config = json.loads((OUT / "step-000004" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "base"
+
+
+def test_the_first_update_of_a_warm_up_has_learning_rate_zero(project):
+    write_params(train__updates=1)
+    assert train() == 0
+    tensors = load_tensors(OUT / "step-000001" / ADAPTER)
+    assert all(not t.any() for name, t in tensors.items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[] if name == "diffu_grpo" else pytest.mark.full)
+        for name in AlgorithmsConfig.model_fields
+    ],
+)
+def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_interrupted(
+    project, method: str
+):
+    out = Path("runs/sudoku") / method / "0"
+    assert main(["train", "--method", method]) == 0
+    rows = read_table(out / "train.csv")
+    assert [row["update"] for row in rows] == [1, 2, 3, 4]
+    assert rows[-1]["count/trajectories"] > 0 and all(math.isfinite(row["loss"]) for row in rows)
+    whole = sha256(out / "train" / "step-000004" / ADAPTER)
+    scratch = scratch_folder(load_params().run("sudoku", method, 0))
+    shutil.rmtree(scratch / "step-000004")
+    assert main(["train", "--method", method]) == 0
+    assert sha256(out / "train" / "step-000004" / ADAPTER) == whole
+
+
+def test_targets_that_match_no_layer_are_refused_with_those_that_exist(project, capsys):
+    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.0, "targets": ["o_proj"]})
+    assert train() == 2
+    said = capsys.readouterr().err
+    assert "o_proj" in said and "attn_out" in said and "ff_proj" in said
+
+
+def test_clean_removes_only_other_settings(project):
+    assert train() == 0
+    write_params(train__learning_rate=5e-4)
+    assert train() == 0
+    assert main(["clean"]) == 0
+    assert list(Path("work").glob("train-*")) == [
+        scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    ]
+
+
+@pytest.mark.parametrize(
+    "change", [{"update": "4"}, {"update": 3}, {"waiting": -1}, {"gathered": []}, None]
+)
+def test_a_sealed_state_of_another_make_is_one_line(project, capsys, change):
+    assert train() == 0
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    folder = checkpoint.folders(scratch)[-1]
+    state = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps([] if change is None else state | change))
+    checkpoint.seal(folder.rename(scratch / "half"), folder)
+    capsys.readouterr()
+    assert train() == 2
+    said = capsys.readouterr().err
+    assert "state.json" in said if change is None else "cannot be continued" in said
