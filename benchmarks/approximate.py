@@ -1,6 +1,8 @@
-"""What approximate decoding costs in accuracy and gains in time, against exact, on the embedded task's validation puzzles.
+"""What approximate decoding costs in accuracy and gains in time, against exact, on the embedded
+task's validation puzzles.
 
-`python benchmarks/approximate.py [--adapter runs/sudoku/d_opsd/0/best]`, after `dvc repro`. Greedy, paired by puzzle.
+`python benchmarks/approximate.py [--adapter runs/sudoku/d_opsd/0/best]`, after `dvc repro`. Greedy,
+paired by puzzle.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""`python benchmarks/claim.py [--method d_opsd] [--baseline diffu_grpo]`: how early a method has a baseline's best.
+"""`python benchmarks/claim.py [--method d_opsd] [--baseline diffu_grpo]`: how early a method has a
+baseline's best.
 
-Run it in a folder whose runs of both have ended (`dvc repro`). The checkpoint is found on the selection split: the first at
-which the method's mean curve has the best mean that the baseline's curve ever has. It is then scored on test, each seed's,
-and paired by seed and problem with the checkpoints that were chosen of the baseline. docs/experiments.md says what was fixed
-beforehand.
+Run it in a folder whose runs of both have ended (`dvc repro`). The checkpoint is found on the
+selection split: the first at which the method's mean curve has the best mean that the baseline's
+curve ever has. It is then scored on test, each seed's, and paired by seed and problem with the
+checkpoints that were chosen of the baseline. docs/experiments.md says what was fixed beforehand.
 """
 
 from __future__ import annotations

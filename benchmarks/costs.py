@@ -1,7 +1,7 @@
 """Where the time of a rollout and of an update goes: the five largest costs by torch.profiler.
 
-`python benchmarks/costs.py [--shape embedded vocabulary]`; on a GPU `--shape 8b`. Shares are of the time spent in
-operators themselves: on the GPU, or of all threads on a CPU.
+`python benchmarks/costs.py [--shape embedded vocabulary]`; on a GPU `--shape 8b`. Shares are of the
+time spent in operators themselves: on the GPU, or of all threads on a CPU.
 """
 
 from __future__ import annotations

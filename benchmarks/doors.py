@@ -1,8 +1,9 @@
-"""`python benchmarks/doors.py [--folder DIR]`: what the flow costs over `dvc repro`, each in a fresh clone of this commit.
+"""`python benchmarks/doors.py [--folder DIR]`: what the flow costs over `dvc repro`, each in a
+fresh clone of this commit.
 
-Measures `make up` and the idle memory of its services, the embedded default through the deployment, the same run again with
-nothing changed, and `dvc repro` with `dopsd publish` in another clone. Ports 4200 and 5000 must be free. Prints one
-JSON line; exits 1 where the two dvc.lock differ.
+Measures `make up` and the idle memory of its services, the embedded default through the deployment,
+the same run again with nothing changed, and `dvc repro` with `dopsd publish` in another clone.
+Ports 4200 and 5000 must be free. Prints one JSON line; exits 1 where the two dvc.lock differ.
 """
 
 from __future__ import annotations

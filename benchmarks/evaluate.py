@@ -1,7 +1,9 @@
-"""Greedy evaluation: ours (length-sorted batches, head at the masked positions, stop at the end) against plain (batch 8).
+"""Greedy evaluation: ours (length-sorted batches, head at the masked positions, stop at the end)
+against plain (batch 8).
 
-`python benchmarks/evaluate.py`: the embedded base on its validation puzzles, first the same answers, then the time; and
-LLaDA's vocabulary on 50 million parameters, a batch of 8, where 2 of the 128 steps are timed. On a GPU: `--shape 8b`.
+`python benchmarks/evaluate.py`: the embedded base on its validation puzzles, first the same
+answers, then the time; and LLaDA's vocabulary on 50 million parameters, a batch of 8, where 2 of
+the 128 steps are timed. On a GPU: `--shape 8b`.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def until_end(ids: Tensor, eos: int) -> list[int]:
 
 
 def same(shape: Shape) -> int:
-    """Every token before the first end of text is plain's, stopped there or not. How many answers were compared."""
+    """Every token before the first end of text is plain's, stopped there or not. How many answers
+    were compared.
+    """
     greedy, eos = replace(shape.sampling, temperature=0.0), shape.policy.eos_id
     theirs = by_eights(shape.policy, shape.prompts, greedy)
     for stops in (False, True):
@@ -101,7 +105,9 @@ def _rows(shape: Shape, side: Side) -> int:
 
 
 def asked(shape: Shape, rows: int) -> Shape:
-    """The embedded shape with puzzles of the validation split for its prompts, and room for answers longer than they are."""
+    """The embedded shape with puzzles of the validation split for its prompts, and room for answers
+    longer than they are.
+    """
     params = load_params(Path("params.yaml"))
     task = load_task("sudoku", params.data.sudoku)
     found = PromptSet(

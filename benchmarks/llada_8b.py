@@ -1,8 +1,10 @@
-"""LLaDA-8B's shape with random bfloat16 weights: one batch of rollouts and one d-OPSD trajectory in both presets.
+"""LLaDA-8B's shape with random bfloat16 weights: one batch of rollouts and one d-OPSD trajectory in
+both presets.
 
-`python benchmarks/llada_8b.py` on a GPU prints seconds, peak memory and model-FLOP utilisation against the matmul rate
-measured in the same run, as JSON. `--toy` runs the same on a CPU in minutes, to check the script. Micro-batches are `auto` and
-fill the card; `--set train.micro_batch_states=8` says what an update needs at least.
+`python benchmarks/llada_8b.py` on a GPU prints seconds, peak memory and model-FLOP utilisation
+against the matmul rate measured in the same run, as JSON. `--toy` runs the same on a CPU in
+minutes, to check the script. Micro-batches are `auto` and fill the card; `--set
+train.micro_batch_states=8` says what an update needs at least.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What each saving is worth alone: the same rollouts, or update, with it and without it.
 
-`python benchmarks/parts.py [--shape embedded vocabulary]`: the head where it is needed against everywhere, a batch against one
-by one, noise in parts that a cache holds against all of it, adapters' products with the sum in them against peft's,
-micro-batches of several sizes, and with --compile model.compile (after it has compiled). Fastest of a few calls, in turns;
-peak memory beyond what was held before.
+`python benchmarks/parts.py [--shape embedded vocabulary]`: the head where it is needed against
+everywhere, a batch against one by one, noise in parts that a cache holds against all of it,
+adapters' products with the sum in them against peft's, micro-batches of several sizes, and with
+--compile model.compile (after it has compiled). Fastest of a few calls, in turns; peak memory
+beyond what was held before.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ ALL = 2**62
 
 
 class FullHead:
-    """A policy that computes the head at every position, as well as where it is asked to; nothing is kept of it."""
+    """A policy that computes the head at every position, as well as where it is asked to; nothing
+    is kept of it.
+    """
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
@@ -170,7 +173,9 @@ def compiled(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], N
 
 
 def with_pefts_layers(work: Callable[[], None]) -> Callable[[], None]:
-    """The adapters' sum as peft computes it: three passes over the outputs more, and of a bfloat16 model in float32."""
+    """The adapters' sum as peft computes it: three passes over the outputs more, and of a bfloat16
+    model in float32.
+    """
 
     def run() -> None:
         with mock.patch.object(LowRankLinear, "forward", Linear.forward):

@@ -1,10 +1,12 @@
-"""The published procedure, literally: batch 1, attempts one after the other, the whole sequence's logits, chunks in memory.
+"""The published procedure, literally: batch 1, attempts one after the other, the whole sequence's
+logits, chunks in memory.
 
-What ours is measured against (`rollout.py`, `update.py`, `evaluate.py`): same model, same LoRA layers, same attention
-kernel, same threads. Nothing is slowed down on purpose: these are LLaDA's and d-OPSD's loops as they are written down,
-without a progress bar, in the model's own dtype. Two things differ from the published code, for the sake of the same
-result: ids that may not be sampled are banned, and equal confidence goes to the lower position. Evaluation has the
-published batch of 8.
+What ours is measured against (`rollout.py`, `update.py`, `evaluate.py`): same model, same LoRA
+layers, same attention kernel, same threads. Nothing is slowed down on purpose: these are LLaDA's
+and d-OPSD's loops as they are written down, without a progress bar, in the model's own dtype. Two
+things differ from the published code, for the sake of the same
+result: ids that may not be sampled are banned, and equal confidence goes to the lower position.
+Evaluation has the published batch of 8.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def logits_of(policy: LlmPolicy, ids: Tensor, mask: Tensor | None = None) -> Ten
 
 
 def noisy(logits: Tensor, temperature: float) -> Tensor:
-    """Gumbel noise as the published samplers write it: exp(l) / (-ln u)^t, whose largest entry is the sample."""
+    """Gumbel noise as the published samplers write it: exp(l) / (-ln u)^t, whose largest entry is
+    the sample.
+    """
     if temperature == 0:
         return logits
     u = torch.rand_like(logits)
@@ -46,7 +50,9 @@ def noisy(logits: Tensor, temperature: float) -> Tensor:
 def generate(
     policy: LlmPolicy, prompts: Tensor, decoding: Decoding, mask: Tensor | None = None
 ) -> list[Trajectory]:
-    """Semi-autoregressive low-confidence remasking of prompts [B, P]; mask [B, P+G] where they are padded."""
+    """Semi-autoregressive low-confidence remasking of prompts [B, P]; mask [B, P+G] where they are
+    padded.
+    """
     size, start = prompts.shape
     ids = torch.cat([prompts, prompts.new_full((size, decoding.gen_length), policy.mask_id)], 1)
     states: list[Tensor] = []
@@ -83,10 +89,12 @@ def sequential_attempts(
 
 
 def chunk_loss(policy: LlmPolicy, states: States, config: DOpsdConfig) -> Tensor:
-    """The loss of one chunk of a trajectory's states, both models' logits of the whole chunk in memory.
+    """The loss of one chunk of a trajectory's states, both models' logits of the whole chunk in
+    memory.
 
-    The published objective: fixed teacher, its k surest candidates by raw logit, its top_k entries renormalised, reverse
-    KL with each entry clipped from above, summed over positions; a mean over the chunk's states.
+    The published objective: fixed teacher, its k surest candidates by raw logit, its top_k entries
+    renormalised, reverse KL with each entry clipped from above, summed over positions; a mean over
+    the chunk's states.
     """
     length, most = states.candidates.shape[1], int(states.k.max())
     completion_mask = torch.arange(most, device=states.k.device) < states.k[:, None]  # [n, K]

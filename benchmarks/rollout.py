@@ -1,8 +1,10 @@
-"""Rollouts: ours (one batch, head at the block's masked positions) against plain (one by one, the whole logits).
+"""Rollouts: ours (one batch, head at the block's masked positions) against plain (one by one, the
+whole logits).
 
-`python benchmarks/rollout.py`: first the same greedy rollouts, token for token; then the time at the embedded shape and at
-LLaDA's vocabulary on 50 million parameters, where the 16 steps of one block of the eight are timed. On a GPU: `--shape
-8b`, checked at every 8th step within what bfloat16 allows, all steps timed.
+`python benchmarks/rollout.py`: first the same greedy rollouts, token for token; then the time at
+the embedded shape and at LLaDA's vocabulary on 50 million parameters, where the 16 steps of one
+block of the eight are timed. On a GPU: `--shape 8b`, checked at every 8th step within what bfloat16
+allows, all steps timed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ PROBABILITY = 2**-7  # relative: plain's confidence is rounded to bfloat16
 
 
 def same(shape: Shape) -> int:
-    """Greedy: every token, and the step that committed it, are plain's. How many rollouts were compared."""
+    """Greedy: every token, and the step that committed it, are plain's. How many rollouts were
+    compared.
+    """
     policy, greedy = shape.policy, replace(shape.sampling, temperature=0.0)
     ours = denoise(
         policy,
@@ -44,10 +48,12 @@ def same(shape: Shape) -> int:
 
 
 def same_in_half_precision(shape: Shape) -> dict[str, float]:
-    """At every 8th state of plain's own greedy rollout: logits within LOGITS, and what a step of ours commits in a batch.
+    """At every 8th state of plain's own greedy rollout: logits within LOGITS, and what a step of
+    ours commits in a batch.
 
-    Raises AssertionError where logits are further apart, or where a token or a place differs although plain's logits (or
-    confidences) lead by more than the largest difference seen at this state can explain.
+    Raises AssertionError where logits are further apart, or where a token or a place differs
+    although plain's logits (or confidences) lead by more than the largest difference seen at this
+    state can explain.
     """
     policy, prompt, greedy = (
         shape.policy,

@@ -1,9 +1,11 @@
-"""`python benchmarks/seeds.py [--seeds 0 1 2]`: the result table: d-OPSD and its two controls, several seeds, on test.
+"""`python benchmarks/seeds.py [--seeds 0 1 2]`: the result table: d-OPSD and its two controls,
+several seeds, on test.
 
-Each row is trained from the same base with params.yaml's settings, selected on validation and tested once: `d_opsd`,
-the control `no_reveal` (reveal ratio 0: the teacher is the base, nothing can be learnt) and the control `rft`
-(fine-tuning on the rollouts that d-OPSD keeps: the filter without the teacher). Runs live in work/seeds/<row>/ and are
-continued where they stopped; the table goes to benchmarks/seeds.md and benchmarks/seeds.json.
+Each row is trained from the same base with params.yaml's settings, selected on validation and
+tested once: `d_opsd`, the control `no_reveal` (reveal ratio 0: the teacher is the base, nothing can
+be learnt) and the control `rft` (fine-tuning on the rollouts that d-OPSD keeps: the filter without
+the teacher). Runs live in work/seeds/<row>/ and are continued where they stopped; the table goes to
+benchmarks/seeds.md and benchmarks/seeds.json.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Models, prompts and lengths that ours and plain are timed at.
 
-`embedded`: the base that comes with the repository; `vocabulary`: LLaDA's on 50 million parameters, for a CPU; `8b`:
-LLaDA-8B with random weights, for a GPU.
+`embedded`: the base that comes with the repository; `vocabulary`: LLaDA's on 50 million parameters,
+for a CPU; `8b`: LLaDA-8B with random weights, for a GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ PROMPT = 200  # tokens
 
 
 class AnyTokens:
-    """A tokenizer with a word for every id, of which only mask and end are special: random weights speak no language."""
+    """A tokenizer with a word for every id, of which only mask and end are special: random weights
+    speak no language.
+    """
 
     added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
 
@@ -71,7 +73,8 @@ class Shape:
 
     @property
     def short(self) -> Shape:
-        """Two rollouts of one block in four steps, and two states, where whole ones take minutes."""
+        """Two rollouts of one block in four steps, and two states, where whole ones take minutes.
+        """
         if self.steps is None:
             return self
         one = replace(self.sampling, gen_length=self.sampling.block_length, steps=4)
@@ -96,7 +99,9 @@ def random_policy(
 
 
 def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
-    """As after much training: the adapter's B so far from zero that a loss is more than its rounding."""
+    """As after much training: the adapter's B so far from zero that a loss is more than its
+    rounding.
+    """
     generator = torch.Generator().manual_seed(1)
     for name, p in policy.trainable().items():
         if "lora_B" in name:
@@ -126,7 +131,9 @@ def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
 
 
 def vocabulary(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
-    """LLaDA's vocabulary on 50 million parameters, float32; at most 8 rows: they take a CPU seconds a step."""
+    """LLaDA's vocabulary on 50 million parameters, float32; at most 8 rows: they take a CPU seconds
+    a step.
+    """
     return _random("vocabulary", LladaConfig(**WIDE), min(rows, WIDE_ROWS), device)
 
 
@@ -173,7 +180,9 @@ SHAPES: dict[str, Callable[..., Shape]] = {
 
 
 def published() -> DOpsdConfig:
-    """The code's defaults, which are the published settings, with all states of a trajectory in one update."""
+    """The code's defaults, which are the published settings, with all states of a trajectory in one
+    update.
+    """
     return DOpsdConfig(updates_per_trajectory=1, drop_remainder=False)
 
 

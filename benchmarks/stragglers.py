@@ -1,13 +1,17 @@
-"""How much of many GPUs a collect uses when some problems take one attempt and others eight: a simulation.
+"""How much of many GPUs a collect uses when some problems take one attempt and others eight: a
+simulation.
 
-`python benchmarks/stragglers.py`: 8, 64 and 512 processes, so many problems each. Three schedules: `own` (each process
-its own problems, as published), `shared` (every wave split evenly, and the states to train on too), `ahead` (shared, and
-where fewer problems wait than there are processes several attempts at each at once: what dopsd does). Efficiency is
-work that the stopping law asks for over processes x time. In `own`, the first gradient is summed when the slowest has
-sampled, and the next collect starts when the slowest has trained. Time is taken to grow with the rollouts at hand.
+`python benchmarks/stragglers.py`: 8, 64 and 512 processes, so many problems each. Three schedules:
+`own` (each process its own problems, as published), `shared` (every wave split evenly, and the
+states to train on too), `ahead` (shared, and where fewer problems wait than there are processes
+several attempts at each at once: what dopsd does). Efficiency is work that the stopping law asks
+for over processes x time. In `own`, the first gradient is summed when the slowest has sampled, and
+the next collect starts when the slowest has trained. Time is taken to grow with the rollouts at
+hand.
 
-A problem's chance of a right answer is drawn from a Beta distribution with the measured accuracy as its mean, and spread
-so that the mean number of attempts is the measured one (dopsd/config/profiles/llada-8b.yaml, facts).
+A problem's chance of a right answer is drawn from a Beta distribution with the measured accuracy as
+its mean, and spread so that the mean number of attempts is the measured one
+(dopsd/config/profiles/llada-8b.yaml, facts).
 """
 
 from __future__ import annotations
@@ -73,7 +77,9 @@ def fitted(accuracy: float, attempts: float) -> Beta:
 
 
 def first_right(beta: Beta, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Collects x processes x problems: which attempt is the first right one, counted from 1; ATTEMPTS + 1 for none."""
+    """Collects x processes x problems: which attempt is the first right one, counted from 1;
+    ATTEMPTS + 1 for none.
+    """
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
     chance = torch.distributions.Beta(beta.a, beta.b).sample(shape).clamp(1e-6, 1 - 1e-6)
     tries = 1 + (torch.rand(shape).log() / torch.log1p(-chance)).floor()

@@ -1,8 +1,10 @@
-"""Trajectories an hour: pass@8, then learning from what was right: ours (waves, micro-batches) against plain (one by one).
+"""Trajectories an hour: pass@8, then learning from what was right: ours (waves, micro-batches)
+against plain (one by one).
 
-`python benchmarks/trajectory.py`: problems of the embedded shape, whose first right attempts are drawn as those of GSM8K with
-LLaDA-8B-Instruct (stragglers.py), so that both sides have the same work. Checked first: greedy attempts are as many, and the
-same, token for token. On a GPU: `--shape 8b`.
+`python benchmarks/trajectory.py`: problems of the embedded shape, whose first right attempts are
+drawn as those of GSM8K with LLaDA-8B-Instruct (stragglers.py), so that both sides have the same
+work. Checked first: greedy attempts are as many, and the same, token for token. On a GPU: `--shape
+8b`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ ROWS, TASK = 16, "gsm8k"
 
 
 class Work:
-    """Problems, and which attempt at each is the first right one, counted from 1; more than ATTEMPTS: none."""
+    """Problems, and which attempt at each is the first right one, counted from 1; more than
+    ATTEMPTS: none.
+    """
 
     def __init__(self, shape: Shape, temperature: float) -> None:
         self.shape, self.decoding = shape, replace(shape.sampling, temperature=temperature)
@@ -99,7 +103,9 @@ class Work:
             self._forget()
 
     def _as_rollout(self, ids: Tensor, prompt: Tensor, states: list[Tensor]) -> Rollout:
-        """The step that committed a position is the number of states in which it was still masked, less one."""
+        """The step that committed a position is the number of states in which it was still masked,
+        less one.
+        """
         masked = torch.stack(
             [state[len(prompt) :] == self.shape.policy.mask_id for state in states]
         )

@@ -1,7 +1,9 @@
-"""A d-OPSD update: ours (micro-batches, head at the needed positions) against plain (a chunk at once, the whole logits).
+"""A d-OPSD update: ours (micro-batches, head at the needed positions) against plain (a chunk at
+once, the whole logits).
 
-`python benchmarks/update.py`: first the same loss and LoRA gradients within 1e-5 (8b in bfloat16: within 10%); then the
-time at the embedded shape, and LLaDA's vocabulary on 50 million parameters with one chunk of 14 states.
+`python benchmarks/update.py`: first the same loss and LoRA gradients within 1e-5 (8b in bfloat16:
+within 10%); then the time at the embedded shape, and LLaDA's vocabulary on 50 million parameters
+with one chunk of 14 states.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def states_of(shape: Shape) -> tuple[SelfDistillation, States]:
 
 
 def trajectory(shape: Shape) -> Rollout:
-    """A rollout of the policy, or where one would take minutes random tokens, two a step from left to right."""
+    """A rollout of the policy, or where one would take minutes random tokens, two a step from left
+    to right.
+    """
     d, policy, prompt = shape.sampling, shape.policy, shape.prompts[0]
     if shape.steps is None:
         return denoise(policy, [GenerationRequest("p", 0, prompt, 0)], d)[0]

@@ -1,6 +1,8 @@
-"""Garbage through every verifier: `python benchmarks/verifiers.py [count]` prints mean and slowest milliseconds a text.
+"""Garbage through every verifier: `python benchmarks/verifiers.py [count]` prints mean and slowest
+milliseconds a text.
 
-10,000 examples of hypothesis, then as many long texts of random fragments of what extraction looks for.
+10,000 examples of hypothesis, then as many long texts of random fragments of what extraction looks
+for.
 """
 
 from __future__ import annotations

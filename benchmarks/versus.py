@@ -1,4 +1,5 @@
-"""Ours against plain in one process: repeats taken in turns, medians, peak memory, utilisation, one table and JSON.
+"""Ours against plain in one process: repeats taken in turns, medians, peak memory, utilisation, one
+table and JSON.
 
 What `rollout.py`, `update.py` and `evaluate.py` stand on; their shapes are in shapes.py.
 """
@@ -34,7 +35,9 @@ class Enough(Exception):
 
 
 class Counted:
-    """A policy that stops after `most` forwards of its trunk: the first steps of a rollout stand for all of them."""
+    """A policy that stops after `most` forwards of its trunk: the first steps of a rollout stand
+    for all of them.
+    """
 
     def __init__(self, policy: LlmPolicy, most: int) -> None:
         self.policy, self.left = policy, most
@@ -80,7 +83,9 @@ def measured(device: torch.device, work: Callable[[], Any]) -> Timed:
 
 @dataclass(frozen=True)
 class Duel:
-    """Medians over repeats that were taken in turns; `ratio` is plain's seconds over ours, with its range over them."""
+    """Medians over repeats that were taken in turns; `ratio` is plain's seconds over ours, with its
+    range over them.
+    """
 
     plain_seconds: float  # of as much work as ours
     ours_seconds: float
@@ -109,7 +114,9 @@ class Side:
 
 
 def duel(shape: Shape, plain: Side, ours: Side, flops: float, tokens: float, repeats: int) -> Duel:
-    """A warm-up each, then plain and ours in turns, so that a machine that slows down slows both. flops, tokens: of ours."""
+    """A warm-up each, then plain and ours in turns, so that a machine that slows down slows both.
+    flops, tokens: of ours.
+    """
     device = shape.policy.device
     for side in (plain, ours):
         (side.warm_up or side.work)()

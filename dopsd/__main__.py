@@ -1,4 +1,6 @@
-"""`python -m dopsd`, and the program `dopsd`: what goes wrong while modules still load is one line as well."""
+"""`python -m dopsd`, and the program `dopsd`: what goes wrong while modules still load is one line
+as well.
+"""
 
 import sys
 

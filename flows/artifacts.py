@@ -1,4 +1,6 @@
-"""What the Prefect UI shows of a run: a bar while a stage works, the table of checkpoints, the result in words."""
+"""What the Prefect UI shows of a run: a bar while a stage works, the table of checkpoints, the
+result in words.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ SILENT = (
 
 
 class ProgressBar(OutputListener):
-    """A progress artifact that follows work/<stage>.json, which the stage's own command rewrites as it goes."""
+    """A progress artifact that follows work/<stage>.json, which the stage's own command rewrites as
+    it goes.
+    """
 
     def __init__(self, stage: str, key: str) -> None:
         self.file, self.key, self.stage = (
@@ -102,7 +106,8 @@ def show_checkpoints(run_key: RunKey) -> None:
 
 
 def show_result(run_key: RunKey, links: dict[str, str]) -> None:
-    """Base against best on test, the numbers of the plots, what it cost, and where everything is."""
+    """Base against best on test, the numbers of the plots, what it cost, and where everything is.
+    """
     text = result(run_key, links)
     create_markdown_artifact(text, key=f"result-{run_key.key}", description=f"Result of {run_key}")
     if "run" in links:
@@ -161,7 +166,9 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
 
 
 def _training(run_key: RunKey, rows: int = 10) -> list[str]:
-    """About so many rows of means over equally many updates: single updates differ by the part of the answer they train."""
+    """About so many rows of means over equally many updates: single updates differ by the part of
+    the answer they train.
+    """
     table = read_table(run_key.folder / "train.csv")
     step = max(1, len(table) // rows)
     chunks = [table[start : start + step] for start in range(0, len(table), step)]

@@ -1,6 +1,8 @@
-"""`prefect deployment run dopsd-compare/compare`: methods x tasks x seeds, then one table and figure of all of them.
+"""`prefect deployment run dopsd-compare/compare`: methods x tasks x seeds, then one table and
+figure of all of them.
 
-Each profile is a task; its runs go through the flow `dopsd`, so that what is finished is not run again.
+Each profile is a task; its runs go through the flow `dopsd`, so that what is finished is not run
+again.
 """
 
 from __future__ import annotations
@@ -41,12 +43,15 @@ def compare(
         profiles: ready settings, a task each; empty: embedded, which is 4x4 Sudoku on a CPU
         methods: methods to compare; empty: d_opsd and diffu_grpo
         seeds: seeds of each; empty: 0, 1 and 2
-        preset: of llada-8b profiles: `reference` is what the published code does, `paper` what the paper's equations say
+        preset: of llada-8b profiles: `reference` is what the published code does, `paper` what the
+            paper's equations say
         hardware: of llada-8b profiles: the GPUs of this worker
         max_updates: number of updates of every method (train.updates); empty: the profile's
         overrides: other keys of params.yaml by full name, and their values; for all profiles
-        allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
-        other_code: what to do with runs that other code began: stop and say so, continue them, or train them anew
+        allow_retrain: train the embedded base again where it does not match these settings or their
+            data; else the run stops
+        other_code: what to do with runs that other code began: stop and say so, continue them, or
+            train them anew
     """
     shared: dict[str, Any] = {
         "preset": preset,

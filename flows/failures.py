@@ -1,4 +1,6 @@
-"""How a flow fails where only a person can fix it: in one line, without the tracebacks of Prefect's engine."""
+"""How a flow fails where only a person can fix it: in one line, without the tracebacks of Prefect's
+engine.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ ENGINES = (
 
 
 def drop_traceback(record: logging.LogRecord) -> bool:
-    """Keep a record, without the traceback of an explained error; a FailedRun only repeats the message of a state."""
+    """Keep a record, without the traceback of an explained error; a FailedRun only repeats the
+    message of a state.
+    """
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, EXPLAINED):
         record.exc_info = None
@@ -31,10 +35,12 @@ for name in ENGINES:
 
 
 def failed(error: BaseException) -> State[None]:
-    """Return the state Failed with the message of an explained error, of this flow or of one that it called.
+    """Return the state Failed with the message of an explained error, of this flow or of one that
+    it called.
 
     Raises:
-        BaseException: `error` itself, if its message explains nothing; Prefect then logs the traceback.
+        BaseException: `error` itself, if its message explains nothing; Prefect then logs the
+            traceback.
     """
     if isinstance(error, (*EXPLAINED, FailedRun)):
         return Failed(message=str(error))

@@ -1,8 +1,9 @@
-"""`python flows/guard.py COMMAND...`: a command in a process group of its own, which ends with whoever started it.
+"""`python flows/guard.py COMMAND...`: a command in a process group of its own, which ends with
+whoever started it.
 
-The starter holds this process' standard input open and writes nothing. When it closes, because the flow was cancelled or
-killed, the group gets SIGINT: DVC waits for its stage, training saves a checkpoint. What is still there after GRACE
-seconds is killed.
+The starter holds this process' standard input open and writes nothing. When it closes, because the
+flow was cancelled or killed, the group gets SIGINT: DVC waits for its stage, training saves a
+checkpoint. What is still there after GRACE seconds is killed.
 """
 
 from __future__ import annotations

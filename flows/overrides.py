@@ -1,4 +1,6 @@
-"""The keys of params.yaml that a run may override, as a JSON schema: Prefect's server refuses others on submission."""
+"""The keys of params.yaml that a run may override, as a JSON schema: Prefect's server refuses
+others on submission.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ Schema = dict[str, Any]
 
 
 def overrides_schema() -> Schema:
-    """Return the schema of `{"train.updates": 5, ...}`: each key of Params by its full name, with the values it takes.
+    """Return the schema of `{"train.updates": 5, ...}`: each key of Params by its full name, with
+    the values it takes.
 
-    The keys stand in `then` after an `if` that always holds, because Prefect's form would show `properties` as 200 fields
-    instead of one; `unevaluatedProperties` refuses whatever `then` does not name.
+    The keys stand in `then` after an `if` that always holds, because Prefect's form would show
+    `properties` as 200 fields instead of one; `unevaluatedProperties` refuses whatever `then` does
+    not name.
     """
     schema = Params.model_json_schema()
     keys = dict(_keys(schema, schema["$defs"], ""))
@@ -29,7 +33,9 @@ def overrides_schema() -> Schema:
 
 
 def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
-    """Yield every key below a section as a regular expression, and the schema of its value; a section is any object."""
+    """Yield every key below a section as a regular expression, and the schema of its value; a
+    section is any object.
+    """
     if "$ref" in schema:
         schema = definitions[schema["$ref"].rpartition("/")[2]]
     for option in schema.get("anyOf", ()):
@@ -46,7 +52,9 @@ def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[st
 
 
 def _value(schema: Any, definitions: Schema, is_section: bool) -> Any:  # noqa: ANN401  # any JSON value
-    """The schema of a value with its references resolved; what is in a section is checked when the run writes its settings."""
+    """The schema of a value with its references resolved; what is in a section is checked when the
+    run writes its settings.
+    """
     if isinstance(schema, list):
         return [_value(item, definitions, False) for item in schema]
     if not isinstance(schema, dict) or is_section:

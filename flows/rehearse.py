@@ -1,4 +1,6 @@
-"""`prefect deployment run dopsd-rehearse/rehearse`: every stage of a profile in small, and what the real run will cost."""
+"""`prefect deployment run dopsd-rehearse/rehearse`: every stage of a profile in small, and what the
+real run will cost.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ def rehearse(
     hardware: Hardware = "1x80gb",
     overrides: Overrides | None = None,
 ) -> State[None] | None:
-    """Run every stage with two updates on a tiny random model, in a folder of its own; params.yaml stays as it is.
+    """Run every stage with two updates on a tiny random model, in a folder of its own; params.yaml
+    stays as it is.
 
     Args:
         profile: ready settings to rehearse
-        preset: of a llada-8b profile: `reference` is what the published code does, `paper` what the paper's equations say
+        preset: of a llada-8b profile: `reference` is what the published code does, `paper` what the
+            paper's equations say
         hardware: of a llada-8b profile: the GPUs that the estimate is for
         overrides: keys of params.yaml by full name, and their values
     """

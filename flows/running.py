@@ -1,4 +1,6 @@
-"""Commands run by tasks: their lines go to the Prefect log, and they are asked to save and end when the flow does."""
+"""Commands run by tasks: their lines go to the Prefect log, and they are asked to save and end when
+the flow does.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,8 @@ def begin(log: Log) -> None:
 
 
 class CommandFailed(Exception):
-    """A command that ended with another status than 0; its message is what the command said last."""
+    """A command that ended with another status than 0; its message is what the command said last.
+    """
 
     def __init__(self, name: str, status: int, lines: list[str]) -> None:
         self.status = _status_of_stage(lines) or status
@@ -108,7 +111,8 @@ def run(
 ) -> list[str]:
     """Run a command until it ends or the flow is stopped; its lines go to the log.
 
-    The command writes to a file in work/logs/, which this process follows: it outlives this process, and a pipe would not.
+    The command writes to a file in work/logs/, which this process follows: it outlives this
+    process, and a pipe would not.
 
     Returns:
         The lines that the command wrote.
@@ -161,7 +165,9 @@ def _log_file(name: str) -> Path:
 def _tell(
     reader: TextIO, lines: list[str], log: Log, listener: OutputListener, is_last: bool = False
 ) -> None:
-    """Log the whole lines that were written since the last call; a line without its end only if none can come."""
+    """Log the whole lines that were written since the last call; a line without its end only if
+    none can come.
+    """
     while True:
         position, line = reader.tell(), reader.readline()
         if not line or not (line.endswith("\n") or is_last):
@@ -186,7 +192,9 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 
 def stop_all() -> None:
-    """Ask what tasks in other threads are running to save and end, all at once, and wait for it a while."""
+    """Ask what tasks in other threads are running to save and end, all at once, and wait for it a
+    while.
+    """
     _is_stopping.set()
     processes = list(_running)
     for process in processes:

@@ -1,4 +1,6 @@
-"""Whether Prefect's server is there: a flow outlives its server, and tells it what happened when it is back."""
+"""Whether Prefect's server is there: a flow outlives its server, and tells it what happened when it
+is back.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def is_there() -> bool:
 
 
 def wait(log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-    """Until the server is there: a task that ended without one would be shown as running for ever."""
+    """Until the server is there: a task that ended without one would be shown as running for ever.
+    """
     warned_at = 0.0
     while not is_there():
         if time.monotonic() - warned_at > SAY_EVERY:

@@ -1,4 +1,6 @@
-"""What a person asks of a run, and params.yaml written for it: both doors read their settings from that file."""
+"""What a person asks of a run, and params.yaml written for it: both doors read their settings from
+that file.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ PARAMS = Path("params.yaml")
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The parameters of a run that decide its settings; what is None or empty stays as the profile has it."""
+    """The parameters of a run that decide its settings; what is None or empty stays as the profile
+    has it.
+    """
 
     profile: Profile = "embedded"
     preset: Preset = "reference"

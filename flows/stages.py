@@ -1,4 +1,6 @@
-"""Tasks: one for each DVC stage, and one for each checkpoint that is evaluated before DVC collects the results."""
+"""Tasks: one for each DVC stage, and one for each checkpoint that is evaluated before DVC collects
+the results.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LOOK_EVERY = 0.5  # seconds
 
 
 def may_help(_task: object, _run: TaskRun, state: State[Any]) -> bool:
-    """Another try helps after a kill, a network or a disk that failed, not after a mistake in the settings."""
+    """Another try helps after a kill, a network or a disk that failed, not after a mistake in the
+    settings.
+    """
     try:
         state.result()
     except CommandFailed as error:
@@ -56,7 +60,8 @@ RETRIED: TaskOptions = {
 
 @task(name="settings", task_run_name="settings", cache_policy=NO_CACHE)
 def write_settings(request: RunRequest) -> dict[str, Any]:
-    """params.yaml for this run; refused, with the key that is wrong, before anything else is done."""
+    """params.yaml for this run; refused, with the key that is wrong, before anything else is done.
+    """
     log = get_run_logger()
     try:
         with WriterLock(
@@ -104,7 +109,9 @@ def train(run_key: RunKey, env: Mapping[str, str], after: object) -> dict[str, A
 
 
 class Devices:
-    """GPUs handed out one at a time, so that no two evaluations share one; a machine without any counts as one."""
+    """GPUs handed out one at a time, so that no two evaluations share one; a machine without any
+    counts as one.
+    """
 
     def __init__(self, names: list[str]) -> None:
         self.names = names or [""]
@@ -124,7 +131,8 @@ class Devices:
 
 
 def gpus() -> list[str]:
-    """Names for CUDA_VISIBLE_DEVICES of the GPUs that this process may use, without loading torch."""
+    """Names for CUDA_VISIBLE_DEVICES of the GPUs that this process may use, without loading torch.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
@@ -140,7 +148,9 @@ def gpus() -> list[str]:
 
 
 class CheckpointEvalJob(OutputListener):
-    """Checkpoints that one process evaluates one after another, on one device; each has a task that waits for it."""
+    """Checkpoints that one process evaluates one after another, on one device; each has a task that
+    waits for it.
+    """
 
     def __init__(self, run_key: RunKey, updates: list[int], devices: Devices, log: Log) -> None:
         self.run_key, self.devices, self.log = run_key, devices, log
@@ -150,7 +160,9 @@ class CheckpointEvalJob(OutputListener):
         self.process: threading.Thread | None = None
 
     def wait(self, update: int) -> None:
-        """Until this checkpoint is evaluated; the first who waits starts the process, and who tries again restarts it."""
+        """Until this checkpoint is evaluated; the first who waits starts the process, and who tries
+        again restarts it.
+        """
         with self.lock:
             if self.process is None or not self.process.is_alive():
                 self.error = None
@@ -184,7 +196,9 @@ class CheckpointEvalJob(OutputListener):
 def evaluate_checkpoint(
     update: int, job: CheckpointEvalJob | None, after: object
 ) -> dict[str, Any] | State[Any]:
-    """One checkpoint on the selection split, into work/eval, where the DVC stage finds it; no shift: it is there."""
+    """One checkpoint on the selection split, into work/eval, where the DVC stage finds it; no
+    shift: it is there.
+    """
     if job is None:
         return Completed(name="Cached", message="this checkpoint's evaluation is up to date")
     job.wait(update)

@@ -1,6 +1,8 @@
-"""`prefect deployment run dopsd/train`: data, base, training, checkpoints, selection, test, report and MLflow as one flow.
+"""`prefect deployment run dopsd/train`: data, base, training, checkpoints, selection, test, report
+and MLflow as one flow.
 
-Every stage is DVC's, run in the workspace that the worker stands in: `dvc repro` afterwards finds nothing to do.
+Every stage is DVC's, run in the workspace that the worker stands in: `dvc repro` afterwards finds
+nothing to do.
 """
 
 from __future__ import annotations
@@ -46,23 +48,30 @@ def train(
     allow_retrain: bool = False,
     other_code: OtherCode = "stop",
 ) -> list[str] | State[None]:
-    """Post-train a diffusion language model by on-policy self-distillation and say how much better it is.
+    """Post-train a diffusion language model by on-policy self-distillation and say how much better
+    it is.
 
-    Writes params.yaml, runs the stages of dvc.yaml that changed, publishes to MLflow. Interrupted at any moment, a retry
-    goes on from the last checkpoint.
+    Writes params.yaml, runs the stages of dvc.yaml that changed, publishes to MLflow. Interrupted
+    at any moment, a retry goes on from the last checkpoint.
 
     Args:
-        profile: ready settings: `embedded` is 4x4 Sudoku on a CPU in minutes, the others are LLaDA-8B on GPUs
-        preset: of a llada-8b profile: `reference` is what the published code does, `paper` what the paper's equations say
+        profile: ready settings: `embedded` is 4x4 Sudoku on a CPU in minutes, the others are
+            LLaDA-8B on GPUs
+        preset: of a llada-8b profile: `reference` is what the published code does, `paper` what the
+            paper's equations say
         hardware: of a llada-8b profile: the GPUs of this worker
         task: sudoku, gsm8k, math500 or countdown; empty: the profile's
         methods: methods to run, such as d_opsd and rft; empty: the profile's
         seeds: seeds to run; empty: the profile's
         max_updates: number of updates of every method (train.updates); empty: the profile's
-        overrides: other keys of params.yaml by full name, and their values, such as {"train.learning_rate": 0.0005}
-        evaluate_while_training: score checkpoints as they come; empty: where a GPU is left that training does not use
-        allow_retrain: train the embedded base again where it does not match these settings or their data; else the run stops
-        other_code: what to do with a run that other code began: stop and say so, continue it, or train it anew
+        overrides: other keys of params.yaml by full name, and their values, such as
+            {"train.learning_rate": 0.0005}
+        evaluate_while_training: score checkpoints as they come; empty: where a GPU is left that
+            training does not use
+        allow_retrain: train the embedded base again where it does not match these settings or their
+            data; else the run stops
+        other_code: what to do with a run that other code began: stop and say so, continue it, or
+            train it anew
     """
     request = RunRequest(
         profile, preset, hardware, task, methods, seeds, max_updates, overrides or {}
@@ -141,7 +150,9 @@ def updates_in(folder: Path) -> list[int]:
 def train_and_evaluate(
     run_key: RunKey, env: dict[str, str], devices: Devices, every: int, after: object
 ) -> list[PrefectFuture[Any]]:
-    """Training in a thread, and each of its checkpoints evaluated when it is there; without a server, after it is back."""
+    """Training in a thread, and each of its checkpoints evaluated when it is there; without a
+    server, after it is back.
+    """
     started, evaluations = time.time(), {}
     training: Any = stages.train.submit(run_key, env, after)  # a PrefectConcurrentFuture
     while not training.wrapped_future.done():  # `training.state` would ask the server
@@ -159,7 +170,9 @@ def train_and_evaluate(
 
 
 def scratch_since(started: float) -> Path:
-    """Where training that began after `started` keeps its checkpoints; a folder that does not exist before it says so."""
+    """Where training that began after `started` keeps its checkpoints; a folder that does not exist
+    before it says so.
+    """
     state = Path("work/train.json")
     if not state.is_file() or state.stat().st_mtime < started:
         return Path("work/not-yet")

@@ -1,4 +1,6 @@
-"""Fixtures: a policy of random tokens, a tiny trained-shape model, and a project folder to run stages in."""
+"""Fixtures: a policy of random tokens, a tiny trained-shape model, and a project folder to run
+stages in.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
 
 @contextlib.contextmanager
 def as_before() -> Iterator[None]:
-    """Take back signal handlers, which commands leave where they end, and a launcher whose end would send a SIGTERM."""
+    """Take back signal handlers, which commands leave where they end, and a launcher whose end
+    would send a SIGTERM.
+    """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
     yield

@@ -1,4 +1,6 @@
-"""Sound examples of what the parsers read, which garbage is made from; names and settings that are garbage by themselves."""
+"""Sound examples of what the parsers read, which garbage is made from; names and settings that are
+garbage by themselves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A policy without weights: its logits are a table of (position, token), so that every choice can be set by hand."""
+"""A policy without weights: its logits are a table of (position, token), so that every choice can
+be set by hand.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class FakeText:
 
 
 class FakePolicy:
-    """Hidden states are one-hot positions of the completion; the head reads the table's row of that position."""
+    """Hidden states are one-hot positions of the completion; the head reads the table's row of that
+    position.
+    """
 
     def __init__(self, length: int = 8, vocabulary: int = 10, table: Tensor | None = None) -> None:
         self.mask_id, self.eos_id, self.suppress_tokens = MASK, EOS, [MASK]

@@ -1,4 +1,6 @@
-"""Processes that are there at once: forked from a server that has torch, transformers and the trainer loaded already."""
+"""Processes that are there at once: forked from a server that has torch, transformers and the
+trainer loaded already.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ CONTEXT.set_forkserver_preload(["dopsd.pipeline.stages.train", "accelerate", "pe
 
 
 def start(function: Callable[..., object], *arguments: object, **env: str) -> ForkServerProcess:
-    """Run a function in a process of its own, in this working directory; its output goes to output-RANK."""
+    """Run a function in a process of its own, in this working directory; its output goes to
+    output-RANK.
+    """
     output = Path.cwd() / f"output-{env.get('RANK', '0')}"
     environment = {**os.environ, **env}
     process = CONTEXT.Process(target=_begin, args=(output, environment, function, *arguments))

@@ -1,7 +1,9 @@
-"""Garbage to every parser: `python tests/garbage.py --inputs 10000 --seed 0` prints a table, and exits with 1 on any miss.
+"""Garbage to every parser: `python tests/garbage.py --inputs 10000 --seed 0` prints a table, and
+exits with 1 on any miss.
 
-A miss is a traceback, more than a second of CPU time, a file written outside the workspace, a half-written file, or a
-refusal that is no line; its seed is printed, and `--parser NAME --replay SEED` gives that input again.
+A miss is a traceback, more than a second of CPU time, a file written outside the workspace, a
+half-written file, or a refusal that is no line; its seed is printed, and `--parser NAME --replay
+SEED` gives that input again.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Found:
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder in a folder with something to lose, as the working directory; yields the outer one."""
+    """A folder in a folder with something to lose, as the working directory; yields the outer one.
+    """
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as root:
         (Path(root) / "outside").mkdir()

@@ -1,4 +1,6 @@
-"""`dopsd train` with something that takes long, or that kills it, for processes of their own (forks.py)."""
+"""`dopsd train` with something that takes long, or that kills it, for processes of their own
+(forks.py).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from forks import command
 
 
 def slow_update(seconds: float) -> None:
-    """Every forward of the third update takes so many seconds more; slow-RANK holds the process's number by then."""
+    """Every forward of the third update takes so many seconds more; slow-RANK holds the process's
+    number by then.
+    """
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.training.trainer import Trainer
 
@@ -32,7 +36,9 @@ def slow_update(seconds: float) -> None:
 
 
 def slow_sealing(seconds: float) -> None:
-    """A checkpoint takes so long to get its name; left-RANK says whether it has it when the process goes on."""
+    """A checkpoint takes so long to get its name; left-RANK says whether it has it when the process
+    goes on.
+    """
     from dopsd.training import checkpoint
     from dopsd.training.run_dir import RunFolder
 

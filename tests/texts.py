@@ -1,4 +1,6 @@
-"""Texts to verify: garbage that looks like generations, and the published generations with their published scores."""
+"""Texts to verify: garbage that looks like generations, and the published generations with their
+published scores.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,9 @@ def judged(task: Task) -> Iterator[tuple[dict[str, Any], Score]]:
 def published_mean(
     task: Task, as_parsed: Callable[[str | None], Any] = lambda answer: answer
 ) -> float:
-    """Mean score in % over the published generations, each of which must have the published answer and score."""
+    """Mean score in % over the published generations, each of which must have the published answer
+    and score.
+    """
     scores = []
     for row, score in judged(task):
         assert (as_parsed(score.answer), score.score) == (

@@ -1,7 +1,7 @@
 """The toy project of the tests: params.yaml shrunk, with the data and the base that it makes.
 
-tests/toy holds both, so that no test has to pretrain; `make toy` makes them again. dopsd takes the base as its own, for
-base/sudoku/pretrain.json says that these settings and this data made it.
+tests/toy holds both, so that no test has to pretrain; `make toy` makes them again. dopsd takes the
+base as its own, for base/sudoku/pretrain.json says that these settings and this data made it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ TOY = ROOT / "tests" / "toy"
 
 
 def small_params(**changes: object) -> dict:
-    """params.yaml shrunk until a whole run takes seconds; changes are dotted keys with __ for the dot."""
+    """params.yaml shrunk until a whole run takes seconds; changes are dotted keys with __ for the
+    dot.
+    """
     raw = yaml.safe_load((ROOT / "params.yaml").read_text())
     raw["data"]["sudoku"] |= {"train": 64, "validation": 12, "test": 12}
     raw["pretrain"] |= {

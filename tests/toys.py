@@ -55,7 +55,9 @@ def save_toy(folder: Path, dtype: torch.dtype = torch.float32) -> LladaForMasked
 
 
 def llada_tokenizer() -> PreTrainedTokenizerFast:
-    """Characters, and special tokens as LLaDA-8B-Instruct declares them: the mask only as an added one, no template."""
+    """Characters, and special tokens as LLaDA-8B-Instruct declares them: the mask only as an added
+    one, no template.
+    """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     core = Tokenizer(

@@ -105,7 +105,9 @@ def adapters(draw: Random, root: str) -> Call:
 
 
 def checkpoints(draw: Random, root: str) -> Call:
-    """A training folder with two checkpoints, damaged with their digests or against them, then resumed from."""
+    """A training folder with two checkpoints, damaged with their digests or against them, then
+    resumed from.
+    """
     import torch
     from safetensors.torch import save
 

@@ -19,7 +19,9 @@ REPRO = ("--wait-for-lock", "repro")
 
 
 class Workspace:
-    """A git and DVC checkout of the working tree: with settings that take seconds, or as it is shipped, base and lock too."""
+    """A git and DVC checkout of the working tree: with settings that take seconds, or as it is
+    shipped, base and lock too.
+    """
 
     def __init__(self, folder: Path, is_shipped: bool = False) -> None:
         self.folder = folder

@@ -1,4 +1,6 @@
-"""Which algorithms there are: a folder each in dopsd/algorithms, and the entry points `dopsd.algorithms`."""
+"""Which algorithms there are: a folder each in dopsd/algorithms, and the entry points
+`dopsd.algorithms`.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ class CompareConfig(Section):
 
 
 class AblateConfig(Section):
-    """One method's settings, a few changed at a time: what each variant changes, and which stand in one table."""
+    """One method's settings, a few changed at a time: what each variant changes, and which stand in
+    one table.
+    """
 
     task: str = "sudoku"
     method: str = "d_opsd"

@@ -22,7 +22,9 @@ class Finished(RunKey):
 
     @property
     def tested(self) -> dict[str, Any]:
-        """The reports of base and best under the protocol that selected, and their paired difference."""
+        """The reports of base and best under the protocol that selected, and their paired
+        difference.
+        """
         results = read_json(self.folder / "test" / "paired.json", "dopsd test")
         tested: dict[str, Any] = results["protocols"][results["selected"]["protocol"]]
         return tested
@@ -33,7 +35,8 @@ class Finished(RunKey):
         return selection
 
     def costs(self) -> dict[int, dict[str, float]]:
-        """Cost by update: counts from the run's table, seconds from its log, which a run from DVC's cache lacks.
+        """Cost by update: counts from the run's table, seconds from its log, which a run from DVC's
+        cache lacks.
 
         Seconds count what another run had done for this one before (d3LLM's recordings).
         """
@@ -50,7 +53,9 @@ class Finished(RunKey):
         return costs
 
     def points(self) -> list[tuple[int, float]]:
-        """Update and accuracy on the selection split, a point a checkpoint, by the protocol that selected."""
+        """Update and accuracy on the selection split, a point a checkpoint, by the protocol that
+        selected.
+        """
         rows = read_table(self.folder / "curve.csv")
         return [
             (row["update"], row["accuracy"])
@@ -71,11 +76,12 @@ class Finished(RunKey):
 def paired_over_seeds(
     gaps: Sequence[Sequence[float]], resamples: int
 ) -> tuple[float, tuple[float, float]]:
-    """Mean of differences [seed, problem] and its 95% percentile interval: seeds and problems are both drawn again.
+    """Mean of differences [seed, problem] and its 95% percentile interval: seeds and problems are
+    both drawn again.
 
-    Problems alone would tell how sure the difference of THESE runs is, not of the methods. Of few seeds the interval is
-    too narrow: where seeds differ more than problems do, three of them give the range of three values, which misses the
-    mean one time in four.
+    Problems alone would tell how sure the difference of THESE runs is, not of the methods. Of few
+    seeds the interval is too narrow: where seeds differ more than problems do, three of them give
+    the range of three values, which misses the mean one time in four.
     """
     import numpy
 

@@ -1,4 +1,6 @@
-"""Tables of finished runs in Markdown: rows, means over seeds, paired differences and what they cost."""
+"""Tables of finished runs in Markdown: rows, means over seeds, paired differences and what they
+cost.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def within(mean: float, interval: Sequence[float]) -> str:
 
 
 def chosen_on(run: Finished) -> str:
-    """The split that chose the checkpoint, in capitals where that is the test set itself (the paper's rule)."""
+    """The split that chose the checkpoint, in capitals where that is the test set itself (the
+    paper's rule).
+    """
     return "THE TEST SET ITSELF" if run.selected["split"] == "test" else run.selected["split"]
 
 
@@ -88,7 +92,9 @@ def gap(mean: float, interval: Sequence[float]) -> str:
 def means(
     runs: list[Finished], resamples: int
 ) -> Iterator[tuple[str, str, int, Difference, Difference, dict[str, float]]]:
-    """Each method's mean test accuracy over seeds, its paired difference to the base, and its mean cost."""
+    """Each method's mean test accuracy over seeds, its paired difference to the base, and its mean
+    cost.
+    """
     for (task, method), group in groups(runs).items():
         gaps = [gaps_between(run.tested["best"], run.tested["base"]) for run in group]
         scores = [run.tested["best"]["per_problem"] for run in group]
@@ -109,7 +115,9 @@ def gaps_between(first: dict[str, Any], second: dict[str, Any]) -> list[float]:
 
 
 def gaps_of(first: list[Finished], second: list[Finished]) -> list[list[float]]:
-    """Score of the first's selected checkpoint less the second's, over the seeds that both have. -> [seed, problem]."""
+    """Score of the first's selected checkpoint less the second's, over the seeds that both have. ->
+    [seed, problem].
+    """
     second_by_seed = {run.seed: run for run in second}
     return [
         gaps_between(run.tested["best"], second_by_seed[run.seed].tested["best"])

@@ -157,7 +157,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _train_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to do where other code, or an older release, began the run: without an answer training stops and says so."""
+    """What to do where other code, or an older release, began the run: without an answer training
+    stops and says so.
+    """
     group = parser.add_argument_group(
         "a run that other code began", "or DOPSD_OTHER_CODE=continue or anew in the environment"
     )
@@ -182,7 +184,9 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _measure_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `dopsd evaluate` takes beside the cell of the pipeline: any checkpoint, split and protocol."""
+    """What `dopsd evaluate` takes beside the cell of the pipeline: any checkpoint, split and
+    protocol.
+    """
     group = parser.add_argument_group(
         "any checkpoint", "any of these measures one checkpoint; the rest comes from params.yaml"
     )

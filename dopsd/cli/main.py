@@ -38,7 +38,9 @@ SMALLER = (
 
 
 def _complete(arguments: argparse.Namespace, params: Params) -> None:
-    """What was not named is the first of the matrix; what does not exist is refused before anything is imported for it."""
+    """What was not named is the first of the matrix; what does not exist is refused before anything
+    is imported for it.
+    """
     for name, listed in (
         ("task", params.matrix.tasks),
         ("method", params.matrix.methods),
@@ -253,7 +255,9 @@ WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
 
 
 def _explained(error: OSError) -> str:
-    """What the system said, and of which files; an error of the network or of the working directory names none."""
+    """What the system said, and of which files; an error of the network or of the working directory
+    names none.
+    """
     files = [str(name) for name in (error.filename, error.filename2) if name is not None]
     if not files and isinstance(error, FileNotFoundError):
         files = ["the working directory, or a program"]

@@ -1,4 +1,5 @@
-"""What a person reads in the terminal: the summary of a demo, and one answer denoised step by step."""
+"""What a person reads in the terminal: the summary of a demo, and one answer denoised step by step.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def _with_interval(value: float, interval: list[float]) -> str:
 
 
 def summary(params: Params) -> None:
-    """Accuracy in percent on test with 95% intervals, a row a run, then what it cost and where it is."""
+    """Accuracy in percent on test with 95% intervals, a row a run, then what it cost and where it
+    is.
+    """
     console = Console()
     table = Table(box=SIMPLE)
     for column in ("run", "base", "trained", "difference"):

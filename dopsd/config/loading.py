@@ -1,4 +1,6 @@
-"""load_params(): params.yaml read and checked; every fault is one line that names the key's full path."""
+"""load_params(): params.yaml read and checked; every fault is one line that names the key's full
+path.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ class Unmerged(SafeConstructor):
 
 
 def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
-    """The value of a YAML text within bounds of size, depth and time; `fault` begins the line that refuses it."""
+    """The value of a YAML text within bounds of size, depth and time; `fault` begins the line that
+    refuses it.
+    """
     if len(text) > LONGEST or sum(map(text.count, ",:[]{}\n")) > MARKS:
         raise DopsdError(
             f"{fault}: longer than {LONGEST} characters, or than {MARKS} values and lines"
@@ -120,7 +124,9 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
 
 
 def _brackets(text: str) -> int:
-    """How deep brackets are nested, those in quotes and comments counted too: the YAML reader's time grows with the square."""
+    """How deep brackets are nested, those in quotes and comments counted too: the YAML reader's
+    time grows with the square.
+    """
     return max(
         accumulate((1 if mark in "[{" else -1 for mark in re.findall(r"[\[\]{}]", text)), initial=0)
     )
@@ -149,7 +155,8 @@ def _check_size(value: object, fault: str) -> None:
 
 
 def _with_new_names(raw: object, path: Path | str) -> object:
-    """Return the settings with values of release 0.1 as this one has them; a line says each, once in a folder.
+    """Return the settings with values of release 0.1 as this one has them; a line says each, once
+    in a folder.
 
     Its embedded base lay in base/ itself. Where it still does, the setting is right as it stands.
     """
@@ -171,7 +178,9 @@ def _say_once(line: str, _folder: Path) -> None:
 
 
 def missing_files(params: Params) -> list[str]:
-    """Files that the matrix's tasks and the model are to be read from and that are not here, as `key: file`."""
+    """Files that the matrix's tasks and the model are to be read from and that are not here, as
+    `key: file`.
+    """
     files: dict[str, str] = {}
     for task in params.matrix.tasks:
         section = vars(vars(params.data)[task])

@@ -1,6 +1,8 @@
-"""params.yaml as frozen pydantic models: every key, type and combination is checked here, before anything loads.
+"""params.yaml as frozen pydantic models: every key, type and combination is checked here, before
+anything loads.
 
-Code defaults are the published d-OPSD settings (preset `reference`); params.yaml carries those of the embedded model.
+Code defaults are the published d-OPSD settings (preset `reference`); params.yaml carries those of
+the embedded model.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class Params(Section):
     tracking: TrackingConfig = TrackingConfig()
 
     def of(self, method: str) -> Self:
-        """These settings for a method or a variant: with what it changes in its own section and in section `train`."""
+        """These settings for a method or a variant: with what it changes in its own section and in
+        section `train`.
+        """
         kind, _, variant = method.partition(BETWEEN)
         config = self.changed(variant) if variant else vars(self.method)[kind]
         train_overrides = {
@@ -220,7 +224,9 @@ class Params(Section):
                 )
 
     def _check_shard(self, models: dict[str, ModelConfig]) -> None:
-        """In parts over processes, all of them must make the same forwards, of weights as they are in the file."""
+        """In parts over processes, all of them must make the same forwards, of weights as they are
+        in the file.
+        """
         for key, model in models.items():
             if model.quantization != "none" or model.attention == "auto" or model.compile:
                 raise ValueError(

@@ -9,7 +9,8 @@ WIDEST = 800  # characters of a line: what was found instead may be a whole file
 class StopRequested(Exception):
     """Training must stop before its next forward, and save.
 
-    `is_agreed`: every process of the run raises it at the same point; otherwise the others still have to be told.
+    `is_agreed`: every process of the run raises it at the same point; otherwise the others still
+    have to be told.
     """
 
     def __init__(self, is_agreed: bool) -> None:
@@ -18,9 +19,11 @@ class StopRequested(Exception):
 
 
 class DopsdError(Exception):
-    """Something the user can mend: names the key, file or row, what was expected and what to do; a line, or several.
+    """Something the user can mend: names the key, file or row, what was expected and what to do; a
+    line, or several.
 
-    `exit_code` is the status of the command that meets it: 2, unless a signal or a fault has its own.
+    `exit_code` is the status of the command that meets it: 2, unless a signal or a fault has its
+    own.
     """
 
     def __init__(self, message: str | list[str], exit_code: int = 2) -> None:
@@ -31,7 +34,9 @@ class DopsdError(Exception):
 
 
 def readable(line: str) -> str:
-    """The line as a terminal can show it: control characters and line breaks escaped, its middle cut where it is long."""
+    """The line as a terminal can show it: control characters and line breaks escaped, its middle
+    cut where it is long.
+    """
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= WIDEST else f"{line[: WIDEST // 2]} ... {line[-WIDEST // 2 :]}"
 

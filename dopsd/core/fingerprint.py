@@ -1,4 +1,6 @@
-"""What a stage's result depends on: the modules it imports, found by reading them, and digests of files."""
+"""What a stage's result depends on: the modules it imports, found by reading them, and digests of
+files.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file, read in pieces, and once only while it does not change: 8B weights are 16 GB."""
+    """Hex digest of a file, read in pieces, and once only while it does not change: 8B weights are
+    16 GB.
+    """
     status = path.stat()
     return _sha256(path.resolve(), status.st_size, status.st_mtime_ns, status.st_ino)
 
@@ -43,7 +47,9 @@ def _source(module: str) -> Path:
 def imported(
     path: Path, with_types: bool = False, packages: tuple[str, ...] = ("dopsd",)
 ) -> set[str]:
-    """Modules of these packages that a file imports, anywhere in it; with_types: also for type checkers alone."""
+    """Modules of these packages that a file imports, anywhere in it; with_types: also for type
+    checkers alone.
+    """
     names = _imports(path.read_text(), with_types)
     ours = {name for name in names if name.partition(".")[0] in packages and "." in name}
     return {name for name in ours if _is_module(name)}

@@ -1,7 +1,8 @@
 """Signals that ask training to stop: it saves its last finished update first.
 
-Clusters and process groups send every signal to every process, often more than once, so a repeated signal changes nothing.
-Only a second Ctrl-C at a terminal, some seconds after the first signal, ends training without saving.
+Clusters and process groups send every signal to every process, often more than once, so a repeated
+signal changes nothing. Only a second Ctrl-C at a terminal, some seconds after the first signal,
+ends training without saving.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def handling(handler: Handler) -> Iterator[None]:
 
 
 class Interrupts:
-    """While this context lasts, signals are noted and training acts on them at its next safe point."""
+    """While this context lasts, signals are noted and training acts on them at its next safe point.
+    """
 
     def __enter__(self) -> Self:
         self.number, self.at = 0, 0.0
@@ -79,7 +81,9 @@ class Interrupts:
 
 
 def is_at_terminal() -> bool:
-    """Whether a Ctrl-C reaches this process from a terminal: in the foreground of the one that it reads from."""
+    """Whether a Ctrl-C reaches this process from a terminal: in the foreground of the one that it
+    reads from.
+    """
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:

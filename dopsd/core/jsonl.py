@@ -1,4 +1,5 @@
-"""Files of JSON lines that are added to bit by bit: a line that a kill cut short, or that changed on the disk, is left out.
+"""Files of JSON lines that are added to bit by bit: a line that a kill cut short, or that changed
+on the disk, is left out.
 
 Every line holds a value and its digest.
 """
@@ -47,7 +48,9 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def append_lines(path: Path, values: Iterable[Any]) -> None:
-    """One line a value, after whatever a kill may have left without an end; others may append at the same time."""
+    """One line a value, after whatever a kill may have left without an end; others may append at
+    the same time.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as out:
         fcntl.flock(out, fcntl.LOCK_EX)

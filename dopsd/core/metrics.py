@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class MetricSums(dict[str, tuple[float, float]]):
-    """Metrics as (total, count), so that they add up over micro-batches and ranks before they are divided."""
+    """Metrics as (total, count), so that they add up over micro-batches and ranks before they are
+    divided.
+    """
 
     def add(self, name: str, total: float, count: float = 1.0) -> None:
         old = self.get(name, (0.0, 0.0))

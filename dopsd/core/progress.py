@@ -1,4 +1,6 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere, and work/<stage>.json for whoever watches."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere, and work/<stage>.json for
+whoever watches.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def is_main_rank() -> bool:
 
 
 class LastingFile(io.FileIO):
-    """A file whose reader may go away and whose disk may be full: what cannot be written is dropped."""
+    """A file whose reader may go away and whose disk may be full: what cannot be written is
+    dropped.
+    """
 
     def write(self, data: ReadableBuffer) -> int:
         with contextlib.suppress(OSError):
@@ -54,7 +58,9 @@ def _clock(seconds: float) -> str:
 
 
 class Progress:
-    """Counts `done` of `total` units. Use as a context manager; `step` adds units and a short note of figures."""
+    """Counts `done` of `total` units. Use as a context manager; `step` adds units and a short note
+    of figures.
+    """
 
     def __init__(self, stage: str, total: int, unit: str, scratch: str = "") -> None:
         self.stage, self.total, self.unit, self.scratch = stage, total, unit, scratch

@@ -1,4 +1,5 @@
-"""Folders that register by being there: algorithms and tasks, of this package and of entry points."""
+"""Folders that register by being there: algorithms and tasks, of this package and of entry points.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Registry:
-    """The folders of a package that have the file `marker`, and packages that entry points of the same name bring.
+    """The folders of a package that have the file `marker`, and packages that entry points of the
+    same name bring.
 
-    An entry point `my_algorithm = "my_package.my_algorithm"` names a package with the same files as a folder here.
+    An entry point `my_algorithm = "my_package.my_algorithm"` names a package with the same files as
+    a folder here.
     """
 
     package: str
@@ -100,10 +103,12 @@ class Registry:
     def make(  # callers know the type: a protocol
         self, name: str, factory: str, protocol: type[Any], **arguments: object
     ) -> Any:  # noqa: ANN401
-        """Return what a folder's factory, such as `algorithm.build`, makes of these arguments, in their order.
+        """Return what a folder's factory, such as `algorithm.build`, makes of these arguments, in
+        their order.
 
         Raises:
-            DopsdError: if the factory takes other arguments, or what it makes lacks a member of the protocol.
+            DopsdError: if the factory takes other arguments, or what it makes lacks a member of the
+                protocol.
         """
         file, _, member = factory.partition(".")
         function = self.member(name, file, member)

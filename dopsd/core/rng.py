@@ -1,7 +1,8 @@
-"""Random numbers that are a pure function of their key: the same on every device, in every batch, after every resume.
+"""Random numbers that are a pure function of their key: the same on every device, in every batch,
+after every resume.
 
-A key is folded from what names the draw (seed, update, problem, attempt, step, position, vocabulary entry) with the
-splitmix64 finaliser; no generator has a state that a crash could lose.
+A key is folded from what names the draw (seed, update, problem, attempt, step, position, vocabulary
+entry) with the splitmix64 finaliser; no generator has a state that a crash could lose.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ def _wrap(value: int) -> int:
 
 
 def uniform(key: Tensor) -> Tensor:
-    """Float32 in the open interval (0, 1), one per key: 23 bits, so that neither log(u) nor log(-log(u)) overflows."""
+    """Float32 in the open interval (0, 1), one per key: 23 bits, so that neither log(u) nor
+    log(-log(u)) overflows.
+    """
     return (_shift(key, 41).to(torch.float32) + 0.5) * 2.0**-23
 
 
 def uniform_table(keys: Tensor, columns: int) -> Tensor:
-    """uniform(fold_in(keys[:, None], column)) for every column, computed in place. keys [N] -> [N, columns]."""
+    """uniform(fold_in(keys[:, None], column)) for every column, computed in place. keys [N] -> [N,
+    columns].
+    """
     mixed = keys[:, None] ^ (torch.arange(columns, device=keys.device) * GOLDEN)
     mixed += GOLDEN
     buffer = torch.empty_like(mixed)

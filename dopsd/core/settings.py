@@ -1,4 +1,6 @@
-"""What every section of params.yaml has: frozen, strict, no unknown keys; and the kinds of numbers and names in them."""
+"""What every section of params.yaml has: frozen, strict, no unknown keys; and the kinds of numbers
+and names in them.
+"""
 
 from __future__ import annotations
 

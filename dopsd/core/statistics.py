@@ -20,7 +20,9 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float,
 
 
 def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
-    """95% percentile bootstrap interval of a mean over problems; for a paired comparison, pass the differences."""
+    """95% percentile bootstrap interval of a mean over problems; for a paired comparison, pass the
+    differences.
+    """
     import numpy
 
     generator = numpy.random.default_rng(key_from("bootstrap", len(values)) & 0xFFFFFFFF)

@@ -36,7 +36,9 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
-    """Rows of a csv written by write_table: numbers as numbers, names as texts, empty cells left out."""
+    """Rows of a csv written by write_table: numbers as numbers, names as texts, empty cells left
+    out.
+    """
     try:
         with path.open(newline="") as lines:
             rows = list(csv.DictReader(lines))

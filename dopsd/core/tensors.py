@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def left_pad(rows: Sequence[Tensor], value: int) -> tuple[Tensor, Tensor]:
-    """Rows of unequal length as one tensor [B, T], padded on the left, and the mask that is False on padding."""
+    """Rows of unequal length as one tensor [B, T], padded on the left, and the mask that is False
+    on padding.
+    """
     width = max(len(row) for row in rows)
     ids = torch.full((len(rows), width), value, dtype=torch.long, device=rows[0].device)
     mask = torch.zeros((len(rows), width), dtype=torch.bool, device=rows[0].device)
@@ -23,7 +25,9 @@ def left_pad(rows: Sequence[Tensor], value: int) -> tuple[Tensor, Tensor]:
 
 
 def pack(flags: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of the True entries of each row, first to last, padded to the longest row. [B, G] -> [B, C], [B, C]."""
+    """Positions of the True entries of each row, first to last, padded to the longest row. [B, G]
+    -> [B, C], [B, C].
+    """
     counts = flags.sum(1)
     width = max(int(counts.max()), 1)
     order = flags.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :width]

@@ -1,8 +1,9 @@
 """Values that cross packages, and the one legend of shape letters.
 
-Legend: B rows (rollouts or states), P prompt tokens, Q teacher-prompt tokens, G generation length, T = P + G,
-C candidate positions, K target positions, V vocabulary, D hidden width. Prompts are padded on the left, so that
-`[..., -G:]` is the completion of every row, whatever its prompt's length.
+Legend: B rows (rollouts or states), P prompt tokens, Q teacher-prompt tokens, G generation length,
+T = P + G, C candidate positions, K target positions, V vocabulary, D hidden width. Prompts are
+padded on the left, so that `[..., -G:]` is the completion of every row, whatever its prompt's
+length.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One task item: what is asked, the gold answer, and a reference solution where the task has one."""
+    """One task item: what is asked, the gold answer, and a reference solution where the task has
+    one.
+    """
 
     id: str
     prompt: str
@@ -31,7 +34,9 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A denoising trajectory in two vectors: the state before step s is where(revealed_at >= s, MASK, ids)."""
+    """A denoising trajectory in two vectors: the state before step s is where(revealed_at >= s,
+    MASK, ids).
+    """
 
     problem_id: str
     attempt: int
@@ -60,9 +65,11 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Score:
-    """What a verifier found: the extracted answer, its score in [0, 1], and whether that is full marks.
+    """What a verifier found: the extracted answer, its score in [0, 1], and whether that is full
+    marks.
 
-    `figures` are shares that are reported beside the accuracy: the scores by both rules, and what the task adds.
+    `figures` are shares that are reported beside the accuracy: the scores by both rules, and what
+    the task adds.
     """
 
     answer: str | None
@@ -73,10 +80,11 @@ class Score:
 
 @dataclass(frozen=True)
 class EvalReport:
-    """Accuracy (of first attempts) of one adapter on one split under one protocol, with its 95% interval, in [0, 1].
+    """Accuracy (of first attempts) of one adapter on one split under one protocol, with its 95%
+    interval, in [0, 1].
 
-    `whole` is the share of full marks, `figures` what the verifier reports beside the score, `pass_at_k` the accuracy
-    of the best of `attempts`.
+    `whole` is the share of full marks, `figures` what the verifier reports beside the score,
+    `pass_at_k` the accuracy of the best of `attempts`.
     """
 
     task: str

@@ -1,4 +1,5 @@
-"""Processes of one training run, through accelerate: started together, metrics added up over all."""
+"""Processes of one training run, through accelerate: started together, metrics added up over all.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def all_processes() -> Accelerator:
-    """All the processes that torchrun started, or a stop: without `cpu` accelerate ignores them where there is no GPU."""
+    """All the processes that torchrun started, or a stop: without `cpu` accelerate ignores them
+    where there is no GPU.
+    """
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
@@ -32,7 +35,9 @@ def all_processes() -> Accelerator:
 
 
 def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:
-    """Let the first process do it; all wait for that, and end with its error, which the first one says."""
+    """Let the first process do it; all wait for that, and end with its error, which the first one
+    says.
+    """
     errors: list[DopsdError | None] = [None]
     if accelerator.is_main_process:
         try:
@@ -70,10 +75,12 @@ class AccelerateGroup:
 
         Args:
             items: this process' list.
-            is_done: whether this process has finished its part, so that a stop can wait until all of it is kept.
+            is_done: whether this process has finished its part, so that a stop can wait until all
+                of it is kept.
 
         Raises:
-            StopRequested: in all processes, if one of them must stop, or has stopped before its part was done.
+            StopRequested: in all processes, if one of them must stop, or has stopped before its
+                part was done.
         """
         if self.size > 1:
             self.forwards.join()
@@ -83,7 +90,9 @@ class AccelerateGroup:
         return [item for _, rank_items in gathered for item in rank_items]
 
     def announce_stop(self) -> None:
-        """Answer the others' next `all_gather_object` with a stop: this process has left its collect or its gradients."""
+        """Answer the others' next `all_gather_object` with a stop: this process has left its
+        collect or its gradients.
+        """
         self._exchange(True, [])
 
     def _exchange(self, is_stopping: bool, items: list[Any]) -> list[tuple[bool, list[Any]]]:

@@ -6,7 +6,9 @@ from dopsd.core.settings import Count, Section
 
 
 class LaunchConfig(Section):
-    """Processes that a stage starts on this machine, one a GPU; more than one goes through torchrun."""
+    """Processes that a stage starts on this machine, one a GPU; more than one goes through
+    torchrun.
+    """
 
     processes: Count = 1
     shard: bool = (

@@ -1,4 +1,6 @@
-"""Several processes of one command on this machine, one a GPU, through torch's elastic launcher (what torchrun uses)."""
+"""Several processes of one command on this machine, one a GPU, through torch's elastic launcher
+(what torchrun uses).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def check_gpus(processes: int) -> None:
 
 
 def end_with_parent() -> None:
-    """Where a launcher, DVC or a flow's guard is killed, what it started gets SIGTERM: it saves, and does not hold its GPUs."""
+    """Where a launcher, DVC or a flow's guard is killed, what it started gets SIGTERM: it saves,
+    and does not hold its GPUs.
+    """
     if not {LAUNCHER, DVC_STAGE, GUARD} & os.environ.keys() or sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -49,7 +53,9 @@ def end_with_parent() -> None:
 
 
 def _is_alive(process: str) -> bool:
-    """Whether a process of this number runs; one that has ended stays until its parent has asked for its status."""
+    """Whether a process of this number runs; one that has ended stays until its parent has asked
+    for its status.
+    """
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in (
             "Z",
@@ -60,20 +66,25 @@ def _is_alive(process: str) -> bool:
 
 
 def accept_signals() -> None:
-    """Let SIGTERM end this process, though whoever started DVC made DVC, and so this process, ignore it."""
+    """Let SIGTERM end this process, though whoever started DVC made DVC, and so this process,
+    ignore it.
+    """
     if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def is_started() -> bool:
-    """Whether a launcher (this one, torchrun, accelerate, a cluster script) has started this process as one of several."""
+    """Whether a launcher (this one, torchrun, accelerate, a cluster script) has started this
+    process as one of several.
+    """
     return "WORLD_SIZE" in os.environ
 
 
 def launch(processes: int, words: Sequence[str]) -> int:
     """Run `dopsd <words>` in so many processes; the exit status of the first that failed, else 0.
 
-    The first signal to this process goes to all of them; they have SAVING seconds to save. They end with it.
+    The first signal to this process goes to all of them; they have SAVING seconds to save. They end
+    with it.
     """
     check_gpus(processes)
     from torch.distributed.elastic.multiprocessing.api import SignalException

@@ -1,4 +1,6 @@
-"""Forwards that processes make unequally often: a stop before each, and empty ones where all must make them together."""
+"""Forwards that processes make unequally often: a stop before each, and empty ones where all must
+make them together.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ class UnevenForwards:
     should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked before every forward
 
     def before_forward(self) -> None:
-        """Before a forward. Raises StopRequested instead of letting it begin where this process must stop."""
+        """Before a forward. Raises StopRequested instead of letting it begin where this process
+        must stop.
+        """
         if self.should_stop():
             raise StopRequested(is_agreed=False)
 
     def join(self) -> None:
-        """Before anything else that all processes do together: take part in the others' forwards until none is left."""
+        """Before anything else that all processes do together: take part in the others' forwards
+        until none is left.
+        """
 
 
 class LockstepForwards(UnevenForwards):
@@ -47,7 +53,9 @@ class LockstepForwards(UnevenForwards):
                 self.trunk(torch.zeros((1, 1), dtype=torch.long, device=self.device))
 
     def _working(self, forward_count: int) -> int:
-        """How many processes are about to make a forward of their own; all of them stop if one must."""
+        """How many processes are about to make a forward of their own; all of them stop if one
+        must.
+        """
         counts = torch.tensor([forward_count, self.should_stop()], device=self.device)
         dist.all_reduce(counts)
         working, stopping = map(int, counts.tolist())

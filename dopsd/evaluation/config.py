@@ -11,7 +11,9 @@ from dopsd.rollout.config import EvalProtocol
 
 
 class VerifyTeacherConfig(Section):
-    """Is the base better when it sees part of its own answer? `problems` training questions (paper, Table 1)."""
+    """Is the base better when it sees part of its own answer? `problems` training questions (paper,
+    Table 1).
+    """
 
     tasks: list[str] = Field([])
     problems: Count = 500
@@ -29,7 +31,9 @@ class VerifyTeacherConfig(Section):
 
 
 class EvaluateConfig(Section):
-    """How checkpoints are compared: `protocols` are decoding settings by name; selection uses select.protocol."""
+    """How checkpoints are compared: `protocols` are decoding settings by name; selection uses
+    select.protocol.
+    """
 
     protocols: dict[Name, EvalProtocol] = Field(min_length=1)
     bootstrap: Annotated[int, Field(ge=100, le=LARGEST)] = 2000

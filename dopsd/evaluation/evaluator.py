@@ -1,4 +1,6 @@
-"""Evaluations of adapters, cached in work/eval/ by everything that decides them, so that no door computes one twice."""
+"""Evaluations of adapters, cached in work/eval/ by everything that decides them, so that no door
+computes one twice.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Scores adapters on one split of one task; the model is loaded when the first evaluation is not in the cache."""
+    """Scores adapters on one split of one task; the model is loaded when the first evaluation is
+    not in the cache.
+    """
 
     def __init__(self, settings: EvalSettings, split: str, trials: Trials | None = None) -> None:
         self.settings, self.split = settings, split
@@ -118,7 +122,9 @@ class Evaluator:
             time.sleep(LOOK_EVERY)
 
     def take_part(self) -> None:
-        """Until no process computes any more: where the base is in parts over them, none can without the others."""
+        """Until no process computes any more: where the base is in parts over them, none can
+        without the others.
+        """
         if self.settings.shard:
             self.with_adapter(None).forwards.join()
 
@@ -151,7 +157,9 @@ def _read_report(path: Path) -> dict[str, Any]:
 
 
 def _cached_report(path: Path) -> dict[str, Any] | None:
-    """The report in this file of the cache; None where there is none, or it is damaged and must be made again."""
+    """The report in this file of the cache; None where there is none, or it is damaged and must be
+    made again.
+    """
     try:
         return _read_report(path)
     except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""Answers to the problems of a split, written down as they come: shared by ranks, continued after a kill by problem."""
+"""Answers to the problems of a split, written down as they come: shared by ranks, continued after a
+kill by problem.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ LOOK_EVERY = 0.5  # seconds between two looks at what the other ranks have writt
 
 @dataclass(frozen=True)
 class Trials:
-    """pass@k: the first attempt is greedy, later ones (all, where scores are partial: no stop) are sampled."""
+    """pass@k: the first attempt is greedy, later ones (all, where scores are partial: no stop) are
+    sampled.
+    """
 
     attempts: int = 1
     temperature: float = 1.0
@@ -50,9 +54,10 @@ class Answer:
 class Answering:
     """The answers of one adapter under one protocol, in `folder`: a file of lines a rank.
 
-    Every rank takes every so-manieth batch, and a run may be continued with another number of ranks. Where padding is
-    masked an answer does not depend on its batch: every rank gets a share, and only missing problems are asked. Where it
-    is not, batches are those of the file, whatever the ranks.
+    Every rank takes every so-manieth batch, and a run may be continued with another number of
+    ranks. Where padding is masked an answer does not depend on its batch: every rank gets a share,
+    and only missing problems are asked. Where it is not, batches are those of the file, whatever
+    the ranks.
     """
 
     def __init__(
@@ -70,7 +75,9 @@ class Answering:
         )
 
     def found(self) -> dict[str, list[Answer]]:
-        """Answers by problem, attempts in order; a line holds all attempts at a problem, and one cut short by a kill none."""
+        """Answers by problem, attempts in order; a line holds all attempts at a problem, and one
+        cut short by a kill none.
+        """
         answers: dict[str, list[Answer]] = {}
         for path in sorted(self.folder.glob("answers.*.jsonl")):
             for attempts in read_lines(path):
@@ -84,7 +91,9 @@ class Answering:
         return [problem for problem in self.prompt_set.problems if problem.id not in answers]
 
     def complete(self, policy: LlmPolicy, progress: Progress) -> dict[str, list[Answer]]:
-        """Ask what is missing of this rank's share; all answers, when the other ranks are done as well."""
+        """Ask what is missing of this rank's share; all answers, when the other ranks are done as
+        well.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = {problem.id for problem in self.missing()}
         progress.step(len(self.prompt_set.problems) - len(missing))
@@ -123,7 +132,9 @@ class Answering:
             time.sleep(LOOK_EVERY)
 
     def _batches(self, prompts: Sequence[Tensor]) -> list[list[int]]:
-        """Indices in batches of similar length; in the order of the file where the padding is part of the protocol."""
+        """Indices in batches of similar length; in the order of the file where the padding is part
+        of the protocol.
+        """
         order, size = list(range(len(prompts))), self.protocol.batch_size
         if self.protocol.mask_padding:
             order.sort(key=lambda i: len(prompts[i]))

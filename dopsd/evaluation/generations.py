@@ -1,5 +1,7 @@
-"""Files of generations, as evaluation scripts write them: JSON lines {question, ground_truth, generation}, or one JSON
-object {"generations": [{question, ground_truth, generations}, ...]} (d1, d-OPSD)."""
+"""Files of generations, as evaluation scripts write them: JSON lines {question, ground_truth,
+generation}, or one JSON object {"generations": [{question, ground_truth, generations}, ...]} (d1,
+d-OPSD).
+"""
 
 from __future__ import annotations
 

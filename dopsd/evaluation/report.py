@@ -19,7 +19,9 @@ def report(
     attempts: int,
     resamples: int,
 ) -> EvalReport:
-    """Verdicts of every attempt at every problem, as figures: Wilson interval for 0/1 scores, bootstrap for partial ones."""
+    """Verdicts of every attempt at every problem, as figures: Wilson interval for 0/1 scores,
+    bootstrap for partial ones.
+    """
     task = prompt_set.task
     scores_by_problem = [scores[problem.id] for problem in prompt_set.problems]
     first_scores = [attempt_scores[0] for attempt_scores in scores_by_problem]

@@ -1,4 +1,6 @@
-"""`dopsd score --task gsm8k FILE...`: accuracies of generations on file, without a model or a params.yaml."""
+"""`dopsd score --task gsm8k FILE...`: accuracies of generations on file, without a model or a
+params.yaml.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class Line:
 def run(
     task_name: str, files: Sequence[Path], scoring: str, as_json: bool, verdicts_path: Path | None
 ) -> None:
-    """Score every file by one rule; the other is shown beside it. Faults in any file stop before anything is written."""
+    """Score every file by one rule; the other is shown beside it. Faults in any file stop before
+    anything is written.
+    """
     if task_name not in TASKS.names:
         raise DopsdError(f"--task {task_name}: unknown; there is {', '.join(TASKS.names)}")
     if verdicts_path:
@@ -77,7 +81,8 @@ def run(
 
 
 def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
-    """Mean score with its 95% interval: bootstrap over problems for partial scores, Wilson for 0/1."""
+    """Mean score with its 95% interval: bootstrap over problems for partial scores, Wilson for 0/1.
+    """
     values = [score.score for score in scores]
     sums = MetricSums()
     for score in scores:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """What an evaluation needs beside the protocol: the task, the model, and the sections that read them.
+    """What an evaluation needs beside the protocol: the task, the model, and the sections that read
+    them.
 
     `lora` is the shape of the adapters, `sampling` how training rollouts are asked.
     """

@@ -1,8 +1,10 @@
-"""What an architecture says of itself, and which there are: a folder each in dopsd/models, and the entry points `dopsd.models`.
+"""What an architecture says of itself, and which there are: a folder each in dopsd/models, and the
+entry points `dopsd.models`.
 
-A folder has `architecture.py`, which registers its config and model classes with transformers' AutoConfig and
-AutoModelForMaskedLM under the folder's name (model_type "my-model" is the folder my_model). They derive from the classes of
-denoiser.py; nothing outside the folder asks which architecture it is.
+A folder has `architecture.py`, which registers its config and model classes with transformers'
+AutoConfig and AutoModelForMaskedLM under the folder's name (model_type "my-model" is the folder
+my_model). They derive from the classes of denoiser.py; nothing outside the folder asks which
+architecture it is.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ ARCHITECTURES = Registry("dopsd.models", "architecture", marker="architecture")
 
 
 def register(folder: Path) -> None:
-    """Import the architecture that a checkpoint's config.json names, so that transformers' Auto classes know it.
+    """Import the architecture that a checkpoint's config.json names, so that transformers' Auto
+    classes know it.
 
     Raises:
         DopsdError: if there is no such architecture; the line lists those that exist.

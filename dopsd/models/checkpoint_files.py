@@ -1,4 +1,6 @@
-"""A checkpoint folder against its config, before any weight loads: every tensor there, none too many, of its shape."""
+"""A checkpoint folder against its config, before any weight loads: every tensor there, none too
+many, of its shape.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def check_folder(folder: Path, config: PretrainedConfig) -> None:
-    """Compare the headers of the weight files with the tensors that the config calls for; nothing is loaded."""
+    """Compare the headers of the weight files with the tensors that the config calls for; nothing
+    is loaded.
+    """
     expected = expected_shapes(config)
     actual: Shapes = {}
     for path, indexed_names in weight_files(folder).items():
@@ -43,7 +47,8 @@ def check_folder(folder: Path, config: PretrainedConfig) -> None:
 
 
 def expected_shapes(config: PretrainedConfig) -> Shapes:
-    """Names and shapes of the tensors that a checkpoint of this config holds; no memory is taken."""
+    """Names and shapes of the tensors that a checkpoint of this config holds; no memory is taken.
+    """
     import torch
     from transformers import AutoModelForMaskedLM
 
@@ -53,7 +58,9 @@ def expected_shapes(config: PretrainedConfig) -> Shapes:
 
 
 def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
-    """The weight files, each with the tensors that the index says are in it; None where there is no index."""
+    """The weight files, each with the tensors that the index says are in it; None where there is no
+    index.
+    """
     if (folder / WHOLE).is_file():
         return {folder / WHOLE: None}
     if not (folder / INDEX).is_file():

@@ -39,7 +39,8 @@ class ModelConfig(Section):
 class ModelOverrides(Section):
     """What a task has of its own in section `model`; null: as it stands there.
 
-    `path` is a folder in base/, so that DVC's stages, which name a task's base by no other way, depend on it.
+    `path` is a folder in base/, so that DVC's stages, which name a task's base by no other way,
+    depend on it.
     """
 
     path: str | None = None

@@ -1,4 +1,6 @@
-"""What every architecture's config and model class offer: the base classes of those in the folders of dopsd/models."""
+"""What every architecture's config and model class offer: the base classes of those in the folders
+of dopsd/models.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,15 @@ class DenoiserConfig(PretrainedConfig):
 
     @abstractmethod
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
-        """Return (inputs, outputs) of every linear layer of a block, by the names that LoRA targets have."""
+        """Return (inputs, outputs) of every linear layer of a block, by the names that LoRA targets
+        have.
+        """
 
     @abstractmethod
     def toy(self) -> Self:
-        """Return the same kind of model, with the same tokens, at a width that takes seconds: for rehearsals."""
+        """Return the same kind of model, with the same tokens, at a width that takes seconds: for
+        rehearsals.
+        """
 
 
 class Denoiser(PreTrainedModel):
@@ -66,7 +72,9 @@ class Denoiser(PreTrainedModel):
 
     @abstractmethod
     def blocks(self) -> nn.ModuleList:
-        """Return the layers: what is sharded and compiled one by one, and whose linear layers LoRA adapts."""
+        """Return the layers: what is sharded and compiled one by one, and whose linear layers LoRA
+        adapts.
+        """
 
     @abstractmethod
     def new_kv_cache(self) -> KVCache:

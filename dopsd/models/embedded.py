@@ -1,4 +1,6 @@
-"""The embedded model: a LLaDA of about a million parameters and a character tokenizer with the reasoning tags."""
+"""The embedded model: a LLaDA of about a million parameters and a character tokenizer with the
+reasoning tags.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; tags, roles, mask and end of text are single tokens. Padding is end of text, as LLaDA's."""
+    """One token a character; tags, roles, mask and end of text are single tokens. Padding is end of
+    text, as LLaDA's.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -9,9 +9,11 @@ if TYPE_CHECKING:
 
 
 class KVCache:
-    """Keys and values of every layer at the last whole forward, where a window's own were not computed again since.
+    """Keys and values of every layer at the last whole forward, where a window's own were not
+    computed again since.
 
-    Attention is over all positions, so that those outside the window are no longer exact once a token in it has changed.
+    Attention is over all positions, so that those outside the window are no longer exact once a
+    token in it has changed.
     """
 
     def __init__(self, layers: int) -> None:
@@ -21,7 +23,9 @@ class KVCache:
     def joined(
         self, layer: int, k: Tensor, v: Tensor, cache_positions: slice | None
     ) -> tuple[Tensor, Tensor]:
-        """k and v [B, heads, W, width] of the window among those of the whole sequence; without a window they replace all."""
+        """k and v [B, heads, W, width] of the window among those of the whole sequence; without a
+        window they replace all.
+        """
         kv_cache = self.layers[layer]
         if cache_positions is None or kv_cache is None:
             self.layers[layer] = (k, v)

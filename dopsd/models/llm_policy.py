@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 
 class LlmPolicy(AdapterContexts):
-    """A masked diffusion model behind the Policy protocol: its forward; teachers are inherited, text is an attribute."""
+    """A masked diffusion model behind the Policy protocol: its forward; teachers are inherited,
+    text is an attribute.
+    """
 
     def __init__(
         self,
@@ -73,7 +75,9 @@ class LlmPolicy(AdapterContexts):
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
     ) -> Tensor:
-        """Return hidden states [B, T, D] of ids [B, T], position i predicting token i (see Forward)."""
+        """Return hidden states [B, T, D] of ids [B, T], position i predicting token i (see
+        Forward).
+        """
         self.forwards.before_forward()
         states = self.core.trunk(ids, attention_mask, kv_cache, cache_positions)
         return self._unshifted(states, kv_cache, cache_positions) if self.output_shift else states
@@ -107,7 +111,8 @@ class LlmPolicy(AdapterContexts):
         return super().merged()
 
     def use_gradient_checkpointing(self) -> None:
-        """Recompute each block's activations in the backward pass: less memory, the same gradients."""
+        """Recompute each block's activations in the backward pass: less memory, the same gradients.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", FutureWarning
@@ -120,7 +125,8 @@ def aligned(states: Tensor, before: Tensor | None) -> Tensor:
 
     Args:
         states: [B, T, D] as the trunk gave them.
-        before: [B, 1, D], the state of the position before the first; without it the first entry stands for itself.
+        before: [B, 1, D], the state of the position before the first; without it the first entry
+            stands for itself.
     """
     return torch.cat([states[:, :1] if before is None else before, states[:, :-1]], 1)
 
@@ -132,7 +138,8 @@ def load_policy(
     device: torch.device | None = None,
     shard: bool = False,
 ) -> LlmPolicy:
-    """Weights and tokenizer from `model.path`, in eval mode, with a fresh adapter if asked; by default on own_device().
+    """Weights and tokenizer from `model.path`, in eval mode, with a fresh adapter if asked; by
+    default on own_device().
 
     shard: in parts over the processes that were started together (fsdp.py).
     """

@@ -1,4 +1,6 @@
-"""Base weights from a folder onto this process's device, in the dtype, quantisation and attention of `model`."""
+"""Base weights from a folder onto this process's device, in the dtype, quantisation and attention
+of `model`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def own_device() -> torch.device:
 
 
 def check_kernels(model: ModelConfig, device: torch.device) -> None:
-    """Refuse what this machine cannot compute; transformers would look for a kernel on the network instead."""
+    """Refuse what this machine cannot compute; transformers would look for a kernel on the network
+    instead.
+    """
     for value, (key, library, extra) in NEEDS.items():
         if vars(model)[key] == value:
             if find_spec(library) is None:
@@ -61,7 +65,8 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
 
 
 def attention_of(model: ModelConfig, device: torch.device) -> str:
-    """`auto` is flash attention where its package, a GPU and a half precision are there, else sdpa."""
+    """`auto` is flash attention where its package, a GPU and a half precision are there, else sdpa.
+    """
     if model.attention != "auto":
         return model.attention
     can_flash = (
@@ -71,14 +76,18 @@ def attention_of(model: ModelConfig, device: torch.device) -> str:
 
 
 def resolved(model: ModelConfig) -> ModelConfig:
-    """The settings with `auto` replaced by what this machine computes: what names a result must not say `auto`."""
+    """The settings with `auto` replaced by what this machine computes: what names a result must not
+    say `auto`.
+    """
     if model.attention != "auto":
         return model
     return model.model_copy(update={"attention": attention_of(model, own_device())})
 
 
 def compile_blocks(model: Denoiser) -> None:
-    """torch.compile for lengths and batch sizes of any kind; all blocks run what was compiled for the first."""
+    """torch.compile for lengths and batch sizes of any kind; all blocks run what was compiled for
+    the first.
+    """
     import torch
 
     torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
@@ -87,7 +96,9 @@ def compile_blocks(model: Denoiser) -> None:
 
 
 def nf4() -> BitsAndBytesConfig:
-    """4-bit NormalFloat with doubly quantised scales, computing in bfloat16 (QLoRA, arXiv 2305.14314)."""
+    """4-bit NormalFloat with doubly quantised scales, computing in bfloat16 (QLoRA, arXiv
+    2305.14314).
+    """
     import torch
     from transformers import BitsAndBytesConfig
 
@@ -103,7 +114,8 @@ def nf4() -> BitsAndBytesConfig:
 
 
 def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -> Denoiser:
-    """The frozen base in eval mode; its folder is checked before, its weights after, and no code in it is run.
+    """The frozen base in eval mode; its folder is checked before, its weights after, and no code in
+    it is run.
 
     on_host: in main memory, to be computed with on the device later.
     """
@@ -154,7 +166,8 @@ def build_model(config: DenoiserConfig) -> Denoiser:
 
 
 def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Denoiser:
-    """Straight onto the device, one tensor at a time: host memory never holds a copy for the GPU."""
+    """Straight onto the device, one tensor at a time: host memory never holds a copy for the GPU.
+    """
     import torch
     from transformers import AutoModelForMaskedLM
 

@@ -1,4 +1,6 @@
-"""LoRA adapters through peft: targets checked against the model's real module names, saved without machine paths."""
+"""LoRA adapters through peft: targets checked against the model's real module names, saved without
+machine paths.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ PLAIN = (
 
 
 def block_modules(model: Denoiser) -> list[str]:
-    """Names of the linear layers inside the blocks: what LoRA may adapt. The head is not among them."""
+    """Names of the linear layers inside the blocks: what LoRA may adapt. The head is not among
+    them.
+    """
     from torch import nn
 
     return sorted(
@@ -117,7 +121,9 @@ def adapter_tensors(peft_model: PeftModel) -> dict[str, Tensor]:
 
 
 def save_config(peft_model: PeftModel, folder: Path) -> None:
-    """adapter_config.json as peft writes it, with the base named by role, not by a path of this machine."""
+    """adapter_config.json as peft writes it, with the base named by role, not by a path of this
+    machine.
+    """
     peft_model.peft_config["default"].save_pretrained(str(folder))
 
 
@@ -183,7 +189,9 @@ def _check_rank(rank: int, folder: Path) -> None:
 
 
 def _targets(target_modules: str | list[str]) -> list[str]:
-    """Module names: from the pattern that attach() writes, or as other tools list them. Anything else is left to fail."""
+    """Module names: from the pattern that attach() writes, or as other tools list them. Anything
+    else is left to fail.
+    """
     if not isinstance(target_modules, str):
         return target_modules
     match = re.fullmatch(re.escape(TARGETS).replace(r"\{\}", r"([\w|]+)"), target_modules)
@@ -197,7 +205,9 @@ def _faults(error: ValidationError) -> str:
 
 
 def check_config(peft_model: PeftModel, folder: Path) -> None:
-    """Refuse an adapter that was trained with another scaling or other targets: its weights would load all the same."""
+    """Refuse an adapter that was trained with another scaling or other targets: its weights would
+    load all the same.
+    """
     saved = lora_of(folder)
     config: Any = peft_model.peft_config["default"]  # a LoraConfig, as `attach` made it
     current = {
@@ -220,7 +230,9 @@ def check_config(peft_model: PeftModel, folder: Path) -> None:
 def load_adapter(
     peft_model: PeftModel, tensors: dict[str, Tensor], source: object = "adapter"
 ) -> None:
-    """Put saved weights in place; every name must be there, in its shape. `source` names them in errors."""
+    """Put saved weights in place; every name must be there, in its shape. `source` names them in
+    errors.
+    """
     from peft import set_peft_model_state_dict
 
     expected = {name: list(tensor.shape) for name, tensor in adapter_tensors(peft_model).items()}
@@ -263,7 +275,8 @@ def adapted_layers(peft_model: PeftModel) -> Iterator[tuple[nn.Linear, Tensor]]:
 
 @contextmanager
 def merged_weights(peft_model: PeftModel) -> Iterator[None]:
-    """Adapters added into the weights, rounded to the model's dtype; afterwards the kept originals are put back.
+    """Adapters added into the weights, rounded to the model's dtype; afterwards the kept originals
+    are put back.
 
     Subtracting instead would not bring the bits back. Costs a second copy of the adapted weights.
     """

@@ -1,4 +1,6 @@
-"""An adapted linear layer with one matrix product for adding, where peft has a product, a scaling and a sum."""
+"""An adapted linear layer with one matrix product for adding, where peft has a product, a scaling
+and a sum.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from torch.nn.functional import linear
 
 
 class LowRankLinear(Linear):
-    """W x + scale * B (A x), the sum in the last product's own accumulator. x [..., in] -> [..., out].
+    """W x + scale * B (A x), the sum in the last product's own accumulator. x [..., in] -> [...,
+    out].
 
-    Adapters are kept in float32 and multiplied in the dtype of their inputs, as under autocast: beside the rounding of
-    the sum that of B A x does not show.
+    Adapters are kept in float32 and multiplied in the dtype of their inputs, as under autocast:
+    beside the rounding of the sum that of B A x does not show.
     """
 
     def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:

@@ -1,4 +1,6 @@
-"""How much memory a piece of work takes at its peak, and how much is free: on an NVIDIA GPU, or in Linux' main memory."""
+"""How much memory a piece of work takes at its peak, and how much is free: on an NVIDIA GPU, or in
+Linux' main memory.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,17 @@ def is_measurable(device: torch.device) -> bool:
 
 
 def _trim() -> None:
-    """Give back to Linux what was freed: what the allocator kept would hide how much the next piece of work takes."""
+    """Give back to Linux what was freed: what the allocator kept would hide how much the next piece
+    of work takes.
+    """
     gc.collect()
     with suppress(AttributeError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak(device: torch.device, work: Callable[[], Any]) -> int:
-    """Bytes that this process holds at most while `work` runs, those that it held before included."""
+    """Bytes that this process holds at most while `work` runs, those that it held before included.
+    """
     _trim()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -52,7 +57,9 @@ def held(device: torch.device) -> int:
 
 
 def free(device: torch.device) -> int:
-    """Bytes that this process could still take; of main memory its share among the processes started with it."""
+    """Bytes that this process could still take; of main memory its share among the processes
+    started with it.
+    """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused

@@ -1,6 +1,8 @@
-"""Protocols of a masked diffusion language model, by concern: its forward, its teacher, its text; and all of it as Policy.
+"""Protocols of a masked diffusion language model, by concern: its forward, its teacher, its text;
+and all of it as Policy.
 
-Code asks for the narrowest that it needs: a sampler takes a Forward, a prompt set a Text, an algorithm a Policy.
+Code asks for the narrowest that it needs: a sampler takes a Forward, a prompt set a Text, an
+algorithm a Policy.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Attention = Literal["bidirectional", "block_causal"]
 class Forward(Protocol):
     """The model as a trunk and a head, with its special tokens.
 
-    Whatever the architecture, position i of `hidden` predicts token i: an output shift is undone below this protocol.
+    Whatever the architecture, position i of `hidden` predicts token i: an output shift is undone
+    below this protocol.
     """
 
     mask_id: int
@@ -51,7 +54,8 @@ class Forward(Protocol):
     ) -> Tensor:
         """Return hidden states [B, T, D] of ids [B, T].
 
-        A whole forward fills `kv_cache`; one of `cache_positions` takes their ids [B, W] alone and reads the rest from it.
+        A whole forward fills `kv_cache`; one of `cache_positions` takes their ids [B, W] alone and
+        reads the rest from it.
         """
         ...
 
@@ -65,7 +69,9 @@ class Forward(Protocol):
 
 
 class Teachers(Protocol):
-    """The weights that a forward is made with, other than the student's: contexts around `hidden` and `head`."""
+    """The weights that a forward is made with, other than the student's: contexts around `hidden`
+    and `head`.
+    """
 
     def use_teacher(self, kind: str, ema_decay: float) -> None:
         """Choose the teacher: base, live or ema."""
@@ -88,7 +94,8 @@ class Text(Protocol):
     """Between chats, texts and token ids."""
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
-        """Return token ids [P] of the chat with the assistant's header, and how its answer starts."""
+        """Return token ids [P] of the chat with the assistant's header, and how its answer starts.
+        """
         ...
 
     def tokens(self, text: str) -> Tensor:

@@ -1,4 +1,6 @@
-"""Contexts in which a model with an adapter computes as another: its teacher, its initial policy, or merged."""
+"""Contexts in which a model with an adapter computes as another: its teacher, its initial policy,
+or merged.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class AdapterContexts:
-    """The Teachers of a policy: the base under an adapter, the student itself, or the moving average of its adapter."""
+    """The Teachers of a policy: the base under an adapter, the student itself, or the moving
+    average of its adapter.
+    """
 
     def __init__(self, core: Denoiser, adapted: PeftModel | None) -> None:
         self.core, self.adapted = core, adapted
@@ -59,7 +63,9 @@ class AdapterContexts:
                 self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)
 
     def merged(self) -> AbstractContextManager[object]:
-        """Compute with the adapters in the weights: faster, and in bfloat16 rounded, so that its figures say so."""
+        """Compute with the adapters in the weights: faster, and in bfloat16 rounded, so that its
+        figures say so.
+        """
         return nullcontext() if self.adapted is None else self._merged(self.adapted)
 
     @contextmanager

@@ -1,4 +1,6 @@
-"""Tokenizers: the chat template where a checkpoint lacks one, and the tokens that must never be sampled."""
+"""Tokenizers: the chat template where a checkpoint lacks one, and the tokens that must never be
+sampled.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> list[int]:
-    """The mask, every special token but the end of text and of turn, and embedding rows that are no token."""
+    """The mask, every special token but the end of text and of turn, and embedding rows that are no
+    token.
+    """
     vocabulary = tokenizer.get_vocab()
     special = set(tokenizer.all_special_ids)
     special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}

@@ -1,7 +1,8 @@
-"""`dopsd ablate NAME`: one method with one setting changed at a time, trained through DVC and laid side by side.
+"""`dopsd ablate NAME`: one method with one setting changed at a time, trained through DVC and laid
+side by side.
 
-params.yaml's section `ablate` names the variants and their tables (paper, Tables 4 to 8); a variant is a stage of dvc.yaml
-once it stands in `ablate.run`.
+params.yaml's section `ablate` names the variants and their tables (paper, Tables 4 to 8); a variant
+is a stage of dvc.yaml once it stands in `ablate.run`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ OUT = REPORTS / "ablations"
 
 
 def ablate(params: Params, names: Sequence[str]) -> None:
-    """Train what is missing of these tables (none: say which there are), then write and show each."""
+    """Train what is missing of these tables (none: say which there are), then write and show each.
+    """
     tables = params.ablate.tables
     unknown = [name for name in names if name not in tables]
     if unknown:

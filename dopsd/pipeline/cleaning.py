@@ -32,9 +32,11 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def clean(params: Params) -> None:
-    """Remove training folders that no cell of params.yaml's matrix and no variant would continue, and what was set aside.
+    """Remove training folders that no cell of params.yaml's matrix and no variant would continue,
+    and what was set aside.
 
-    Folders of other lengths of a run stay, and those of other releases that may be a cell's which has learnt nothing yet.
+    Folders of other lengths of a run stay, and those of other releases that may be a cell's which
+    has learnt nothing yet.
     """
     a, runs = params.ablate, params.runs
     if a.task in params.matrix.tasks:

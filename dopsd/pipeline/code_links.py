@@ -1,7 +1,8 @@
 """code/: links to the folders of code that the stages of dvc.yaml depend on.
 
-They are the same in a checkout, in a project beside an installed wheel, and for algorithms and tasks of entry points: DVC
-follows a link and compares the files behind it. `dopsd repro` puts them right before it runs DVC.
+They are the same in a checkout, in a project beside an installed wheel, and for algorithms and
+tasks of entry points: DVC follows a link and compares the files behind it. `dopsd repro` puts them
+right before it runs DVC.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def _of(registry: Registry, name: str) -> dict[str, Path]:
 
 
 def _folder(package: str) -> Path:
-    """The folder of a package that a stage, started here by `python -m dopsd`, imports; nothing is imported."""
+    """The folder of a package that a stage, started here by `python -m dopsd`, imports; nothing is
+    imported.
+    """
     here = Path.cwd().joinpath(*package.split("."))
     if (here / "__init__.py").is_file():
         return here

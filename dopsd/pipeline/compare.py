@@ -1,4 +1,5 @@
-"""`dopsd compare`: finished runs side by side: a table with paired intervals, and accuracy against what it cost.
+"""`dopsd compare`: finished runs side by side: a table with paired intervals, and accuracy against
+what it cost.
 
 An update costs differently by method, so curves are drawn against updates, rollouts and seconds.
 """
@@ -47,7 +48,9 @@ FILES = {"comparison.md", "comparison.json", "accuracy.png"}
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
-    """Table and figure of these runs (none: those of params.yaml's matrix that have ended) in `out`; the table's text."""
+    """Table and figure of these runs (none: those of params.yaml's matrix that have ended) in
+    `out`; the table's text.
+    """
     if params.compare.baseline not in params.methods:
         known = ", ".join(type(params.method).model_fields)
         raise DopsdError(f"compare.baseline: {params.compare.baseline}: unknown; there is {known}")
@@ -112,7 +115,8 @@ def _of_matrix(params: Params) -> list[Finished]:
 
 
 def is_current(params: Params, run: Finished) -> bool:
-    """Whether these results are of params.yaml's settings; a run that is named is taken as it is."""
+    """Whether these results are of params.yaml's settings; a run that is named is taken as it is.
+    """
     if run_identity.is_current(
         params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train")
     ):
@@ -124,7 +128,8 @@ def is_current(params: Params, run: Finished) -> bool:
 
 
 def check(runs: list[Finished]) -> None:
-    """Results that are missing, or not of the same problems, are named before anything is written."""
+    """Results that are missing, or not of the same problems, are named before anything is written.
+    """
     reference_by_task: dict[str, Finished] = {}
     for run in runs:
         expected, actual = (
@@ -166,7 +171,9 @@ def values(params: Params, runs: list[Finished]) -> dict[str, list[dict[str, Any
 
 
 def table(params: Params, runs: list[Finished]) -> str:
-    """Markdown: a row a run, a row a method, methods against each other, and what reaching a baseline's best cost."""
+    """Markdown: a row a run, a row a method, methods against each other, and what reaching a
+    baseline's best cost.
+    """
     resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
     splits = " and ".join(dict.fromkeys(chosen_on(run) for run in runs))
     caption = "Accuracy on test in % [95% interval] and paired difference to the base; costs until the checkpoint"
@@ -239,7 +246,9 @@ def _published(task: str) -> list[str]:
 def reached(
     runs: list[Finished], baseline: str
 ) -> Iterator[tuple[str, str, int, float, dict[str, float] | None]]:
-    """For every method of a task that the baseline ran on: the cost at which its mean curve has the baseline's best."""
+    """For every method of a task that the baseline ran on: the cost at which its mean curve has the
+    baseline's best.
+    """
     runs_by_method = groups(runs)
     for (task, method), group in runs_by_method.items():
         seeds = {run.seed for run in group} & {
@@ -264,7 +273,9 @@ def reached(
 def pairs(
     runs: list[Finished], resamples: int
 ) -> Iterator[tuple[str, str, str, int, float, tuple[float, float]]]:
-    """Every two methods of a task: the mean difference over seeds and problems, and its bootstrap interval."""
+    """Every two methods of a task: the mean difference over seeds and problems, and its bootstrap
+    interval.
+    """
     runs_by_method = groups(runs)
     for (task, a), (other_task, b) in combinations(runs_by_method, 2):
         gaps = (
@@ -277,7 +288,8 @@ def pairs(
 
 
 def draw(runs: list[Finished], path: Path) -> None:
-    """Accuracy on the selection split against updates, rollouts and seconds (paper, Fig. 1), a row a task, a colour a method.
+    """Accuracy on the selection split against updates, rollouts and seconds (paper, Fig. 1), a row
+    a task, a colour a method.
 
     Thin: each seed; thick: their mean.
     """

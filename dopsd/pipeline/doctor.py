@@ -1,4 +1,6 @@
-"""`dopsd doctor`: is this machine ready for what params.yaml asks? Each check says what to do where it is not."""
+"""`dopsd doctor`: is this machine ready for what params.yaml asks? Each check says what to do where
+it is not.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +183,9 @@ def advice_for(name: str) -> str:
 
 
 def prefect_server(_: Params) -> Iterator[Finding]:
-    """The server that `prefect` commands in this folder talk to, and whether a worker waits for runs there."""
+    """The server that `prefect` commands in this folder talk to, and whether a worker waits for
+    runs there.
+    """
     api = f"http://127.0.0.1:{local_port('prefect', PORTS['Prefect'])}/api"
     api = os.environ.get("PREFECT_API_URL", api).rstrip("/")
     if not answers(f"{api}/health"):
@@ -269,7 +273,9 @@ CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
 
 
 def settings(path: Path) -> tuple[Finding, Params]:
-    """Whether params.yaml is sound; where it is not, the machine is looked at for the embedded profile."""
+    """Whether params.yaml is sound; where it is not, the machine is looked at for the embedded
+    profile.
+    """
     try:
         return Finding("params", True, str(path)), load_params(path)
     except DopsdError as error:
@@ -281,7 +287,8 @@ def settings(path: Path) -> tuple[Finding, Params]:
 
 
 def doctor(path: Path) -> None:
-    """A table of all checks; raises DopsdError, exit status 1, where one of them stands in the way."""
+    """A table of all checks; raises DopsdError, exit status 1, where one of them stands in the way.
+    """
     params_finding, params = settings(path)
     findings = [params_finding, *(finding for check in CHECKS for finding in check(params))]
     table = Table("", "check", "found", "what to do", box=SIMPLE)

@@ -1,8 +1,10 @@
-"""`dopsd repro` and `dopsd commit`: DVC's commands of the same name, by the one writer of a workspace.
+"""`dopsd repro` and `dopsd commit`: DVC's commands of the same name, by the one writer of a
+workspace.
 
-The first signal to this process (SIGINT, SIGTERM, SIGHUP, SIGUSR1) stops DVC's stage: training saves, DVC waits for it, and
-this process ends after both. Only a second Ctrl-C at a terminal, some seconds later, ends them without saving. Output and
-exit status are DVC's; DVC asks no questions, so that `commit` needs `--force` where it would.
+The first signal to this process (SIGINT, SIGTERM, SIGHUP, SIGUSR1) stops DVC's stage: training
+saves, DVC waits for it, and this process ends after both. Only a second Ctrl-C at a terminal, some
+seconds later, ends them without saving. Output and exit status are DVC's; DVC asks no questions, so
+that `commit` needs `--force` where it would.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ class Writing:
         return status
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        """DVC's exit status. A stop is repeated until it ends: between stages, or at the end of one, the first is lost."""
+        """DVC's exit status. A stop is repeated until it ends: between stages, or at the end of
+        one, the first is lost.
+        """
         while True:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(AGAIN)
@@ -105,7 +109,9 @@ class Writing:
             self.stop(signal.SIGKILL)
 
     def _go_on(self, *_: object) -> None:
-        """At Ctrl-Z: a writer that stands still would lose the workspace to another machine while its DVC goes on."""
+        """At Ctrl-Z: a writer that stands still would lose the workspace to another machine while
+        its DVC goes on.
+        """
         log(f"{self.name}: is not suspended; Ctrl-C stops it, and the same command continues")
 
     def stop(self, number: int = signal.SIGINT) -> None:
@@ -123,7 +129,8 @@ class Writing:
 
 
 def keep_lockfile(name: str) -> None:
-    """Put back a dvc.lock that a full disk or a kill cut off, which DVC refuses to read; else keep a copy of it.
+    """Put back a dvc.lock that a full disk or a kill cut off, which DVC refuses to read; else keep
+    a copy of it.
 
     One with the marks of a git merge is its user's to resolve: DVC says what is wrong with it.
     """
@@ -143,9 +150,11 @@ def keep_lockfile(name: str) -> None:
 
 
 def put_aside_damaged_results(name: str) -> bool:
-    """Move entries of DVC's run cache whose content is not what their names say to work/aside; whether there were any.
+    """Move entries of DVC's run cache whose content is not what their names say to work/aside;
+    whether there were any.
 
-    DVC fails at an entry that was cut off where it is still valid YAML, and at a folder without entries, which is removed.
+    DVC fails at an entry that was cut off where it is still valid YAML, and at a folder without
+    entries, which is removed.
     """
     from dvc.repo import Repo
 
@@ -200,7 +209,9 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run `dvc WORDS`, such as `repro --force train`, as the workspace's one writer; its exit status."""
+    """Run `dvc WORDS`, such as `repro --force train`, as the workspace's one writer; its exit
+    status.
+    """
     if not find_spec("dvc"):
         raise DopsdError(
             f"{words[0]}: dvc is not installed, which runs the stages; pip install dvc"

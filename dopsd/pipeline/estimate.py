@@ -1,7 +1,9 @@
-"""What a run will cost at full size: floating-point operations, seconds and gigabytes, from the shapes alone.
+"""What a run will cost at full size: floating-point operations, seconds and gigabytes, from the
+shapes alone.
 
-The cost model counts matrix products: 2 a parameter and token forward, the same again for gradients of activations
-(frozen weights need none of their own), and attention's two products. Utilisation is an assumption, and is printed.
+The cost model counts matrix products: 2 a parameter and token forward, the same again for gradients
+of activations (frozen weights need none of their own), and attention's two products. Utilisation is
+an assumption, and is printed.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a task: rollouts that a problem takes with the untrained base, test problems, tokens of a prompt."""
+    """Of a task: rollouts that a problem takes with the untrained base, test problems, tokens of a
+    prompt.
+    """
 
     attempts: float
     test: int
@@ -78,7 +82,9 @@ class Shape:
         return 2 * length * self.block_parameters + self.attention(length)
 
     def state(self, length: int, is_checkpointed: bool) -> float:
-        """Teacher forward, student forward with adapter, gradients of activations and of the adapter."""
+        """Teacher forward, student forward with adapter, gradients of activations and of the
+        adapter.
+        """
         adapter = 2 * length * self.lora_parameters
         student = self.forward(length) + adapter
         backward = 2 * length * self.block_parameters + 2 * self.attention(length) + 2 * adapter
@@ -92,7 +98,9 @@ def lora_parameters(config: DenoiserConfig, params: Params) -> int:
 
 
 def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
-    """Cost of the d-OPSD run of these settings, if the attempts stay as many and every problem is kept."""
+    """Cost of the d-OPSD run of these settings, if the attempts stay as many and every problem is
+    kept.
+    """
     shape, t = Shape(config, lora_parameters(config, params)), params.train
     collects = -(-t.updates // params.method.d_opsd.updates_per_trajectory)
     trajectories, length = (
@@ -119,7 +127,9 @@ def _states(params: Params) -> int:
 
 
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
-    """Base and every checkpoint on validation under the selecting protocol; base and best on test under all of them."""
+    """Base and every checkpoint on validation under the selecting protocol; base and best on test
+    under all of them.
+    """
 
     def flops(problems: int, protocol: SamplingConfig) -> float:
         return problems * protocol.steps * shape.forward(facts.prompt + protocol.gen_length)

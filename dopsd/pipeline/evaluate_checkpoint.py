@@ -1,4 +1,6 @@
-"""`dopsd evaluate --model ...`: any checkpoint on any split under a protocol, pass@k included, into reports/ and MLflow."""
+"""`dopsd evaluate --model ...`: any checkpoint on any split under a protocol, pass@k included, into
+reports/ and MLflow.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ LONG = 512  # tokens, from which the published evaluation halves its batches
 
 
 def published(gen_length: int) -> EvalProtocol:
-    """How the published accuracies were made: batches of 8 (4 from length 512), unmasked padding, float16 autocast."""
+    """How the published accuracies were made: batches of 8 (4 from length 512), unmasked padding,
+    float16 autocast.
+    """
     return EvalProtocol(
         gen_length=gen_length,
         block_length=32,
@@ -104,7 +108,9 @@ def with_request(params: Params, request: Request) -> Params:
 
 
 def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
-    """Ask every problem `attempts` times, write report and generations, print accuracies with their 95% intervals."""
+    """Ask every problem `attempts` times, write report and generations, print accuracies with their
+    95% intervals.
+    """
     if request.merged and not request.adapter:
         raise DopsdError("--merged adds an adapter into the weights: name one with --adapter")
     params, protocol = with_request(params, request), protocol_of(params, request)

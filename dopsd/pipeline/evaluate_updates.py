@@ -1,4 +1,6 @@
-"""`dopsd evaluate --update 25 50`: these checkpoints alone, into the cache of evaluations, also while training goes on."""
+"""`dopsd evaluate --update 25 50`: these checkpoints alone, into the cache of evaluations, also
+while training goes on.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 def evaluate_updates(
     params: Params, task_name: str, method_name: str, seed: int, updates: list[int]
 ) -> None:
-    """These checkpoints, of a run that has ended or is still going on; the stage then finds them in the cache."""
+    """These checkpoints, of a run that has ended or is still going on; the stage then finds them in
+    the cache.
+    """
     running_folder, finished_folder = (
         scratch_folder(params.run(task_name, method_name, seed)),
         run_folder(task_name, method_name, seed) / "train",

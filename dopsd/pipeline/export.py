@@ -1,7 +1,9 @@
-"""`dopsd export --merged --adapter runs/sudoku/d_opsd/0/best --out merged`: base and adapter as one plain checkpoint.
+"""`dopsd export --merged --adapter runs/sudoku/d_opsd/0/best --out merged`: base and adapter as one
+plain checkpoint.
 
-The folder is read by AutoModelForMaskedLM.from_pretrained after `import dopsd.models.llada`. The sum is taken in float32 and
-rounded once to the dtype that is written; what the rounding costs is measured and said.
+The folder is read by AutoModelForMaskedLM.from_pretrained after `import dopsd.models.llada`. The
+sum is taken in float32 and rounded once to the dtype that is written; what the rounding costs is
+measured and said.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ SHARD = "5GB"  # as the hub's own; what is written at a time is copied once more
 
 @dataclass(frozen=True)
 class Rounding:
-    """What writing W + D in a dtype costs: |round(W + D) - W - D| / |D|, and the share of weights that did not move.
+    """What writing W + D in a dtype costs: |round(W + D) - W - D| / |D|, and the share of weights
+    that did not move.
 
-    `lost` passes 1 where the base is stored in a wider dtype and its own rounding is larger than the change.
+    `lost` passes 1 where the base is stored in a wider dtype and its own rounding is larger than
+    the change.
     """
 
     lost: float
@@ -40,7 +44,9 @@ class Rounding:
 def export(
     base: str, adapter: Path | None, out: Path | None, dtype: str, is_merged: bool
 ) -> Rounding:
-    """Write the merged model to `out`, which must not exist; needs host memory for one float32 copy of the model."""
+    """Write the merged model to `out`, which must not exist; needs host memory for one float32 copy
+    of the model.
+    """
     if not is_merged or adapter is None or out is None:
         raise DopsdError(
             "export: give --merged --adapter <checkpoint folder> --out <new folder>; an adapter is one already"

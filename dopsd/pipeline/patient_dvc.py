@@ -1,7 +1,9 @@
-"""`python -m dopsd.pipeline.patient_dvc WORDS`: DVC that waits for its stage whatever signal comes, as it does at Ctrl-C.
+"""`python -m dopsd.pipeline.patient_dvc WORDS`: DVC that waits for its stage whatever signal comes,
+as it does at Ctrl-C.
 
-Slurm signals every process of a job. DVC would die of SIGTERM and leave its stage, which is saving, to nobody. Handlers, and
-not SIG_IGN, because a stage would inherit that. Where the process that started it dies, this one dies too.
+Slurm signals every process of a job. DVC would die of SIGTERM and leave its stage, which is saving,
+to nobody. Handlers, and not SIG_IGN, because a stage would inherit that. Where the process that
+started it dies, this one dies too.
 """
 
 from __future__ import annotations

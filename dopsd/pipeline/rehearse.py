@@ -1,7 +1,9 @@
-"""`dopsd rehearse --profile llada-8b-gsm8k`: every stage of a profile on a tiny random LLaDA, then the real run's cost.
+"""`dopsd rehearse --profile llada-8b-gsm8k`: every stage of a profile on a tiny random LLaDA, then
+the real run's cost.
 
-A mistake in data, prompts, settings or disk shows here in minutes on a laptop, before a GPU is paid for. What is shrunk
-is said; nothing else differs from the real run: the same commands, in a folder of their own.
+A mistake in data, prompts, settings or disk shows here in minutes on a laptop, before a GPU is paid
+for. What is shrunk is said; nothing else differs from the real run: the same commands, in a folder
+of their own.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ TOY = {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "
 def rehearse(
     profile: str | None, preset: str, hardware: str, changes: list[str], path: Path
 ) -> None:
-    """Run the stages with two updates, then print time and memory at full size; without a profile, of params.yaml."""
+    """Run the stages with two updates, then print time and memory at full size; without a profile,
+    of params.yaml.
+    """
     raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
     profiles.gpus(hardware)
     full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
@@ -81,7 +85,9 @@ def rehearse(
 
 @contextmanager
 def unused_folder(name: str) -> Iterator[tuple[Path, IO[str]]]:
-    """Yield an empty folder that no other rehearsal uses, and its lock: work/rehearse/NAME, else NAME-2 and so on."""
+    """Yield an empty folder that no other rehearsal uses, and its lock: work/rehearse/NAME, else
+    NAME-2 and so on.
+    """
     root = Path("work") / "rehearse"
     root.mkdir(parents=True, exist_ok=True)
     for number in count(1):
@@ -100,7 +106,9 @@ def unused_folder(name: str) -> Iterator[tuple[Path, IO[str]]]:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """End with one line at the first SIGINT, SIGTERM or SIGHUP; those that are ignored stay so, as `nohup` wants it."""
+    """End with one line at the first SIGINT, SIGTERM or SIGHUP; those that are ignored stay so, as
+    `nohup` wants it.
+    """
 
     def stop(number: int, _: object) -> None:
         for signal_number in previous_handlers:
@@ -121,7 +129,9 @@ def _stopped_by_signals() -> Iterator[None]:
 
 
 def tell_cost(full: Params, hardware: str) -> None:
-    """The estimate for the GPUs that the hardware names, at the base's real shape if its config is here."""
+    """The estimate for the GPUs that the hardware names, at the base's real shape if its config is
+    here.
+    """
     from dopsd.pipeline.estimate import Facts, estimate, lines
 
     cost = estimate(
@@ -145,7 +155,9 @@ def _config(base: Path) -> DenoiserConfig:
 
 
 def build_toy(base: Path, out: Path) -> None:
-    """A tiny random model of the base's kind, with its tokenizer; a LLaDA of characters where there is no base."""
+    """A tiny random model of the base's kind, with its tokenizer; a LLaDA of characters where there
+    is no base.
+    """
     import torch
 
     from dopsd.models.embedded import build_tokenizer
@@ -176,7 +188,9 @@ def build_toy(base: Path, out: Path) -> None:
 
 
 def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
-    """The profile with sizes that take seconds; paths are made absolute, since the rehearsal has a folder of its own."""
+    """The profile with sizes that take seconds; paths are made absolute, since the rehearsal has a
+    folder of its own.
+    """
     raw = deepcopy(raw)
     for task in full.matrix.tasks:
         own = vars(full.data)[task].model  # but for what the toy is
@@ -223,9 +237,11 @@ def _absolute(value: Any) -> Any:  # noqa: ANN401  # any YAML value
 
 
 def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:
-    """One stage as the pipeline runs it; its failure ends the rehearsal with its message and status.
+    """One stage as the pipeline runs it; its failure ends the rehearsal with its message and
+    status.
 
-    The stage ends with the rehearsal, also where that is killed, and holds the folder's lock until then.
+    The stage ends with the rehearsal, also where that is killed, and holds the folder's lock until
+    then.
     """
     words = [sys.executable, "-m", "dopsd", stage, "--task", task]
     if stage not in ("prepare", "evaluate_base"):

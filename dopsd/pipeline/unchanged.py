@@ -1,4 +1,6 @@
-"""A stage's settings and code, looked at again at its end: DVC records them only then, as what made the result."""
+"""A stage's settings and code, looked at again at its end: DVC records them only then, as what made
+the result.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PIPELINE = Path("dvc.yaml")
 
 @contextmanager
 def unchanged(path: Path, params: Params) -> Iterator[None]:
-    """Around a stage that DVC runs: fail it where its sections of the settings, or its code, are others at its end."""
+    """Around a stage that DVC runs: fail it where its sections of the settings, or its code, are
+    others at its end.
+    """
     stage = os.environ.get(DVC_STAGE, "").partition("@")[0]
     declared = read_yaml(PIPELINE)["stages"].get(stage, {}) if stage and PIPELINE.is_file() else {}
     sections = {key.partition(".")[0] for key in declared.get("params", [])}
@@ -46,7 +50,9 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
 
 
 def _code(declared: dict[str, list[str]]) -> dict[str, str]:
-    """Digests of the code in the files and folders that dvc.yaml names; of a templated name, all that it can stand for."""
+    """Digests of the code in the files and folders that dvc.yaml names; of a templated name, all
+    that it can stand for.
+    """
     names = [
         re.sub(r"\$\{.*?\}", "*", name)
         for name in declared.get("deps", [])

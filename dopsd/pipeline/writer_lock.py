@@ -1,8 +1,10 @@
-"""One DVC writer in a workspace, whatever machines and jobs share its folder: `work/writer.lock` names it.
+"""One DVC writer in a workspace, whatever machines and jobs share its folder: `work/writer.lock`
+names it.
 
-DVC's own locks hold bare process numbers, which say nothing on another machine. This one names host, job and process, and its
-holder touches it every few seconds. After MISSED intervals without that it is stale: the next writer takes it over. Nobody
-compares clocks of two machines: who waits sees whether the file changes.
+DVC's own locks hold bare process numbers, which say nothing on another machine. This one names
+host, job and process, and its holder touches it every few seconds. After MISSED intervals without
+that it is stale: the next writer takes it over. Nobody compares clocks of two machines: who waits
+sees whether the file changes.
 """
 
 from __future__ import annotations
@@ -49,14 +51,18 @@ class Writer:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to have ended, its DVC and its stage included; that of another machine never is."""
+        """Whether it is known to have ended, its DVC and its stage included; that of another
+        machine never is.
+        """
         if self.machine != _machine():
             return False
         return not _exists(os.kill, self.pid) and not (self.dvc and _exists(os.killpg, self.dvc))
 
 
 def _machine() -> str:
-    """This boot of this kernel and this set of process numbers: two containers may have one host name."""
+    """This boot of this kernel and this set of process numbers: two containers may have one host
+    name.
+    """
     with suppress(OSError):
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
     return socket.gethostname()
@@ -73,7 +79,9 @@ def _exists(kill: Callable[[int, int], None], number: int) -> bool:
 
 
 def _read(path: Path) -> tuple[Writer | None, int]:
-    """Who holds it (None: it is being written) and when it was touched. Network file systems ask anew for an opened file."""
+    """Who holds it (None: it is being written) and when it was touched. Network file systems ask
+    anew for an opened file.
+    """
     with path.open() as file:
         stamp = os.fstat(file.fileno()).st_mtime_ns
         with suppress(ValueError, TypeError, OverflowError, RecursionError):
@@ -98,7 +106,9 @@ def _create(path: Path, text: str) -> bool:
 
 
 class WriterLock:
-    """Hold the workspace while this context lasts; `lost` is called where another writer has taken it over."""
+    """Hold the workspace while this context lasts; `lost` is called where another writer has taken
+    it over.
+    """
 
     def __init__(
         self,
@@ -129,7 +139,9 @@ class WriterLock:
                 LOCK.unlink()
 
     def name_dvc(self, pid: int) -> None:
-        """Write down which process is DVC, so that what a killed one leaves can be told from what a living one holds."""
+        """Write down which process is DVC, so that what a killed one leaves can be told from what a
+        living one holds.
+        """
         self.me = replace(self.me, dvc=pid)
         fresh = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
         fresh.write_text(self._text)
@@ -170,7 +182,9 @@ class WriterLock:
             time.sleep(min(1.0, interval / 2))
 
     def _take_over(self, stale: tuple[Writer | None, int]) -> None:
-        """Remove a stale lock. It is renamed first: of several that wait, one gets it, and a fresh lock is put back."""
+        """Remove a stale lock. It is renamed first: of several that wait, one gets it, and a fresh
+        lock is put back.
+        """
         aside = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
         with suppress(FileNotFoundError):
             LOCK.rename(aside)
@@ -204,7 +218,8 @@ class WriterLock:
 
 
 def forget(dvc: int | None = None) -> None:
-    """Remove what a DVC that was killed left in DVC's own list: elsewhere its number may be another, living process.
+    """Remove what a DVC that was killed left in DVC's own list: elsewhere its number may be
+    another, living process.
 
     A list that a full disk or a kill cut off is removed: DVC would refuse to run.
     """

@@ -46,7 +46,9 @@ class RolloutCollector:
     def sample(
         self, policy: Policy, problems: Sequence[Problem], update: int, stops: bool
     ) -> list[RolloutGroup]:
-        """Every attempt at every problem with its verdict; `stops`: none after the first that is correct."""
+        """Every attempt at every problem with its verdict; `stops`: none after the first that is
+        correct.
+        """
         c = self.config
         temperatures = c.first_temperature, c.retry_temperature
         key = self.seed, update
@@ -70,10 +72,11 @@ class RolloutCollector:
     def collect(
         self, policy: Policy, problems: Sequence[Problem], update: int
     ) -> list[SelectedRollout]:
-        """pass@k for every problem, and for each the rollout to learn from (paper, section 3; notes, section 2).
+        """pass@k for every problem, and for each the rollout to learn from (paper, section 3;
+        notes, section 2).
 
-        Ungraded tasks stop at the first correct attempt. Graded ones sample all attempts and keep the best, the
-        latest on ties, if it scores `keep_threshold`.
+        Ungraded tasks stop at the first correct attempt. Graded ones sample all attempts and keep
+        the best, the latest on ties, if it scores `keep_threshold`.
         """
         return [
             self.scored(group)
@@ -97,7 +100,9 @@ class RolloutCollector:
         )
 
     def summary(self, policy: Policy, selected: Sequence[SelectedRollout]) -> RolloutStats:
-        """Counters and rollout metrics of one collect, before any gating; lengths in tokens, of first attempts."""
+        """Counters and rollout metrics of one collect, before any gating; lengths in tokens, of
+        first attempts.
+        """
         sums = MetricSums()
         for item in selected:
             row = item.first_rollout.completion_ids.tolist()

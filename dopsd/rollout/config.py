@@ -10,7 +10,9 @@ from dopsd.core.settings import Count, Section, Share
 
 
 class SamplingConfig(Section):
-    """Lengths and steps of a rollout: `steps` denoising steps fill `gen_length` tokens, block by block."""
+    """Lengths and steps of a rollout: `steps` denoising steps fill `gen_length` tokens, block by
+    block.
+    """
 
     gen_length: Count = 256
     block_length: Count = 32
@@ -36,7 +38,9 @@ class SamplingConfig(Section):
 
 
 class EvalProtocol(SamplingConfig):
-    """How an evaluation decodes. `published` numbers came from unmasked padding and float16 autocast; ours mask."""
+    """How an evaluation decodes. `published` numbers came from unmasked padding and float16
+    autocast; ours mask.
+    """
 
     mask_padding: bool = True
     autocast: Literal["none", "float16"] = "none"
@@ -48,7 +52,8 @@ class EvalProtocol(SamplingConfig):
 
     @property
     def approximations(self) -> list[str]:
-        """What makes its answers others than those of the sampler that the model was trained with."""
+        """What makes its answers others than those of the sampler that the model was trained with.
+        """
         descriptions = (
             [] if self.threshold is None else [f"tokens of confidence {self.threshold} at once"]
         )

@@ -1,4 +1,6 @@
-"""generate_until_correct(): pass@k in waves, over all processes; denoise_all(): any number of draws, in batches."""
+"""generate_until_correct(): pass@k in waves, over all processes; denoise_all(): any number of
+draws, in batches.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,9 @@ def generate_until_correct(
 ) -> dict[str, list[Rollout]]:
     """Sample each prompt until one rollout is correct or `plan.attempts` is reached.
 
-    Attempts run in waves: wave n holds attempt n of every problem that still needs one, so that batches stay full. The
-    result equals sampling one problem after the other. Processes that hold the same weights share every wave; all of
-    them must call.
+    Attempts run in waves: wave n holds attempt n of every problem that still needs one, so that
+    batches stay full. The result equals sampling one problem after the other. Processes that hold
+    the same weights share every wave; all of them must call.
 
     Returns:
         The rollouts of each problem by its id, attempts in order.
@@ -74,8 +76,9 @@ def generate_until_correct(
 def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int) -> int:
     """How many attempts, from `first` on, to make together at each problem that waits; 0: no more.
 
-    Where fewer problems wait, in all processes, than there are processes, several attempts at each are made ahead: those
-    after a right one are dropped and not counted, and would have been idle time.
+    Where fewer problems wait, in all processes, than there are processes, several attempts at each
+    are made ahead: those after a right one are dropped and not counted, and would have been idle
+    time.
     """
     width = plan.attempts - first
     if width and plan.stop_at_first_correct:
@@ -103,7 +106,8 @@ def denoise_shared(
     decoding: Decoding,
     progressed: Progressed | None = None,
 ) -> list[Rollout]:
-    """The draws of all processes, an equal part for each, so that one with hard problems does not hold up the others.
+    """The draws of all processes, an equal part for each, so that one with hard problems does not
+    hold up the others.
 
     Every process gets the rollouts of its own draws, in their order. Draws have no hints here.
     """
@@ -137,9 +141,11 @@ def denoise_all(
     decoding: Decoding,
     progressed: Progressed | None = None,
 ) -> list[Rollout]:
-    """Any number of draws, in batches of similar prompt length; rollouts come back in the order of the draws.
+    """Any number of draws, in batches of similar prompt length; rollouts come back in the order of
+    the draws.
 
-    Where a GPU's memory runs out batches are halved, once: with masked padding no row depends on the others.
+    Where a GPU's memory runs out batches are halved, once: with masked padding no row depends on
+    the others.
     """
     denoise_batch = sampler_of(decoding)
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
@@ -174,7 +180,9 @@ def _if_it_fits(
     batch: list[GenerationRequest],
     decoding: Decoding,
 ) -> list[Rollout] | None:
-    """None where memory ran out; the failed batch keeps its memory until its error is forgotten, here."""
+    """None where memory ran out; the failed batch keeps its memory until its error is forgotten,
+    here.
+    """
     try:
         return denoise_batch(policy, batch, decoding)
     except torch.OutOfMemoryError:

@@ -1,7 +1,9 @@
-"""Faster decoding that gives other answers: for evaluations that say so, never for training rollouts.
+"""Faster decoding that gives other answers: for evaluations that say so, never for training
+rollouts.
 
-Fast-dLLM (arXiv 2505.22618): tokens above a confidence threshold are committed together, and keys and values are kept
-through a block, those of what stands before it (prefix) or of all but the block (dual).
+Fast-dLLM (arXiv 2505.22618): tokens above a confidence threshold are committed together, and keys
+and values are kept through a block, those of what stands before it (prefix) or of all but the block
+(dual).
 """
 
 from __future__ import annotations
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 def denoise_approximately(
     model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
 ) -> list[Rollout]:
-    """Denoise every draw from masks alone, in one batch, with decoding's `threshold` or `cache` or both.
+    """Denoise every draw from masks alone, in one batch, with decoding's `threshold` or `cache` or
+    both.
 
-    A rollout's `revealed_at` counts the steps that were made, which a threshold makes fewer or more than `steps`.
+    A rollout's `revealed_at` counts the steps that were made, which a threshold makes fewer or more
+    than `steps`.
     """
     state = DenoisingState(model, requests, decoding)
     active = torch.arange(len(requests), device=state.ids.device)
@@ -52,7 +56,9 @@ def denoise_approximately(
 
 
 class _View:
-    """The hidden states of a block's positions, from as much of the sequence as `cache` computes anew at each step."""
+    """The hidden states of a block's positions, from as much of the sequence as `cache` computes
+    anew at each step.
+    """
 
     def __init__(self, state: DenoisingState, block: slice, active: Tensor) -> None:
         self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
@@ -60,7 +66,9 @@ class _View:
         self.cache_positions: slice | None = None
 
     def rows(self) -> Tensor:
-        """Rows with masks in the block; where keys are kept all active ones, or none, since kept keys have their rows."""
+        """Rows with masks in the block; where keys are kept all active ones, or none, since kept
+        keys have their rows.
+        """
         has_masks = (self.state.ids[self.active, self.block] == self.state.model.mask_id).any(1)
         if self.kv_cache is None:
             return self.active[has_masks]
@@ -83,7 +91,9 @@ class _View:
 
 
 def _commit(state: DenoisingState, rows: Tensor, hidden: Tensor, block: slice, k: int) -> None:
-    """The k surest masked positions of each row, and all whose confidence reaches the threshold. hidden [B, L, D]."""
+    """The k surest masked positions of each row, and all whose confidence reaches the threshold.
+    hidden [B, L, D].
+    """
     model, decoding = state.model, state.decoding
     slots, valid = pack(state.ids[rows, block] == model.mask_id)  # [B, C]
     columns = slots + block.start

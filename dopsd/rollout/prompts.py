@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def decoding(sampling: SamplingConfig, temperature: float = 0.0) -> Decoding:
-    """The sampler's settings of a section; a Protocol may leave padding unmasked, or trade exactness for speed."""
+    """The sampler's settings of a section; a Protocol may leave padding unmasked, or trade
+    exactness for speed.
+    """
     names = ["gen_length", "block_length", "steps", "gumbel_dtype", "stop_after_eos", "batch_size"]
     names += ["mask_padding", "threshold", "cache"] if isinstance(sampling, EvalProtocol) else []
     return Decoding(**{name: vars(sampling)[name] for name in names}, temperature=temperature)
@@ -36,9 +38,11 @@ class PromptSet:
     prompt_style: str
 
     def prompts(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
-        """Tokenised prompts, each [P], with the answer's prefill, cut on the left only where max_prompt_tokens says so.
+        """Tokenised prompts, each [P], with the answer's prefill, cut on the left only where
+        max_prompt_tokens says so.
 
-        Raises DopsdError for a prompt that with its answer is longer than the model was trained for.
+        Raises DopsdError for a prompt that with its answer is longer than the model was trained
+        for.
         """
         full_prompts = self._full_prompts(policy, sampling)
         prompts = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in full_prompts]

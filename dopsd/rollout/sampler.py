@@ -1,7 +1,8 @@
 """denoise(): masks to rollouts, block by block.
 
-Method notes, section 1 (semi-autoregressive low-confidence remasking, LLaDA). The language-model head is computed at
-the masked positions of the current block only; one forward of the trunk serves the whole batch.
+Method notes, section 1 (semi-autoregressive low-confidence remasking, LLaDA). The language-model
+head is computed at the masked positions of the current block only; one forward of the trunk serves
+the whole batch.
 """
 
 from __future__ import annotations
@@ -47,16 +48,20 @@ class Decoding:
 
     @property
     def num_transfer_tokens(self) -> list[int]:
-        """Tokens committed at each step of a block: spread evenly, the remainder to the first steps."""
+        """Tokens committed at each step of a block: spread evenly, the remainder to the first
+        steps.
+        """
         steps = self.steps // (self.gen_length // self.block_length)
         return [self.block_length // steps + (i < self.block_length % steps) for i in range(steps)]
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One row of a batch to be denoised: a tokenised prompt, the key of its noise, and tokens it is shown ahead.
+    """One row of a batch to be denoised: a tokenised prompt, the key of its noise, and tokens it is
+    shown ahead.
 
-    Hints stand in later blocks; each block is cleared when it is entered, so that none is copied into its own place.
+    Hints stand in later blocks; each block is cleared when it is entered, so that none is copied
+    into its own place.
     """
 
     problem_id: str
@@ -67,7 +72,8 @@ class GenerationRequest:
 
 
 class Sampler(Protocol):
-    """Denoises requests from masks alone, in one batch; rollouts come in the order of the requests."""
+    """Denoises requests from masks alone, in one batch; rollouts come in the order of the requests.
+    """
 
     def __call__(
         self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
@@ -75,7 +81,9 @@ class Sampler(Protocol):
 
 
 def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
-    """The token proposed at each position: argmax of logits plus Gumbel noise. logits [N, V], keys [N] -> [N]."""
+    """The token proposed at each position: argmax of logits plus Gumbel noise. logits [N, V], keys
+    [N] -> [N].
+    """
     if decoding.temperature == 0:
         return logits.argmax(-1)
     size = GPU_NOISE if logits.device.type == "cuda" else CPU_NOISE
@@ -97,7 +105,9 @@ def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 def propose(
     model: Forward, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
-    """Tokens and their noise-free confidence at masked positions, a part at a time. hidden [N, D], keys [N] -> [N], [N]."""
+    """Tokens and their noise-free confidence at masked positions, a part at a time. hidden [N, D],
+    keys [N] -> [N], [N].
+    """
     rows = max(1, HEAD_ENTRIES // model.vocabulary)
     outputs = [
         _propose_part(model, h, k, decoding)
@@ -131,7 +141,9 @@ class StepInput:
 def most_confident(
     model: Forward, step: StepInput, k: int, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
-    """Return the k most confident of the slots of every row [B, k] and their tokens [B, k]; ties go to the lower position."""
+    """Return the k most confident of the slots of every row [B, k] and their tokens [B, k]; ties go
+    to the lower position.
+    """
     ids, slots = step.ids, step.slots
     rows = torch.arange(len(ids), device=ids.device)[:, None]
     hidden = model.hidden(ids, step.mask)[rows, slots]  # [B, m, D]
@@ -145,7 +157,9 @@ def most_confident(
 
 
 class DenoisingState:
-    """A batch in denoising: prompts and completions, where they are padded, and the step that committed each position."""
+    """A batch in denoising: prompts and completions, where they are padded, and the step that
+    committed each position.
+    """
 
     def __init__(
         self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
@@ -182,7 +196,9 @@ class DenoisingState:
         self.revealed_at[rows, columns - self.start] = self.step
 
     def unfinished(self, rows: Tensor, end: int) -> Tensor:
-        """These rows, with `stop_after_eos` without those whose text has ended before column `end`: they are filled up."""
+        """These rows, with `stop_after_eos` without those whose text has ended before column `end`:
+        they are filled up.
+        """
         if not self.decoding.stop_after_eos:
             return rows
         finished = (self.ids[rows, self.start : end] == self.model.eos_id).any(1)
@@ -208,9 +224,10 @@ def denoise(
 ) -> list[Rollout]:
     """Denoise every draw from masks alone, in one batch.
 
-    Results do not depend on the batch: noise is keyed by the draw, padding is masked (unless `mask_padding` is off, as
-    in the published evaluation, where a row sees the padding that its neighbours gave it). With `stop_after_eos` a row
-    whose block ends with an end-of-sequence token and no mask before it is finished: what follows is filled with EOS.
+    Results do not depend on the batch: noise is keyed by the draw, padding is masked (unless
+    `mask_padding` is off, as in the published evaluation, where a row sees the padding that its
+    neighbours gave it). With `stop_after_eos` a row whose block ends with an end-of-sequence token
+    and no mask before it is finished: what follows is filled with EOS.
     """
     state = DenoisingState(model, requests, decoding)
     active = torch.arange(len(requests), device=state.ids.device)

@@ -1,4 +1,6 @@
-"""`dopsd baselines import`: published accuracies as MLflow runs, so that they stand beside one's own on the same page."""
+"""`dopsd baselines import`: published accuracies as MLflow runs, so that they stand beside one's
+own on the same page.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SHOWN = 256  # the length whose accuracy stands under the name that our runs use
 
 @dataclass(frozen=True)
 class Baseline:
-    """One published row: accuracies in [0, 1] by length, and the update that reached them, where it is told."""
+    """One published row: accuracies in [0, 1] by length, and the update that reached them, where it
+    is told.
+    """
 
     task: str
     method: str
@@ -31,7 +35,8 @@ class Baseline:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Under the names of `dopsd publish`; chosen on the test set, as the tag `selection` says."""
+        """Under the names of `dopsd publish`; chosen on the test set, as the tag `selection` says.
+        """
         values = {f"best/test_accuracy/{length}": value for length, value in self.accuracy.items()}
         values["best/test_accuracy"] = self.accuracy[SHOWN]
         return values | ({} if self.updates is None else {"best/update": float(self.updates)})
@@ -54,7 +59,9 @@ def baselines() -> Iterator[Baseline]:
 
 
 def import_published(tracking: TrackingConfig) -> int:
-    """One run a task and method, tagged source=published; the same rows are never imported twice. How many there are."""
+    """One run a task and method, tagged source=published; the same rows are never imported twice.
+    How many there are.
+    """
     if not tracking.enabled:
         raise DopsdError("tracking.enabled is false in params.yaml: set it to true to import")
     uri, count = tracking_uri(tracking.uri), 0

@@ -1,8 +1,9 @@
 """MLflow, or silence: a run's log on disk is copied to the tracking server by a process of its own.
 
-Training only appends to its log file. `dopsd follow`, a process beside it, copies that file, so that a slow, dead or
-missing server can neither stop nor slow an update, and no step is lost: what was not sent stays in the file, and
-the next start, or `dopsd publish`, sends it. Steps that the server has are never sent twice.
+Training only appends to its log file. `dopsd follow`, a process beside it, copies that file, so
+that a slow, dead or missing server can neither stop nor slow an update, and no step is lost: what
+was not sent stays in the file, and the next start, or `dopsd publish`, sends it. Steps that the
+server has are never sent twice.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ QUIET = {  # set before mlflow is imported: answer fast when the server is gone,
 
 @dataclass(frozen=True)
 class Identity:
-    """Which MLflow run a training run is: found again by its fingerprint, made with these tags and parameters."""
+    """Which MLflow run a training run is: found again by its fingerprint, made with these tags and
+    parameters.
+    """
 
     uri: str
     experiment: str
@@ -51,7 +54,9 @@ class Identity:
 
 
 def tracking_uri(configured: str | None) -> str:
-    """MLFLOW_TRACKING_URI, else params.yaml's, else an sqlite file in the project's root; always absolute."""
+    """MLFLOW_TRACKING_URI, else params.yaml's, else an sqlite file in the project's root; always
+    absolute.
+    """
     return (
         os.environ.get("MLFLOW_TRACKING_URI")
         or configured
@@ -76,7 +81,9 @@ def shown(uri: str) -> str:
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client whose store is ready. A local database is made by one process at a time: two at once break its migration."""
+    """A client whose store is ready. A local database is made by one process at a time: two at once
+    break its migration.
+    """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -100,7 +107,9 @@ def _sync_lock(scratch: Path) -> Iterator[None]:
 
 
 def experiment_id(client: MlflowClient, identity: Identity) -> str:
-    """The experiment, made if there is none: with a local file its artifacts go beside it, else where the server says."""
+    """The experiment, made if there is none: with a local file its artifacts go beside it, else
+    where the server says.
+    """
     experiment = client.get_experiment_by_name(identity.experiment)
     if experiment:
         return experiment.experiment_id
@@ -126,7 +135,9 @@ def find_run(client: MlflowClient, identity: Identity) -> str:
 
 
 def sent_until(client: MlflowClient, run_id: str) -> int:
-    """The last update whose metrics the server has; an update's metrics are sent in one transaction."""
+    """The last update whose metrics the server has; an update's metrics are sent in one
+    transaction.
+    """
     return max((point.step for point in client.get_metric_history(run_id, "train/loss")), default=0)
 
 
@@ -171,7 +182,9 @@ def sync(
 
 
 def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) -> None:
-    """Copy the log while it grows, until `is_over(seconds)`, which waits that long, says that training has ended."""
+    """Copy the log while it grows, until `is_over(seconds)`, which waits that long, says that
+    training has ended.
+    """
     warned, client = False, connect(identity.uri)
     while True:
         is_last = is_over(FOLLOW_EVERY)

@@ -10,7 +10,9 @@ from dopsd.core.settings import Name, Section
 
 
 class TrackingConfig(Section):
-    """Where runs go. `uri` null is an sqlite file in the project root; MLFLOW_TRACKING_URI goes before both."""
+    """Where runs go. `uri` null is an sqlite file in the project root; MLFLOW_TRACKING_URI goes
+    before both.
+    """
 
     enabled: bool = True
     uri: str | None = None

@@ -1,4 +1,6 @@
-"""The page of MLflow's UI on which the runs of a task stand side by side: a saved chart view of the experiment."""
+"""The page of MLflow's UI on which the runs of a task stand side by side: a saved chart view of the
+experiment.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Experiments(Protocol):
 
 
 def save(client: Experiments, experiment: str, task: str) -> None:
-    """The view of one task: accuracy on test first, then curves; every run is shown, the best first."""
+    """The view of one task: accuracy on test first, then curves; every run is shown, the best
+    first.
+    """
     client.set_experiment_tag(experiment, f"{SHARED_VIEW}dopsd-{task}", json.dumps(view(task)))
 
 
@@ -44,7 +48,9 @@ def link(page: str, experiment: str, task: str) -> str:
 
 
 def view(task: str) -> dict[str, Any]:
-    """As the UI writes it for "share view" (MLflow 3.17); keys that another version does not know are left alone by it."""
+    """As the UI writes it for "share view" (MLflow 3.17); keys that another version does not know
+    are left alone by it.
+    """
     charts = [_chart(metric, kind, "results") for metric, kind in RESULTS.items()]
     charts += [_chart(metric, kind, "curves") for metric, kind in CURVES.items()]
     sections = (("results", "Results of the selected checkpoint"), ("curves", "Over updates"))

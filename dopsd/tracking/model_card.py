@@ -1,4 +1,6 @@
-"""The card of a registered checkpoint: what it is, how good it is and where it came from, as a README beside its weights."""
+"""The card of a registered checkpoint: what it is, how good it is and where it came from, as a
+README beside its weights.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the results of a run came from: digests of its data by split, and the commit of the code."""
+    """Where the results of a run came from: digests of its data by split, and the commit of the
+    code.
+    """
 
     data: dict[str, str]
     commit: str

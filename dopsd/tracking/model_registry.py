@@ -1,4 +1,6 @@
-"""Checkpoints in MLflow: LoggedModels found again by their digest, and versions of a registered model with their card."""
+"""Checkpoints in MLflow: LoggedModels found again by their digest, and versions of a registered
+model with their card.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Chosen:
-    """A selected checkpoint on its way into the registry: its run, its LoggedModel, and what is said of it."""
+    """A selected checkpoint on its way into the registry: its run, its LoggedModel, and what is
+    said of it.
+    """
 
     run_id: str
     model_id: str
@@ -49,7 +53,9 @@ def log_model(
 
 
 def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
-    """The version of the registered model that this checkpoint is, made if there is none; its number."""
+    """The version of the registered model that this checkpoint is, made if there is none; its
+    number.
+    """
     import mlflow
 
     if all(m.name != name for m in client.search_registered_models(f"name = '{name}'")):
@@ -88,7 +94,9 @@ def _refresh(client: MlflowClient, version: ModelVersion, chosen: Chosen) -> Non
 
 
 def promote_champion(client: MlflowClient, name: str, number: int) -> int:
-    """The champion's version: this one, unless the one before did as well on the same problems by the same protocol."""
+    """The champion's version: this one, unless the one before did as well on the same problems by
+    the same protocol.
+    """
     champion = client.get_registered_model(name).aliases.get(CHAMPION)
     if champion and int(champion) != number:
         new_tags, champion_tags = (

@@ -1,7 +1,8 @@
 """`dopsd publish`: MLflow runs, checkpoints and the champion alias, rebuilt from files on disk.
 
-No stage writes to the registry: a result restored from DVC's cache, without running anything, must be published as
-well. Everything is looked up by digest or fingerprint first, so that publishing twice changes nothing.
+No stage writes to the registry: a result restored from DVC's cache, without running anything, must
+be published as well. Everything is looked up by digest or fingerprint first, so that publishing
+twice changes nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ START_OR_NAME = "`make up` starts servers here, then `source work/services/env` 
 
 @dataclass(frozen=True)
 class Publication:
-    """What publishing needs to know: where to, which runs, and how they were evaluated and selected."""
+    """What publishing needs to know: where to, which runs, and how they were evaluated and
+    selected.
+    """
 
     tracking: TrackingConfig
     runs: list[RunSettings]
@@ -132,9 +135,11 @@ def one_line(uri: str) -> Iterator[None]:
 def _pages(
     publication: Publication, client: MlflowClient, uri: str, tracked_runs: list[Tracked]
 ) -> dict[str, Any]:
-    """What a flow links to: the server's address (none for a local file), each cell's run, each task's comparison.
+    """What a flow links to: the server's address (none for a local file), each cell's run, each
+    task's comparison.
 
-    Workers may know the server by a name that browsers do not: DOPSD_MLFLOW_PAGE is the address that people open.
+    Workers may know the server by a name that browsers do not: DOPSD_MLFLOW_PAGE is the address
+    that people open.
     """
     experiment = client.get_experiment_by_name(publication.tracking.experiment)
     page = os.environ.get(PAGE) or (shown(uri) if uri.startswith("http") else None)
@@ -165,7 +170,8 @@ def _model_name(publication: Publication, task: str) -> str:
 
 
 def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -> Tracked | None:
-    """Return the run with its MLflow run, its log sent; None if it is not finished or not current."""
+    """Return the run with its MLflow run, its log sent; None if it is not finished or not current.
+    """
     folder = run.key.folder
     if not (folder / "test" / "paired.json").is_file():
         log(f"publish: {folder} has no test results yet; left out")
@@ -184,7 +190,9 @@ def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -
 def _publish_run(
     publication: Publication, client: MlflowClient, tracked: Tracked
 ) -> tuple[int, float]:
-    """Curve, checkpoints, figures and registration of one run; the registered version and its selection accuracy."""
+    """Curve, checkpoints, figures and registration of one run; the registered version and its
+    selection accuracy.
+    """
     chosen = read_json(tracked.key.folder / "best" / "select.json", "dopsd select")
     protocols = read_json(tracked.key.folder / "test" / "paired.json", "dopsd test")["protocols"]
     if client.get_run(tracked.run_id).info.status != "FINISHED":
@@ -242,7 +250,9 @@ def log_once(
     step: int,
     model_id: str | None = None,
 ) -> None:
-    """Log what the run does not have: another value at the same step is a new evaluation, and is added."""
+    """Log what the run does not have: another value at the same step is a new evaluation, and is
+    added.
+    """
     for name, value in metrics.items():
         points = [point for point in client.get_metric_history(run_id, name) if point.step == step]
         if not points or max(points, key=lambda point: point.timestamp).value != float(value):
@@ -353,7 +363,9 @@ def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
 
 
 def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
-    """`dopsd follow`, started by training: copies its log until standard input closes, as it does when training ends."""
+    """`dopsd follow`, started by training: copies its log until standard input closes, as it does
+    when training ends.
+    """
 
     def is_over(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], seconds)[0])

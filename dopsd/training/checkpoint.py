@@ -1,7 +1,9 @@
-"""Checkpoints: written under a temporary name, verified by digest, resumed from the newest that is whole.
+"""Checkpoints: written under a temporary name, verified by digest, resumed from the newest that is
+whole.
 
-A folder step-N holds the adapter, and the two newest also what resuming needs: optimizer moments, random state and
-the batches of the current collect that no update has used yet (newer weights could not sample them again), and the log so far.
+A folder step-N holds the adapter, and the two newest also what resuming needs: optimizer moments,
+random state and the batches of the current collect that no update has used yet (newer weights could
+not sample them again), and the log so far.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
 
 
 def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
-    """Raises ValueError, KeyError, TypeError or IndexError where these are not what pack_updates made."""
+    """Raises ValueError, KeyError, TypeError or IndexError where these are not what pack_updates
+    made.
+    """
     batch_tensors: dict[tuple[int, int, str], dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         update, batch, kind, name = key.split(".")
@@ -69,7 +73,9 @@ def seal(tmp: Path, final: Path) -> None:
 
 
 def finish_replacements(scratch: Path) -> None:
-    """Put back a checkpoint whose replacement a kill cut short; remove what is half-written or replaced."""
+    """Put back a checkpoint whose replacement a kill cut short; remove what is half-written or
+    replaced.
+    """
     for replaced in scratch.glob(f"step-??????{REPLACED}"):
         if replaced.with_suffix("").exists():
             shutil.rmtree(replaced)
@@ -82,7 +88,8 @@ def finish_replacements(scratch: Path) -> None:
 def prune(scratch: Path, update: int) -> None:
     """Drop what only resuming needs from all but the newest folders up to this update.
 
-    Later ones are of a run that has gone back behind a damaged checkpoint: where that is made again, they can be continued.
+    Later ones are of a run that has gone back behind a damaged checkpoint: where that is made
+    again, they can be continued.
     """
     for folder in [folder for folder in folders(scratch) if update_of(folder) <= update][
         :-KEPT_RESUMABLE
@@ -137,7 +144,8 @@ def checkpoints(scratch: Path) -> list[Checkpoint]:
 
 
 def newest_resumable(scratch: Path, every: int) -> Checkpoint | None:
-    """The newest checkpoint that can be continued and has no damaged one before it, which would be missing at the end.
+    """The newest checkpoint that can be continued and has no damaged one before it, which would be
+    missing at the end.
 
     every: train.checkpoint_every; what was saved at other updates is not missed.
     """

@@ -1,4 +1,6 @@
-"""Collapse watch: does a run still answer as well as it did? (arXiv 2606.18195, Fig. 4; the rule is ours.)"""
+"""Collapse watch: does a run still answer as well as it did? (arXiv 2606.18195, Fig. 4; the rule is
+ours.)
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,13 @@ from itertools import accumulate
 
 @dataclass
 class CollapseDetector:
-    """First attempts of a run, collect by collect; flags when their rolling mean falls a share `drop` below its best.
+    """First attempts of a run, collect by collect; flags when their rolling mean falls a share
+    `drop` below its best.
 
-    And by `errors` standard errors of the difference between two windows of such answers: small windows of right and wrong
-    swing by more than any share, and the best of many is high by chance. A policy that is seldom right needs wide
-    windows. Checkpoints that were good stay, and selection takes the best of them: a flag says that what follows is lost
-    time.
+    And by `errors` standard errors of the difference between two windows of such answers: small
+    windows of right and wrong swing by more than any share, and the best of many is high by chance.
+    A policy that is seldom right needs wide windows. Checkpoints that were good stay, and selection
+    takes the best of them: a flag says that what follows is lost time.
     """
 
     window: int  # collects
@@ -39,7 +42,9 @@ class CollapseDetector:
 
     @property
     def is_collapsed(self) -> bool:
-        """Whether any rolling mean has been that far below the best before it; once flagged, it stays so."""
+        """Whether any rolling mean has been that far below the best before it; once flagged, it
+        stays so.
+        """
         best, scores, squares = 0.0, list(accumulate(self.scores)), list(accumulate(self.squares))
         for i, mean in enumerate(self.means):
             seen = i + self.window

@@ -1,4 +1,6 @@
-"""Gradients of one update, a micro-batch at a time: as many sequences at once as memory was measured to hold."""
+"""Gradients of one update, a micro-batch at a time: as many sequences at once as memory was
+measured to hold.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ MOST = 64  # sequences: more at once are no faster
 
 @dataclass(frozen=True)
 class Probe:
-    """Bytes at the peak of a pass over so many sequences; others that the process held before are among them."""
+    """Bytes at the peak of a pass over so many sequences; others that the process held before are
+    among them.
+    """
 
     sequences: int
     peak: int
@@ -48,7 +52,9 @@ def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
 
 
 class MicroBatches:
-    """How many sequences stand in memory at once; halved once where that was too many. 0: not measured yet."""
+    """How many sequences stand in memory at once; halved once where that was too many. 0: not
+    measured yet.
+    """
 
     def __init__(self, requested: int | str, device: torch.device) -> None:
         if requested == AUTO and not memory.is_measurable(device):
@@ -106,7 +112,9 @@ class MicroBatches:
         return metrics
 
     def _passes(self, policy: Policy, batches: list[Batch]) -> list[tuple[Batch, float]]:
-        """The micro-batches, each with its share in the loss: 0 for passes made only because other processes make one."""
+        """The micro-batches, each with its share in the loss: 0 for passes made only because other
+        processes make one.
+        """
         micro_batches = [
             (micro_batch, 1.0) for batch in batches for micro_batch in batch.split(self.size)
         ]
@@ -121,7 +129,9 @@ class MicroBatches:
         ]
 
     def _measured(self, method: Algorithm, policy: Policy, batch: Batch) -> int:
-        """A pass over one row and one over a few, without a trace but the time; random numbers are put back."""
+        """A pass over one row and one over a few, without a trace but the time; random numbers are
+        put back.
+        """
         devices = [self.device] if self.device.type == "cuda" else []
 
         def probe(rows: int) -> Probe:

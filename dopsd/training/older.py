@@ -1,4 +1,6 @@
-"""Training folders of releases that named them by a hash of settings and code together, and wrote no run.json."""
+"""Training folders of releases that named them by a hash of settings and code together, and wrote
+no run.json.
+"""
 
 from __future__ import annotations
 

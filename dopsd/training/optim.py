@@ -27,7 +27,9 @@ def adamw(parameters: Iterable[Tensor], settings: TrainConfig) -> Optimizer:
 
 
 def lr_factor(update: int, settings: TrainConfig) -> float:
-    """Factor of the learning rate: linear warm-up from 0 at the first update, then constant or half a cosine to 0."""
+    """Factor of the learning rate: linear warm-up from 0 at the first update, then constant or half
+    a cosine to 0.
+    """
     warmup = settings.warmup_updates
     if update < warmup:
         return update / warmup

@@ -1,6 +1,8 @@
-"""What base/<task>/ was made from: settings, data and files, noted in it, so that it is never made again without leave.
+"""What base/<task>/ was made from: settings, data and files, noted in it, so that it is never made
+again without leave.
 
-The code's part is the number `pretrain.recipe`: a base behaves like a downloaded checkpoint, not like a cached result.
+The code's part is the number `pretrain.recipe`: a base behaves like a downloaded checkpoint, not
+like a cached result.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Origin(Section):
 
 
 def place(task: str) -> Path:
-    """Return the folder of a task's embedded base: `base` itself in a project where release 0.1 made it."""
+    """Return the folder of a task's embedded base: `base` itself in a project where release 0.1
+    made it.
+    """
     return BASES if is_base(BASES) else BASES / task
 
 
@@ -58,7 +62,9 @@ def note(base: BaseSettings, task: str, folder: Path) -> None:
 
 
 def mismatch(base: BaseSettings, task: str) -> str | None:
-    """Why a task's base is not what these settings and data make, and both ways out; None where it is, or there is none."""
+    """Why a task's base is not what these settings and data make, and both ways out; None where it
+    is, or there is none.
+    """
     folder = place(task)
     if not any(folder.glob("*.safetensors")) and not (folder / ORIGIN).exists():
         return None
@@ -118,7 +124,9 @@ def _minutes(base: BaseSettings) -> int:
 
 
 def allowance() -> str:
-    """Whether a base that is there may be made again: "" (no), "1" (where it does not match) or "force"."""
+    """Whether a base that is there may be made again: "" (no), "1" (where it does not match) or
+    "force".
+    """
     value = os.environ.get(ALLOWANCE, "").removeprefix("0")
     if value not in ("", "1", FORCE):
         raise DopsdError(

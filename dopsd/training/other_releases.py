@@ -1,4 +1,6 @@
-"""Runs that another release of dopsd began, whose settings had other keys: they lie in folders of other names."""
+"""Runs that another release of dopsd began, whose settings had other keys: they lie in folders of
+other names.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def of_other_releases(run: RunSettings) -> Iterator[Path]:
-    """Folders of this cell with the same data and base, whose settings differ only in keys that one of the two lacks.
+    """Folders of this cell with the same data and base, whose settings differ only in keys that one
+    of the two lacks.
 
     What they lack must have its default now: another value is another run.
     """

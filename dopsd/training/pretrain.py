@@ -1,7 +1,9 @@
-"""`dopsd pretrain --task sudoku`: the embedded base, trained by masked diffusion on careful and careless worked solutions.
+"""`dopsd pretrain --task sudoku`: the embedded base, trained by masked diffusion on careful and
+careless worked solutions.
 
-The mixture makes the base what a pretrained model is: able, but not reliable. The response keeps the layout of
-rollouts (gen_length tokens, padded with end of text), as LLaDA's fine-tuning does (arXiv 2502.09992, section 2.3).
+The mixture makes the base what a pretrained model is: able, but not reliable. The response keeps
+the layout of rollouts (gen_length tokens, padded with end of text), as LLaDA's fine-tuning does
+(arXiv 2502.09992, section 2.3).
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ SAVE_EVERY = 50  # updates between resume points
 
 
 def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
-    """Make base/<task>/ if there is none; one that does not match its settings and data only with leave, else say why."""
+    """Make base/<task>/ if there is none; one that does not match its settings and data only with
+    leave, else say why.
+    """
     shape = base.shape
     scratch = (
         WORK / f"pretrain-{fingerprint(origin.settings(base), [origin.problems_of(task_name)])}"
@@ -110,7 +114,9 @@ def _beside(task_name: str) -> tuple[Path, Path]:
 
 
 def recover(task_name: str) -> Path:
-    """Put the old base back if a kill came when it had left its place and the new one had not taken it; the place."""
+    """Put the old base back if a kill came when it had left its place and the new one had not taken
+    it; the place.
+    """
     folder, (_, old) = origin.place(task_name), _beside(task_name)
     if old.exists() and folder.exists():
         shutil.rmtree(old)
@@ -223,7 +229,9 @@ class Pretrainer:
 
 
 def _digest(state: dict[str, Tensor]) -> Tensor:
-    """Of all names, shapes and numbers: safetensors files have none, and a file beside them is not renamed with them."""
+    """Of all names, shapes and numbers: safetensors files have none, and a file beside them is not
+    renamed with them.
+    """
     hasher = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         hasher.update(

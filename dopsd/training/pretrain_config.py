@@ -12,10 +12,12 @@ from dopsd.models.config import EmbeddedShape
 
 
 class PretrainConfig(EmbeddedShape):
-    """The embedded model's shape and its masked-diffusion pretraining on worked solutions of a task.
+    """The embedded model's shape and its masked-diffusion pretraining on worked solutions of a
+    task.
 
-    `tasks` is empty where the base is a downloaded checkpoint: then there is nothing to pretrain. `recipe` stands for
-    the code: raise it when pretraining's numbers change on purpose (tests/unit/training/test_recipes.py holds them).
+    `tasks` is empty where the base is a downloaded checkpoint: then there is nothing to pretrain.
+    `recipe` stands for the code: raise it when pretraining's numbers change on purpose
+    (tests/unit/training/test_recipes.py holds them).
     """
 
     tasks: list[Literal["sudoku"]] = Field([], max_length=1)

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class PromptSampler:
-    """The training problems, `size` a collect, in a new order each epoch; this rank's share of them."""
+    """The training problems, `size` a collect, in a new order each epoch; this rank's share of
+    them.
+    """
 
     def __init__(
         self, problems: Sequence[Problem], size: int, seed: int, accelerator: Accelerator

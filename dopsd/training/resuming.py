@@ -1,4 +1,6 @@
-"""What a training folder holds that a run of these settings would have come to as well, and copying that without copies."""
+"""What a training folder holds that a run of these settings would have come to as well, and copying
+that without copies.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def _object(content: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Resumable:
-    """Checkpoints of a folder and the log's rows up to the last of them, which can be continued or is the end."""
+    """Checkpoints of a folder and the log's rows up to the last of them, which can be continued or
+    is the end.
+    """
 
     folder: Path
     steps: list[Path]
@@ -75,7 +79,9 @@ def steps_of(folder: Path) -> list[Path]:
 def resumable(
     folder: Path, made_with: dict[str, Any], settings: TrainConfig, is_whole: bool
 ) -> Resumable:
-    """What `folder`, made with other values of layout.ENDS, has for these settings; is_whole: none of its checkpoints lacks."""
+    """What `folder`, made with other values of layout.ENDS, has for these settings; is_whole: none
+    of its checkpoints lacks.
+    """
     sound = list(takewhile(lambda step: checkpoint.fault(step) is None, steps_of(folder)))
     last_update = update_of(sound[-1]) if sound else 0
     rows = [
@@ -140,7 +146,9 @@ def _is_row(row: dict[str, Any]) -> bool:
 def watched_again(
     rows: list[dict[str, Any]], state: dict[str, Any], settings: TrainConfig
 ) -> list[dict[str, Any]]:
-    """The rows as they had been with these settings of collapse_*, from the scores of all collects that a checkpoint keeps."""
+    """The rows as they had been with these settings of collapse_*, from the scores of all collects
+    that a checkpoint keeps.
+    """
     scores, squares = state["scores"], state["squares"]
     if (
         len(scores) != state["counters"]["collects"]
@@ -218,7 +226,9 @@ def _starved(rows: list[dict[str, Any]], settings: TrainConfig) -> float:
 
 
 def bring(source: Resumable, folder: Path) -> None:
-    """Put these checkpoints and this log in the place of the folder's own; ended half way, it can be done again."""
+    """Put these checkpoints and this log in the place of the folder's own; ended half way, it can
+    be done again.
+    """
     empty(folder)
     (folder / LOG).write_text(_text(source.rows))
     for step in source.steps:
@@ -238,7 +248,9 @@ def _text(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def log_of(step: Path) -> Path:
-    """The log that a checkpoint brings under its digests; those that can no longer be continued have none."""
+    """The log that a checkpoint brings under its digests; those that can no longer be continued
+    have none.
+    """
     return step / LOG if (step / LOG).is_file() else step.parent / LOG
 
 
@@ -250,7 +262,9 @@ def empty(folder: Path) -> None:
 
 
 def _link(source: str, target: str) -> None:
-    """A second name for the file, which nothing writes into again; a copy where the disk has no such names."""
+    """A second name for the file, which nothing writes into again; a copy where the disk has no
+    such names.
+    """
     try:
         os.link(source, target)
     except OSError:

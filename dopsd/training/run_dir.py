@@ -54,7 +54,9 @@ class RunFolder:
         ] = []  # of the log, which every checkpoint has a copy of: the one on the disk may change
 
     def __enter__(self) -> Self:
-        """Hold the folder: two trainers in one, after a kill that left one of them alive, would mix their files."""
+        """Hold the folder: two trainers in one, after a kill that left one of them alive, would mix
+        their files.
+        """
         self.lock = (self.scratch / "lock").open("w")
         if self.is_main:
             self._wait_for_lock()
@@ -214,7 +216,9 @@ class RunFolder:
         )
 
     def _restore_log(self, update: int, saved_log: Path | None) -> None:
-        """The log as it was at the checkpoint: later lines, half-written ones included, will be made again."""
+        """The log as it was at the checkpoint: later lines, half-written ones included, will be
+        made again.
+        """
         lines = (
             saved_log.read_text(errors="replace").splitlines()
             if saved_log and saved_log.exists()
@@ -235,7 +239,9 @@ def _update_of(line: str) -> float:
 
 
 def publish_run(scratch: Path, out: Path, every: int) -> None:
-    """Copy adapters and log to the stage's out, without timings or anything else that differs between two doors."""
+    """Copy adapters and log to the stage's out, without timings or anything else that differs
+    between two doors.
+    """
     checkpoints = checkpoint.checkpoints(scratch)
     last_update, known_folders = (
         max((saved.update for saved in checkpoints), default=0),

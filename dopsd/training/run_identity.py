@@ -1,7 +1,8 @@
-"""run.json in a training folder: the code that learnt what is in it; with other code a person decides how to go on.
+"""run.json in a training folder: the code that learnt what is in it; with other code a person
+decides how to go on.
 
-A run that differs in nothing but its length, or in which checkpoints it keeps, is the same run: its folder begins with what
-another length has learnt.
+A run that differs in nothing but its length, or in which checkpoints it keeps, is the same run: its
+folder begins with what another length has learnt.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ UNKNOWN = "unknown"  # code of a folder without run.json
 
 
 def answer_of(flag: str | None) -> str:
-    """What to do where other code began the run: as the command line says, else as the environment does."""
+    """What to do where other code began the run: as the command line says, else as the environment
+    does.
+    """
     answer = flag or os.environ.get(OTHER_CODE) or "stop"
     if answer not in ANSWERS:
         raise DopsdError(f"{OTHER_CODE}: {answer}: unknown; expected {', '.join(ANSWERS)}")
@@ -53,7 +56,9 @@ def answer_of(flag: str | None) -> str:
 
 @cache
 def code_of(task: str, algorithm: str) -> dict[str, str]:
-    """Digests of the modules that train this algorithm on this task; comments, docstrings and layout do not count."""
+    """Digests of the modules that train this algorithm on this task; comments, docstrings and
+    layout do not count.
+    """
     modules = (
         "dopsd.training.trainer",
         TASKS.file(task, "task"),
@@ -71,13 +76,16 @@ def digest(code: dict[str, str]) -> str:
 
 
 def codes(scratch: Path) -> dict[str, str]:
-    """What a result says of the code that made it: that of its last update, and that of its first."""
+    """What a result says of the code that made it: that of its last update, and that of its first.
+    """
     history = record_of(scratch)["history"]
     return {"code": history[-1]["code"], "first_code": history[0]["code"]}
 
 
 def first_code(run: RunSettings) -> str:
-    """That of a run's first update: of what is in training, else of what has ended, else of what would begin."""
+    """That of a run's first update: of what is in training, else of what has ended, else of what
+    would begin.
+    """
     history = record_of(scratch_folder(run)).get("history")
     if history:
         code: str = history[0]["code"]
@@ -91,7 +99,9 @@ def first_code(run: RunSettings) -> str:
 
 
 def is_current(run: RunSettings, published: dict[str, Any]) -> bool:
-    """Whether a train.json is of these settings and of this code, or of older code that a person has accepted."""
+    """Whether a train.json is of these settings and of this code, or of older code that a person
+    has accepted.
+    """
     name = scratch_folder(run).name
     return published.get("fingerprint") == name and published.get("code") == digest(
         code_of(run.key.task, run.kind)
@@ -99,9 +109,11 @@ def is_current(run: RunSettings, published: dict[str, Any]) -> bool:
 
 
 def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> None:
-    """Bring into the cell's folder what can be continued; ask, by DopsdError, where other code has learnt it.
+    """Bring into the cell's folder what can be continued; ask, by DopsdError, where other code has
+    learnt it.
 
-    adopted: a folder of an older release, which wrote no run.json, of which a person says that it is this run's.
+    adopted: a folder of an older release, which wrote no run.json, of which a person says that it
+    is this run's.
     """
     own_folder, code = scratch_folder(run), code_of(run.key.task, run.kind)
     if adopted and not steps_of(own_folder):
@@ -138,9 +150,11 @@ def _furthest(candidates: list[Resumable], own_folder: Path) -> Resumable | None
 
 
 def _candidates(run: RunSettings, own_folder: Path) -> list[Resumable]:
-    """What the cell's folder holds, and folders of other lengths of the run that hold more and have the same history.
+    """What the cell's folder holds, and folders of other lengths of the run that hold more and have
+    the same history.
 
-    A cell that has learnt nothing yet is also looked for under the names that other releases gave to its settings.
+    A cell that has learnt nothing yet is also looked for under the names that other releases gave
+    to its settings.
     """
     settings, (_, ends), record = (
         run.train,

@@ -73,7 +73,8 @@ def sources_of(run: RunSettings) -> dict[str, str]:
 
 
 def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what decides every update of a run, and what decides only where it ends and what it keeps.
+    """Return what decides every update of a run, and what decides only where it ends and what it
+    keeps.
 
     What changes the use of memory alone is in neither, and where files lie: their contents count.
     """
@@ -100,7 +101,9 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def input_files(run: RunSettings) -> list[Path]:
-    """Return files whose contents decide a run: problems, instructions, base, and what the algorithm reads."""
+    """Return files whose contents decide a run: problems, instructions, base, and what the
+    algorithm reads.
+    """
     files = [*data_files(run.key.task, "train"), *base_files(run.model)]
     files += [Path(run.data.prompt_file)] if run.data.prompt_file else []
     return files + [path for name in sources_of(run).values() if (path := Path(name)).is_file()]

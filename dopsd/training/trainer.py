@@ -1,8 +1,9 @@
 """The training trainer, the same for every algorithm; the command is `dopsd train`.
 
-It knows ranks with nothing to train on, checkpoints and resume. Micro-batches are in grad_accumulation.py, clipping and
-the optimizer's step in optim.py, the ranks' shares in prompt_sampler.py, signals in core/interrupts.py. Work goes to
-work/train-<fingerprint>/; the finished run is copied to runs/<task>/<method>/<seed>/train/.
+It knows ranks with nothing to train on, checkpoints and resume. Micro-batches are in
+grad_accumulation.py, clipping and the optimizer's step in optim.py, the ranks' shares in
+prompt_sampler.py, signals in core/interrupts.py. Work goes to work/train-<fingerprint>/; the
+finished run is copied to runs/<task>/<method>/<seed>/train/.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def train(
 
 
 def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
-    """Train until the run is over. Raises DopsdError after a signal, when the last finished update is saved."""
+    """Train until the run is over. Raises DopsdError after a signal, when the last finished update
+    is saved.
+    """
     settings = trainer.settings
     with (
         Interrupts() as interrupts,
@@ -172,7 +175,9 @@ class Trainer:
         return self.empty_in_a_row > self.settings.max_empty_collects
 
     def advance(self, folder: RunFolder) -> str:
-        """A collect if no batches wait, and one optimizer update if there is one to take; what the progress line says."""
+        """A collect if no batches wait, and one optimizer update if there is one to take; what the
+        progress line says.
+        """
         self._mark()
         self.policy.process_group.all_gather_object([])  # every process goes on, or none does
         if not self.waiting:
@@ -200,7 +205,9 @@ class Trainer:
         return f"loss {means['loss']:.4f}{best_note}"
 
     def _mark(self) -> None:
-        """Remember the state to which a stop goes back; weights and moments change at the end of an update alone."""
+        """Remember the state to which a stop goes back; weights and moments change at the end of an
+        update alone.
+        """
         state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
         state |= {
             "gathered": deepcopy(self.gathered),
@@ -246,7 +253,9 @@ class Trainer:
             self._give_up()
 
     def _give_up(self) -> None:
-        """End a run that finds nothing to learn from any more; one that never found anything is a mistake to be mended."""
+        """End a run that finds nothing to learn from any more; one that never found anything is a
+        mistake to be mended.
+        """
         message = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
         if self.counters["empty_collects"] == self.counters["collects"]:
             raise DopsdError(
@@ -256,7 +265,9 @@ class Trainer:
         log(f"{message}: the run ends after update {self.update}, its checkpoints stay")
 
     def _look_for_collapse(self, metrics: MetricSums) -> None:
-        """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the metrics."""
+        """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the
+        metrics.
+        """
         names = ("first_attempt_score", "first_attempt_square")
         scores = over_ranks(
             self.accelerator, MetricSums({name: metrics[name] for name in names if name in metrics})
@@ -297,7 +308,9 @@ class Trainer:
         return metrics
 
     def _weight(self, batches: list[Batch]) -> float:
-        """The denominator of the update: all prompts of the collect, or the weight of what is trained on."""
+        """The denominator of the update: all prompts of the collect, or the weight of what is
+        trained on.
+        """
         if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
         weight = float(

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""`dopsd-buckets NAME...`: make the S3 buckets that are missing; the store and its keys come from AWS_* in the environment."""
+"""`dopsd-buckets NAME...`: make the S3 buckets that are missing; the store and its keys come from
+AWS_* in the environment.
+"""
 
 import sys
 

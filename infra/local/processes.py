@@ -1,4 +1,6 @@
-"""Processes of this workspace: started in sessions of their own, found again by id and time, ended politely first."""
+"""Processes of this workspace: started in sessions of their own, found again by id and time, ended
+politely first.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Trouble(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """A server or worker: its command, and where it says that it is well (a worker has no such place)."""
+    """A server or worker: its command, and where it says that it is well (a worker has no such
+    place).
+    """
 
     name: str
     words: tuple[str, ...]
@@ -56,7 +60,9 @@ def is_taken(port: int) -> bool:
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Whether the process that we started is still there: a number may have been given to another one."""
+    """Whether the process that we started is still there: a number may have been given to another
+    one.
+    """
     import psutil
 
     try:
@@ -101,7 +107,9 @@ def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> 
 
 
 def hear_interrupts() -> None:
-    """Take SIGINT as usual: what a script starts with `&` ignores it, and Prefect's worker ends by sending it to itself."""
+    """Take SIGINT as usual: what a script starts with `&` ignores it, and Prefect's worker ends by
+    sending it to itself.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -163,7 +171,9 @@ def here(word: str) -> list[int]:
 
 
 def end(pid: int, started: float) -> bool:
-    """Whether the service ended after SIGTERM; its group gets SIGKILL, the service itself only after END seconds."""
+    """Whether the service ended after SIGTERM; its group gets SIGKILL, the service itself only
+    after END seconds.
+    """
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + END

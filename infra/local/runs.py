@@ -1,4 +1,6 @@
-"""Flow runs of this workspace: those whose process is gone are reported, those in progress end and save before a stop."""
+"""Flow runs of this workspace: those whose process is gone are reported, those in progress end and
+save before a stop.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def call(url: str, body: object | None = None) -> object:
 
 
 def is_lost(run: dict[str, Any]) -> bool:
-    """Whether the process of this run is gone, or the worker that had claimed it before there was one."""
+    """Whether the process of this run is gone, or the worker that had claimed it before there was
+    one.
+    """
     host, _, pid = str(run["infrastructure_pid"] or "").rpartition(":")
     if pid.isdigit():
         return host in ("", socket.gethostname()) and not is_flow(int(pid))
@@ -43,7 +47,9 @@ def is_lost(run: dict[str, Any]) -> bool:
 
 
 def report_lost_runs(api: str) -> None:
-    """Runs of this machine that no process runs, after a kill of the worker or a power cut: nobody else would say it."""
+    """Runs of this machine that no process runs, after a kill of the worker or a power cut: nobody
+    else would say it.
+    """
     query = {
         "flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}},
         "work_pools": {"name": {"any_": [POOL]}},
@@ -59,7 +65,9 @@ def report_lost_runs(api: str) -> None:
 
 
 def pause(api: str, is_paused: bool) -> None:
-    """Whether the worker starts no more runs: one that waits must not begin while its turn is being made by a stop."""
+    """Whether the worker starts no more runs: one that waits must not begin while its turn is being
+    made by a stop.
+    """
     body = json.dumps({"is_paused": is_paused}).encode()
     request = urllib.request.Request(
         f"{api}/work_pools/{POOL}", body, {"Content-Type": "application/json"}, method="PATCH"
@@ -72,7 +80,9 @@ def pause(api: str, is_paused: bool) -> None:
 
 
 def end_flows(api: str | None) -> None:
-    """Runs in progress save and end; the worker tells the server, if there is one. Those that wait go on waiting."""
+    """Runs in progress save and end; the worker tells the server, if there is one. Those that wait
+    go on waiting.
+    """
     if api:
         pause(api, True)
     pids = here(FLOW)
@@ -88,7 +98,9 @@ def end_flows(api: str | None) -> None:
 
 
 def stop_runs(api: str) -> None:
-    """End runs in progress and wait until what they started has saved: a container ends with its first process."""
+    """End runs in progress and wait until what they started has saved: a container ends with its
+    first process.
+    """
     end_flows(api)
     while here(GUARD):
         time.sleep(LOOK_EVERY)

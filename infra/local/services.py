@@ -1,6 +1,8 @@
-"""`make up`, `make down`: Prefect's server, a worker and MLflow on this machine, bound to 127.0.0.1.
+"""`make up`, `make down`: Prefect's server, a worker and MLflow on this machine, bound to
+127.0.0.1.
 
-Their process ids, ports and logs are in work/services/, Prefect's database in .prefect/, MLflow's in mlflow.db.
+Their process ids, ports and logs are in work/services/, Prefect's database in .prefect/, MLflow's
+in mlflow.db.
 """
 
 from __future__ import annotations
@@ -95,7 +97,9 @@ def environment(prefect: int, mlflow: int) -> dict[str, str]:
 
 
 def deploy(env: dict[str, str]) -> None:
-    """Work pool, its limit of one run at a time in this workspace, and the deployments of prefect.yaml."""
+    """Work pool, its limit of one run at a time in this workspace, and the deployments of
+    prefect.yaml.
+    """
     for words in (
         ("work-pool", "create", POOL, "--type", "process", "--overwrite"),
         ("work-pool", "set-concurrency-limit", POOL, "1"),
@@ -115,7 +119,9 @@ def deploy(env: dict[str, str]) -> None:
 
 
 def experiment_page(url: str) -> str:
-    """The chart view of the project's experiment, which is made here so that the page exists before the first run."""
+    """The chart view of the project's experiment, which is made here so that the page exists before
+    the first run.
+    """
     api = f"{url}/api/2.0/mlflow/experiments"
     with suppress(urllib.error.HTTPError):  # it is there already
         call(f"{api}/create", {"name": EXPERIMENT})
@@ -165,7 +171,9 @@ def up(prefect: int | None, mlflow: int | None) -> None:
 
 
 def write_env(env: dict[str, str]) -> None:
-    """Where the servers are, for a shell to source: without it `prefect` and `mlflow` look elsewhere or find nothing."""
+    """Where the servers are, for a shell to source: without it `prefect` and `mlflow` look
+    elsewhere or find nothing.
+    """
     (STATE / ENV).write_text(
         "".join(
             f"export {name}={env[name]}\n" for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")

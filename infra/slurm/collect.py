@@ -1,7 +1,9 @@
-"""`python infra/slurm/collect.py`: bring the finished cells of a job array back from work/array/, and remove their worktrees.
+"""`python infra/slurm/collect.py`: bring the finished cells of a job array back from work/array/,
+and remove their worktrees.
 
-A worktree shares this folder's DVC cache. So a cell comes back when its entries in the worktree's dvc.lock are copied to this
-folder's and DVC checks them out. Nothing is computed: where code or settings have changed since, `dvc status` says so.
+A worktree shares this folder's DVC cache. So a cell comes back when its entries in the worktree's
+dvc.lock are copied to this folder's and DVC checks them out. Nothing is computed: where code or
+settings have changed since, `dvc status` says so.
 """
 
 from __future__ import annotations

@@ -1,1 +1,3 @@
-"""`make chaos`: faults of every kind against copies of this checkout, each judged by the bytes of an undisturbed run."""
+"""`make chaos`: faults of every kind against copies of this checkout, each judged by the bytes of
+an undisturbed run.
+"""

@@ -1,4 +1,6 @@
-"""One attempt of a trial: the command is started, followed until the fault is due, disturbed, and waited for."""
+"""One attempt of a trial: the command is started, followed until the fault is due, disturbed, and
+waited for.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class Ended:
 
 
 class Run:
-    """`dvc repro` in a workspace, in a session of its own, its output in a file or in pipes that can be closed."""
+    """`dvc repro` in a workspace, in a session of its own, its output in a file or in pipes that
+    can be closed.
+    """
 
     def __init__(
         self,
@@ -126,7 +130,9 @@ class Run:
 
 
 def wait_for_fault(run: Run, plan: Plan) -> tuple[str, int] | None:
-    """Until the phase and update that the plan names, and its delay after; None where the run is over before."""
+    """Until the phase and update that the plan names, and its delay after; None where the run is
+    over before.
+    """
     until = time.monotonic() + LONGEST
     while not run.is_over() and time.monotonic() < until:
         phase, update = processes.phase(run.state)

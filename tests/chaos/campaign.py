@@ -1,8 +1,10 @@
-"""`PYTHONPATH=tests python -m chaos [--trials N] [--seed S] [--jobs 2] [--minutes 90] [--only N]`, or `make chaos`.
+"""`PYTHONPATH=tests python -m chaos [--trials N] [--seed S] [--jobs 2] [--minutes 90] [--only N]`,
+or `make chaos`.
 
-A trial runs a copy of this checkout with small settings, disturbs it, repairs it as a user would, and compares every byte
-with an undisturbed run. Results are appended to `--out`, a JSON line a trial; trials of this seed and commit that are in it
-are not run again. Exits 1 where a trial ended otherwise than RECOVERED, REFUSED or CANNOT_SAVE.
+A trial runs a copy of this checkout with small settings, disturbs it, repairs it as a user would,
+and compares every byte with an undisturbed run. Results are appended to `--out`, a JSON line a
+trial; trials of this seed and commit that are in it are not run again. Exits 1 where a trial ended
+otherwise than RECOVERED, REFUSED or CANNOT_SAVE.
 """
 
 from __future__ import annotations

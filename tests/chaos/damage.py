@@ -43,7 +43,9 @@ def damage(path: Path, how: str, at: float) -> str:
 
 
 def apply(folder: Path, plan: Plan) -> str:
-    """Damage one file as planned; its name and what was done, or nothing where there is no such file yet."""
+    """Damage one file as planned; its name and what was done, or nothing where there is no such
+    file yet.
+    """
     path = choose(folder, plan)
     if path is None:
         return ""

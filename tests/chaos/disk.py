@@ -1,4 +1,6 @@
-"""The preloaded library that fails a write: compiled here, told what to fail through a file that it maps."""
+"""The preloaded library that fails a write: compiled here, told what to fail through a file that it
+maps.
+"""
 
 from __future__ import annotations
 

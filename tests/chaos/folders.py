@@ -1,4 +1,6 @@
-"""Copies of this checkout to disturb: a template whose base is made, what an undisturbed run of it leaves, a copy a trial."""
+"""Copies of this checkout to disturb: a template whose base is made, what an undisturbed run of it
+leaves, a copy a trial.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ REPRO = ("repro", "report")  # every stage before it too
 
 
 def commit() -> str:
-    """The last commit that changed what is tried; what is not committed of it is told by a digest behind a plus."""
+    """The last commit that changed what is tried; what is not committed of it is told by a digest
+    behind a plus.
+    """
     git = ("git", "-C", str(ROOT))
     names = ["dopsd", "flows", "infra", "dvc.yaml", "params.yaml", "prefect.yaml", "pyproject.toml"]
     last = subprocess.run(
@@ -85,7 +89,8 @@ def environment(folder: Path, state: Path) -> dict[str, str]:
 
 
 def dvc(folder: Path, *words: str) -> tuple[str, ...]:
-    """A command that runs stages of this workspace, by its own wrapper where the product has one."""
+    """A command that runs stages of this workspace, by its own wrapper where the product has one.
+    """
     if words[0] == "repro" and '"repro"' in (folder / "dopsd" / "arguments.py").read_text():
         return (sys.executable, "-m", "dopsd", *words)
     return (
@@ -116,7 +121,9 @@ def run(folder: Path, state: Path, *words: str, **env: str) -> str:
 
 
 def make_template(place: Path) -> Path:
-    """A workspace of its own git repository in which data, base and the base's evaluation are made and committed."""
+    """A workspace of its own git repository in which data, base and the base's evaluation are made
+    and committed.
+    """
     template, state = place / "template", place / "template-state"
     names = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -1,4 +1,6 @@
-"""Whether a workspace is now what an undisturbed run would have left, and whether MLflow has every step once."""
+"""Whether a workspace is now what an undisturbed run would have left, and whether MLflow has every
+step once.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def differences(folder: Path, reference: dict[str, Any], command: str) -> list[s
 
 
 def half_published(folder: Path, reference: dict[str, Any]) -> list[str]:
-    """Results that lie under their final names with other bytes than they must have, before any repair."""
+    """Results that lie under their final names with other bytes than they must have, before any
+    repair.
+    """
     found, wanted = digests(folder), reference["files"]
     return [
         f"{name} is half-written"
@@ -83,7 +87,9 @@ def unclean(folder: Path, command: str) -> list[str]:
 
 
 def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, int]:
-    """Steps that MLflow has of the experiment's training run, how many points it has more than once, and its runs."""
+    """Steps that MLflow has of the experiment's training run, how many points it has more than
+    once, and its runs.
+    """
     if not database.is_file():
         return [], 0, 0
     with closing(
@@ -104,7 +110,9 @@ def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, 
 
 
 def untracked(folder: Path, command: str, experiment: str = "dopsd") -> list[str]:
-    """What MLflow lacks or has twice, once what was kept on disk has been sent as the documentation says."""
+    """What MLflow lacks or has twice, once what was kept on disk has been sent as the documentation
+    says.
+    """
     steps, twice, runs = tracked(folder / "mlflow.db", experiment)
     if steps != [*range(1, UPDATES + 1)]:
         words = ("publish",) if command != "train" else ("follow", *WORDS)

@@ -1,4 +1,6 @@
-"""What happens in a trial: drawn from the campaign's seed and the trial's number alone, so that any trial can be replayed."""
+"""What happens in a trial: drawn from the campaign's seed and the trial's number alone, so that any
+trial can be replayed.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ DISK = ("work/train-", "work/eval", "runs/", ".dvc/", "reports/", "dvc.lock", "m
 
 @dataclass(frozen=True)
 class Plan:
-    """One trial. `phase` and `update` say when the fault comes, `delay` how long after; a fault has its own `details`."""
+    """One trial. `phase` and `update` say when the fault comes, `delay` how long after; a fault has
+    its own `details`.
+    """
 
     number: int
     seed: int
@@ -78,7 +82,9 @@ class Plan:
 
 
 def kind_of(seed: int, number: int) -> str:
-    """Every block of forty has each kind as often as KINDS says, in an order of its own: first every kind once."""
+    """Every block of forty has each kind as often as KINDS says, in an order of its own: first
+    every kind once.
+    """
     total = sum(KINDS.values())
     once, others = [*KINDS], [kind for kind, count in KINDS.items() for _ in range(count - 1)]
     dice = random.Random(f"{seed} block {number // total}")

@@ -1,4 +1,6 @@
-"""Processes of one trial: found by a mark in their environment, named by their part in the run, ended for good."""
+"""Processes of one trial: found by a mark in their environment, named by their part in the run,
+ended for good.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ PARTS = {  # words of a command, in the order in which they are looked for
 
 
 def found(state: Path) -> dict[int, list[str]]:
-    """Commands of the processes that carry this trial's mark, by id; those that have ended are left out."""
+    """Commands of the processes that carry this trial's mark, by id; those that have ended are left
+    out.
+    """
     mark, all_of = f"CHAOS_STATE={state}\0".encode(), {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -69,7 +73,9 @@ def is_alive(pid: int) -> bool:
 
 
 def phase(state: Path) -> tuple[str, int]:
-    """What the run does now, and its update: a phase of training, the stage that runs, or `between` stages."""
+    """What the run does now, and its update: a phase of training, the stage that runs, or `between`
+    stages.
+    """
     stages = {}
     for entry in os.scandir(state / "phases"):
         with suppress(OSError, ValueError):
@@ -90,9 +96,11 @@ def send(pids: list[int], number: int) -> None:
 
 
 def wait_until_gone(state: Path, seconds: float, staying: tuple[str, ...] = ()) -> dict[int, str]:
-    """Processes of the trial that are still there after so many seconds, by id; servers that stay are not meant.
+    """Processes of the trial that are still there after so many seconds, by id; servers that stay
+    are not meant.
 
-    What copies a log to MLflow may take a while: it has to load MLflow, and ends when it has sent what is left.
+    What copies a log to MLflow may take a while: it has to load MLflow, and ends when it has sent
+    what is left.
     """
     began = time.monotonic()
     while left := {pid: words for pid, words in found(state).items() if part(words) not in staying}:

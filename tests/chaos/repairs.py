@@ -1,4 +1,6 @@
-"""What a user does about a message: the repair that it names, from a table of the messages that are known."""
+"""What a user does about a message: the repair that it names, from a table of the messages that are
+known.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ MISTAKE, TEMPORARY = 2, 75
 
 @dataclass(frozen=True)
 class Repair:
-    """A repair and whether it answers a refusal; a lock that is held or a full disk refuses nothing."""
+    """A repair and whether it answers a refusal; a lock that is held or a full disk refuses
+    nothing.
+    """
 
     name: str
     is_refusal: bool

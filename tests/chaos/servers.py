@@ -1,4 +1,6 @@
-"""Prefect's server, a worker and MLflow of one workspace, kept over several trials, and flow runs in it."""
+"""Prefect's server, a worker and MLflow of one workspace, kept over several trials, and flow runs
+in it.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ class Platform:
             return json.loads(answer.read() or b"null")
 
     def service_sessions(self) -> dict[str, int]:
-        """Process ids of the services, which lead sessions of their own; those that have ended are left out."""
+        """Process ids of the services, which lead sessions of their own; those that have ended are
+        left out.
+        """
         file = self.folder / "work" / "services" / "services.json"
         known = json.loads(file.read_text()) if file.is_file() else {}
         return {

@@ -1,4 +1,6 @@
-"""One trial: a copy of the template is disturbed as planned, repaired as a user would, and judged by its bytes."""
+"""One trial: a copy of the template is disturbed as planned, repaired as a user would, and judged
+by its bytes.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ class Trial:
         )
 
     def _disturb(self) -> None:
-        """The first attempt, with its fault; what it left is looked at before anything is repaired."""
+        """The first attempt, with its fault; what it left is looked at before anything is repaired.
+        """
         plan = self.plan
         self._prepare()
         if self.facts.skipped:
@@ -197,7 +200,8 @@ class Trial:
         return ended
 
     def _between(self, ended: Ended) -> None:
-        """What the fault leaves: damaged files, a clock that has jumped, space that is free again."""
+        """What the fault leaves: damaged files, a clock that has jumped, space that is free again.
+        """
         plan, facts = self.plan, self.facts
         if plan.is_damage:
             done = damage.apply(self.folder, plan)

@@ -1,4 +1,6 @@
-"""Both doors, each in a fresh clone with a cache of its own: `dvc repro`, and the deployment run by a worker."""
+"""Both doors, each in a fresh clone with a cache of its own: `dvc repro`, and the deployment run by
+a worker.
+"""
 
 from __future__ import annotations
 

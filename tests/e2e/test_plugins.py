@@ -1,4 +1,6 @@
-"""An algorithm and a task of another package, found by their entry points, through DVC and through the flow."""
+"""An algorithm and a task of another package, found by their entry points, through DVC and through
+the flow.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,9 @@ def python(plugin: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 
 def begin(plugin: Path, folder: Path, *changes: str) -> Workspace:
-    """A workspace that finds the plug-in, whose task has a base of its own: wider than the one that the tests pretrain."""
+    """A workspace that finds the plug-in, whose task has a base of its own: wider than the one that
+    the tests pretrain.
+    """
     work = Workspace(folder)
     work.env["PYTHONPATH"] += f"{os.pathsep}{plugin}"
     shutil.copytree(ROOT / "base/sudoku", folder / "base/copying")

@@ -1,4 +1,6 @@
-"""Settings and a finished run of release 0.1 (tests/release_0_1, made by its own commands) are read as they stand."""
+"""Settings and a finished run of release 0.1 (tests/release_0_1, made by its own commands) are read
+as they stand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`make integration`: compose.yaml's pieces run for real without containers: PostgreSQL, S3, Prefect, MLflow, a worker, DVC."""
+"""`make integration`: compose.yaml's pieces run for real without containers: PostgreSQL, S3,
+Prefect, MLflow, a worker, DVC.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_the_embedded_default_runs_on_the_composed_platform(tmp_path: Path):
 
 
 def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
-    """The deployment, from a client that knows the server alone; what it leaves in both databases and the store."""
+    """The deployment, from a client that knows the server alone; what it leaves in both databases
+    and the store.
+    """
     stack.run("python", "-c", WAIT, like="worker")
     asked = f"overrides={json.dumps(overrides())}"
     stack.run(

@@ -1,4 +1,6 @@
-"""`make integration`: the compose worker, Prefect's own, ends by itself when its container is stopped, idle or in training."""
+"""`make integration`: the compose worker, Prefect's own, ends by itself when its container is
+stopped, idle or in training.
+"""
 
 from __future__ import annotations
 

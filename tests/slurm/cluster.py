@@ -1,4 +1,6 @@
-"""A real Slurm on this machine: munged, slurmctld and two `slurmd -N`, with their files in one folder."""
+"""A real Slurm on this machine: munged, slurmctld and two `slurmd -N`, with their files in one
+folder.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ def until(what: str, event: Callable[[], object], every: float = 0.2) -> None:
 
 
 class Cluster:
-    """Two nodes, n1 and n2, and the partitions low and high; a job in high preempts those in low."""
+    """Two nodes, n1 and n2, and the partitions low and high; a job in high preempts those in low.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.daemons = folder, []
@@ -164,6 +167,8 @@ class Cluster:
         return self.about(job)["JobState"]
 
     def release(self, job: str) -> None:
-        """Let a requeued job start soon, where Slurm waits for two minutes; in the second of its requeue slurmd refuses it."""
+        """Let a requeued job start soon, where Slurm waits for two minutes; in the second of its
+        requeue slurmd refuses it.
+        """
         self.wait(job, "PENDING")
         self.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")

@@ -1,4 +1,6 @@
-"""`make integration-slurm`: the batch scripts on a real Slurm. Jobs are hit in training; what they had learnt must be there."""
+"""`make integration-slurm`: the batch scripts on a real Slurm. Jobs are hit in training; what they
+had learnt must be there.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""AR-style OPSD: the teacher is shown a reference solution in its prompt, and no future (arXiv 2606.18195, section 4).
+"""AR-style OPSD: the teacher is shown a reference solution in its prompt, and no future (arXiv
+2606.18195, section 4).
 
-One attempt a problem, and every trajectory is trained on. It runs on tasks with reference solutions: on the embedded
-one a worked solution is derived from the answer.
+One attempt a problem, and every trajectory is trained on. It runs on tasks with reference
+solutions: on the embedded one a worked solution is derived from the answer.
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ from dopsd.core.settings import Count, Share
 
 
 class ArOpsdConfig(SelfDistillationConfig):
-    """AR-style on-policy self-distillation: a reference solution in the teacher's prompt (arXiv 2606.18195, section 4)."""
+    """AR-style on-policy self-distillation: a reference solution in the teacher's prompt (arXiv
+    2606.18195, section 4).
+    """
 
     attempts: Count = 1
     keep: Literal["correct", "all"] = "all"

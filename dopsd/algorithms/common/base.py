@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A weighted sum of losses; the loop divides it by the weight of the whole update, over all ranks."""
+    """A weighted sum of losses; the loop divides it by the weight of the whole update, over all
+    ranks.
+    """
 
     total: Tensor  # []
     metrics: MetricSums
@@ -35,8 +37,8 @@ class LossOutput:
 class AlgorithmContext:
     """What an algorithm works with beside its own settings.
 
-    `updates` and `prompts_per_collect` are those of the run; `sequences_at_once` stand in memory, a guess where that is
-    measured later.
+    `updates` and `prompts_per_collect` are those of the run; `sequences_at_once` stand in memory, a
+    guess where that is measured later.
     """
 
     task: Task
@@ -74,11 +76,12 @@ class Collected:
 
 
 class Algorithm(Protocol):
-    """How rollouts become updates. `algorithm.py` of a folder has `build(config, context)`, which returns one.
+    """How rollouts become updates. `algorithm.py` of a folder has `build(config, context)`, which
+    returns one.
 
     Attributes:
-        normalize_by_all_prompts: True: an update's loss is divided by all prompts of the collect; False: by the weight
-            of the batches.
+        normalize_by_all_prompts: True: an update's loss is divided by all prompts of the collect;
+            False: by the weight of the batches.
     """
 
     normalize_by_all_prompts: bool
@@ -94,5 +97,7 @@ class Algorithm(Protocol):
         ...
 
     def loss(self, policy: Policy, batch: Any) -> LossOutput:  # noqa: ANN401  # its own kind of Batch
-        """Return the loss of a micro-batch, each sequence times its `weight`, summed; the trainer divides."""
+        """Return the loss of a micro-batch, each sequence times its `weight`, summed; the trainer
+        divides.
+        """
         ...

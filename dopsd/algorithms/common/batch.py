@@ -1,4 +1,6 @@
-"""Batches: what a method trains on in one update, as tensors that checkpoints can hold. Shapes: the legend of types.py."""
+"""Batches: what a method trains on in one update, as tensors that checkpoints can hold. Shapes: the
+legend of types.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Tensors that share a leading dimension, with a weight per row that is known before the forward pass."""
+    """Tensors that share a leading dimension, with a weight per row that is known before the
+    forward pass.
+    """
 
     weight: Tensor  # [B]
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # every kind of batch is a dataclass
@@ -31,7 +35,9 @@ class Batch:
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def split(self, n: int) -> Iterator[Self]:
-        """Consecutive pieces of at most n sequences in all their forward passes, and of a row at least."""
+        """Consecutive pieces of at most n sequences in all their forward passes, and of a row at
+        least.
+        """
         rows = max(1, n // self.forwards)
         for start in range(0, len(self), rows):
             yield type(self)(
@@ -47,7 +53,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class States(Batch):
-    """Recorded denoising states of kept rollouts, as the student saw them and as the teacher sees them."""
+    """Recorded denoising states of kept rollouts, as the student saw them and as the teacher sees
+    them.
+    """
 
     student_ids: Tensor  # [B, P+G]
     student_mask: Tensor  # [B, P+G], False on padding
@@ -91,7 +99,9 @@ class GroupBatch(Batch):
 
 @dataclass(frozen=True)
 class PreferenceBatch(Batch):
-    """A preferred and a rejected completion of a prompt (in this order), each with N masks for its likelihood's bound."""
+    """A preferred and a rejected completion of a prompt (in this order), each with N masks for its
+    likelihood's bound.
+    """
 
     prompt: Tensor  # [B, P]
     mask: Tensor  # [B, P], False on padding
@@ -108,7 +118,9 @@ class PreferenceBatch(Batch):
 
 @dataclass(frozen=True)
 class Unmasking(Batch):
-    """Solutions with a block partly masked and all after it, and the same with the rest of the block masked instead."""
+    """Solutions with a block partly masked and all after it, and the same with the rest of the
+    block masked instead.
+    """
 
     ids: Tensor  # [B, P+G]
     other_ids: Tensor  # [B, P+G]

@@ -16,8 +16,9 @@ Weight = Annotated[float, Field(ge=0)]
 class TrainOverrides(Section):
     """What a method has of its own in section `train`; null: as it stands there.
 
-    Published runs were longer than section train's 500 updates: d1 fine-tunes for 20 epochs of s1K and runs diffu-GRPO for
-    3800 to 7700 updates, d3LLM takes 6 epochs, VRPO one. `updates` is for that.
+    Published runs were longer than section train's 500 updates: d1 fine-tunes for 20 epochs of s1K
+    and runs diffu-GRPO for 3800 to 7700 updates, d3LLM takes 6 epochs, VRPO one. `updates` is for
+    that.
     """
 
     updates: Count | None = None
@@ -32,7 +33,9 @@ class TrainOverrides(Section):
 
 
 class AlgorithmConfig(Section):
-    """A method's settings. What `train` does not name stays as the class has it, which is as published."""
+    """A method's settings. What `train` does not name stays as the class has it, which is as
+    published.
+    """
 
     train: TrainOverrides = TrainOverrides()
 
@@ -68,7 +71,9 @@ class SelectingConfig(AlgorithmConfig, CollectorConfig):
 
 
 class SelfDistillationConfig(SelectingConfig):
-    """Switches of distillation at every denoising step (arXiv 2606.18195, section 3), whatever the teacher sees."""
+    """Switches of distillation at every denoising step (arXiv 2606.18195, section 3), whatever the
+    teacher sees.
+    """
 
     reveal_scope: Literal["future_blocks", "all_masked"] = "future_blocks"
     reveal_ratio: Share = 0.25

@@ -1,4 +1,5 @@
-"""Distillation at every denoising step: what d-OPSD and AR-style OPSD share, whatever their teacher is shown.
+"""Distillation at every denoising step: what d-OPSD and AR-style OPSD share, whatever their teacher
+is shown.
 
 arXiv 2606.18195, section 3.
 """
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 def build_components(
     config: SelfDistillationConfig, context: AlgorithmContext
 ) -> tuple[RolloutCollector, BlockSchedule]:
-    """Return collector and blocks of a distilling algorithm; the policy learns who its teacher is."""
+    """Return collector and blocks of a distilling algorithm; the policy learns who its teacher is.
+    """
     policy, sampling = context.policy, context.sampling
     is_revealing = config.reveal_ratio > 0 and config.reveal_scope == "future_blocks"
     if is_revealing and policy.attention_pattern == "block_causal":
@@ -51,7 +53,9 @@ def build_components(
 
 
 class SelfDistillation:
-    """pass@k, keep, record states, learn the teacher's distribution; the teacher has the student's own prompt."""
+    """pass@k, keep, record states, learn the teacher's distribution; the teacher has the student's
+    own prompt.
+    """
 
     def __init__(
         self, config: SelfDistillationConfig, collector: RolloutCollector, blocks: BlockSchedule
@@ -118,7 +122,9 @@ class SelfDistillation:
         return None
 
     def loss(self, policy: Policy, batch: States) -> LossOutput:
-        """Divergence at the K most telling positions of each state, weighted and summed over the states."""
+        """Divergence at the K most telling positions of each state, weighted and summed over the
+        states.
+        """
         length = batch.candidates.shape[1]
         slots, valid = pack(batch.candidates)  # [B, C]
         with torch.no_grad(), policy.teacher():
@@ -153,7 +159,9 @@ class SelfDistillation:
     def _positions(
         self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor
     ) -> SelectedPositions:
-        """K_s: the k candidates of which the teacher is surest, or those that the student committed."""
+        """K_s: the k candidates of which the teacher is surest, or those that the student
+        committed.
+        """
         if self.config.position_selection == "student":
             index, chosen = pack(batch.committed.gather(1, slots) & valid)
             return SelectedPositions(index, chosen)
@@ -182,7 +190,9 @@ class SelectedPositions:
 
 
 def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
-    """Logits of what can be sampled: mask and reserved ids can win neither confidence nor a share of the loss."""
+    """Logits of what can be sampled: mask and reserved ids can win neither confidence nor a share
+    of the loss.
+    """
     logits = policy.head(hidden)
     is_sampleable = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
     is_sampleable[[i for i in policy.suppress_tokens if i < len(is_sampleable)]] = False
@@ -195,7 +205,9 @@ def _attention_mask(mask: Tensor) -> Tensor | None:
 
 
 def _by_block(figures: dict[str, Tensor], valid: Tensor, block: Tensor) -> MetricSums:
-    """Each figure's sum over target positions, in all and by block. figures [B, K], valid [B, K], block [B]."""
+    """Each figure's sum over target positions, in all and by block. figures [B, K], valid [B, K],
+    block [B].
+    """
     sums = MetricSums()
     for name, values in figures.items():
         total, count = (values.detach() * valid).sum(1), valid.sum(1)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Divergence:
-    """Which divergence between student and teacher, over which entries, clipped at what (nats an entry)."""
+    """Which divergence between student and teacher, over which entries, clipped at what (nats an
+    entry).
+    """
 
     kind: str  # reverse_kl, forward_kl or jsd
     beta: float = 0.5
@@ -19,11 +21,12 @@ class Divergence:
     clip: float | None = None
 
     def __call__(self, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Student and teacher logits [..., V] -> clipped and unclipped divergence [...], share of entries clipped [...].
+        """Student and teacher logits [..., V] -> clipped and unclipped divergence [...], share of
+        entries clipped [...].
 
-        Reverse KL is sum p_s (ln p_s - ln p_t); forward KL sum p_t (ln p_t - ln p_s); JSD with beta is
-        beta KL(p_t||m) + (1-beta) KL(p_s||m), m = (1-beta) p_s + beta p_t. The clip caps each entry's term from above
-        (pointwise clipping), so that a clipped sum may be negative.
+        Reverse KL is sum p_s (ln p_s - ln p_t); forward KL sum p_t (ln p_t - ln p_s); JSD with beta
+        is beta KL(p_t||m) + (1-beta) KL(p_s||m), m = (1-beta) p_s + beta p_t. The clip caps each
+        entry's term from above (pointwise clipping), so that a clipped sum may be negative.
         """
         if self.top_k:
             top_indices = teacher.topk(min(self.top_k, teacher.shape[-1]), -1).indices
@@ -41,8 +44,9 @@ class Divergence:
     def _terms(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Each entry's term, and two quantities whose gradients are the term's: kept, and capped.
 
-        The gradients are those of the literal terms, with sum(dp_s) = 0 used by hand: where student and teacher agree
-        they are exactly zero instead of rounding noise, which AdamW would blow up to whole steps.
+        The gradients are those of the literal terms, with sum(dp_s) = 0 used by hand: where student
+        and teacher agree they are exactly zero instead of rounding noise, which AdamW would blow up
+        to whole steps.
         """
         with torch.no_grad():
             p_s, p_t, log_ratio = s.exp(), t.exp(), s - t
@@ -67,16 +71,20 @@ def _with_gradient_of(value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def top_overlap(student: Tensor, teacher: Tensor, k: int = 20) -> Tensor:
-    """|top-k of the student ∩ top-k of the teacher| / k at each position (paper, Fig. 3). [..., V] -> [...]."""
+    """|top-k of the student ∩ top-k of the teacher| / k at each position (paper, Fig. 3). [..., V]
+    -> [...].
+    """
     k = min(k, student.shape[-1])
     student_top, teacher_top = student.topk(k, -1).indices, teacher.topk(k, -1).indices
     return (student_top[..., :, None] == teacher_top[..., None, :]).any(-1).float().mean(-1)
 
 
 def shared_mass(student: Tensor, teacher: Tensor) -> Tensor:
-    """sum min(p_s, p_t): the probability that both give to the same tokens, 1 - total variation. [..., V] -> [...].
+    """sum min(p_s, p_t): the probability that both give to the same tokens, 1 - total variation.
+    [..., V] -> [...].
 
-    Unlike the top-k overlap it weighs tokens: of a small vocabulary most of the top 20 may have no probability at all.
+    Unlike the top-k overlap it weighs tokens: of a small vocabulary most of the top 20 may have no
+    probability at all.
     """
     return torch.minimum(student.float().softmax(-1), teacher.float().softmax(-1)).sum(-1)
 

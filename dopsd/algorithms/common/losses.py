@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 
 def masked_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """-ln p(target) at each masked token, in nats. logits [N, V], targets [N] -> [N] (LLaDA, Eq. 3 before the 1/t)."""
+    """-ln p(target) at each masked token, in nats. logits [N, V], targets [N] -> [N] (LLaDA, Eq. 3
+    before the 1/t).
+    """
     return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
 
 
 def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
-    """Per row: the sum over masked tokens of cross-entropy / t, over the completion's length. -> [B] (LLaDA, Eq. 5)."""
+    """Per row: the sum over masked tokens of cross-entropy / t, over the completion's length. ->
+    [B] (LLaDA, Eq. 5).
+    """
     length = batch.targets.shape[1]
     mask = None if bool(batch.mask.all()) else batch.mask
     hidden = policy.hidden(batch.ids, mask)[:, -length:]  # [B, G, D]
@@ -34,7 +38,9 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
 
 
 def token_logps(policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
-    """ln p(target) at every position of the completion, in nats. ids, mask [B, P+G], targets [B, G] -> [B, G]."""
+    """ln p(target) at every position of the completion, in nats. ids, mask [B, P+G], targets [B, G]
+    -> [B, G].
+    """
     length = targets.shape[1]
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]  # [B, G, D]
     return -masked_cross_entropy(policy.head(hidden).flatten(0, 1), targets.flatten()).view_as(

@@ -1,4 +1,6 @@
-"""Random masks over completions, for methods that learn to predict masked tokens (LLaDA, arXiv 2502.09992, Eq. 5)."""
+"""Random masks over completions, for methods that learn to predict masked tokens (LLaDA, arXiv
+2502.09992, Eq. 5).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LEAST = 0.001  # share of masked tokens, at least: the bound's weight is its inv
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt [P] with its clean completion [G], the key of its mask, and its weight in the update."""
+    """A prompt [P] with its clean completion [G], the key of its mask, and its weight in the
+    update.
+    """
 
     prompt: Tensor
     completion: Tensor

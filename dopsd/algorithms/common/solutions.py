@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def solution(task: Task, problem: Problem, method: str) -> str:
     """The problem's own reference, or the worked solution that a task derives from the answer.
 
-    Raises DopsdError where there is none: Countdown's problems have answers, but nobody's reasoning.
+    Raises DopsdError where there is none: Countdown's problems have answers, but nobody's
+    reasoning.
     """
     if problem.reference:
         return problem.reference

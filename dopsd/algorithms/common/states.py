@@ -1,4 +1,5 @@
-"""A rollout becomes training states: what the student saw at each step, and what the teacher is shown of its future.
+"""A rollout becomes training states: what the student saw at each step, and what the teacher is
+shown of its future.
 
 Pure functions of rollouts and keys (method notes, section 2; arXiv 2606.18195, section 3).
 """
@@ -37,8 +38,8 @@ def recorded_steps(
 ) -> list[int]:
     """Steps whose state is trained on, in order.
 
-    `until_eos` keeps a state only while no end of text stands in it, or a mask is left before the first one; the
-    last block is left out unless `record_last_block`.
+    `until_eos` keeps a state only while no end of text stands in it, or a mask is left before the
+    first one; the last block is left out unless `record_last_block`.
     """
     per_block = len(blocks.num_transfer_tokens)
     num_blocks = len(rollout.completion_ids) // blocks.block_length
@@ -56,7 +57,9 @@ def _is_unfinished(rollout: Rollout, step: int, blocks: BlockSchedule) -> bool:
 def reveal(
     rollout: Rollout, step: int, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
 ) -> Tensor:
-    """Positions [G] that the teacher is shown at this step: a random share of the still-masked future."""
+    """Positions [G] that the teacher is shown at this step: a random share of the still-masked
+    future.
+    """
     masked = rollout.revealed_at >= step  # [G]
     if config.reveal_scope == "future_blocks":
         next_block = (step // len(blocks.num_transfer_tokens) + 1) * blocks.block_length
@@ -79,8 +82,8 @@ def trained_steps(
 ) -> list[list[int]]:
     """The recorded steps, cut into one contiguous chunk an update.
 
-    `drop_remainder` is the published rule: floor((S-1)/chunks) x chunks states train. `state_sample` draws that many
-    uniformly first, which leaves the mean over states unbiased.
+    `drop_remainder` is the published rule: floor((S-1)/chunks) x chunks states train.
+    `state_sample` draws that many uniformly first, which leaves the mean over states unbiased.
     """
     steps = recorded_steps(rollout, config, blocks)
     if config.state_sample and len(steps) > config.state_sample:
@@ -96,7 +99,8 @@ def trained_steps(
 def _state(
     rollout: Rollout, step: int, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
 ) -> dict[str, Tensor] | None:
-    """One state in completion coordinates, or None where the reveal left no position to train on."""
+    """One state in completion coordinates, or None where the reveal left no position to train on.
+    """
     masked = rollout.revealed_at >= step  # [G]
     revealed = reveal(rollout, step, config, blocks, key)
     block = step // len(blocks.num_transfer_tokens)
@@ -128,11 +132,13 @@ def states_by_update(
     teacher_prompts: Mapping[str, Tensor] | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> list[States | None]:
-    """States of all kept rollouts, grouped by the update that trains on them; key is (seed, update).
+    """States of all kept rollouts, grouped by the update that trains on them; key is (seed,
+    update).
 
-    The weight of a state is 1 / (states of its trajectory in that update), so that each trajectory weighs one. A teacher
-    with prompts of its own has them by problem, each [Q]. share is (rank, ranks): of each update a run of states as long
-    as those of the other ranks, or None; alone, updates without a state are left out.
+    The weight of a state is 1 / (states of its trajectory in that update), so that each trajectory
+    weighs one. A teacher with prompts of its own has them by problem, each [Q]. share is (rank,
+    ranks): of each update a run of states as long as those of the other ranks, or None; alone,
+    updates without a state are left out.
     """
     rank, ranks = share
     keyed_rollouts = [

@@ -1,7 +1,9 @@
-"""d3LLM: off-policy self-distillation along recorded trajectories, with an entropy term for parallel decoding.
+"""d3LLM: off-policy self-distillation along recorded trajectories, with an entropy term for
+parallel decoding.
 
-Recorded trajectories give the order of masks only, the targets are reference solutions. A block is sampled: before it
-the text is clean, after it masked, inside it the tokens that were written last; the complement is trained on as well.
+Recorded trajectories give the order of masks only, the targets are reference solutions. A block is
+sampled: before it the text is clean, after it masked, inside it the tokens that were written last;
+the complement is trained on as well.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def build(config: D3llmConfig, context: AlgorithmContext) -> D3llm:
 
 
 class D3llm:
-    """blocks of solutions, masked in the order in which the model itself would have written them."""
+    """blocks of solutions, masked in the order in which the model itself would have written them.
+    """
 
     normalize_by_all_prompts = False
 
@@ -93,10 +96,12 @@ class D3llm:
     def masks(
         self, steps: Tensor, length: Tensor, keys: Tensor, update: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The sampled block, the part of it that was written last, and all after it. [B, G], [B], [B] -> 3 x [B, G].
+        """The sampled block, the part of it that was written last, and all after it. [B, G], [B],
+        [B] -> 3 x [B, G].
 
-        Only blocks with text are sampled, which is ours: behind the end of text there is nothing to write.
-        Over training the block grows from first_block to last_block and the least share of masks from 0 to most_masked.
+        Only blocks with text are sampled, which is ours: behind the end of text there is nothing to
+        write. Over training the block grows from first_block to last_block and the least share of
+        masks from 0 to most_masked.
         """
         c, positions = self.config, torch.arange(steps.shape[1], device=steps.device)
         progress = min(1.0, update / max(1, self.context.updates - 1))

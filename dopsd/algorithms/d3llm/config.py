@@ -12,7 +12,9 @@ from dopsd.models.config import AdapterConfig
 
 
 class D3llmConfig(AlgorithmConfig):
-    """Off-policy self-distillation along recorded trajectories (d3LLM); block and share of masks grow over training."""
+    """Off-policy self-distillation along recorded trajectories (d3LLM); block and share of masks
+    grow over training.
+    """
 
     tries: Count = 5  # of a recording: greedy, then warmer each time, until the answer is right
     warmer: Positive = 0.1

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 def unmasking(
     policy: Policy, batch: Unmasking, weight: float, temperature: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per row: (CE + CE of the complement + weight x H) / (2 + weight), means over tokens; and its parts. -> [B] (d3LLM).
+    """Per row: (CE + CE of the complement + weight x H) / (2 + weight), means over tokens; and its
+    parts. -> [B] (d3LLM).
 
-    H is the entropy of softmax(logits / temperature) where the model's first choice is right, in either forward.
+    H is the entropy of softmax(logits / temperature) where the model's first choice is right, in
+    either forward.
     """
     size, length = batch.targets.shape
     cross_entropies, entropies = [], torch.zeros(size, device=batch.targets.device)

@@ -1,7 +1,9 @@
-"""Trajectories of the initial policy, recorded once: in which order it would write each answer (d3LLM's stage `record`).
+"""Trajectories of the initial policy, recorded once: in which order it would write each answer
+(d3LLM's stage `record`).
 
-A problem is tried greedily, then warmer, until an answer is right. What is recorded depends on base, data and settings
-alone, so all seeds share one file; who needs a problem that is not there records it.
+A problem is tried greedily, then warmer, until an answer is right. What is recorded depends on
+base, data and settings alone, so all seeds share one file; who needs a problem that is not there
+records it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The step at which each position was written [G], how many tries it took, whether the last was right, and its time."""
+    """The step at which each position was written [G], how many tries it took, whether the last was
+    right, and its time.
+    """
 
     problem_id: str
     revealed_at: list[int]

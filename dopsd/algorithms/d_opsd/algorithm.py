@@ -1,4 +1,5 @@
-"""d-OPSD: the student learns, at every denoising step, what the same model says when shown part of the answer's future.
+"""d-OPSD: the student learns, at every denoising step, what the same model says when shown part of
+the answer's future.
 
 arXiv 2606.18195, section 3; the defaults are the published code's.
 """

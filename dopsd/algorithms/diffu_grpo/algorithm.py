@@ -1,7 +1,9 @@
-"""diffu-GRPO: policy gradient with group-relative advantages, and log-probabilities from one forward of masks.
+"""diffu-GRPO: policy gradient with group-relative advantages, and log-probabilities from one
+forward of masks.
 
-d1 (arXiv 2504.12216), section 3.2 and Algorithm 1; the defaults are its published settings. The advantage is the reward
-less the group's mean, undivided (the published code's scale_rewards is off).
+d1 (arXiv 2504.12216), section 3.2 and Algorithm 1; the defaults are its published settings. The
+advantage is the reward less the group's mean, undivided (the published code's scale_rewards is
+off).
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class DiffuGrpo:
         self.config, self.collector = config, collector
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
-        """Sample and reward; an update for each of the inner iterations, with old and initial log-probabilities."""
+        """Sample and reward; an update for each of the inner iterations, with old and initial
+        log-probabilities.
+        """
         groups = self.collector.sample(policy, problems, update, stops=False)
         rewarded, stats = self._rewarded(policy, groups)
         iterations = range(self.config.iterations if rewarded else 0)
@@ -89,7 +93,9 @@ class DiffuGrpo:
     def _group(
         self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int
     ) -> GroupBatch:
-        """Completions all masked, each prompt token with probability `prompt_mask`, anew in every iteration."""
+        """Completions all masked, each prompt token with probability `prompt_mask`, anew in every
+        iteration.
+        """
         rollouts = [item.rollout for item in rewarded]
         prompts, prompt_mask = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
         targets = torch.stack([r.completion_ids for r in rollouts])  # [B, G]
@@ -130,7 +136,9 @@ class DiffuGrpo:
             return torch.cat([token_logps(policy, *micro_batch) for micro_batch in micro_batches])
 
     def loss(self, policy: Policy, batch: GroupBatch) -> LossOutput:
-        """Clipped policy gradient with a penalty on leaving the initial policy, summed over the tokens of the completion."""
+        """Clipped policy gradient with a penalty on leaving the initial policy, summed over the
+        tokens of the completion.
+        """
         logps = token_logps(policy, batch.ids, batch.mask, batch.targets)  # [B, G]
         c = self.config
         token_losses, clipped, kl = policy_gradient(

@@ -11,7 +11,9 @@ from dopsd.core.settings import LARGEST, Count, Positive, Share
 
 
 class DiffuGrpoConfig(AlgorithmConfig):
-    """Policy gradient with group-relative advantages for masked diffusion (d1, arXiv 2504.12216, section 3.2)."""
+    """Policy gradient with group-relative advantages for masked diffusion (d1, arXiv 2504.12216,
+    section 3.2).
+    """
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6
     temperature: Weight = 0.9

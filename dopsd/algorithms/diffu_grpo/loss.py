@@ -14,9 +14,11 @@ def policy_gradient(
     clip_range: float,
     kl_weight: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Per token: loss, whether its ratio was clipped, and the estimated KL to the reference. Log-probabilities [B, G].
+    """Per token: loss, whether its ratio was clipped, and the estimated KL to the reference.
+    Log-probabilities [B, G].
 
-    -min(r A, clip(r, 1-e, 1+e) A) + b (exp(ref - logp) - (ref - logp) - 1), r = exp(logp - old) (d1, Eq. 3 and 5).
+    -min(r A, clip(r, 1-e, 1+e) A) + b (exp(ref - logp) - (ref - logp) - 1), r = exp(logp - old)
+    (d1, Eq. 3 and 5).
     """
     ratio, ref_log_ratio = (logps - old_logps).exp(), ref_logps - logps
     clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)

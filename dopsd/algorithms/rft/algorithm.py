@@ -1,6 +1,7 @@
 """Rejection fine-tuning: masked-diffusion cross-entropy on the rollouts that d-OPSD would keep.
 
-The control that separates the teacher's share of a gain from the filter's: same sampling, same gate, no teacher.
+The control that separates the teacher's share of a gain from the filter's: same sampling, same
+gate, no teacher.
 Loss: LLaDA's fine-tuning bound (arXiv 2502.09992, Eq. 5). The settings are ours.
 """
 

@@ -7,7 +7,9 @@ from dopsd.core.settings import Count
 
 
 class RftConfig(SelectingConfig):
-    """Rejection fine-tuning: masked-diffusion cross-entropy on the same kept rollouts. Settings are ours."""
+    """Rejection fine-tuning: masked-diffusion cross-entropy on the same kept rollouts. Settings are
+    ours.
+    """
 
     draws_per_rollout: Count = 4
     updates_per_collect: Count = 1

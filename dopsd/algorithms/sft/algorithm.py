@@ -1,6 +1,8 @@
-"""Supervised fine-tuning by masked diffusion on solutions (d1, arXiv 2504.12216, section 3.1; LLaDA, Eq. 5).
+"""Supervised fine-tuning by masked diffusion on solutions (d1, arXiv 2504.12216, section 3.1;
+LLaDA, Eq. 5).
 
-Solutions are the task's own references, or rows of `traces`; padding with end of text is part of what is learnt.
+Solutions are the task's own references, or rows of `traces`; padding with end of text is part of
+what is learnt.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ class Sft:
         return Collected([[batch]], RolloutStats(counters, MetricSums()))
 
     def _traced(self, problems: Sequence[Problem], update: int) -> list[tuple[Tensor, Tensor]]:
-        """A trace a problem: as the loop goes through all problems in a new order each epoch, so it does through traces."""
+        """A trace a problem: as the loop goes through all problems in a new order each epoch, so it
+        does through traces.
+        """
         size = len(self.place)
         epoch = update * self.context.prompts_per_collect // size
         return [

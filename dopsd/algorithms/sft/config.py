@@ -11,9 +11,10 @@ from dopsd.tasks.common.config import Source
 class SftConfig(AlgorithmConfig):
     """Fine-tuning on solutions by masked diffusion (d1, arXiv 2504.12216, section 3.1).
 
-    `traces` names rows {question, response}; null takes the task's own reference solutions, which is ours: d1 takes the
-    1000 traces of s1K, 20 epochs of them (1250 updates), cut to 4096 tokens with their question. `length` is that of the
-    response with its padding, in tokens; null takes sampling.gen_length.
+    `traces` names rows {question, response}; null takes the task's own reference solutions, which
+    is ours: d1 takes the 1000 traces of s1K, 20 epochs of them (1250 updates), cut to 4096 tokens
+    with their question. `length` is that of the response with its padding, in tokens; null takes
+    sampling.gen_length.
     """
 
     traces: Source | None = None

@@ -1,6 +1,8 @@
-"""VRPO: preference optimisation on right and wrong rollouts, with a likelihood bound whose variance is kept low.
+"""VRPO: preference optimisation on right and wrong rollouts, with a likelihood bound whose variance
+is kept low.
 
-LLaDA 1.5 (arXiv 2505.19223), section 3; the defaults are its published settings where there are any.
+LLaDA 1.5 (arXiv 2505.19223), section 3; the defaults are its published settings where there are
+any.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ class Vrpo:
 
 
 def paired(group: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | None:
-    """The best and the worst attempt (the latest and the earliest on ties); None where no attempt is right, or all are."""
+    """The best and the worst attempt (the latest and the earliest on ties); None where no attempt
+    is right, or all are.
+    """
     scores = [score.score for score in group.scores]
     worst = min(range(len(scores)), key=lambda i: (scores[i], i))
     if scores[group.best] <= scores[worst] or not (is_graded or group.scores[group.best].correct):

@@ -11,10 +11,12 @@ from dopsd.core.settings import LARGEST, Count, Positive
 
 
 class VrpoConfig(AlgorithmConfig):
-    """Preferences with the bound's variance reduced (LLaDA 1.5, arXiv 2505.19223): pairs of a right and a wrong rollout.
+    """Preferences with the bound's variance reduced (LLaDA 1.5, arXiv 2505.19223): pairs of a right
+    and a wrong rollout.
 
-    How pairs are made, `attempts`, `temperature` and `pairs`, is ours; so is that a graded task pairs its best with its
-    worst, that the fine-tuning term is the bound a token, and that what follows the first end of text is masked.
+    How pairs are made, `attempts`, `temperature` and `pairs`, is ours; so is that a graded task
+    pairs its best with its worst, that the fine-tuning term is the bound a token, and that what
+    follows the first end of text is masked.
     """
 
     attempts: Annotated[int, Field(ge=2, le=LARGEST)] = 8

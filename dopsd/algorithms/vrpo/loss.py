@@ -1,4 +1,6 @@
-"""The likelihood bound of a completion, and the preference of one completion over another (LLaDA 1.5)."""
+"""The likelihood bound of a completion, and the preference of one completion over another (LLaDA
+1.5).
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ if TYPE_CHECKING:
 
 
 def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int) -> Tensor:
-    """Estimated lower bound of ln p(completion | prompt), in nats, for both completions of every pair. -> [B, 2].
+    """Estimated lower bound of ln p(completion | prompt), in nats, for both completions of every
+    pair. -> [B, 2].
 
-    Mean over the N masks of L / l times the sum of ln p at the l masked tokens (LLaDA, Eq. 6; LLaDA 1.5, section 3.1).
-    `max_sequences` stand in memory at once (two a pair at least): other masks are computed again in the backward pass.
+    Mean over the N masks of L / l times the sum of ln p at the l masked tokens (LLaDA, Eq. 6; LLaDA
+    1.5, section 3.1). `max_sequences` stand in memory at once (two a pair at least): other masks
+    are computed again in the backward pass.
     """
     size, sides, draws, _ = batch.loss_mask.shape
     masks_at_once = max(1, max_sequences // (size * sides))
@@ -34,7 +38,9 @@ def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int)
 
 
 def _weighted(policy: Policy, batch: PreferenceBatch, loss_mask: Tensor) -> Tensor:
-    """L / l times the sum of ln p at the masked tokens, for each of these masks. [B, 2, n, G] -> [B, 2, n]."""
+    """L / l times the sum of ln p at the masked tokens, for each of these masks. [B, 2, n, G] ->
+    [B, 2, n].
+    """
     size, sides, draws, length = loss_mask.shape
     targets = batch.targets[:, :, None].expand(-1, -1, draws, -1).reshape(-1, length)  # [B*2*n, G]
     weight = batch.length[:, :, None] / loss_mask.sum(-1)  # [B, 2, n]
@@ -59,7 +65,9 @@ def _weighted(policy: Policy, batch: PreferenceBatch, loss_mask: Tensor) -> Tens
 
 
 def preference(bounds: Tensor, ref_bounds: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """-ln sigma(beta ((B - B_ref)(preferred) - (B - B_ref)(rejected))), and that margin. [B, 2] -> [B], [B]."""
+    """-ln sigma(beta ((B - B_ref)(preferred) - (B - B_ref)(rejected))), and that margin. [B, 2] ->
+    [B], [B].
+    """
     gain = bounds - ref_bounds
     margin = beta * (gain[:, 0] - gain[:, 1])
     return -torch.nn.functional.logsigmoid(margin), margin

@@ -1,4 +1,6 @@
-"""`dopsd params`: ready settings by name, changed key by key, written to params.yaml with their comments."""
+"""`dopsd params`: ready settings by name, changed key by key, written to params.yaml with their
+comments.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dict[str, Any]:
-    """Every setting of a profile. `embedded` is the shipped params.yaml; the others stand on the code's defaults."""
+    """Every setting of a profile. `embedded` is the shipped params.yaml; the others stand on the
+    code's defaults.
+    """
     if profile not in names():
         raise DopsdError(f"--profile {profile}: unknown; there is {', '.join(names())}")
     if profile == EMBEDDED:
@@ -88,7 +92,9 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
 
 
 def _without_model(section: dict[str, Any]) -> dict[str, Any]:
-    """A section as params.yaml has it: a task that has nothing of its own in section `model` has no such key."""
+    """A section as params.yaml has it: a task that has nothing of its own in section `model` has no
+    such key.
+    """
     return {key: value for key, value in section.items() if (key, value) != ("model", None)}
 
 
@@ -106,7 +112,9 @@ def gpus(hardware: str) -> list[str]:
 
 
 def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
-    """`key=value` pairs put in place; values are YAML. Whether key and value are sound is checked afterwards."""
+    """`key=value` pairs put in place; values are YAML. Whether key and value are sound is checked
+    afterwards.
+    """
     for change in changes:
         key, sign, text = change.partition("=")
         if not sign or not key:
@@ -149,7 +157,9 @@ def _entries(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def overruled(settings: Params, changes: list[str]) -> list[str]:
-    """What was changed in section train and does not hold for a method of the matrix that has a value of its own."""
+    """What was changed in section train and does not hold for a method of the matrix that has a
+    value of its own.
+    """
     keys = {
         change.partition("=")[0].split(".")[1] for change in changes if change.startswith("train.")
     }
@@ -206,7 +216,9 @@ def _number(value: float) -> str:
 
 
 def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
-    """Values over a commented document: comments stay at the keys that stay, new sections and lists take one line."""
+    """Values over a commented document: comments stay at the keys that stay, new sections and lists
+    take one line.
+    """
     for key in [key for key in document if key not in raw]:
         del document[key]
     for key, value in raw.items():
@@ -222,7 +234,9 @@ def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
 
 
 def add_sections(raw: dict[str, Any], settings: Params) -> None:
-    """Write out the sections of the matrix's tasks and methods that are missing: DVC's stages name their keys."""
+    """Write out the sections of the matrix's tasks and methods that are missing: DVC's stages name
+    their keys.
+    """
     named = (
         ("data", TASKS, settings.matrix.tasks),
         ("method", ALGORITHMS, settings.matrix.methods),
@@ -241,7 +255,8 @@ def params(
     path: Path,
     needs_files: bool = False,
 ) -> list[str]:
-    """Write `path` for a profile (None: the settings that stand there) with changes; a line for every key that changed.
+    """Write `path` for a profile (None: the settings that stand there) with changes; a line for
+    every key that changed.
 
     With `needs_files`, settings that name files which are not here are refused as well.
     """

@@ -1,4 +1,6 @@
-"""config.json of a LLaDA checkpoint: which fields must be there, and which values this implementation computes."""
+"""config.json of a LLaDA checkpoint: which fields must be there, and which values this
+implementation computes.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ TOY = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_
 
 
 class LladaConfig(DenoiserConfig):
-    """Shape of a LLaDA model; the defaults are LLaDA-8B's published values, and are never used to fill a file."""
+    """Shape of a LLaDA model; the defaults are LLaDA-8B's published values, and are never used to
+    fill a file.
+    """
 
     model_type = "llada"
 
@@ -109,7 +113,9 @@ class LladaConfig(DenoiserConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:  # noqa: ANN401
-        """Refuse what is missing or computed differently; the hub's pointers to its own code are dropped."""
+        """Refuse what is missing or computed differently; the hub's pointers to its own code are
+        dropped.
+        """
         _check(config_dict)
         ignored = RENAMED | {"auto_map"}
         return super().from_dict(

@@ -1,7 +1,9 @@
-"""The LLaDA architecture as a native transformers model, with the key names of the published checkpoints.
+"""The LLaDA architecture as a native transformers model, with the key names of the published
+checkpoints.
 
-A Llama-like stack without causal mask: position i of the output predicts token i (arXiv 2502.09992). Importing this
-module registers model_type "llada" with AutoConfig and AutoModelForMaskedLM; the embedded model is the same class.
+A Llama-like stack without causal mask: position i of the output predicts token i (arXiv
+2502.09992). Importing this module registers model_type "llada" with AutoConfig and
+AutoModelForMaskedLM; the embedded model is the same class.
 """
 
 from __future__ import annotations
@@ -171,7 +173,9 @@ class LladaTrunk(nn.Module):
         return blocks
 
     def _mask(self, attention_mask: Tensor | None) -> Tensor | None:
-        """What the attention function takes: flash attention [B, T] to unpad by, sdpa [B, 1, 1, T]; both boolean."""
+        """What the attention function takes: flash attention [B, T] to unpad by, sdpa [B, 1, 1, T];
+        both boolean.
+        """
         if attention_mask is None or self.config._attn_implementation.startswith("flash"):
             return attention_mask
         return attention_mask[:, None, None, :].bool()

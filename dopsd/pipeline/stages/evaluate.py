@@ -1,4 +1,5 @@
-"""`dopsd evaluate --task sudoku --method d_opsd --seed 0`: every checkpoint of a run on the selection split.
+"""`dopsd evaluate --task sudoku --method d_opsd --seed 0`: every checkpoint of a run on the
+selection split.
 
 Only the protocol that selects is run here; `dopsd test` reports all of them.
 """

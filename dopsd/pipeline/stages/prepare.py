@@ -1,4 +1,6 @@
-"""`dopsd prepare --task sudoku`: problems of every split as JSON lines in data/<task>/, and what they are asked with."""
+"""`dopsd prepare --task sudoku`: problems of every split as JSON lines in data/<task>/, and what
+they are asked with.
+"""
 
 from __future__ import annotations
 

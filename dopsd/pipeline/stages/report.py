@@ -1,4 +1,6 @@
-"""`dopsd report --task sudoku --method d_opsd --seed 0`: figures of a run in reports/<task>/<method>/<seed>/."""
+"""`dopsd report --task sudoku --method d_opsd --seed 0`: figures of a run in
+reports/<task>/<method>/<seed>/.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def _figures(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
-    """Accuracy over updates with its 95% band, one line a protocol; the selected checkpoint is ringed."""
+    """Accuracy over updates with its 95% band, one line a protocol; the selected checkpoint is
+    ringed.
+    """
     figure, axes = axes_of(1, 1, (7, 4))
     axis: Axes = axes[0][0]
     for name in dict.fromkeys(row["protocol"] for row in curve):
@@ -102,7 +106,9 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
 
 
 def draw_training(log: list[dict[str, float]], path: Path) -> None:
-    """Loss, agreement with the teacher, and what tells a collapse (paper, Fig. 4) over updates, with a running mean."""
+    """Loss, agreement with the teacher, and what tells a collapse (paper, Fig. 4) over updates,
+    with a running mean.
+    """
     names = [name for name in FIGURES if any(row.get(name) for row in log)]
     rows_of_axes = -(-len(names) // 2)
     figure, axes = axes_of(rows_of_axes, 2, (13, 2.1 * rows_of_axes))
@@ -123,7 +129,8 @@ def draw_training(log: list[dict[str, float]], path: Path) -> None:
 
 
 def draw_overlap(log: list[dict[str, float]], path: Path) -> None:
-    """How student and teacher agree by block, over training: top 20 tokens (paper, Fig. 3), and probability.
+    """How student and teacher agree by block, over training: top 20 tokens (paper, Fig. 3), and
+    probability.
 
     Nothing for methods without a teacher.
     """
@@ -167,10 +174,11 @@ def _grouped(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
-    """Student and teacher states side by side, a row a step: which token was revealed when (paper, Fig. 2).
+    """Student and teacher states side by side, a row a step: which token was revealed when (paper,
+    Fig. 2).
 
-    Grey is masked, green committed at this step, white known, orange shown to the teacher; tokens are written where they
-    can be read.
+    Grey is masked, green committed at this step, white known, orange shown to the teacher; tokens
+    are written where they can be read.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator

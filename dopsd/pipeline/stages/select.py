@@ -1,7 +1,8 @@
-"""`dopsd select --task sudoku --method d_opsd --seed 0`: the checkpoint that is best on the selection split.
+"""`dopsd select --task sudoku --method d_opsd --seed 0`: the checkpoint that is best on the
+selection split.
 
-The paper takes the best of 20 checkpoints on the test set; `select.split: test` does so too, and says it. On ties the
-earlier checkpoint is taken.
+The paper takes the best of 20 checkpoints on the test set; `select.split: test` does so too, and
+says it. On ties the earlier checkpoint is taken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`dopsd test --task sudoku --method d_opsd --seed 0`: base and selected checkpoint, once, on the test split, paired."""
+"""`dopsd test --task sudoku --method d_opsd --seed 0`: base and selected checkpoint, once, on the
+test split, paired.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _flat(comparison: dict[str, Any]) -> dict[str, float]:
 
 
 def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[str, Any]:
-    """One test problem denoised at the training temperature: each token, its step, and what a teacher would be shown."""
+    """One test problem denoised at the training temperature: each token, its step, and what a
+    teacher would be shown.
+    """
     policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
     prompt = evaluator.prompt_of(problem)
     algorithm = run.algorithm

@@ -1,7 +1,9 @@
-"""`dopsd verify-teacher --task sudoku`: is the base a better model when it is shown part of its own answer?
+"""`dopsd verify-teacher --task sudoku`: is the base a better model when it is shown part of its own
+answer?
 
-Paper, Table 1 (method notes, section 4): pass@1 greedy, pass@8, and the self-teacher, which regenerates greedily with
-a share of the final answer's tokens in place, each block cleared when it is entered. Training questions, the base.
+Paper, Table 1 (method notes, section 4): pass@1 greedy, pass@8, and the self-teacher, which
+regenerates greedily with a share of the final answer's tokens in place, each block cleared when it
+is entered. Training questions, the base.
 """
 
 from __future__ import annotations
@@ -150,7 +152,8 @@ class Verification:
 
 
 def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
-    """The answer with only a random share of its tokens (end of text apart) left in place. -> [G]."""
+    """The answer with only a random share of its tokens (end of text apart) left in place. -> [G].
+    """
     ids = rollout.completion_ids
     text = (ids != eos_id).nonzero()[:, 0]
     key = torch.tensor(key_from("hints", rollout.problem_id, rollout.attempt), device=ids.device)

@@ -1,6 +1,7 @@
 r"""Pieces of answer extraction that tasks share: tags, \boxed{}, and the verdict of two rules.
 
-All are single passes over the text, without backtracking: a generation is garbage until shown otherwise.
+All are single passes over the text, without backtracking: a generation is garbage until shown
+otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def closed(text: str, tag: str) -> str | None:
 
 
 def braced(text: str, start: int) -> str | None:
-    """What stands between the first brace from `start` on and the one that closes it; None when it stays open."""
+    """What stands between the first brace from `start` on and the one that closes it; None when it
+    stays open.
+    """
     opened = text.find("{", start)
     depth = 0
     for brace in BRACES.finditer(text, max(opened, 0)):
@@ -37,13 +40,17 @@ def braced(text: str, start: int) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{}; None where there is none, where it stays open, or where no brace follows."""
+    r"""Content of the last \boxed{}; None where there is none, where it stays open, or where no
+    brace follows.
+    """
     start = text.rfind(BOX + "{")
     return braced(text, start) if start >= 0 and start == text.rfind(BOX) else None
 
 
 def boxed_to_brace(text: str) -> Iterator[str]:
-    r"""Contents of each \boxed{...} up to the first closing brace on its line, as the published GSM8K scorer cuts them."""
+    r"""Contents of each \boxed{...} up to the first closing brace on its line, as the published
+    GSM8K scorer cuts them.
+    """
     marker = BOX + "{"
     for line in text.split("\n"):
         start = line.find(marker)
@@ -62,7 +69,9 @@ def score_by_rule(
     strict: tuple[str | None, float],
     **extra_figures: float,
 ) -> Score:
-    """The verdict by `rule` of two (answer, score) pairs; both scores are kept as figures, with what the task adds."""
+    """The verdict by `rule` of two (answer, score) pairs; both scores are kept as figures, with
+    what the task adds.
+    """
     answer, score = {"published": published, "strict": strict}[rule]
     return Score(
         answer,

@@ -1,4 +1,6 @@
-"""What every task does alike: put its question to a model, read its splits, and keep to `data.TASK.limit`."""
+"""What every task does alike: put its question to a model, read its splits, and keep to
+`data.TASK.limit`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ PLACE = "{question}"
 class AskingTask:
     """Base of the tasks; a task adds its name, instructions, build, fault and verify.
 
-    Style `compact` is the question alone, `instructions` (of the task, or of `prompt_file`) explains it to a model.
+    Style `compact` is the question alone, `instructions` (of the task, or of `prompt_file`)
+    explains it to a model.
     """
 
     name: str
@@ -42,7 +45,9 @@ class AskingTask:
         return read_problems(DATA / self.name / f"{split}.jsonl", self.fault)
 
     def question(self, problem: Problem) -> str:
-        """The problem as it follows a prompt of one's own; tasks whose published question has words add them."""
+        """The problem as it follows a prompt of one's own; tasks whose published question has words
+        add them.
+        """
         return problem.prompt
 
     def instructed(self, problem: Problem) -> str:

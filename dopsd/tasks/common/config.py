@@ -9,7 +9,9 @@ from dopsd.models.config import ModelOverrides
 
 
 class Source(Section):
-    """Rows of a dataset: `path` is a .jsonl, .csv or .parquet file, or a name on the Hugging Face hub."""
+    """Rows of a dataset: `path` is a .jsonl, .csv or .parquet file, or a name on the Hugging Face
+    hub.
+    """
 
     path: str
     name: str | None = None  # configuration of the hub dataset
@@ -20,8 +22,9 @@ class Source(Section):
 class TaskConfig(Section):
     """What every task has: the rule that scores, a prompt of one's own, and a cut for trials.
 
-    `recipe` stands for the code that makes the problems: raise it when the same settings give others on purpose. `model` is
-    what the task has of its own in section `model`, such as a base in base/<task>/; null, or left out: nothing.
+    `recipe` stands for the code that makes the problems: raise it when the same settings give
+    others on purpose. `model` is what the task has of its own in section `model`, such as a base in
+    base/<task>/; null, or left out: nothing.
     """
 
     recipe: Count = 1
@@ -37,7 +40,8 @@ class TaskConfig(Section):
 
 
 class RowTaskConfig(TaskConfig):
-    """Tasks that are rows of a dataset: `validation` rows, drawn by `seed`, are held out of train."""
+    """Tasks that are rows of a dataset: `validation` rows, drawn by `seed`, are held out of train.
+    """
 
     train: Source
     test: Source

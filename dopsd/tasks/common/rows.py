@@ -1,4 +1,6 @@
-"""Tasks whose problems are rows of a dataset: test as given, train without what is in test, validation held out of it."""
+"""Tasks whose problems are rows of a dataset: test as given, train without what is in test,
+validation held out of it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 def new_problem(
     task: str, prompt: str, answer: str, reference: str | None = None, **extra: object
 ) -> Problem:
-    """A problem named by a digest of its prompt, so that its name does not depend on the file that it came from."""
+    """A problem named by a digest of its prompt, so that its name does not depend on the file that
+    it came from.
+    """
     digest = hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return Problem(f"{task}-{digest}", prompt, answer, reference, extra)
 
@@ -89,7 +93,9 @@ def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) ->
 def held_out(
     problems: list[Problem], count: int, seed: int, task: str
 ) -> tuple[list[Problem], list[Problem]]:
-    """(train, validation): `count` problems drawn by seed are validation, in drawn order; train keeps its own order."""
+    """(train, validation): `count` problems drawn by seed are validation, in drawn order; train
+    keeps its own order.
+    """
     if len(problems) <= count:
         raise DopsdError(
             f"data.{task}.validation: {count} problems cannot be held out of {len(problems)} for training; "

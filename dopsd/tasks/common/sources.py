@@ -1,6 +1,7 @@
 """Rows of a `Source`: a .jsonl, .json, .csv or .parquet file, or a dataset of the Hugging Face hub.
 
-Every row carries where it stands (`file:12` or `openai/gsm8k[train]:12`), so that whoever refuses it can say so.
+Every row carries where it stands (`file:12` or `openai/gsm8k[train]:12`), so that whoever refuses
+it can say so.
 """
 
 from __future__ import annotations

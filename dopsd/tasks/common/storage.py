@@ -39,7 +39,9 @@ def write_prompt(path: Path, text: str) -> None:
 
 
 def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:
-    """Problems of a split; a malformed row is named by file and line. `fault` is the task's own check."""
+    """Problems of a split; a malformed row is named by file and line. `fault` is the task's own
+    check.
+    """
     if not path.is_file():
         raise DopsdError(
             f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`) first"

@@ -1,4 +1,6 @@
-"""The value of an arithmetic expression that a model wrote, by walking its syntax tree with bounds: never eval()."""
+"""The value of an arithmetic expression that a model wrote, by walking its syntax tree with bounds:
+never eval().
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def numbers(text: str) -> list[int]:
 
 
 def value(text: str, operations: Operations = PLAIN) -> float | None:
-    """What `text` evaluates to under these operations, unary signs and brackets; None if it has no (bounded) value."""
+    """What `text` evaluates to under these operations, unary signs and brackets; None if it has no
+    (bounded) value.
+    """
     if len(text) > LONGEST or not re.fullmatch(r"[0-9+\-*/().\s]+", text, re.ASCII):
         return None
     try:

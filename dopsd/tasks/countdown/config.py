@@ -11,7 +11,9 @@ from dopsd.tasks.common.config import RowTaskConfig, Source
 
 
 class CountdownConfig(RowTaskConfig):
-    """`numbers` a problem; with `generate` > 0 so many training problems are made, and `train` is not read."""
+    """`numbers` a problem; with `generate` > 0 so many training problems are made, and `train` is
+    not read.
+    """
 
     train: Source = Source(path="Jiayi-Pan/Countdown-Tasks-3to4")
     test: Source = Source(path="data/external/countdown.jsonl")

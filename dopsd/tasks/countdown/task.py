@@ -1,7 +1,9 @@
-r"""Countdown: an arithmetic expression that uses each of the given numbers once and equals the target.
+r"""Countdown: an arithmetic expression that uses each of the given numbers once and equals the
+target.
 
-published: the last \boxed{}, the <answer> tag if that box stays open, else the whole text; LaTeX operators as signs; what
-stands left of `= number`; `**` and `//` pass. strict: a \boxed{} in a closed <answer> with + - * / and brackets alone.
+published: the last \boxed{}, the <answer> tag if that box stays open, else the whole text; LaTeX
+operators as signs; what stands left of `= number`; `**` and `//` pass. strict: a \boxed{} in a
+closed <answer> with + - * / and brackets alone.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ def given_numbers(value: object) -> list[int] | None:
 
 
 def make_problem(count: int, rng: random.Random) -> Problem | None:
-    """Numbers joined two by two by random operations, where every value is whole; None if the last one is out of range."""
+    """Numbers joined two by two by random operations, where every value is whole; None if the last
+    one is out of range.
+    """
     operands = [rng.randint(1, TOP) for _ in range(count)]
     remaining = list(operands)
     while len(remaining) > 1:
@@ -141,7 +145,9 @@ your thoughts
         return tuple(sorted(problem.extra["numbers"])), problem.extra["target"]
 
     def training(self, taken: set[Hashable]) -> list[Problem]:
-        """Rows of the train source, or `generate` problems and those that validation takes from them."""
+        """Rows of the train source, or `generate` problems and those that validation takes from
+        them.
+        """
         c = self.config
         if not c.generate:
             return super().training(taken)
@@ -208,7 +214,9 @@ your thoughts
         return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
-        """For RLVR, as d1 has it: 1 for a right expression, 0.1 for any other closed answer, else 0."""
+        """For RLVR, as d1 has it: 1 for a right expression, 0.1 for any other closed answer, else
+        0.
+        """
         if self.verify(problem, text).correct:
             return 1.0
         return 0.1 if closed(text, "answer") is not None else 0.0

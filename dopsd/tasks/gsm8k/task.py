@@ -1,6 +1,7 @@
 r"""GSM8K: grade-school maths questions whose answer is one number (Cobbe et al. 2021).
 
-published: the first \boxed{} that holds a number, else the <answer> tag; strict: a \boxed{} in a closed <answer>.
+published: the first \boxed{} that holds a number, else the <answer> tag; strict: a \boxed{} in a
+closed <answer>.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ LONGEST = 40  # characters of a number: more are noise, and float() of a very lo
 
 
 def number(text: str, which: int) -> float | None:
-    """The whole text as a finite number, commas dropped; else its first (which = 0) or last (-1) number."""
+    """The whole text as a finite number, commas dropped; else its first (which = 0) or last (-1)
+    number.
+    """
     text = text.replace(",", "").strip()
     candidates = (
         [text] if _is_number(text) else [item for item in NUMBER.findall(text) if _is_number(item)]
@@ -97,7 +100,9 @@ the steps
         return new_problem(self.name, text, UNKNOWN)
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
-        """Ground truth is a number; null, as in the published files where it was not found, scores 0."""
+        """Ground truth is a number; null, as in the published files where it was not found, scores
+        0.
+        """
         is_number = isinstance(ground_truth, int | float | str) and _is_number(
             str(ground_truth).replace(",", "")
         )
@@ -116,14 +121,17 @@ the steps
         return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
-        """For RLVR, up to 4, as d1 adds it up: 2 for a right answer (by our verifier), 0.5 for a whole number, the layout."""
+        """For RLVR, up to 4, as d1 adds it up: 2 for a right answer (by our verifier), 0.5 for a
+        whole number, the layout.
+        """
         value = extract(text)
         is_whole = value is not None and value >= 0 and value.is_integer()
         return 2.0 * self.verify(problem, text).correct + 0.5 * is_whole + layout(text)
 
 
 def layout(text: str) -> float:
-    """d1's layout rewards: 0.5 for the exact lines, 0.5 for the tags in order, 0.125 for each line there once.
+    """d1's layout rewards: 0.5 for the exact lines, 0.5 for the tags in order, 0.125 for each line
+    there once.
 
     What follows the answer costs 0.001 a character, twice if the closing tag has a line of its own.
     """

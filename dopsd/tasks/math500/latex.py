@@ -1,6 +1,8 @@
-"""When two LaTeX answers are the same string: the normalisation of the MATH benchmark (Hendrycks et al. 2021).
+"""When two LaTeX answers are the same string: the normalisation of the MATH benchmark (Hendrycks et
+al. 2021).
 
-It knows spellings, not mathematics: 1/2 is \\frac{1}{2}, but 2/4 is not. Single passes, linear in the text.
+It knows spellings, not mathematics: 1/2 is \\frac{1}{2}, but 2/4 is not. Single passes, linear in
+the text.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ NAME_LENGTH = 2  # characters of what stands before `=`
 
 
 def normal(text: str) -> str:
-    """The normal form of an answer; Unreadable if it names units twice or ends in a bare \\sqrt or \\frac."""
+    """The normal form of an answer; Unreadable if it names units twice or ends in a bare \\sqrt or
+    \\frac.
+    """
     text = _plain(text)
     if not text:
         return text
@@ -40,7 +44,9 @@ def normal(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without layout, degrees, currency, percent signs and units; double backslashes as single ones."""
+    """Without layout, degrees, currency, percent signs and units; double backslashes as single
+    ones.
+    """
     text = text.replace("\n", "").replace("\\!", "").replace("\\\\", "\\")
     text = text.replace("tfrac", "frac").replace("dfrac", "frac")
     for token in DROPPED:

@@ -1,6 +1,8 @@
-r"""MATH: competition problems whose answer is a piece of LaTeX; the 500 test problems of MATH-500 (Lightman et al. 2023).
+r"""MATH: competition problems whose answer is a piece of LaTeX; the 500 test problems of MATH-500
+(Lightman et al. 2023).
 
-published: the last \boxed{}, the <answer> tag if that box is empty or stays open, the whole text if there is none;
+published: the last \boxed{}, the <answer> tag if that box is empty or stays open, the whole text if
+there is none;
 strict: a \boxed{} in a closed <answer>. Answers are compared in their normal form (latex.py).
 """
 
@@ -43,7 +45,9 @@ the solution
 </answer>"""
 
     def problem_of(self, row: Row) -> Problem:
-        r"""A row {problem, answer} or {problem, solution}, whose solution has its answer in the last \boxed{}."""
+        r"""A row {problem, answer} or {problem, solution}, whose solution has its answer in the
+        last \boxed{}.
+        """
         problem = text_of(row, "problem")
         solution = row.values.get("solution")
         gold = row.values.get("answer")
@@ -76,8 +80,10 @@ the solution
         return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
-        r"""For RLVR, up to 3, as the d1 paper has it: 2 for a right answer; 1 for a \boxed{} in the <answer>, 0.75 for an
-        answer without, 0.5 for a box without answer, 0.25 for neither. (In d1's code an escape hides every box.)"""
+        r"""For RLVR, up to 3, as the d1 paper has it: 2 for a right answer; 1 for a \boxed{} in the
+        <answer>, 0.75 for an answer without, 0.5 for a box without answer, 0.25 for neither. (In
+        d1's code an escape hides every box.)
+        """
         answer = closed(text, "answer")
         layout = (
             0.25 + 0.5 * (answer is not None) + 0.25 * (BOX in (text if answer is None else answer))

@@ -13,7 +13,9 @@ GRIDS = 288  # 4x4 solutions
 
 
 class SudokuConfig(TaskConfig):
-    """4x4 puzzles with one solution; counts are puzzles, `*_grids` solution grids (of 288) that a split owns."""
+    """4x4 puzzles with one solution; counts are puzzles, `*_grids` solution grids (of 288) that a
+    split owns.
+    """
 
     train: Count = 4096
     validation: Count = 256

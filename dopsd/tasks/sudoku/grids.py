@@ -1,4 +1,5 @@
-"""4x4 Sudoku grids and puzzles: all 288 grids, their puzzles with one solution, and problems spread over grids.
+"""4x4 Sudoku grids and puzzles: all 288 grids, their puzzles with one solution, and problems spread
+over grids.
 
 A puzzle is 16 digits read row by row, 0 for a blank.
 """

@@ -1,7 +1,8 @@
 """4x4 Sudoku: splits disjoint by solution grid, and a graded verifier.
 
-The score is the share of blank cells that are right (d1 and d-OPSD score so). published: fenced digits in <answer>, what
-follows <answer>, what follows </answer>, then any 16 digits; strict: 16 digits in a closed <answer>.
+The score is the share of blank cells that are right (d1 and d-OPSD score so). published: fenced
+digits in <answer>, what follows <answer>, what follows </answer>, then any 16 digits; strict: 16
+digits in a closed <answer>.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ ANY_DIGITS = re.compile(r"\b(\d{16})\b")
 def worked_solution(problem: Problem, is_careful: bool) -> str:
     """The grid row by row as reasoning, then the answer.
 
-    Careless writers have a habit: they fill each row with its missing digits in rising order and look no further.
+    Careless writers have a habit: they fill each row with its missing digits in rising order and
+    look no further.
     """
     rows = [problem.answer[start : start + SIZE] for start in range(0, CELLS, SIZE)]
     if not is_careful:
@@ -65,7 +67,9 @@ def _fill_row(row: str) -> str:
 
 
 def read_published(path: Path, count: int) -> list[Problem]:
-    """Rows of a published test file (columns Puzzle, Solution): all, or the `count` drawn by RandomState(42)."""
+    """Rows of a published test file (columns Puzzle, Solution): all, or the `count` drawn by
+    RandomState(42).
+    """
     import numpy
 
     rows = [_published_problem(row) for row in read_file(path, "data.sudoku.test_file")]
@@ -92,7 +96,9 @@ def fault(puzzle: str, grid: str) -> str | None:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Where an answer may stand, in the published scorer's order; each search is one pass over the text."""
+    """Where an answer may stand, in the published scorer's order; each search is one pass over the
+    text.
+    """
     opening, closing = text.find("<answer>"), text.find("</answer>")
     if opening >= 0:
         start = opening + len("<answer>")
@@ -108,7 +114,9 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def extract(text: str) -> str | None:
-    """The answer string of a generation: white space dropped, padded with 0 or cut to 16 characters."""
+    """The answer string of a generation: white space dropped, padded with 0 or cut to 16
+    characters.
+    """
     candidates = (re.sub(r"\s", "", candidate) for candidate in _candidates(text))
     return next((answer.ljust(CELLS, "0")[:CELLS] for answer in candidates if answer), None)
 
@@ -135,7 +143,9 @@ class Sudoku(AskingTask):
     config: SudokuConfig
 
     def build(self) -> dict[str, list[Problem]]:
-        """train, validation and test, disjoint by solution grid; with a test file, the others keep off its grids."""
+        """train, validation and test, disjoint by solution grid; with a test file, the others keep
+        off its grids.
+        """
         c = self.config
         rng = random.Random(c.seed)
         grids = list(all_grids())
@@ -151,7 +161,9 @@ class Sudoku(AskingTask):
         return no_longer_than(c.limit, {"train": train, "validation": validation, "test": test})
 
     def held_out(self, grids: list[str], count: int, rng: random.Random) -> list[Problem]:
-        """A split before train: `rng` goes on as after STEADY puzzles, so that `count` does not change the later splits."""
+        """A split before train: `rng` goes on as after STEADY puzzles, so that `count` does not
+        change the later splits.
+        """
         split_rng = copy(rng)
         draw_puzzles(grids, STEADY, self.config.blanks, rng)
         return make_split(grids, count, self.config.blanks, split_rng)

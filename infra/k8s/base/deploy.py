@@ -1,7 +1,8 @@
-"""`python deploy.py` in the project's root: the work pool and the deployments of prefect.yaml, made or brought up to date.
+"""`python deploy.py` in the project's root: the work pool and the deployments of prefect.yaml, made
+or brought up to date.
 
-The worker's init container runs it. The pool's job template is job-template.json with the overlay's job-defaults.json,
-and with the image and the namespace that kustomize wrote into the environment.
+The worker's init container runs it. The pool's job template is job-template.json with the overlay's
+job-defaults.json, and with the image and the namespace that kustomize wrote into the environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python run_flow.py COMMAND...`: the first process of a run's pod, which ends after the last one.
 
-A container is killed when its first process ends. A flow that is cancelled or evicted ends within half a minute, while
-training, held by flows/guard.py, still saves.
+A container is killed when its first process ends. A flow that is cancelled or evicted ends within
+half a minute, while training, held by flows/guard.py, still saves.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Loaded by every Python process of a trial: notes a stage's phase in a file, and makes forward passes slow where asked.
+"""Loaded by every Python process of a trial: notes a stage's phase in a file, and makes forward
+passes slow where asked.
 
-The folder $CHAOS_STATE holds `hook.json` (what to slow down) and `phases/<pid>` (what each process is doing now).
+The folder $CHAOS_STATE holds `hook.json` (what to slow down) and `phases/<pid>` (what each process
+is doing now).
 """
 
 import json

@@ -1,4 +1,6 @@
-"""AR-style OPSD: the teacher's prompt tells the solution, the student's does not, and both look at the same state."""
+"""AR-style OPSD: the teacher's prompt tells the solution, the student's does not, and both look at
+the same state.
+"""
 
 from __future__ import annotations
 

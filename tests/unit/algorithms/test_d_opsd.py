@@ -1,4 +1,6 @@
-"""The method on hand-made logits and on the tiny model: positions, reduction, weights, and the exact zero."""
+"""The method on hand-made logits and on the tiny model: positions, reduction, weights, and the
+exact zero.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ def states(
 
 
 class TwoFaced(FakePolicy):
-    """The first forward pass is the teacher's, the second the student's, each with its own table."""
+    """The first forward pass is the teacher's, the second the student's, each with its own table.
+    """
 
     def __init__(self, teacher: torch.Tensor, student: torch.Tensor) -> None:
         super().__init__(4, table=teacher)

@@ -1,4 +1,6 @@
-"""diffu-GRPO on the tiny model: groups against their mean, masks of the prompt, the loss as the formula has it."""
+"""diffu-GRPO on the tiny model: groups against their mean, masks of the prompt, the loss as the
+formula has it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_advantages_of_a_group_add_up_to_nothing_and_every_iteration_has_its_own
 
 
 def test_a_right_or_wrong_reward_gives_part_of_a_solution_nothing(project, monkeypatch):
-    """Of a group of three, one solves the puzzle and the others half of it: 1, 0 and 0, mean a third."""
+    """Of a group of three, one solves the puzzle and the others half of it: 1, 0 and 0, mean a
+    third.
+    """
     from dopsd.core.types import Score
     from dopsd.rollout.collector import RolloutCollector
 

@@ -1,4 +1,6 @@
-"""The losses of the methods against literal computations, row by row, on a model whose adapter has moved from its base."""
+"""The losses of the methods against literal computations, row by row, on a model whose adapter has
+moved from its base.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def assert_same(loop: Trainer, batch, literal: Tensor) -> None:
 
 
 def test_vrpo(project):
-    """Right and left prompts of their own, masks where they were drawn and after the end, the base's bounds."""
+    """Right and left prompts of their own, masks where they were drawn and after the end, the
+    base's bounds.
+    """
     loop, batch = collected("vrpo", draws=3)
     mask_id, length = loop.policy.mask_id, batch.targets.shape[-1]
 
@@ -115,7 +119,9 @@ def test_vrpo_pairs_are_the_initial_policys_or_the_current_ones(project, pairs: 
 
 
 def test_diffu_grpo(project):
-    """Old log-probabilities are those of the policy that sampled, the reference's those of the base."""
+    """Old log-probabilities are those of the policy that sampled, the reference's those of the
+    base.
+    """
     loop, batch = collected("diffu_grpo", group_size=3, iterations=1)
     length, mask_id = batch.targets.shape[1], loop.policy.mask_id
 
@@ -144,7 +150,9 @@ def test_diffu_grpo(project):
 
 
 def test_d3llm(project):
-    """Clean before the block, masked after it; inside it what was written last, and then the complement."""
+    """Clean before the block, masked after it; inside it what was written last, and then the
+    complement.
+    """
     loop, batch = collected("d3llm")
     length, mask_id = batch.targets.shape[1], loop.policy.mask_id
     literal = torch.zeros(())
@@ -177,7 +185,9 @@ def test_d3llm(project):
 
 @pytest.mark.parametrize("method", ["d_opsd", "ar_opsd"])
 def test_distillation(project, method: str):
-    """Forward KL to the base with the teacher's prompt and future, at the places where it is surest."""
+    """Forward KL to the base with the teacher's prompt and future, at the places where it is
+    surest.
+    """
     loop, batch = collected(method)
     length = batch.candidates.shape[1]
     keep = [i for i in range(loop.policy.vocabulary) if i not in loop.policy.suppress_tokens]

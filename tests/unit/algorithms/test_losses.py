@@ -153,7 +153,9 @@ def test_masked_cross_entropy_by_hand():
 
 
 def test_policy_gradient_by_hand():
-    """Two tokens of a good and two of a bad completion; ratios 2 and 0.25 leave the range 0.5 to 1.5."""
+    """Two tokens of a good and two of a bad completion; ratios 2 and 0.25 leave the range 0.5 to
+    1.5.
+    """
     old_logps = torch.tensor([[-1.0, -1.0], [-1.0, -1.0]])
     logps = old_logps + torch.tensor([[math.log(2), math.log(0.25)], [math.log(2), math.log(0.25)]])
     ref_logps = logps + math.log(3)

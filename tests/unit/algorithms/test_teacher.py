@@ -1,4 +1,6 @@
-"""From a rollout to training states: which steps, what the teacher is shown, which positions, with which weight."""
+"""From a rollout to training states: which steps, what the teacher is shown, which positions, with
+which weight.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""VRPO on hand-made logits and on the tiny model: pairs, masks without replacement, the bound, the loss."""
+"""VRPO on hand-made logits and on the tiny model: pairs, masks without replacement, the bound, the
+loss.
+"""
 
 from __future__ import annotations
 

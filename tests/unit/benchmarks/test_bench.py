@@ -1,4 +1,6 @@
-"""What the benchmarks time computes the same as the plain procedure: checked here on a few rows of the embedded base."""
+"""What the benchmarks time computes the same as the plain procedure: checked here on a few rows of
+the embedded base.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""benchmarks/claim.py: which checkpoints the claim is about, how they are paired, and when it counts as seen."""
+"""benchmarks/claim.py: which checkpoints the claim is about, how they are paired, and when it
+counts as seen.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def claim(tmp_path, monkeypatch):
 
 
 def curve(method: str, seed: int, scores: dict[str, float], points: dict[int, float]) -> None:
-    """A finished run with these accuracies on validation and these scores of its chosen checkpoint on test."""
+    """A finished run with these accuracies on validation and these scores of its chosen checkpoint
+    on test.
+    """
     finished(method, seed, scores)
     cell = Path("runs/sudoku") / method / str(seed)
     write_table(cell / "train.csv", [cost(update) for update in points])

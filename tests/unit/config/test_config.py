@@ -1,4 +1,6 @@
-"""params.yaml: every fault is one line with the key's full path, exit code 2, before anything loads."""
+"""params.yaml: every fault is one line with the key's full path, exit code 2, before anything
+loads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Evaluations go on by problem after a kill, do not depend on the number of ranks, and measure any checkpoint."""
+"""Evaluations go on by problem after a kill, do not depend on the number of ranks, and measure any
+checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A bit that flips on the disk is noticed: what can be made again is, and what cannot is refused with its repair."""
+"""A bit that flips on the disk is noticed: what can be made again is, and what cannot is refused
+with its repair.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a person got wrong in a run's parameters: refused by Prefect's server on submission, or one line without a traceback."""
+"""What a person got wrong in a run's parameters: refused by Prefect's server on submission, or one
+line without a traceback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The flows: what a run asks for becomes settings, stages run in order, checkpoints beside training, faults are tried again."""
+"""The flows: what a run asks for becomes settings, stages run in order, checkpoints beside
+training, faults are tried again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""infra/k8s and the scripts of infra/, checked without a cluster: schemas, hardening, the job template, shellcheck."""
+"""infra/k8s and the scripts of infra/, checked without a cluster: schemas, hardening, the job
+template, shellcheck.
+"""
 
 from __future__ import annotations
 

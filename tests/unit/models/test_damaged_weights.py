@@ -1,4 +1,6 @@
-"""Adapters and checkpoints that are damaged, or not what they say: refused before anything is loaded or used."""
+"""Adapters and checkpoints that are damaged, or not what they say: refused before anything is
+loaded or used.
+"""
 
 from __future__ import annotations
 

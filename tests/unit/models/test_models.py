@@ -1,4 +1,6 @@
-"""The native LLaDA against a literal forward pass, its attention and checkpointing, and its size at 8B."""
+"""The native LLaDA against a literal forward pass, its attention and checkpointing, and its size at
+8B.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a policy reads and may write: the embedded tokenizer, LLaDA's prompt, and the tokens that are never sampled."""
+"""What a policy reads and may write: the embedded tokenizer, LLaDA's prompt, and the tokens that
+are never sampled.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Garbage: some inputs to every parser (`make garbage` gives ten thousand), and what was found so, one by one."""
+"""Garbage: some inputs to every parser (`make garbage` gives ten thousand), and what was found so,
+one by one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The house's plan: which package may import which, where each library comes in, and what dvc.yaml names."""
+"""The house's plan: which package may import which, where each library comes in, and what dvc.yaml
+names.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,9 @@ def test_a_stage_depends_on_the_folders_of_the_code_that_it_imports(stage: str, 
 
 
 def test_the_command_line_starts_without_heavy_libraries_and_the_core_without_the_platform():
-    """One process for both; a bare GPU machine has torch, transformers and peft, but no mlflow, prefect, dvc or datasets."""
+    """One process for both; a bare GPU machine has torch, transformers and peft, but no mlflow,
+    prefect, dvc or datasets.
+    """
     code = (
         "import sys, dopsd.cli.main\n"
         "assert not {'torch', 'peft', 'mlflow', 'transformers'} & set(sys.modules)\n"

@@ -1,4 +1,6 @@
-"""`dopsd rehearse`: every stage of a LLaDA profile through two processes on rows of a file, then the real run's cost."""
+"""`dopsd rehearse`: every stage of a LLaDA profile through two processes on rows of a file, then
+the real run's cost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`dopsd verify-teacher`: what the teacher is shown, its table and figure, and that a kill loses a wave at most."""
+"""`dopsd verify-teacher`: what the teacher is shown, its table and figure, and that a kill loses a
+wave at most.
+"""
 
 from __future__ import annotations
 

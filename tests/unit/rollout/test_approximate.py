@@ -1,4 +1,6 @@
-"""Approximate decoding: a threshold commits together, a kept cache computes less; both are exact where they must be."""
+"""Approximate decoding: a threshold commits together, a kept cache computes less; both are exact
+where they must be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Processes with the same weights share rollouts and states: simulated here, one after the other, on a fake policy."""
+"""Processes with the same weights share rollouts and states: simulated here, one after the other,
+on a fake policy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Countdown: expressions with bounds, which of them is the answer, made problems, and the published scores."""
+"""Countdown: expressions with bounds, which of them is the answer, made problems, and the published
+scores.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-r"""MATH: which \boxed{} is the answer, which spellings are one, rows of the dataset, and the published scores."""
+r"""MATH: which \boxed{} is the answer, which spellings are one, rows of the dataset, and the
+published scores.
+"""
 
 from __future__ import annotations
 

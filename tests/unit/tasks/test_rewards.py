@@ -1,4 +1,6 @@
-"""Rewards of RLVR by task: d1's published sums, counted by hand, and bounds for whatever a model may write."""
+"""Rewards of RLVR by task: d1's published sums, counted by hand, and bounds for whatever a model
+may write.
+"""
 
 from __future__ import annotations
 

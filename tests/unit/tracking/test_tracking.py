@@ -1,4 +1,6 @@
-"""MLflow on a local file: live copying, resume without doubles, publishing twice, and a server that is not there."""
+"""MLflow on a local file: live copying, resume without doubles, publishing twice, and a server that
+is not there.
+"""
 
 from __future__ import annotations
 

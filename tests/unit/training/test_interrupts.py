@@ -1,4 +1,6 @@
-"""Signals, closed pipes and repeated asking: training saves its last finished update within a forward, and nothing is lost."""
+"""Signals, closed pipes and repeated asking: training saves its last finished update within a
+forward, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def test_training_goes_on_when_nobody_reads_its_output(project):
 def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
     project, monkeypatch, capsys, at
 ):
-    """A collect has 20 forwards and an update 2: in the first collect and update, in the second update, and collect."""
+    """A collect has 20 forwards and an update 2: in the first collect and update, in the second
+    update, and collect.
+    """
     write_params(train__updates=5)
     assert main(["train"]) == 0
     whole = digests()
@@ -124,7 +128,9 @@ def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monk
 
 
 def test_an_update_of_minutes_is_dropped_and_the_one_before_it_saved(project):
-    """Its forwards, two a state, take 4 seconds each: the one in progress ends, and no other one begins."""
+    """Its forwards, two a state, take 4 seconds each: the one in progress ends, and no other one
+    begins.
+    """
     write_params(train__micro_batch_states=1)
     process = forks.start(slow_update, 4.0)
     wait_for(Path("slow-0"))

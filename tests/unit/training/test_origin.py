@@ -1,4 +1,6 @@
-"""A base that is there is never made again silently: what differs is said with both ways out, and nothing is lost by a kill."""
+"""A base that is there is never made again silently: what differs is said with both ways out, and
+nothing is lost by a kill.
+"""
 
 from __future__ import annotations
 

@@ -46,14 +46,18 @@ def test_two_ranks_agree_with_one(project):
 
 
 def gradients_of(ranks: int, name: str) -> tuple[dict[str, torch.Tensor], dict]:
-    """The first collect's gradients, summed over so many processes, and what they did (rank_gradients.py)."""
+    """The first collect's gradients, summed over so many processes, and what they did
+    (rank_gradients.py).
+    """
     processes = forks.start_ranks(ranks, rank_gradients.main, Path(name))
     assert forks.statuses(processes) == [0] * ranks, forks.output()
     return load_tensors(Path(name)), json.loads(Path(name).with_suffix(".json").read_text())
 
 
 def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
-    """Uneven work: a rank has no kept trajectory of its own, and learns from half of the other's states."""
+    """Uneven work: a rank has no kept trajectory of its own, and learns from half of the other's
+    states.
+    """
     write_params(
         train__prompts_per_collect=2, method__d_opsd__keep_threshold=0.5, method__d_opsd__attempts=2
     )
@@ -77,7 +81,9 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
 
 
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
-    """Uneven work again, of forwards too: whoever has none takes part in the other's. Its activations are computed again."""
+    """Uneven work again, of forwards too: whoever has none takes part in the other's. Its
+    activations are computed again.
+    """
     settings = {
         "train__prompts_per_collect": 2,
         "method__d_opsd__keep_threshold": 0.5,

@@ -1,4 +1,6 @@
-"""What a changed setting or changed code does to a run that has begun: nothing learnt is lost, and nothing is mixed unasked."""
+"""What a changed setting or changed code does to a run that has begun: nothing learnt is lost, and
+nothing is mixed unasked.
+"""
 
 from __future__ import annotations
 
@@ -264,7 +266,9 @@ def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(
 def test_a_release_with_another_key_asks_before_a_run_begins_at_zero(
     project, other_code, updates, capsys, is_newer
 ):
-    """A key of params.yaml that one release has and the other has not gives the same run another folder."""
+    """A key of params.yaml that one release has and the other has not gives the same run another
+    folder.
+    """
     record = json.loads((other_code / "run.json").read_text())
     if is_newer:
         del record["settings"]["train"]["weight_decay"]
@@ -470,7 +474,9 @@ def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damage
 
 @pytest.mark.full
 def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
-    """A window of one collect and no patience: the first that is worse than one before it is a collapse."""
+    """A window of one collect and no patience: the first that is worse than one before it is a
+    collapse.
+    """
     usual = {"train__updates": 8, "method__d_opsd__updates_per_trajectory": 1}
     narrow = {
         "train__collapse_window": 1,
@@ -488,7 +494,9 @@ def test_a_collapse_is_watched_again_with_other_settings(undisturbed):
 
 @pytest.mark.full
 def test_a_run_that_gave_up_is_given_up_at_the_same_update(undisturbed, monkeypatch):
-    """Every third collect has something to learn from: with less patience the run ends where it would have ended."""
+    """Every third collect has something to learn from: with less patience the run ends where it
+    would have ended.
+    """
     from dopsd.algorithms.common.distillation import SelfDistillation
 
     collect = SelfDistillation.collect

@@ -1,4 +1,6 @@
-"""The loop: exact resume, damaged and missing checkpoints, faults that end a run, and what a run leaves on disk."""
+"""The loop: exact resume, damaged and missing checkpoints, faults that end a run, and what a run
+leaves on disk.
+"""
 
 from __future__ import annotations
 
