@@ -32,7 +32,8 @@ def measure(task: str, method: str, baseline: str, seeds: list[int]) -> dict[str
     others = [str(run) for run in [*ours, *theirs] if not is_current(params, run)]
     if others:
         raise DopsdError(
-            f"claim: {', '.join(others)}: not of params.yaml's settings and this code; run `dvc repro`"
+            f"claim: {', '.join(others)}: not of params.yaml's settings and this code; run `dvc"
+            " repro`"
         )
     curve = mean_curve(theirs)[1:]
     best, at_best = max(curve, key=lambda point: point[0])
@@ -75,7 +76,8 @@ def main() -> None:
     found = measure(a.task, a.method, a.baseline, a.seeds)
     rising = ", its last checkpoint: it may have gone on rising" if found["still_rising"] else ""
     print(
-        f"{a.baseline}: best mean {percent(found['best'])} on the selection split, at {_told(found['baseline_cost'])}{rising}"
+        f"{a.baseline}: best mean {percent(found['best'])} on the selection split, at"
+        f" {_told(found['baseline_cost'])}{rising}"
     )
     if found["cost"] is None:
         print(f"{a.method}: never has it")
@@ -86,7 +88,8 @@ def main() -> None:
         )
         print(f"{a.method}: has it at {_told(found['cost'])}; on test, seed by seed: {sides}")
         print(
-            f"difference on test {gap(found['difference'], found['interval'])}; seen: {found['seen']}"
+            f"difference on test {gap(found['difference'], found['interval'])}; seen:"
+            f" {found['seen']}"
         )
     json.dump(found, sys.stdout)
     print()

@@ -29,7 +29,8 @@ from dopsd.tasks.registry import load_task
 
 BATCH = 8  # as published
 ROWS, ROOM = 32, 64  # puzzles, and tokens for each: an answer takes 36
-FEW = 2  # steps timed at LLaDA's vocabulary: the first of a block, in which most positions need the head
+# steps timed at LLaDA's vocabulary: the first of a block, in which most positions need the head
+FEW = 2
 
 
 def by_eights(policy: LlmPolicy, prompts: list[Tensor], decoding: Decoding) -> list[Tensor]:

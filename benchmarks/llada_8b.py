@@ -159,7 +159,7 @@ def main() -> None:
         params = settings(preset, a.hardware, a.changes, a.toy)
         config = LladaConfig(**TOY) if a.toy else LladaConfig()
         config._attn_implementation = params.model.attention
-        (policy, seconds, peak) = timed(
+        policy, seconds, peak = timed(
             device,
             lambda p=params, c=config: random_policy(c, p.train.lora, device, torch.bfloat16),
         )

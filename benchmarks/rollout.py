@@ -90,7 +90,8 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
         for place, token in zip(where[0].tolist(), tokens[0].tolist(), strict=True):
             if place in certain and int(full[slots == place].argmax()) != token:
                 raise AssertionError(
-                    f"step {step}: another token at {place}, although its logit leads by more than {2 * gap}"
+                    f"step {step}: another token at {place}, although its logit leads by more than"
+                    f" {2 * gap}"
                 )
             tokens_compared += place in certain
         if k < len(slots) and sure.values[k - 1] - sure.values[k] > 4 * gap + PROBABILITY:
@@ -99,7 +100,8 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
                 int(slot) for slot in slots if after[slot] != policy.mask_id
             }:
                 raise AssertionError(
-                    f"step {step}: other places, although the confidence leads by more than rounding explains"
+                    f"step {step}: other places, although the confidence leads by more than"
+                    " rounding explains"
                 )
     if not tokens_compared:
         raise AssertionError("no token leads by more than rounding: nothing was compared")

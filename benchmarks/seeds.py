@@ -82,15 +82,19 @@ def run(row: str, seed: int) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| run | seed | base | trained | difference, paired 95% interval | whole grids | update | rollouts |",
+        (
+            "| run | seed | base | trained | difference, paired 95% interval | whole grids | update"
+            " | rollouts |"
+        ),
         "|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
         low, high = (100 * x for x in r["interval"])
         whole = f"{100 * r['whole'][0]:.1f} -> {100 * r['whole'][1]:.1f}"
         lines.append(
-            f"| {r['row']} | {r['seed']} | {100 * r['base']:.2f} | {100 * r['trained']:.2f} | {100 * r['difference']:+.2f} "
-            f"[{low:+.2f}, {high:+.2f}] | {whole} | {r['selected_update']} | {r['rollouts']} |"
+            f"| {r['row']} | {r['seed']} | {100 * r['base']:.2f} | {100 * r['trained']:.2f} |"
+            f" {100 * r['difference']:+.2f} [{low:+.2f}, {high:+.2f}] | {whole} |"
+            f" {r['selected_update']} | {r['rollouts']} |"
         )
     for row in dict.fromkeys(r["row"] for r in rows):
         gaps = [100 * r["difference"] for r in rows if r["row"] == row]
@@ -111,7 +115,10 @@ def main() -> None:
 
     base = sha256(ROOT / "base" / "sudoku" / "model.safetensors")
     n = rows[0]["n"]
-    text = f"Cell accuracy in % on {n} test puzzles, greedy, selected on validation. Base `{base[:16]}`.\n\n{table(rows)}"
+    text = (
+        f"Cell accuracy in % on {n} test puzzles, greedy, selected on validation. Base"
+        f" `{base[:16]}`.\n\n{table(rows)}"
+    )
     (ROOT / "benchmarks" / "seeds.md").write_text(text)
     (ROOT / "benchmarks" / "seeds.json").write_text(
         json.dumps({"base": base, "rows": rows}, indent=1) + "\n"

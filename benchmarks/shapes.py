@@ -73,7 +73,8 @@ class Shape:
 
     @property
     def short(self) -> Shape:
-        """Two rollouts of one block in four steps, and two states, where whole ones take minutes.
+        """Two rollouts of one block in four steps, and two states, where whole ones take
+        minutes.
         """
         if self.steps is None:
             return self

@@ -81,7 +81,8 @@ def main() -> None:
     for made in (hypothesis_garbage, long_garbage):
         texts = made(count)
         sys.stdout.write(
-            f"{made.__name__}: {len(texts)} texts, {sum(map(len, texts)) / len(texts):.0f} characters on average\n"
+            f"{made.__name__}: {len(texts)} texts, {sum(map(len, texts)) / len(texts):.0f}"
+            " characters on average\n"
         )
         for name in ASKED:
             taken = milliseconds(load_task(name, TASKS.config_class(name)()), texts)

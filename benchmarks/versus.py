@@ -97,7 +97,8 @@ class Duel:
     repeats: int
     plain_tokens_per_second: float  # committed by rollouts, read by updates
     ours_tokens_per_second: float
-    plain_tflops: float  # useful work: the model's forwards and backwards, without a head's logits that nobody reads
+    # useful work: the model's forwards and backwards, without a head's logits that nobody reads
+    plain_tflops: float
     ours_tflops: float
     ours_utilisation: float  # of the matmul rate measured in the same process
 

@@ -93,11 +93,13 @@ def show_checkpoints(run_key: RunKey) -> None:
             "accuracy %": percent(row["accuracy"]),
             "95% interval": f"{percent(row['low'])} to {percent(row['high'])}",
             "problems": row["n"],
-            "note": "base"
-            if row["update"] == 0
-            else "selected"
-            if row["update"] == chosen["update"]
-            else "",
+            "note": (
+                "base"
+                if row["update"] == 0
+                else "selected"
+                if row["update"] == chosen["update"]
+                else ""
+            ),
         }
         for row in read_table(run_key.folder / "curve.csv")
     ]
@@ -106,7 +108,8 @@ def show_checkpoints(run_key: RunKey) -> None:
 
 
 def show_result(run_key: RunKey, links: dict[str, str]) -> None:
-    """Base against best on test, the numbers of the plots, what it cost, and where everything is.
+    """Base against best on test, the numbers of the plots, what it cost, and where everything
+    is.
     """
     text = result(run_key, links)
     create_markdown_artifact(text, key=f"result-{run_key.key}", description=f"Result of {run_key}")
@@ -136,10 +139,14 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
         lines.append(f"| {name} | {sides} | {gap} | {report['base']['n']} |")
     lines += [
         "",
-        f"Checkpoint {chosen['update']}, selected on {chosen['split']}; cost: {costs['updates']} updates, ",
+        (
+            f"Checkpoint {chosen['update']}, selected on {chosen['split']}; cost:"
+            f" {costs['updates']} updates, "
+        ),
     ]
     lines[-1] += (
-        f"{costs['rollouts']} rollouts ({costs['trajectories']} kept), {costs['sampled_tokens']} tokens."
+        f"{costs['rollouts']} rollouts ({costs['trajectories']} kept), {costs['sampled_tokens']}"
+        " tokens."
     )
     lines += [
         "",
@@ -150,7 +157,8 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
     ]
     for row in read_table(run_key.folder / "curve.csv"):
         lines.append(
-            f"| {row['update']} | {percent(row['accuracy'])} | {percent(row['low'])} to {percent(row['high'])} |"
+            f"| {row['update']} | {percent(row['accuracy'])} | {percent(row['low'])} to"
+            f" {percent(row['high'])} |"
         )
     lines += [
         "",
@@ -173,7 +181,8 @@ def _training(run_key: RunKey, rows: int = 10) -> list[str]:
     step = max(1, len(table) // rows)
     chunks = [table[start : start + step] for start in range(0, len(table), step)]
     return [
-        f"| {chunk[-1]['update']} | {_mean(chunk, 'loss')} | {_mean(chunk, 'first_attempt_score')} |"
+        f"| {chunk[-1]['update']} | {_mean(chunk, 'loss')} |"
+        f" {_mean(chunk, 'first_attempt_score')} |"
         for chunk in chunks
     ]
 

@@ -76,7 +76,10 @@ def lay_side_by_side(runs: list[str]) -> None:
     """Table and figure in reports/compare/, and the table as an artifact."""
     run("compare", (*DOPSD, "compare", *runs), get_run_logger())
     get_run_logger().info("reports/compare/ has the table and the figure:\n%s", TABLE.read_text())
-    figure_note = "\n\nThe figure, accuracy against updates, rollouts and seconds: `reports/compare/accuracy.png`.\n"
+    figure_note = (
+        "\n\nThe figure, accuracy against updates, rollouts and seconds:"
+        " `reports/compare/accuracy.png`.\n"
+    )
     create_markdown_artifact(
         TABLE.read_text() + figure_note,
         key="comparison",

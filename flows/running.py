@@ -31,7 +31,8 @@ LOGS = Path("work/logs")
 KEPT_LOGS = 100  # files
 LOOK_EVERY = 0.5  # seconds
 SAY_EVERY = 60.0
-PATIENCE = 20.0  # seconds for a stopped command to end before the flow does: the worker kills a flow after 30
+# seconds for a stopped command to end before the flow does: the worker kills a flow after 30
+PATIENCE = 20.0
 QUIET = {
     "DVC_NO_ANALYTICS": "1",
     "DO_NOT_TRACK": "1",
@@ -63,13 +64,15 @@ def begin(log: Log) -> None:
                 if time.monotonic() - warned_at > SAY_EVERY:
                     warned_at = time.monotonic()
                     log.warning(
-                        "commands of an earlier run are still saving in this workspace; this one begins after them"
+                        "commands of an earlier run are still saving in this workspace; this one"
+                        " begins after them"
                     )
                 time.sleep(0.2)
 
 
 class CommandFailed(Exception):
-    """A command that ended with another status than 0; its message is what the command said last.
+    """A command that ended with another status than 0; its message is what the command said
+    last.
     """
 
     def __init__(self, name: str, status: int, lines: list[str]) -> None:

@@ -31,13 +31,15 @@ def is_there() -> bool:
 
 
 def wait(log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-    """Until the server is there: a task that ended without one would be shown as running for ever.
+    """Until the server is there: a task that ended without one would be shown as running for
+    ever.
     """
     warned_at = 0.0
     while not is_there():
         if time.monotonic() - warned_at > SAY_EVERY:
             warned_at = time.monotonic()
             log.warning(
-                "Prefect's server is away; the work is on disk, and the flow goes on when `make up` brings it back"
+                "Prefect's server is away; the work is on disk, and the flow goes on when `make up`"
+                " brings it back"
             )
         time.sleep(LOOK_EVERY)

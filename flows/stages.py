@@ -60,7 +60,8 @@ RETRIED: TaskOptions = {
 
 @task(name="settings", task_run_name="settings", cache_policy=NO_CACHE)
 def write_settings(request: RunRequest) -> dict[str, Any]:
-    """params.yaml for this run; refused, with the key that is wrong, before anything else is done.
+    """params.yaml for this run; refused, with the key that is wrong, before anything else is
+    done.
     """
     log = get_run_logger()
     try:
@@ -131,7 +132,8 @@ class Devices:
 
 
 def gpus() -> list[str]:
-    """Names for CUDA_VISIBLE_DEVICES of the GPUs that this process may use, without loading torch.
+    """Names for CUDA_VISIBLE_DEVICES of the GPUs that this process may use, without loading
+    torch.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

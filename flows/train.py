@@ -97,8 +97,9 @@ def run_stages(
     training, spare = devices[: params.launch.processes], devices[params.launch.processes :]
     if evaluate_while_training and devices and not spare:
         raise DopsdError(
-            f"evaluate_while_training: training takes all of the {len(devices)} GPUs (launch.processes "
-            f"{params.launch.processes}); leave it out, or lower launch.processes"
+            f"evaluate_while_training: training takes all of the {len(devices)} GPUs"
+            f" (launch.processes {params.launch.processes}); leave it out, or lower"
+            " launch.processes"
         )
     is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
     bases = {}

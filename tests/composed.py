@@ -167,7 +167,8 @@ class Stack:
 
     @staticmethod
     def end(process: subprocess.Popen[bytes]) -> bool:
-        """Whether the process ended by itself after SIGTERM; what is left of its group is killed.
+        """Whether the process ended by itself after SIGTERM; what is left of its group is
+        killed.
         """
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -210,7 +211,10 @@ class Postgres:
             str(folder / "password"),
         ]
         self.call("initdb", *words, "--auth", "scram-sha-256", "--no-sync")
-        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        options = (
+            f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c"
+            " fsync=off"
+        )
         self.call(
             "pg_ctl",
             "--pgdata",

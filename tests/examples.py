@@ -34,7 +34,10 @@ SOURCES = {  # rows as the datasets have them
     "countdown": {"nums": [49, 55, 53], "target": 51},
     "traces": {"question": "2 + 2?", "response": "4"},
 }
-FEWEST = "evaluate: {protocols: {greedy: {gen_length: 40, block_length: 4, steps: 40}}}\nablate: {tables: {few: []}}\n"
+FEWEST = (
+    "evaluate: {protocols: {greedy: {gen_length: 40, block_length: 4, steps: 40}}}\nablate:"
+    " {tables: {few: []}}\n"
+)
 SETTINGS = """\
 matrix: {tasks: [sudoku], methods: [d_opsd, sft], seeds: [0, 1]}
 data:

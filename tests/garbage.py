@@ -51,7 +51,8 @@ class Found:
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder in a folder with something to lose, as the working directory; yields the outer one.
+    """A folder in a folder with something to lose, as the working directory; yields the outer
+    one.
     """
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as root:

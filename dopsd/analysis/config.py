@@ -39,7 +39,8 @@ class AblateConfig(Section):
         invalid = [name for name in self.variants if not re.fullmatch("[a-z0-9_]{1,100}", name)]
         if invalid:
             raise ValueError(
-                f"variants: {invalid[0]!r}: expected lowercase letters, digits and _ : it names folders and stages"
+                f"variants: {invalid[0]!r}: expected lowercase letters, digits and _ : it names"
+                " folders and stages"
             )
         for key, value, registry in (
             ("task", self.task, TASKS),

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RESAMPLED = (
-    "Intervals resample problems and seeds: of three seeds they are too narrow where seeds differ more than problems (they "
-    "then miss one time in four), of one seed they resample problems alone and say nothing of other seeds."
+    "Intervals resample problems and seeds: of three seeds they are too narrow where seeds differ"
+    " more than problems (they then miss one time in four), of one seed they resample problems"
+    " alone and say nothing of other seeds."
 )
 Difference = tuple[float, tuple[float, float]]  # mean and its 95% interval
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 STAGES = {  # stage: (help, arguments beyond --params)
     "prepare": ("write the problems of every split to data/<task>/", ("task",)),
     "pretrain": (
-        "train the embedded base model into base/<task>/; another one in its place only with DOPSD_ALLOW_RETRAIN=1",
+        (
+            "train the embedded base model into base/<task>/; another one in its place only with"
+            " DOPSD_ALLOW_RETRAIN=1"
+        ),
         ("task",),
     ),
     "evaluate_base": ("score the base on the selection split", ("task",)),
@@ -61,12 +64,15 @@ MEASURED = (
     "merged",
 )
 DVC = {  # commands that DVC runs, with DVC's own arguments
-    "repro": "run the stages that changed (DVC's `repro`), as the only writer of this workspace: others wait",
+    "repro": (
+        "run the stages that changed (DVC's `repro`), as the only writer of this workspace: others"
+        " wait"
+    ),
     "commit": "record outputs that were made without DVC (DVC's `commit`), as the only writer",
 }
 ONLINE = ("prepare", "rehearse")  # may ask the Hugging Face hub for data
 EPILOG = """the pipeline: `dopsd repro` runs the stages that changed; `make demo` runs it and publishes to MLflow.
-Settings are in params.yaml; `dopsd check` says whether they are sound."""
+Settings are in params.yaml; `dopsd check` says whether they are sound."""  # noqa: E501
 
 
 class Parser(argparse.ArgumentParser):

@@ -32,8 +32,8 @@ MISTAKES = (
     NotADirectoryError,
 )
 SMALLER = (
-    "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set train.gradient_checkpointing; "
-    "the same command then continues from the last checkpoint"
+    "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set"
+    " train.gradient_checkpointing; the same command then continues from the last checkpoint"
 )
 
 
@@ -124,7 +124,8 @@ def _require_adapter_config(folder: Path | None) -> None:
     """Said before the heavy imports."""
     if folder and not (folder / "adapter_config.json").is_file():
         raise DopsdError(
-            f"--adapter {folder}: no adapter_config.json in it; expected a checkpoint folder of `dopsd train`"
+            f"--adapter {folder}: no adapter_config.json in it; expected a checkpoint folder of"
+            " `dopsd train`"
         )
 
 

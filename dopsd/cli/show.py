@@ -1,4 +1,5 @@
-"""What a person reads in the terminal: the summary of a demo, and one answer denoised step by step.
+"""What a person reads in the terminal: the summary of a demo, and one answer denoised step by
+step.
 """
 
 from __future__ import annotations

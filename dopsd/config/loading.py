@@ -84,8 +84,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     settings = parse_yaml(text, f"{path}: not valid YAML")
     if not isinstance(settings, dict):
         raise DopsdError(
-            f"{path}: expected sections by name, found {type(settings).__name__}; `dopsd params --profile embedded` "
-            "writes a whole one, after the old one is removed"
+            f"{path}: expected sections by name, found {type(settings).__name__}; `dopsd params"
+            " --profile embedded` writes a whole one, after the old one is removed"
         )
     return settings
 
@@ -150,7 +150,8 @@ def _check_size(value: object, fault: str) -> None:
         pending += [(child, depth + 1) for child in children]
         if depth > DEEPEST or count + len(pending) > VALUES:
             raise DopsdError(
-                f"{fault}: more than {DEEPEST} levels, or than {VALUES} values with those that aliases repeat"
+                f"{fault}: more than {DEEPEST} levels, or than {VALUES} values with those that"
+                " aliases repeat"
             )
 
 

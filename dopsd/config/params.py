@@ -131,7 +131,8 @@ class Params(Section):
         train_overrides = changes.get("train", {})
         if not isinstance(train_overrides, dict):
             raise ValueError(
-                f"ablate.variants.{variant}.train: expected keys of section train, found {train_overrides!r}"
+                f"ablate.variants.{variant}.train: expected keys of section train, found"
+                f" {train_overrides!r}"
             )
         return type(config).model_validate(
             config.model_dump() | changes | {"train": config.train.model_dump() | train_overrides}
@@ -189,7 +190,8 @@ class Params(Section):
         if self.select.protocol not in self.evaluate.protocols:
             known = ", ".join(self.evaluate.protocols)
             raise ValueError(
-                f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols ({known})"
+                f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols"
+                f" ({known})"
             )
         if words := self.evaluate.protocols[self.select.protocol].approximations:
             raise ValueError(
@@ -201,26 +203,30 @@ class Params(Section):
         for key, model in models.items():
             if cached and (model.attention != "sdpa" or model.compile):
                 raise ValueError(
-                    f"evaluate.protocols.{cached[0]}.cache needs {key}.attention sdpa, and {key}.compile false"
+                    f"evaluate.protocols.{cached[0]}.cache needs {key}.attention sdpa, and"
+                    f" {key}.compile false"
                 )
 
     def _check_matrix(self) -> None:
         for task in self.matrix.tasks:
             if vars(self.data)[task].prompt_file and self.model_of(task).prompt_style == "compact":
                 raise ValueError(
-                    f"data.{task}.prompt_file is not read with model.prompt_style compact: set instructions"
+                    f"data.{task}.prompt_file is not read with model.prompt_style compact: set"
+                    " instructions"
                 )
         for method in self.matrix.methods:
             if self.launch.processes > self.of(method).train.prompts_per_collect:
                 raise ValueError(
-                    f"launch.processes must be at most train.prompts_per_collect of {method}: a prompt for each"
+                    f"launch.processes must be at most train.prompts_per_collect of {method}: a"
+                    " prompt for each"
                 )
             without_solutions = [
                 t for t in self.matrix.tasks if not vars(self.data)[t].has_solutions
             ]
             if without_solutions and vars(self.method)[method].wants_solutions:
                 raise ValueError(
-                    f"matrix.methods: {method} needs reference solutions, and {without_solutions[0]} has none: leave one out"
+                    f"matrix.methods: {method} needs reference solutions, and"
+                    f" {without_solutions[0]} has none: leave one out"
                 )
 
     def _check_shard(self, models: dict[str, ModelConfig]) -> None:
@@ -230,7 +236,8 @@ class Params(Section):
         for key, model in models.items():
             if model.quantization != "none" or model.attention == "auto" or model.compile:
                 raise ValueError(
-                    f"launch.shard: needs {key}.quantization none, compile false, attention sdpa or flash_attention_2"
+                    f"launch.shard: needs {key}.quantization none, compile false, attention sdpa or"
+                    " flash_attention_2"
                 )
         merged = [name for name, protocol in self.evaluate.protocols.items() if protocol.merged]
         if merged:
@@ -248,7 +255,8 @@ class Params(Section):
         s = self.sampling
         if s.gen_length == s.block_length and not config.record_last_block:
             raise ValueError(
-                f"sampling: one block only, and {key}.record_last_block is false: no state to train on"
+                f"sampling: one block only, and {key}.record_last_block is false: no state to"
+                " train on"
             )
         if config.reveal_scope == "all_masked" and config.reveal_ratio == 1:
             raise ValueError(

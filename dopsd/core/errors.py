@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-TEMPORARY = 75  # EX_TEMPFAIL of sysexits.h: a network or a disk failed, and the same command may do better later
+# EX_TEMPFAIL of sysexits.h: a network or a disk failed, and the same command may do better later
+TEMPORARY = 75
 WIDEST = 800  # characters of a line: what was found instead may be a whole file
 
 

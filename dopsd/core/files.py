@@ -46,7 +46,8 @@ def parse_object(content: bytes | str, location: object) -> dict[str, Any]:
         ) from error
     if not isinstance(value, dict):
         raise DopsdError(
-            f"{location}: expected a JSON object, found {content[:40]!r}; restore it, or make it again"
+            f"{location}: expected a JSON object, found {content[:40]!r}; restore it, or make it"
+            " again"
         )
     return value
 

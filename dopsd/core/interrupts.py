@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-MEANT = 2.0  # seconds after the first signal from which on a Ctrl-C at a terminal is a person's second one
+# seconds after the first signal from which on a Ctrl-C at a terminal is a person's second one
+MEANT = 2.0
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -43,7 +44,8 @@ def handling(handler: Handler) -> Iterator[None]:
 
 
 class Interrupts:
-    """While this context lasts, signals are noted and training acts on them at its next safe point.
+    """While this context lasts, signals are noted and training acts on them at its next safe
+    point.
     """
 
     def __enter__(self) -> Self:
@@ -75,7 +77,8 @@ class Interrupts:
             else "no update was finished, so nothing is saved"
         )
         return DopsdError(
-            f"train: interrupted by {signal.Signals(number).name}; {outcome}; the same command continues",
+            f"train: interrupted by {signal.Signals(number).name}; {outcome}; the same command"
+            " continues",
             128 + number,
         )
 

@@ -13,7 +13,9 @@ BASES = Path("base")  # a folder in it for each embedded base
 LOG = "log.jsonl"
 ORIGIN = "pretrain.json"  # in a base of `dopsd pretrain`: what it was made from
 PUBLISHED = WORK / "publish.json"  # links that the last `dopsd publish` made
-EVALUATED = "evaluate: done with checkpoint "  # `dopsd evaluate --update` says it, then the update, for who waits for one
+EVALUATED = (  # `dopsd evaluate --update` says it, then the update, for who waits for one
+    "evaluate: done with checkpoint "
+)
 
 
 def is_base(folder: Path) -> bool:

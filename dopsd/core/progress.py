@@ -110,7 +110,8 @@ class Progress:
             self.said = now
             remaining = _clock((self.total - self.done) / self.rate) if self.rate else "?"
             log(
-                f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s, {remaining} left  {note}".rstrip()
+                f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s,"
+                f" {remaining} left  {note}".rstrip()
             )
         self._write()
 

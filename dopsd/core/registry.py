@@ -1,4 +1,5 @@
-"""Folders that register by being there: algorithms and tasks, of this package and of entry points.
+"""Folders that register by being there: algorithms and tasks, of this package and of entry
+points.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Registry:
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
         if duplicates := sorted(folders.keys() & plugins.keys()):
             raise DopsdError(
-                f"entry point {self.package}: {duplicates[0]} = {plugins[duplicates[0]]}: the name is taken; rename it"
+                f"entry point {self.package}: {duplicates[0]} = {plugins[duplicates[0]]}: the name"
+                " is taken; rename it"
             )
         return dict(sorted((folders | plugins).items()))
 
@@ -88,8 +90,8 @@ class Registry:
         ]
         if len(classes) != 1:
             raise DopsdError(
-                f"{self.kind} {name}: {module.__name__} must define one subclass of {self.base.__name__}, "
-                f"it defines {len(classes)}"
+                f"{self.kind} {name}: {module.__name__} must define one subclass of"
+                f" {self.base.__name__}, it defines {len(classes)}"
             )
         return classes[0]
 

@@ -15,7 +15,8 @@ LARGEST = 2**63 - 1  # what torch and a database take for a whole number
 def plain_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_ .+-]{0,99}", text):
         raise ValueError(
-            "expected letters, digits and _ . + - in a name, 100 at most: it names folders, rows and metrics"
+            "expected letters, digits and _ . + - in a name, 100 at most: it names folders, rows"
+            " and metrics"
         )
     return text
 

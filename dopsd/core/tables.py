@@ -47,7 +47,8 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
             raise DopsdError(
-                f"{path}:{number}: not as many cells as columns; restore the table, or make it again"
+                f"{path}:{number}: not as many cells as columns; restore the table, or make it"
+                " again"
             )
     return [
         {k: text if k in NAMES else _number(text) for k, text in row.items() if text != ""}

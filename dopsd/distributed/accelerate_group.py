@@ -1,4 +1,5 @@
-"""Processes of one training run, through accelerate: started together, metrics added up over all.
+"""Processes of one training run, through accelerate: started together, metrics added up over
+all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def all_processes() -> Accelerator:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != world_size:
         raise DopsdError(
-            f"train: {world_size} processes were started, but they see {accelerator.num_processes}; start with torchrun"
+            f"train: {world_size} processes were started, but they see {accelerator.num_processes};"
+            " start with torchrun"
         )
     return accelerator
 

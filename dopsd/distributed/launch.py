@@ -34,7 +34,8 @@ def check_gpus(processes: int) -> None:
 
     if torch.cuda.is_available() and torch.cuda.device_count() < processes:
         raise DopsdError(
-            f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set it to as many"
+            f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set it"
+            " to as many"
         )
 
 
@@ -102,7 +103,8 @@ def launch(processes: int, words: Sequence[str]) -> int:
         not newer_options.keys() <= LaunchConfig.__dataclass_fields__.keys()
     ):  # it would kill processes that are still saving
         raise DopsdError(
-            "launch.processes: the launcher of this torch gives processes no time to save; install torch 2.13 or newer"
+            "launch.processes: the launcher of this torch gives processes no time to save; install"
+            " torch 2.13 or newer"
         )
     config = LaunchConfig(
         min_nodes=1,

@@ -74,7 +74,7 @@ class Evaluator:
         return (
             WORK
             / "eval"
-            / f"{digest}.{fingerprint(sections, [*data, *base_files(self.settings.model)], *code)}.json"
+            / f"{digest}.{fingerprint(sections, [*data, *base_files(self.settings.model)], *code)}.json"  # noqa: E501
         )
 
     def answering(self, adapter: Path | None, protocol: EvalProtocol) -> Answering:
@@ -103,7 +103,8 @@ class Evaluator:
         cut_share = self.prompt_set.share_cut(policy, protocol)
         if cut_share:
             log(
-                f"{self.task.name}: {cut_share:.0%} of the prompts are cut to their last {protocol.max_prompt_tokens} tokens"
+                f"{self.task.name}: {cut_share:.0%} of the prompts are cut to their last"
+                f" {protocol.max_prompt_tokens} tokens"
             )
         with policy.merged() if adapter and protocol.merged else nullcontext():
             answers = self.answering(adapter, protocol).complete(policy, progress)

@@ -81,7 +81,8 @@ def run(
 
 
 def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
-    """Mean score with its 95% interval: bootstrap over problems for partial scores, Wilson for 0/1.
+    """Mean score with its 95% interval: bootstrap over problems for partial scores, Wilson for
+    0/1.
     """
     values = [score.score for score in scores]
     sums = MetricSums()

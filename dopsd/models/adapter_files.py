@@ -34,6 +34,7 @@ def read_adapter(folder: Path) -> dict[str, Tensor]:
         ADAPTER
     ):
         raise DopsdError(
-            f"{folder / ADAPTER}: does not match its digest; `dvc checkout --force {folder}` restores it"
+            f"{folder / ADAPTER}: does not match its digest; `dvc checkout --force {folder}`"
+            " restores it"
         )
     return load_tensors(folder / ADAPTER)

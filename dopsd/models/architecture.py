@@ -35,6 +35,7 @@ def register(folder: Path) -> None:
     name = str(model_type).replace("-", "_")
     if name not in ARCHITECTURES.names:
         raise DopsdError(
-            f"{folder}/config.json: model_type {model_type!r} is not known here; there is {', '.join(ARCHITECTURES.names)}"
+            f"{folder}/config.json: model_type {model_type!r} is not known here; there is"
+            f" {', '.join(ARCHITECTURES.names)}"
         )
     ARCHITECTURES.module(name, "architecture")

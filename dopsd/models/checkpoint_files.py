@@ -47,7 +47,8 @@ def check_folder(folder: Path, config: PretrainedConfig) -> None:
 
 
 def expected_shapes(config: PretrainedConfig) -> Shapes:
-    """Names and shapes of the tensors that a checkpoint of this config holds; no memory is taken.
+    """Names and shapes of the tensors that a checkpoint of this config holds; no memory is
+    taken.
     """
     import torch
     from transformers import AutoModelForMaskedLM

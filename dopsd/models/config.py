@@ -56,7 +56,8 @@ class ModelOverrides(Section):
         folder = PurePosixPath(path or BASES / "any")
         if PurePosixPath(BASES) not in folder.parents or ".." in folder.parts:
             raise ValueError(
-                f"expected a folder in {BASES}/, on which DVC's stages depend; elsewhere lies that of model.path alone"
+                f"expected a folder in {BASES}/, on which DVC's stages depend; elsewhere lies that"
+                " of model.path alone"
             )
         return path
 

@@ -18,8 +18,8 @@ ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}<|{{ message.role }}|>{{ message.content | trim }}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "{{ bos_token }}{% for message in messages %}<|{{ message.role }}|>{{ message.content | trim"
+    " }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
 

@@ -56,7 +56,8 @@ class LlmPolicy(AdapterContexts):
         self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}
         self.forwards = UnevenForwards()
-        self.core.eval()  # the adapter's layers come in training mode: their dropout would make every answer a draw
+        # the adapter's layers come in training mode: their dropout would make every answer a draw
+        self.core.eval()
 
     @property
     def device(self) -> torch.device:
@@ -111,7 +112,8 @@ class LlmPolicy(AdapterContexts):
         return super().merged()
 
     def use_gradient_checkpointing(self) -> None:
-        """Recompute each block's activations in the backward pass: less memory, the same gradients.
+        """Recompute each block's activations in the backward pass: less memory, the same
+        gradients.
         """
         with warnings.catch_warnings():
             warnings.simplefilter(

@@ -49,23 +49,27 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
         if vars(model)[key] == value:
             if find_spec(library) is None:
                 raise DopsdError(
-                    f"model.{key}: {value} needs {library}, which is not installed: pip install 'dopsd[{extra}]'"
+                    f"model.{key}: {value} needs {library}, which is not installed: pip install"
+                    f" 'dopsd[{extra}]'"
                 )
             if device.type != "cuda":
                 raise DopsdError(
-                    f"model.{key}: {value} needs an NVIDIA GPU and there is none here; leave the key out"
+                    f"model.{key}: {value} needs an NVIDIA GPU and there is none here; leave the"
+                    " key out"
                 )
     compiler = (
         os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
     )
     if model.compile and which(compiler) is None:
         raise DopsdError(
-            f"model.compile needs a compiler, and {compiler} is not here; install it or leave the key out"
+            f"model.compile needs a compiler, and {compiler} is not here; install it or leave the"
+            " key out"
         )
 
 
 def attention_of(model: ModelConfig, device: torch.device) -> str:
-    """`auto` is flash attention where its package, a GPU and a half precision are there, else sdpa.
+    """`auto` is flash attention where its package, a GPU and a half precision are there, else
+    sdpa.
     """
     if model.attention != "auto":
         return model.attention
@@ -122,8 +126,8 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     folder = Path(model.path)
     if not (folder / "config.json").is_file():
         raise DopsdError(
-            f"model.path: no config.json in {folder}; download the checkpoint there (README, Train LLaDA-8B), or run "
-            "`dopsd pretrain` for the embedded base"
+            f"model.path: no config.json in {folder}; download the checkpoint there (README, Train"
+            " LLaDA-8B), or run `dopsd pretrain` for the embedded base"
         )
     check_kernels(model, device)
     weights = read_weights(model, device, on_host)
@@ -166,7 +170,8 @@ def build_model(config: DenoiserConfig) -> Denoiser:
 
 
 def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Denoiser:
-    """Straight onto the device, one tensor at a time: host memory never holds a copy for the GPU.
+    """Straight onto the device, one tensor at a time: host memory never holds a copy for the
+    GPU.
     """
     import torch
     from transformers import AutoModelForMaskedLM

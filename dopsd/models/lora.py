@@ -73,7 +73,8 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     unknown = sorted(set(lora.targets) - set(names))
     if unknown:
         raise DopsdError(
-            f"lora.targets: {', '.join(unknown)} match no layer of the model; it has {', '.join(names)}"
+            f"lora.targets: {', '.join(unknown)} match no layer of the model; it has"
+            f" {', '.join(names)}"
         )
     config = LoraConfig(
         r=lora.r,
@@ -90,8 +91,8 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
             "ignore", FutureWarning
         )  # peft reads an attribute that transformers has renamed
         torch.manual_seed(seed)
-        model.name_or_path = (
-            "base"  # by role: peft would write this machine's path into every adapter
+        model.name_or_path = (  # by role: peft would write this machine's path into every adapter
+            "base"
         )
         adapted = get_peft_model(model, config)
     if not isinstance(adapted, PeftModel):  # one for several kinds of adapters
@@ -156,7 +157,8 @@ def lora_of(folder: Path) -> AdapterConfig:
     )
     if unsupported or settings.get("peft_type", "LORA") != "LORA":
         raise DopsdError(
-            f"{folder / CONFIG}: {', '.join(unsupported) or settings['peft_type']} is set; only plain LoRA can be read"
+            f"{folder / CONFIG}: {', '.join(unsupported) or settings['peft_type']} is set; only"
+            " plain LoRA can be read"
         )
     try:
         config = AdapterConfig(
@@ -184,7 +186,8 @@ def _check_rank(rank: int, folder: Path) -> None:
     ]
     if mismatched:
         raise DopsdError(
-            f"{folder}: {CONFIG} has r {rank}, and {mismatched[0]!r} in {WEIGHTS} another; restore both files"
+            f"{folder}: {CONFIG} has r {rank}, and {mismatched[0]!r} in {WEIGHTS} another; restore"
+            " both files"
         )
 
 
@@ -223,7 +226,8 @@ def check_config(peft_model: PeftModel, folder: Path) -> None:
     ]
     if mismatched:
         raise DopsdError(
-            f"{folder}: the adapter was trained with {', '.join(mismatched)}; set train.lora to what it was"
+            f"{folder}: the adapter was trained with {', '.join(mismatched)}; set train.lora to"
+            " what it was"
         )
 
 
@@ -246,7 +250,8 @@ def load_adapter(
             f"expected {expected.get(mismatched[0], 'none')}"
         )
         raise DopsdError(
-            f"{source}: {len(mismatched)} tensors do not fit this base and LoRA config ({example}); was it trained on another?"
+            f"{source}: {len(mismatched)} tensors do not fit this base and LoRA config ({example});"
+            " was it trained on another?"
         )
     nonfinite = [
         name
@@ -255,7 +260,8 @@ def load_adapter(
     ]
     if nonfinite:
         raise DopsdError(
-            f"{source}: {len(nonfinite)} tensors are no finite numbers ({nonfinite[0]!r}); restore the file"
+            f"{source}: {len(nonfinite)} tensors are no finite numbers ({nonfinite[0]!r}); restore"
+            " the file"
         )
     set_peft_model_state_dict(peft_model, tensors)
 
@@ -285,7 +291,8 @@ def merged_weights(peft_model: PeftModel) -> Iterator[None]:
         for layer, change in adapted_layers(peft_model):
             if not layer.weight.is_floating_point():
                 raise DopsdError(
-                    "merged: adapters cannot be added into nf4 weights; set model.quantization to none"
+                    "merged: adapters cannot be added into nf4 weights; set model.quantization to"
+                    " none"
                 )
             originals.append((layer, layer.weight.data))
             layer.weight.data = (layer.weight.data.float() + change).to(layer.weight.dtype)

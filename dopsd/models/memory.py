@@ -35,7 +35,8 @@ def _trim() -> None:
 
 
 def peak(device: torch.device, work: Callable[[], Any]) -> int:
-    """Bytes that this process holds at most while `work` runs, those that it held before included.
+    """Bytes that this process holds at most while `work` runs, those that it held before
+    included.
     """
     _trim()
     if device.type == "cuda":

@@ -94,7 +94,8 @@ class Text(Protocol):
     """Between chats, texts and token ids."""
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
-        """Return token ids [P] of the chat with the assistant's header, and how its answer starts.
+        """Return token ids [P] of the chat with the assistant's header, and how its answer
+        starts.
         """
         ...
 

@@ -21,7 +21,8 @@ class ChatText:
         self.eos_id = model.config.eos_token_id
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
-        """Return token ids [P] of the chat with the assistant's header, and how its answer starts.
+        """Return token ids [P] of the chat with the assistant's header, and how its answer
+        starts.
         """
         header = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True

@@ -20,9 +20,9 @@ START, HEADER, HEADER_END, END_OF_TURN = (
     "<|eot_id|>",
 )
 LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA only ever answers
-    f"{START}{{% for message in messages %}}"
-    f"{HEADER}{{{{ message['role'] }}}}{HEADER_END}{{{{ '\\n\\n' }}}}{{{{ message['content'] | trim }}}}{END_OF_TURN}"
-    f"{{% endfor %}}{HEADER}assistant{HEADER_END}{{{{ '\\n\\n' }}}}"
+    f"{START}{{% for message in messages %}}{HEADER}{{{{ message['role'] }}}}{HEADER_END}{{{{"
+    f" '\\n\\n' }}}}{{{{ message['content'] | trim }}}}{END_OF_TURN}{{% endfor"
+    f" %}}{HEADER}assistant{HEADER_END}{{{{ '\\n\\n' }}}}"
 )
 
 
@@ -43,7 +43,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         if missing:
             names = ", ".join(sorted(missing))
             raise DopsdError(
-                f"{folder}: the tokenizer has no chat template, and no {names} for LLaDA's; add a template"
+                f"{folder}: the tokenizer has no chat template, and no {names} for LLaDA's; add a"
+                " template"
             )
         tokenizer.chat_template = LLADA_TEMPLATE
     return tokenizer
@@ -58,8 +59,9 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig
     special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     if config.mask_token_id not in special or config.mask_token_id == config.eos_token_id:
         raise DopsdError(
-            f"tokenizer: mask_token_id {config.mask_token_id} of config.json must be one of its special tokens, and not "
-            f"eos_token_id {config.eos_token_id}; take config.json and the tokenizer from the same checkpoint"
+            f"tokenizer: mask_token_id {config.mask_token_id} of config.json must be one of its"
+            f" special tokens, and not eos_token_id {config.eos_token_id}; take config.json and the"
+            " tokenizer from the same checkpoint"
         )
     allowed = {config.eos_token_id, vocabulary.get(END_OF_TURN)}
     return sorted(special - allowed | set(range(config.embedding_size)) - set(vocabulary.values()))

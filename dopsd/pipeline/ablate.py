@@ -47,13 +47,15 @@ OUT = REPORTS / "ablations"
 
 
 def ablate(params: Params, names: Sequence[str]) -> None:
-    """Train what is missing of these tables (none: say which there are), then write and show each.
+    """Train what is missing of these tables (none: say which there are), then write and show
+    each.
     """
     tables = params.ablate.tables
     unknown = [name for name in names if name not in tables]
     if unknown:
         raise DopsdError(
-            f"ablate: {', '.join(unknown)}: unknown; section ablate of params.yaml has {', '.join(tables)}"
+            f"ablate: {', '.join(unknown)}: unknown; section ablate of params.yaml has"
+            f" {', '.join(tables)}"
         )
     if not names:
         sys.stdout.write(
@@ -129,7 +131,10 @@ def table(
     first, values = next(iter(rows.values())), {}
     split, n = chosen_on(first[0]), first[0].tested["base"]["n"]
     lines = [
-        f"Ablation `{name}`: {description}. Chosen on {split}, tested once on {n} problems. {RESAMPLED}",
+        (
+            f"Ablation `{name}`: {description}. Chosen on {split}, tested once on {n} problems."
+            f" {RESAMPLED}"
+        ),
         "",
     ]
     published_accuracies = published()["ablations"].get(a.task, {})
@@ -161,7 +166,10 @@ def table(
             "over_base": over_base,
         }
         values[label] |= {"last": last, "cost": cost}
-    note = f"`last checkpoint`: on {split}, where a collapse shows; costs are until the chosen checkpoint."
+    note = (
+        f"`last checkpoint`: on {split}, where a collapse shows; costs are until the chosen"
+        " checkpoint."
+    )
     return "\n".join([*lines, "", note]) + "\n", values
 
 

@@ -71,6 +71,6 @@ def clean(params: Params) -> None:
         else:
             shutil.rmtree(folder)
     log(
-        f"clean: removed {len(obsolete) - len(locked)} folders that no run of params.yaml continues from {WORK}/, "
-        f"kept {len(kept_folders)}"
+        f"clean: removed {len(obsolete) - len(locked)} folders that no run of params.yaml continues"
+        f" from {WORK}/, kept {len(kept_folders)}"
     )

@@ -101,12 +101,14 @@ def _of_matrix(params: Params) -> list[Finished]:
     unlisted = [name for name in unlisted if name not in map(str, matrix_runs)]
     if unlisted:
         log(
-            f"compare: finished too, but not in params.yaml's matrix; name them to see them: {' '.join(unlisted)}"
+            "compare: finished too, but not in params.yaml's matrix; name them to see them:"
+            f" {' '.join(unlisted)}"
         )
     finished = [run for run in matrix_runs if (run.folder / "test" / "paired.json").is_file()]
     if len(finished) < len(matrix_runs):
         log(
-            f"compare: not finished yet: {' '.join(str(run) for run in matrix_runs if run not in finished)}"
+            "compare: not finished yet:"
+            f" {' '.join(str(run) for run in matrix_runs if run not in finished)}"
         )
     current_runs = [run for run in finished if is_current(params, run)]
     if not current_runs:
@@ -115,20 +117,23 @@ def _of_matrix(params: Params) -> list[Finished]:
 
 
 def is_current(params: Params, run: Finished) -> bool:
-    """Whether these results are of params.yaml's settings; a run that is named is taken as it is.
+    """Whether these results are of params.yaml's settings; a run that is named is taken as it
+    is.
     """
     if run_identity.is_current(
         params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train")
     ):
         return True
     log(
-        f"compare: {run} was made with other settings, data or code; left out until `dvc repro` has run, or name it"
+        f"compare: {run} was made with other settings, data or code; left out until `dvc repro` has"
+        " run, or name it"
     )
     return False
 
 
 def check(runs: list[Finished]) -> None:
-    """Results that are missing, or not of the same problems, are named before anything is written.
+    """Results that are missing, or not of the same problems, are named before anything is
+    written.
     """
     reference_by_task: dict[str, Finished] = {}
     for run in runs:
@@ -139,8 +144,9 @@ def check(runs: list[Finished]) -> None:
         if expected != actual:
             mismatched = next(name for name in expected if expected[name] != actual[name])
             raise DopsdError(
-                f"compare: {reference_by_task[run.task]} and {run} have different {mismatched}: run both with the "
-                "same data, model, evaluate and select sections of params.yaml, or name only runs that belong together"
+                f"compare: {reference_by_task[run.task]} and {run} have different {mismatched}: run"
+                " both with the same data, model, evaluate and select sections of params.yaml, or"
+                " name only runs that belong together"
             )
 
 
@@ -176,7 +182,10 @@ def table(params: Params, runs: list[Finished]) -> str:
     """
     resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
     splits = " and ".join(dict.fromkeys(chosen_on(run) for run in runs))
-    caption = "Accuracy on test in % [95% interval] and paired difference to the base; costs until the checkpoint"
+    caption = (
+        "Accuracy on test in % [95% interval] and paired difference to the base; costs until the"
+        " checkpoint"
+    )
     lines = [f"{caption}, which was chosen on {splits}.", ""]
     lines += head("run", "n", "base", "trained", "difference", "update", *COUNTED, "seconds")
     rows = [row_of(run) for run in runs]
@@ -214,7 +223,10 @@ def table(params: Params, runs: list[Finished]) -> str:
         ]
     reached_rows = list(reached(runs, baseline))
     if reached_rows:
-        caption = f"The checkpoint at which the mean curve on the selection split first has the best of `{baseline}`'s"
+        caption = (
+            "The checkpoint at which the mean curve on the selection split first has the best of"
+            f" `{baseline}`'s"
+        )
         lines += ["", f"{caption}, over the seeds that both have:", ""]
         lines += head("task", "method", "seeds", "best to reach", *cost_columns)
         lines += [
@@ -233,7 +245,10 @@ def _published(task: str) -> list[str]:
     selection = "the best of 20 checkpoints on the test set"
     lines = [
         "",
-        f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %, {selection} ({paper['source']}).",
+        (
+            f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %, {selection}"
+            f" ({paper['source']})."
+        ),
         "",
     ]
     lines += head("task", "method", *(f"length {n}" for n in paper["lengths"][task]), "update")

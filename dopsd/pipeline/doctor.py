@@ -287,7 +287,8 @@ def settings(path: Path) -> tuple[Finding, Params]:
 
 
 def doctor(path: Path) -> None:
-    """A table of all checks; raises DopsdError, exit status 1, where one of them stands in the way.
+    """A table of all checks; raises DopsdError, exit status 1, where one of them stands in the
+    way.
     """
     params_finding, params = settings(path)
     findings = [params_finding, *(finding for check in CHECKS for finding in check(params))]

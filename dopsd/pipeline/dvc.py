@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
 LOCKFILE, KEPT, DAMAGED = Path("dvc.lock"), WORK / "dvc.lock", WORK / "dvc.lock.damaged"
-AGAIN = 5.0  # seconds between two times that DVC and its stage are asked to stop; training ignores repetitions
+# seconds between two times that DVC and its stage are asked to stop; training ignores repetitions
+AGAIN = 5.0
 ADOPT_ORPHANS = (
     36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
 )
@@ -145,7 +146,8 @@ def keep_lockfile(name: str) -> None:
         _replace(DAMAGED, content)
         _replace(LOCKFILE, backup)
         log(
-            f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run (the damaged one: {DAMAGED})"
+            f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run"
+            f" (the damaged one: {DAMAGED})"
         )
 
 

@@ -25,7 +25,9 @@ GPUS = {  # name: (dense bf16 peak in TFLOP/s, memory in GB), from the makers' d
 }
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
 PETA, GIGA = 1e15, 1e9
-EAGER_BYTES = 38  # saved for the backward pass, a token, a layer and a unit of width, in bfloat16 (5.0 MB a token at 8B)
+# saved for the backward pass, a token, a layer and a unit of width, in bfloat16 (5.0 MB a token at
+# 8B)
+EAGER_BYTES = 38
 ADAPTER_BYTES = 12  # besides: the inputs that adapters with dropout keep, and what was dropped
 KEPT_BYTES = 2  # the same with gradient checkpointing: one hidden state a layer
 
@@ -199,6 +201,7 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
             else f"DOES NOT FIT {memory:.0f} GB: lower micro_batch_states or batch_size"
         )
         output.append(
-            f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f} TFLOP/s; {verdict}"
+            f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f}"
+            f" TFLOP/s; {verdict}"
         )
     return output

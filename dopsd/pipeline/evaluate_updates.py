@@ -41,5 +41,6 @@ def _checkpoint(update: int, *folders: Path) -> Path:
         if (folder / name).is_dir():
             return folder / name
     raise DopsdError(
-        f"--update {update}: no {name} in {' or '.join(map(str, folders))}; `dopsd train` makes checkpoints"
+        f"--update {update}: no {name} in {' or '.join(map(str, folders))}; `dopsd train` makes"
+        " checkpoints"
     )

@@ -49,7 +49,8 @@ def export(
     """
     if not is_merged or adapter is None or out is None:
         raise DopsdError(
-            "export: give --merged --adapter <checkpoint folder> --out <new folder>; an adapter is one already"
+            "export: give --merged --adapter <checkpoint folder> --out <new folder>; an adapter is"
+            " one already"
         )
     if out.exists():
         raise DopsdError(f"--out {out}: is there already; name a new folder or remove it")
@@ -57,7 +58,8 @@ def export(
     rounding = merge(policy, dtype)
     write(policy, out)
     log(
-        f"export: {out}, {dtype}: rounding is off by {rounding.lost:.3%} of the adapter's change; {_advice(rounding, dtype)}"
+        f"export: {out}, {dtype}: rounding is off by {rounding.lost:.3%} of the adapter's change;"
+        f" {_advice(rounding, dtype)}"
     )
     return rounding
 
@@ -65,7 +67,10 @@ def export(
 def _advice(rounding: Rounding, dtype: str) -> str:
     if dtype == "float32":
         return "this is the adapted model"
-    return f"{rounding.unmoved:.1%} of the adapted weights did not change at all; --dtype float32 keeps the change"
+    return (
+        f"{rounding.unmoved:.1%} of the adapted weights did not change at all; --dtype float32"
+        " keeps the change"
+    )
 
 
 def adapted_policy(base: str, adapter: Path) -> LlmPolicy:

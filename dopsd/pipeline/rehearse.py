@@ -71,7 +71,8 @@ def rehearse(
     with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
         log(f"rehearse: {source}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
         log(
-            f"  instead of {base}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a split, short"
+            f"  instead of {base}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a"
+            " split, short"
         )
         log("  answers, and every answer is kept, since a random model has no right ones")
         build_toy(base, folder / "toy")

@@ -44,8 +44,8 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
     )
     if changed:
         raise DopsdError(
-            f"{stage}: {', '.join(changed)} changed while it ran, so that DVC would record its result as that of the new ones; "
-            "nothing learnt is lost: run the same command"
+            f"{stage}: {', '.join(changed)} changed while it ran, so that DVC would record its"
+            " result as that of the new ones; nothing learnt is lost: run the same command"
         )
 
 

@@ -64,7 +64,10 @@ def _machine() -> str:
     name.
     """
     with suppress(OSError):
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {Path('/proc/self/ns/pid').readlink()}"
+        return (
+            f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+            f" {Path('/proc/self/ns/pid').readlink()}"
+        )
     return socket.gethostname()
 
 
@@ -172,12 +175,14 @@ class WriterLock:
             if holder is None and announced_token is None and silence > interval:
                 announced_token = ""
                 self.tell(
-                    f"{self.command}: {LOCK}: names nobody; taking it over if that stays so for {MISSED * interval:.0f} s"
+                    f"{self.command}: {LOCK}: names nobody; taking it over if that stays so for"
+                    f" {MISSED * interval:.0f} s"
                 )
             if holder and holder.token != announced_token:
                 announced_token = holder.token
                 self.tell(
-                    f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until that ends"
+                    f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until"
+                    " that ends"
                 )
             time.sleep(min(1.0, interval / 2))
 
@@ -209,7 +214,8 @@ class WriterLock:
                 continue
             if not is_mine:
                 self.tell(
-                    f"{self.command}: {LOCK}: another writer has taken this workspace over; stopping"
+                    f"{self.command}: {LOCK}: another writer has taken this workspace over;"
+                    " stopping"
                 )
                 self.lost()
                 return

@@ -28,11 +28,13 @@ class SamplingConfig(Section):
         blocks, remainder = divmod(self.gen_length, self.block_length)
         if remainder:
             raise ValueError(
-                f"gen_length {self.gen_length} must be a multiple of block_length {self.block_length}"
+                f"gen_length {self.gen_length} must be a multiple of block_length"
+                f" {self.block_length}"
             )
         if self.steps % blocks or self.steps > self.gen_length:
             raise ValueError(
-                f"steps {self.steps} must be a multiple of the {blocks} blocks and at most gen_length {self.gen_length}"
+                f"steps {self.steps} must be a multiple of the {blocks} blocks and at most"
+                f" gen_length {self.gen_length}"
             )
         return self
 
@@ -52,7 +54,8 @@ class EvalProtocol(SamplingConfig):
 
     @property
     def approximations(self) -> list[str]:
-        """What makes its answers others than those of the sampler that the model was trained with.
+        """What makes its answers others than those of the sampler that the model was trained
+        with.
         """
         descriptions = (
             [] if self.threshold is None else [f"tokens of confidence {self.threshold} at once"]

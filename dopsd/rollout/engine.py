@@ -165,7 +165,8 @@ def denoise_all(
             size, can_halve = -(-len(indices) // 2), False
             policy.rows_that_fit[decoding.gen_length] = size
             log(
-                f"{len(indices)} rollouts at once did not fit into memory: from here on {size}; set a smaller batch_size"
+                f"{len(indices)} rollouts at once did not fit into memory: from here on {size}; set"
+                " a smaller batch_size"
             )
             continue
         rollouts.update(zip(indices, results, strict=True))

@@ -49,8 +49,9 @@ class PromptSet:
         for problem, ids in zip(self.problems, prompts, strict=True):
             if len(ids) + sampling.gen_length > policy.max_length:
                 raise DopsdError(
-                    f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and {sampling.gen_length} to "
-                    f"write are more than the model's {policy.max_length}; lower gen_length or set sampling.max_prompt_tokens"
+                    f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and"
+                    f" {sampling.gen_length} to write are more than the model's"
+                    f" {policy.max_length}; lower gen_length or set sampling.max_prompt_tokens"
                 )
         return prompts
 

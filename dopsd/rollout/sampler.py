@@ -72,7 +72,8 @@ class GenerationRequest:
 
 
 class Sampler(Protocol):
-    """Denoises requests from masks alone, in one batch; rollouts come in the order of the requests.
+    """Denoises requests from masks alone, in one batch; rollouts come in the order of the
+    requests.
     """
 
     def __call__(

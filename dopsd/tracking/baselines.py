@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from dopsd.tracking.config import TrackingConfig
 
-SHOWN = 256  # the length whose accuracy stands under the name that our runs use: profiles select at this one
+# the length whose accuracy stands under the name that our runs use: profiles select at this one
+SHOWN = 256
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Baseline:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Under the names of `dopsd publish`; chosen on the test set, as the tag `selection` says.
+        """Under the names of `dopsd publish`; chosen on the test set, as the tag `selection`
+        says.
         """
         values = {f"best/test_accuracy/{length}": value for length, value in self.accuracy.items()}
         values["best/test_accuracy"] = self.accuracy[SHOWN]
@@ -84,6 +86,7 @@ def import_published(tracking: TrackingConfig) -> int:
             count += 1
     experiment = tracking.experiment
     log(
-        f"baselines: {count} published rows are in {shown(uri)}, experiment {experiment}, tagged source=published"
+        f"baselines: {count} published rows are in {shown(uri)}, experiment {experiment}, tagged"
+        " source=published"
     )
     return count

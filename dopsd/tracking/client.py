@@ -29,7 +29,8 @@ SERVICES = Path("work/services/services.json")  # of `make up`
 FOLLOW_EVERY = 5.0  # seconds
 MOST_METRICS = 1000  # in a request, by MLflow's API
 FINGERPRINT_TAG = "dopsd.fingerprint"
-QUIET = {  # set before mlflow is imported: answer fast when the server is gone, and send nothing home
+# set before mlflow is imported: answer fast when the server is gone, and send nothing home
+QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -195,7 +196,8 @@ def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], boo
         ) as error:  # any fault of a server that is not ours: keep the log, try again, say it once
             if not warned:
                 log(
-                    f"tracking: {identity.uri} does not take metrics ({type(error).__name__}: {error}); kept on disk"
+                    f"tracking: {identity.uri} does not take metrics ({type(error).__name__}:"
+                    f" {error}); kept on disk"
                 )
             warned = True
         if is_last:

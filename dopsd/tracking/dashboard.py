@@ -14,7 +14,9 @@ CURVES = {
     "train/loss": "LINE",
     "train/grad_norm": "LINE",
 }
-SHARED_VIEW = "mlflow.sharedViewState."  # the tag of an experiment where MLflow's UI looks for a view by its key
+SHARED_VIEW = (  # the tag of an experiment where MLflow's UI looks for a view by its key
+    "mlflow.sharedViewState."
+)
 RUNS_SHOWN = 100
 CURVE = {
     "lineSmoothness": 0,
@@ -44,7 +46,7 @@ def save(client: Experiments, experiment: str, task: str) -> None:
 
 
 def link(page: str, experiment: str, task: str) -> str:
-    return f"{page}/#/experiments/{experiment}/runs?compareRunsMode=CHART&viewStateShareKey=dopsd-{task}"
+    return f"{page}/#/experiments/{experiment}/runs?compareRunsMode=CHART&viewStateShareKey=dopsd-{task}"  # noqa: E501
 
 
 def view(task: str) -> dict[str, Any]:

@@ -51,10 +51,14 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         "",
     ]
     lines += [
-        f"A LoRA adapter for `{run.model.path}`, checkpoint after update {chosen['update']} of {run.train.updates},"
+        f"A LoRA adapter for `{run.model.path}`, checkpoint after update {chosen['update']} of"
+        f" {run.train.updates},"
     ]
     lines += [
-        f"selected on {chosen['split']} ({100 * chosen['accuracy']:.1f}% of {chosen['n']} problems). Accuracy on test in %:",
+        (
+            f"selected on {chosen['split']} ({100 * chosen['accuracy']:.1f}% of {chosen['n']}"
+            " problems). Accuracy on test in %:"
+        ),
         "",
     ]
     lines += [

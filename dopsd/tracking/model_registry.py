@@ -105,9 +105,13 @@ def promote_champion(client: MlflowClient, name: str, number: int) -> int:
         if new_tags[JUDGED_BY] == champion_tags.get(JUDGED_BY) and float(
             champion_tags[ACCURACY]
         ) >= float(new_tags[ACCURACY]):
-            accuracies = f"{100 * float(champion_tags[ACCURACY]):.1f}%, version {number} {100 * float(new_tags[ACCURACY]):.1f}%"
+            accuracies = (
+                f"{100 * float(champion_tags[ACCURACY]):.1f}%, version {number}"
+                f" {100 * float(new_tags[ACCURACY]):.1f}%"
+            )
             log(
-                f"publish: the champion of {name} is still version {champion}: {accuracies} on the selection split"
+                f"publish: the champion of {name} is still version {champion}: {accuracies} on the"
+                " selection split"
             )
             return int(champion)
     client.set_registered_model_alias(name, CHAMPION, str(number))

@@ -127,7 +127,8 @@ def one_line(uri: str) -> Iterator[None]:
             "" if is_full else f"; {START_OR_NAME}",
         )
         raise DopsdError(
-            f"publish: {failure} {shown(uri)} ({message}); all results are on disk, publish again later{advice}",
+            f"publish: {failure} {shown(uri)} ({message}); all results are on disk, publish again"
+            f" later{advice}",
             TEMPORARY,
         ) from error
 
@@ -170,7 +171,8 @@ def _model_name(publication: Publication, task: str) -> str:
 
 
 def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -> Tracked | None:
-    """Return the run with its MLflow run, its log sent; None if it is not finished or not current.
+    """Return the run with its MLflow run, its log sent; None if it is not finished or not
+    current.
     """
     folder = run.key.folder
     if not (folder / "test" / "paired.json").is_file():
@@ -178,7 +180,8 @@ def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -
         return None
     if not is_current(run, read_json(folder / "train.json", "dopsd train")):
         log(
-            f"publish: {folder} was made with other settings, data or code; left out until `dvc repro` has run"
+            f"publish: {folder} was made with other settings, data or code; left out until `dvc"
+            " repro` has run"
         )
         return None
     scratch = scratch_folder(run)
@@ -221,9 +224,11 @@ def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str
         for name, result in protocols.items()
     } | {
         "best/update": chosen["update"],
-        "best/validation_accuracy"
-        if chosen["split"] == "validation"
-        else "best/selection_on_test": chosen["accuracy"],
+        (
+            "best/validation_accuracy"
+            if chosen["split"] == "validation"
+            else "best/selection_on_test"
+        ): chosen["accuracy"],
         "best/test_accuracy": tested["best"]["accuracy"],
         "best/test_base_accuracy": tested["base"]["accuracy"],
         "best/test_difference": tested["paired"]["difference"],

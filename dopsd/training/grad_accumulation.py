@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from dopsd.models.policy import Policy
 
 ROWS = 3  # of the second pass that memory is measured with; the first has one
-FILLED = 0.8  # share of the free memory to plan for: the optimizer's moments come later, and allocators waste some
+# share of the free memory to plan for: the optimizer's moments come later, and allocators waste
+# some
+FILLED = 0.8
 MOST = 64  # sequences: more at once are no faster
 
 
@@ -59,7 +61,8 @@ class MicroBatches:
     def __init__(self, requested: int | str, device: torch.device) -> None:
         if requested == AUTO and not memory.is_measurable(device):
             raise DopsdError(
-                "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory; give a number"
+                "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory;"
+                " give a number"
             )
         self.size = 0 if isinstance(requested, str) else requested
         self.device, self.is_halved = device, False
@@ -82,14 +85,15 @@ class MicroBatches:
             self.is_halved or self.size == 1 or is_locked
         ):  # locked: the other processes would not make as many passes
             raise DopsdError(
-                f"train: {self.size} states at once do not fit into memory; set a smaller train.micro_batch_states or "
-                "train.gradient_checkpointing",
+                f"train: {self.size} states at once do not fit into memory; set a smaller"
+                " train.micro_batch_states or train.gradient_checkpointing",
                 exit_code=1,
             )
         self.is_halved, previous_size = True, self.size
         self.size = previous_size // 2
         log(
-            f"train: {previous_size} states at once did not fit into memory: from here on {self.size}"
+            f"train: {previous_size} states at once did not fit into memory: from here on"
+            f" {self.size}"
         )
 
     def _try_gradients(
@@ -149,7 +153,8 @@ class MicroBatches:
             size = 1
         _forget(policy.trainable().values())
         log(
-            f"train: {size} states at once, as measured memory allows (train.micro_batch_states: {AUTO})"
+            f"train: {size} states at once, as measured memory allows (train.micro_batch_states:"
+            f" {AUTO})"
         )
         return size
 

@@ -82,9 +82,11 @@ def refuse_misfit(run: RunSettings, folder: Path) -> None:
     step = _last_checkpoint(folder)
     if step is None:
         raise DopsdError(
-            f"--adopt {folder}: no whole checkpoint in it; name a folder work/train-... of an older release"
+            f"--adopt {folder}: no whole checkpoint in it; name a folder work/train-... of an older"
+            " release"
         )
     if difference := misfit(run, step):
         raise DopsdError(
-            f"--adopt {folder}: its adapter has {difference}, other than the settings of {run.key}; name another folder"
+            f"--adopt {folder}: its adapter has {difference}, other than the settings of {run.key};"
+            " name another folder"
         )

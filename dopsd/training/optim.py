@@ -54,8 +54,9 @@ def optimizer_step(
     norm = torch.nn.utils.clip_grad_norm_(parameters, settings.grad_clip).item()
     if not math.isfinite(norm):
         raise DopsdError(
-            f"train: loss or gradient is not finite at update {update + 1}; nothing after the last checkpoint is kept. "
-            "Try a lower train.learning_rate, a smaller train.grad_clip or model.dtype float32",
+            f"train: loss or gradient is not finite at update {update + 1}; nothing after the last"
+            " checkpoint is kept. Try a lower train.learning_rate, a smaller train.grad_clip or"
+            " model.dtype float32",
             exit_code=1,
         )
     for group in optimizer.param_groups:

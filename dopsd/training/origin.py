@@ -71,7 +71,10 @@ def mismatch(base: BaseSettings, task: str) -> str | None:
     difference = _difference(base, task, folder)
     if difference is None:
         return None
-    remedy = f"{ALLOWANCE}=1 dvc repro pretrain (in a flow: allow_retrain=true) to make it again (about {_minutes(base)} min)"
+    remedy = (
+        f"{ALLOWANCE}=1 dvc repro pretrain (in a flow: allow_retrain=true) to make it again (about"
+        f" {_minutes(base)} min)"
+    )
     return f"pretrain: {difference}, or {remedy}."
 
 
@@ -85,7 +88,10 @@ def _difference(base: BaseSettings, task: str, folder: Path) -> str | None:
         return f"{lost}. Run git checkout -- {folder}"
     for name, digest in recorded.files.items():
         if not (folder / name).is_file() or sha256(folder / name) != digest:
-            return f"{folder / name}: not the file that pretraining wrote. Run git checkout -- {folder} to restore it"
+            return (
+                f"{folder / name}: not the file that pretraining wrote. Run git checkout --"
+                f" {folder} to restore it"
+            )
     requested = settings(base)
     mismatched = [
         key
@@ -94,7 +100,8 @@ def _difference(base: BaseSettings, task: str, folder: Path) -> str | None:
     ]
     if mismatched:
         listed = ", ".join(
-            f"{key} {recorded.settings.get(key, 'unset')} (params.yaml: {requested.get(key, 'unset')})"
+            f"{key} {recorded.settings.get(key, 'unset')} (params.yaml:"
+            f" {requested.get(key, 'unset')})"
             for key in mismatched
         )
         return f"{folder} was made with {listed}. To keep it, set that back ({drops})"
@@ -130,6 +137,7 @@ def allowance() -> str:
     value = os.environ.get(ALLOWANCE, "").removeprefix("0")
     if value not in ("", "1", FORCE):
         raise DopsdError(
-            f"{ALLOWANCE}={value}: expected 1 (make a base that does not match again) or {FORCE} (any)"
+            f"{ALLOWANCE}={value}: expected 1 (make a base that does not match again) or {FORCE}"
+            " (any)"
         )
     return value

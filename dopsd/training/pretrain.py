@@ -163,7 +163,8 @@ class Pretrainer:
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.shape.grad_clip)
         if not torch.isfinite(norm):
             raise DopsdError(
-                f"pretrain: the gradient is not finite at update {update + 1}; lower pretrain.learning_rate",
+                f"pretrain: the gradient is not finite at update {update + 1}; lower"
+                " pretrain.learning_rate",
                 1,
             )
         self.optimizer.step()
@@ -195,7 +196,8 @@ class Pretrainer:
         ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(ids) >= self.length:
             raise DopsdError(
-                f"sampling.gen_length: {self.length} tokens do not hold a solution of {len(ids)} and its end"
+                f"sampling.gen_length: {self.length} tokens do not hold a solution of {len(ids)}"
+                " and its end"
             )
         prompt = self.policy.text.encode(self.task.messages(problem, self.style))
         return prompt, torch.tensor(ids + [self.policy.eos_id] * (self.length - len(ids)))
@@ -217,7 +219,8 @@ class Pretrainer:
         state = _read(path)
         if not state:
             log(
-                f"pretrain: {path}: damaged, or of an older release; it is not used, and pretraining begins at zero"
+                f"pretrain: {path}: damaged, or of an older release; it is not used, and"
+                " pretraining begins at zero"
             )
             return 0
         for name, p in self.parameters.items():

@@ -72,12 +72,14 @@ class RunFolder:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise DopsdError(
-                        f"train: another process is training in {self.scratch}; wait for it or stop it",
+                        f"train: another process is training in {self.scratch}; wait for it or"
+                        " stop it",
                         TEMPORARY,
                     ) from error
             if not is_announced:
                 log(
-                    f"train: another process is training in {self.scratch}; waiting up to {SAVING:.0f} s for it to end"
+                    f"train: another process is training in {self.scratch}; waiting up to"
+                    f" {SAVING:.0f} s for it to end"
                 )
             is_announced = True
             time.sleep(0.2)
@@ -109,14 +111,16 @@ class RunFolder:
             if self.is_main:
                 checkpoint.seal(tmp, tmp.with_suffix(""))
                 checkpoint.prune(self.scratch, loop.update)
-            self.accelerator.wait_for_everyone()  # a process that ended earlier would have the others killed
+            # a process that ended earlier would have the others killed
+            self.accelerator.wait_for_everyone()
         except OSError as error:
             shutil.rmtree(tmp, ignore_errors=True)
             if error.errno != errno.ENOSPC:
                 raise
             raise DopsdError(
-                f"train: no space left on the disk for a checkpoint in {self.scratch}; those before update {loop.update} "
-                "are whole. Free some space (`dopsd clean`), then run the same command",
+                f"train: no space left on the disk for a checkpoint in {self.scratch}; those before"
+                f" update {loop.update} are whole. Free some space (`dopsd clean`), then run the"
+                " same command",
                 TEMPORARY,
             ) from error
 
@@ -159,8 +163,9 @@ class RunFolder:
             ranks = state.get("ranks")
             if ranks != self.accelerator.num_processes:
                 raise DopsdError(
-                    f"train: {newest.path} was made by {ranks} ranks, this run has {self.accelerator.num_processes}; "
-                    "use as many, or remove the folder to start anew"
+                    f"train: {newest.path} was made by {ranks} ranks, this run has"
+                    f" {self.accelerator.num_processes}; use as many, or remove the folder to start"
+                    " anew"
                 )
             try:
                 self._restore(loop, newest.path, state)
@@ -176,7 +181,8 @@ class RunFolder:
             ) as error:  # written by other code
                 reason = f"{type(error).__name__}: {error}"
                 raise DopsdError(
-                    f"train: {newest.path}: cannot be continued ({reason}); remove the folder to use an older one"
+                    f"train: {newest.path}: cannot be continued ({reason}); remove the folder to"
+                    " use an older one"
                 ) from error
             log(f"train: continuing after update {loop.update} from {newest.path}")
         elif checkpoint.folders(self.scratch) and self.is_main:
@@ -295,7 +301,8 @@ def log_uploader(key: RunKey, scratch: Path) -> Iterator[None]:
     """While this context lasts, a process beside this one copies the log to the tracking server."""
     if find_spec("mlflow") is None:
         log(
-            "tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its folder"
+            "tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its"
+            " folder"
         )
         yield
         return

@@ -76,7 +76,8 @@ def digest(code: dict[str, str]) -> str:
 
 
 def codes(scratch: Path) -> dict[str, str]:
-    """What a result says of the code that made it: that of its last update, and that of its first.
+    """What a result says of the code that made it: that of its last update, and that of its
+    first.
     """
     history = record_of(scratch)["history"]
     return {"code": history[-1]["code"], "first_code": history[0]["code"]}
@@ -129,8 +130,8 @@ def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> No
     if same_code or record_of(own_folder).get("code") == code:
         if same_code and answer == "anew":
             log(
-                f"train: --anew: this code has learnt the last of {own_folder}, so that it continues; "
-                "move that away to start at zero"
+                f"train: --anew: this code has learnt the last of {own_folder}, so that it"
+                " continues; move that away to start at zero"
             )
         return _begin(run, own_folder, _furthest(same_code, own_folder))
     best = _furthest(candidates, own_folder)
@@ -184,7 +185,8 @@ def _candidates(run: RunSettings, own_folder: Path) -> list[Resumable]:
             candidates.append(candidate)
         else:
             log(
-                f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates} updates can begin with"
+                f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates}"
+                " updates can begin with"
             )
     return candidates
 
@@ -202,9 +204,10 @@ def _question(run: RunSettings, best: Resumable, code: dict[str, str]) -> str:
         f"; settings that one of the two does not have: {', '.join(unknown)}" if unknown else ""
     )
     return (
-        f"train: {best.folder} stands at update {best.update}, learnt by other code ({changes}); "
-        f"`dopsd train {' '.join(run.key.words)} --continue` goes on from there with this code, "
-        f"--anew starts at zero; where DVC, a flow or a cluster runs it: {OTHER_CODE}=continue or anew"
+        f"train: {best.folder} stands at update {best.update}, learnt by other code ({changes});"
+        f" `dopsd train {' '.join(run.key.words)} --continue` goes on from there with this code,"
+        f" --anew starts at zero; where DVC, a flow or a cluster runs it: {OTHER_CODE}=continue or"
+        " anew"
     )
 
 
@@ -215,9 +218,9 @@ def _ask_about_older(run: RunSettings, own_folder: Path) -> None:
         return
     listing = ", ".join(f"{folder} (update {update})" for folder, update in older.items())
     raise DopsdError(
-        f"train: {listing}: written by an older release, which does not say of which settings; if it is this run, "
-        f"`dopsd train {' '.join(run.key.words)} --adopt {next(iter(older))}` continues it, "
-        f"--anew (or {OTHER_CODE}=anew) starts at zero"
+        f"train: {listing}: written by an older release, which does not say of which settings; if"
+        f" it is this run, `dopsd train {' '.join(run.key.words)} --adopt {next(iter(older))}`"
+        f" continues it, --anew (or {OTHER_CODE}=anew) starts at zero"
     )
 
 
@@ -261,7 +264,8 @@ def _begin(run: RunSettings, own_folder: Path, best: Resumable | None) -> None:
         log(f"train: {own_folder} begins with update {best.update} of {best.folder}")
         if best.lacking:
             log(
-                f"train: no checkpoints {', '.join(map(str, best.lacking))}: the run kept others (train.checkpoint_every)"
+                f"train: no checkpoints {', '.join(map(str, best.lacking))}: the run kept others"
+                " (train.checkpoint_every)"
             )
     if not best and record.get("code") != code:
         _set_aside(own_folder)

@@ -59,7 +59,10 @@ class RunSettings:
         if self.train.micro_batch_states == AUTO:
             return f"launch.shard: train.micro_batch_states of {method} must be a number"
         if self.algorithm.has_uneven_forwards:
-            return f"launch.shard: {method} makes more forwards for some batches than for others: leave it out"
+            return (
+                f"launch.shard: {method} makes more forwards for some batches than for others:"
+                " leave it out"
+            )
         return None
 
 

@@ -65,7 +65,8 @@ def train(
             updates = set(trainer.policy.process_group.all_gather_object([trainer.update]))
             if len(updates) > 1:
                 raise DopsdError(
-                    f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run again",
+                    f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run"
+                    " again",
                     TEMPORARY,
                 )
             if is_tracked and accelerator.is_main_process:
@@ -112,8 +113,8 @@ class Trainer:
         train, seed = run.train, run.key.seed
         if accelerator.num_processes > train.prompts_per_collect:
             raise DopsdError(
-                f"train.prompts_per_collect: {train.prompts_per_collect} problems leave some of the "
-                f"{accelerator.num_processes} ranks without one; use at least as many as ranks"
+                f"train.prompts_per_collect: {train.prompts_per_collect} problems leave some of the"
+                f" {accelerator.num_processes} ranks without one; use at least as many as ranks"
             )
         self.settings, self.seed, self.accelerator = train, seed, accelerator
         torch.manual_seed(key_from("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
@@ -121,7 +122,8 @@ class Trainer:
         self.problems = self.task.load("train")
         if train.prompts_per_collect > len(self.problems):
             raise DopsdError(
-                f"train.prompts_per_collect must be at most the {len(self.problems)} training problems of {run.key.task}"
+                f"train.prompts_per_collect must be at most the {len(self.problems)} training"
+                f" problems of {run.key.task}"
             )
         shard = run.launch.shard and accelerator.num_processes > 1
         if shard and (fault := run.reason_against_shards):
@@ -134,7 +136,8 @@ class Trainer:
         prompt_set = PromptSet(self.task, self.problems, "train", run.model.prompt_style)
         if cut := prompt_set.share_cut(self.policy, run.sampling):
             log(
-                f"train: {cut:.0%} of the prompts are cut to their last {run.sampling.max_prompt_tokens} tokens"
+                f"train: {cut:.0%} of the prompts are cut to their last"
+                f" {run.sampling.max_prompt_tokens} tokens"
             )
         self.algorithm = load_algorithm(run.kind, run.algorithm, self.context_of(run))
         self.parameters = self.policy.trainable()
@@ -256,7 +259,10 @@ class Trainer:
         """End a run that finds nothing to learn from any more; one that never found anything is a
         mistake to be mended.
         """
-        message = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from (train.max_empty_collects)"
+        message = (
+            f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from"
+            " (train.max_empty_collects)"
+        )
         if self.counters["empty_collects"] == self.counters["collects"]:
             raise DopsdError(
                 f"{message}; try more attempts, a lower keep_threshold or an easier split"
@@ -285,8 +291,9 @@ class Trainer:
                 else "train.stop_on_collapse would end it"
             )
             log(
-                f"train: update {self.update}: the run has collapsed: first attempts score {means[-1]:.2f}, after "
-                f"{max(means):.2f} at best (means of {self.detector.window} collects); {outcome}, its better checkpoints stay"
+                f"train: update {self.update}: the run has collapsed: first attempts score"
+                f" {means[-1]:.2f}, after {max(means):.2f} at best (means of {self.detector.window}"
+                f" collects); {outcome}, its better checkpoints stay"
             )
 
     def _step(self, batches: list[Batch]) -> MetricSums:

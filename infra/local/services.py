@@ -145,7 +145,8 @@ def up(prefect: int | None, mlflow: int | None) -> None:
     ):  # it has lost its server: it would not hear of cancellations
         if here(FLOW):
             sys.stdout.write(
-                "the run in progress cannot be cancelled in the UI now: the server was away; `make down` stops it\n"
+                "the run in progress cannot be cancelled in the UI now: the server was away; `make"
+                " down` stops it\n"
             )
         else:
             end(int(state["worker"]["pid"]), state.pop("worker")["started"])
@@ -160,13 +161,11 @@ def up(prefect: int | None, mlflow: int | None) -> None:
     page = experiment_page(tracking.url)
     write_env(env)
     sys.stdout.write(
-        f"up in {time.monotonic() - started_at:.0f} s\n"
-        f"  Prefect      {server.url}/dashboard\n"
-        f"  deployments  {server.url}/deployments\n"
-        f"  MLflow       {page}\n"
-        f"start a run:   source {STATE.relative_to(ROOT) / ENV}; prefect deployment run dopsd/train --watch\n"
-        "then:          dopsd summary\n"
-        f"logs are in    {STATE.relative_to(ROOT)}/, `make down` stops all of it\n"
+        f"up in {time.monotonic() - started_at:.0f} s\n  Prefect      {server.url}/dashboard\n "
+        f" deployments  {server.url}/deployments\n  MLflow       {page}\nstart a run:   source"
+        f" {STATE.relative_to(ROOT) / ENV}; prefect deployment run dopsd/train --watch\nthen:      "
+        f"    dopsd summary\nlogs are in    {STATE.relative_to(ROOT)}/, `make down` stops all of"
+        " it\n"
     )
 
 
@@ -188,7 +187,10 @@ def down() -> None:
     for name in ("worker", "mlflow", "prefect"):
         if name in state:
             has_ended = end(int(state[name]["pid"]), state[name]["started"])
-            kill_message = f"killed {name}, which did not end within {END:.0f} s; its log is {STATE / f'{name}.log'}\n"
+            kill_message = (
+                f"killed {name}, which did not end within {END:.0f} s; its log is"
+                f" {STATE / f'{name}.log'}\n"
+            )
             sys.stdout.write(f"stopped {name}\n" if has_ended else kill_message)
     PIDS.unlink(missing_ok=True)
     (STATE / ENV).unlink(missing_ok=True)

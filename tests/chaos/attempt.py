@@ -170,9 +170,15 @@ def ask_to_stop(run: Run, deliver: Callable[[], None]) -> str:
     until = began + SAVED
     while done and saved_update(run.folder) < done:
         if time.monotonic() > until:
-            return f"{done} updates done at the signal, saved after {SAVED:.0f} s: {saved_update(run.folder)}"
+            return (
+                f"{done} updates done at the signal, saved after {SAVED:.0f} s:"
+                f" {saved_update(run.folder)}"
+            )
         if not processes.of_part(run.state, "stage") and saved_update(run.folder) < done:
-            return f"{done} updates done at the signal, training has ended, saved: {saved_update(run.folder)}"
+            return (
+                f"{done} updates done at the signal, training has ended, saved:"
+                f" {saved_update(run.folder)}"
+            )
         time.sleep(0.05)
     return ""
 

@@ -61,7 +61,8 @@ def hold(place: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise SystemExit(
-            f"chaos: another campaign runs in {place}; wait for it, or name another folder with --place"
+            f"chaos: another campaign runs in {place}; wait for it, or name another folder with"
+            " --place"
         ) from None
     return lock
 
@@ -97,7 +98,8 @@ def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[
     if is_right and not is_kept:
         trial.remove()
     log(
-        f"trial {plan.number}: {plan.kind} ({plan.command}, {plan.target}) at {record['phase']}: {record['outcome']}"
+        f"trial {plan.number}: {plan.kind} ({plan.command}, {plan.target}) at {record['phase']}:"
+        f" {record['outcome']}"
     )
     if not is_right:
         log(f"  !!! {json.dumps(record['detail'])[:1500]}")
@@ -119,7 +121,8 @@ def table(records: list[dict[str, Any]]) -> str:
         for name in sorted({record[column] for record in records}):
             found = Counter(record["outcome"] for record in records if record[column] == name)
             lines.append(
-                f"| {name} | {sum(found.values())} | {' | '.join(str(found[one]) for one in outcomes)} |"
+                f"| {name} | {sum(found.values())} |"
+                f" {' | '.join(str(found[one]) for one in outcomes)} |"
             )
         lines.append("")
     return "\n".join(lines)
@@ -187,6 +190,7 @@ def main(words: list[str] | None = None) -> int:
     ]
     if bad:
         log(
-            f"not right: {', '.join(bad)} (again: PYTHONPATH=tests python -m chaos --seed {asked.seed} --only N)"
+            f"not right: {', '.join(bad)} (again: PYTHONPATH=tests python -m chaos --seed"
+            f" {asked.seed} --only N)"
         )
     return 1 if bad else 0

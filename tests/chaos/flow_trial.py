@@ -1,4 +1,5 @@
-"""A trial of a flow run: the faults of trial.py, in a workspace whose servers serve several trials.
+"""A trial of a flow run: the faults of trial.py, in a workspace whose servers serve several
+trials.
 """
 
 from __future__ import annotations

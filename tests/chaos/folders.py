@@ -89,7 +89,8 @@ def environment(folder: Path, state: Path) -> dict[str, str]:
 
 
 def dvc(folder: Path, *words: str) -> tuple[str, ...]:
-    """A command that runs stages of this workspace, by its own wrapper where the product has one.
+    """A command that runs stages of this workspace, by its own wrapper where the product has
+    one.
     """
     if words[0] == "repro" and '"repro"' in (folder / "dopsd" / "arguments.py").read_text():
         return (sys.executable, "-m", "dopsd", *words)

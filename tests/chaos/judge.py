@@ -80,7 +80,8 @@ def unclean(folder: Path, command: str) -> list[str]:
     )
     if found.returncode:
         return [
-            f"dvc status ends with {found.returncode}: {(found.stderr or found.stdout).strip()[-200:]}"
+            f"dvc status ends with {found.returncode}:"
+            f" {(found.stderr or found.stdout).strip()[-200:]}"
         ]
     changed = json.loads(found.stdout or "{}")
     return [f"dvc status is not clean: {json.dumps(changed)[:300]}"] if changed else []
@@ -96,13 +97,15 @@ def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, 
         sqlite3.connect(database, timeout=30)
     ) as base:  # to read, it may have to undo what a full disk cut off
         runs = base.execute(
-            "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id where e.name = ?",
+            "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id"
+            " where e.name = ?",
             (experiment,),
         ).fetchall()
         marks = ",".join("?" * len(runs))
         ids = [run for (run,) in runs]
         points = base.execute(
-            f"select key, step, count(*) from metrics where key like 'train/%' and run_uuid in ({marks}) group by key, step",
+            "select key, step, count(*) from metrics where key like 'train/%' and run_uuid in"
+            f" ({marks}) group by key, step",
             ids,
         ).fetchall()
     steps = sorted({step for key, step, _ in points if key == "train/loss"})

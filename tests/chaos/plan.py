@@ -35,7 +35,8 @@ KINDS = {  # how often each comes in a block of forty trials
     "twice": 2,
 }
 DAMAGES = ("checkpoint", "rows", "adapter", "lock", "evaluation", "log", "base", "cache")
-WHERE = {  # when the run is stopped before its files are damaged: earlier there would be nothing to damage
+# when the run is stopped before its files are damaged: earlier there would be nothing to damage
+WHERE = {
     "checkpoint": ("updating", "collecting", "saving"),
     "log": ("updating", "collecting"),
     "rows": ("updating", "evaluate", "end"),
@@ -141,7 +142,8 @@ def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
     """What only this kind of fault needs."""
     if (
         "slow" in kind
-    ):  # a collect is 20 forward passes and more: longer than a flow waits, and than Slurm's KillWait
+        # a collect is 20 forward passes and more: longer than a flow waits, and than Slurm's KillWait  # noqa: E501
+    ):
         return {
             "signal": dice.choice(("SIGINT", "SIGTERM")),
             "forward_seconds": dice.choice((1.0, 3.0)),

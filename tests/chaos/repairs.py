@@ -54,16 +54,24 @@ def remove(name: str) -> Callable[[Path], None]:
     def act(folder: Path) -> None:
         path = (folder / name).resolve()
         if path.is_relative_to(folder.resolve()) and path != folder.resolve():
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(
-                missing_ok=True
+            (
+                shutil.rmtree(path, ignore_errors=True)
+                if path.is_dir()
+                else path.unlink(missing_ok=True)
             )
 
     return act
 
 
-BUSY = r"another process is training|Unable to acquire lock|is busy, it is being blocked|holds (?:the|this) workspace"
+BUSY = (
+    r"another process is training|Unable to acquire lock|is busy, it is being blocked|holds"
+    r" (?:the|this) workspace"
+)
 DISK = r"[Nn]o space left|[Ff]ree some space|Input/output error"
-UNREADABLE = r"Lockfile 'dvc\.lock' is corrupted|unable to read: 'dvc\.lock'|'dvc\.lock' (?:validation failed|is invalid)"
+UNREADABLE = (
+    r"Lockfile 'dvc\.lock' is corrupted|unable to read: 'dvc\.lock'|'dvc\.lock' (?:validation"
+    r" failed|is invalid)"
+)
 Act = Callable[[Path], None]
 KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Act]], ...] = (
     (BUSY, False, lambda _: wait),

@@ -60,7 +60,8 @@ class Trial:
         )
 
     def _disturb(self) -> None:
-        """The first attempt, with its fault; what it left is looked at before anything is repaired.
+        """The first attempt, with its fault; what it left is looked at before anything is
+        repaired.
         """
         plan = self.plan
         self._prepare()
@@ -200,7 +201,8 @@ class Trial:
         return ended
 
     def _between(self, ended: Ended) -> None:
-        """What the fault leaves: damaged files, a clock that has jumped, space that is free again.
+        """What the fault leaves: damaged files, a clock that has jumped, space that is free
+        again.
         """
         plan, facts = self.plan, self.facts
         if plan.is_damage:
@@ -217,7 +219,8 @@ class Trial:
             facts.lost.append("never ended")
         if ended.orphaned > 1:  # the update in progress may end
             facts.lost.append(
-                f"training went on for {ended.orphaned} updates without the command that had started it"
+                f"training went on for {ended.orphaned} updates without the command that had"
+                " started it"
             )
         if ended.left:
             facts.lost.append(f"outlived the run: {'; '.join(ended.left.values())}")
@@ -243,7 +246,8 @@ class Trial:
             repair = repairs.find(ended)
             if repair is None:
                 facts.wrong.append(
-                    f"attempt {number} ended with {ended.status} ({ended.stage_status}): {ended.line}"
+                    f"attempt {number} ended with {ended.status} ({ended.stage_status}):"
+                    f" {ended.line}"
                 )
                 facts.lost += ["cannot be continued"]
                 return

@@ -19,16 +19,21 @@ from workspace import Workspace
 
 FILES = {
     "toys-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: toys\nVersion: 1\n",
-    "toys-1.dist-info/entry_points.txt": "[dopsd.algorithms]\necho = toys.echo\n[dopsd.tasks]\ncopying = toys.copying\n",
+    "toys-1.dist-info/entry_points.txt": (
+        "[dopsd.algorithms]\necho = toys.echo\n[dopsd.tasks]\ncopying = toys.copying\n"
+    ),
     "toys/__init__.py": "",
     "toys/echo/__init__.py": "",
-    "toys/echo/config.py": """
+    "toys/echo/config.py": (
+        """
 from dopsd.algorithms.common.config import AlgorithmConfig
 
 class EchoConfig(AlgorithmConfig):
     strength: float = 1.0
-""",
-    "toys/echo/algorithm.py": """
+"""
+    ),
+    "toys/echo/algorithm.py": (
+        """
 import torch
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.losses import masked_diffusion_loss
@@ -60,15 +65,19 @@ class Echo:
         metrics = MetricSums()
         metrics.add("cross_entropy", each.detach().sum().item(), len(batch))
         return LossOutput((each * batch.weight).sum(), metrics)
-""",
+"""
+    ),
     "toys/copying/__init__.py": "",
-    "toys/copying/config.py": """
+    "toys/copying/config.py": (
+        """
 from dopsd.tasks.common.config import TaskConfig
 
 class CopyingConfig(TaskConfig):
     problems: int = 8
-""",
-    "toys/copying/task.py": """
+"""
+    ),
+    "toys/copying/task.py": (
+        """
 from dopsd.core.types import Problem
 from dopsd.tasks.common.answers import score_by_rule
 from dopsd.tasks.common.asking import AskingTask
@@ -95,7 +104,8 @@ class Copying(AskingTask):
     def verify(self, problem, text):
         answer = text.strip() or None
         return score_by_rule(self.scoring, *[(answer, float(answer == problem.answer))] * 2)
-""",
+"""  # noqa: E501
+    ),
 }
 
 
@@ -225,20 +235,28 @@ except DopsdError as error:
             "echo/algorithm.py",
             "def loss",
             "def lose",
-            "algorithm echo: toys.echo.algorithm.build(config, context): Echo has no loss; add what "
-            "dopsd.algorithms.common.base.Algorithm has",
+            (
+                "algorithm echo: toys.echo.algorithm.build(config, context): Echo has no loss; add"
+                " what dopsd.algorithms.common.base.Algorithm has"
+            ),
         ),
         (
             "echo/algorithm.py",
             "def build(config, context)",
             "def build(config, *, context)",
-            "algorithm echo: toys.echo.algorithm.build(config, context): cannot be called so (too many positional arguments)",
+            (
+                "algorithm echo: toys.echo.algorithm.build(config, context): cannot be called so"
+                " (too many positional arguments)"
+            ),
         ),
         (
             "copying/task.py",
             "return Copying(config)",
             "return 3",
-            "task copying: toys.copying.task.make(config): int has no ask, build, graded, ground_truth, instructions, load,",
+            (
+                "task copying: toys.copying.task.make(config): int has no ask, build, graded,"
+                " ground_truth, instructions, load,"
+            ),
         ),
     ],
 )
@@ -277,6 +295,8 @@ def test_the_command_line_says_in_one_line_what_a_plugin_lacks(plugin: Path):
     (plugin / "toys/copying/config.py").write_text("")
     ended = python(plugin, "from dopsd.__main__ import main; raise SystemExit(main())")
     assert ended.returncode == 2
-    assert ended.stderr == (
-        "dopsd: task copying: toys.copying.config must define one subclass of TaskConfig, it defines 0\n"
+    assert (
+        ended.stderr
+        == "dopsd: task copying: toys.copying.config must define one subclass of TaskConfig, it"
+        " defines 0\n"
     )

@@ -50,7 +50,7 @@ PreemptMode=REQUEUE
 NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports[1]}-{ports[2]}] CPUs=64 RealMemory=600000 Gres=gpu:8
 PartitionName=low Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
 PartitionName=high Nodes=n[1-2] MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
-"""
+"""  # noqa: E501
 
 
 def missing() -> str:
@@ -70,7 +70,8 @@ def until(what: str, event: Callable[[], object], every: float = 0.2) -> None:
 
 
 class Cluster:
-    """Two nodes, n1 and n2, and the partitions low and high; a job in high preempts those in low.
+    """Two nodes, n1 and n2, and the partitions low and high; a job in high preempts those in
+    low.
     """
 
     def __init__(self, folder: Path) -> None:

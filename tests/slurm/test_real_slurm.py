@@ -132,7 +132,9 @@ def hit(cluster: Cluster, job: str, how: str, nodes: int) -> None:
         cluster.ask("scontrol", "requeue", job)
     else:
         where = f"--nodelist={cluster.about(job)['NodeList']}"
-        out = f"--output={cluster.folder}/log/high.log"  # with /dev/null, Slurm takes that from everybody but root
+        out = (  # with /dev/null, Slurm takes that from everybody but root
+            f"--output={cluster.folder}/log/high.log"
+        )
         cluster.ask(
             "sbatch",
             "--partition=high",
@@ -182,7 +184,8 @@ def test_a_job_that_is_hit_in_training_saves_and_continues_there(
     assert_complete(cluster, folder, again)
     assert f"continuing after update {saved[0]}" in log_of(folder, again)
     table.append(
-        f"| {how} | {nodes} | {update} | {saved[0]} | continued, COMPLETED | {time.monotonic() - started:.0f} |"
+        f"| {how} | {nodes} | {update} | {saved[0]} | continued, COMPLETED |"
+        f" {time.monotonic() - started:.0f} |"
     )
 
 
@@ -204,7 +207,8 @@ def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster,
     cluster.ask("scancel", job)
     cluster.wait(job, "CANCELLED")
     table.append(
-        f"| time limit (--signal) | 1 | {update} | {saved[0]} | continued | {time.monotonic() - started:.0f} |"
+        f"| time limit (--signal) | 1 | {update} | {saved[0]} | continued |"
+        f" {time.monotonic() - started:.0f} |"
     )
 
 
@@ -221,7 +225,8 @@ def test_every_stage_runs_in_one_job_and_the_rest_after_a_job_of_two_nodes(clust
     assert ran == {"evaluate", "select", "test", "report"}
     assert (folder / "reports" / "sudoku" / "d_opsd" / "0").is_dir()
     table.append(
-        f"| train-nodes.sbatch, then train.sbatch | 2, 1 | | | COMPLETED | {time.monotonic() - started:.0f} |"
+        "| train-nodes.sbatch, then train.sbatch | 2, 1 | | | COMPLETED |"
+        f" {time.monotonic() - started:.0f} |"
     )
 
 
@@ -238,7 +243,8 @@ def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
     assert_complete(cluster, folder, second)
     assert "Running stage" not in log_of(folder, second)
     table.append(
-        f"| two jobs in one folder | 1 | | | second waits, both COMPLETED | {time.monotonic() - started:.0f} |"
+        "| two jobs in one folder | 1 | | | second waits, both COMPLETED |"
+        f" {time.monotonic() - started:.0f} |"
     )
 
 
@@ -256,7 +262,8 @@ def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster
     assert cluster.wait(job, "FAILED", "PENDING", "COMPLETED") == "FAILED"
     assert "two runs in a row ended without a new checkpoint" in log_of(folder, job)
     table.append(
-        f"| no update within the time limit | 1 | 0 | | requeued once, then FAILED | {time.monotonic() - started:.0f} |"
+        "| no update within the time limit | 1 | 0 | | requeued once, then FAILED |"
+        f" {time.monotonic() - started:.0f} |"
     )
 
 
@@ -316,5 +323,6 @@ def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_b
     ).stdout
     assert set(after.splitlines()) - set(before.splitlines()) <= {" M dvc.lock", " M README.md"}
     table.append(
-        f"| array over 3 seeds, one requeued, collected | 3 x 1 | | | COMPLETED | {time.monotonic() - started:.0f} |"
+        "| array over 3 seeds, one requeued, collected | 3 x 1 | | | COMPLETED |"
+        f" {time.monotonic() - started:.0f} |"
     )

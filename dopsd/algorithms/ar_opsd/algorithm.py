@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dopsd.rollout.groups import SelectedRollout
 
 SHOWN = (
-    "{question}\n\nHere is a reference solution:\n{solution}\n\nAfter understanding the reference solution, please try to "
-    "solve this problem using your own approach below:"
+    "{question}\n\nHere is a reference solution:\n{solution}\n\nAfter understanding the reference"
+    " solution, please try to solve this problem using your own approach below:"
 )
 
 
@@ -53,13 +53,15 @@ class ArOpsd(SelfDistillation):
         prompt_length, room = min(longest, max_prompt), policy.max_length - length
         if prompt_length > room:
             raise DopsdError(
-                f"method.ar_opsd.max_teacher_prompt: a teacher's prompt has {prompt_length} tokens, and beside an answer of "
-                f"{length} the model was trained for {room}; set at most that"
+                f"method.ar_opsd.max_teacher_prompt: a teacher's prompt has {prompt_length} tokens,"
+                f" and beside an answer of {length} the model was trained for {room}; set at most"
+                " that"
             )
         if longest > max_prompt and not self.is_cut_logged:
             self.is_cut_logged = True
             log(
-                f"ar_opsd: some of the teacher's prompts are cut to their last {max_prompt} tokens: one has {longest}"
+                f"ar_opsd: some of the teacher's prompts are cut to their last {max_prompt} tokens:"
+                f" one has {longest}"
             )
         return {name: ids[-max_prompt:] for name, ids in prompts.items()}
 

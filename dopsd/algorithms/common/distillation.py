@@ -35,14 +35,15 @@ if TYPE_CHECKING:
 def build_components(
     config: SelfDistillationConfig, context: AlgorithmContext
 ) -> tuple[RolloutCollector, BlockSchedule]:
-    """Return collector and blocks of a distilling algorithm; the policy learns who its teacher is.
+    """Return collector and blocks of a distilling algorithm; the policy learns who its teacher
+    is.
     """
     policy, sampling = context.policy, context.sampling
     is_revealing = config.reveal_ratio > 0 and config.reveal_scope == "future_blocks"
     if is_revealing and policy.attention_pattern == "block_causal":
         raise DopsdError(
-            "reveal_scope: future_blocks teaches nothing with this base: under its block-causal attention no token sees "
-            "a later block; set reveal_scope: all_masked"
+            "reveal_scope: future_blocks teaches nothing with this base: under its block-causal"
+            " attention no token sees a later block; set reveal_scope: all_masked"
         )
     policy.use_teacher(config.teacher, config.ema_decay)
     num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)

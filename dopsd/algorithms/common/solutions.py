@@ -32,8 +32,8 @@ def solution(task: Task, problem: Problem, method: str) -> str:
         text: str = task.worked_solution(problem, True)
         return text
     raise DopsdError(
-        f"{method}: {task.name} problem {problem.id} has no reference solution; leave {method} out of matrix.methods, or "
-        "the problem out of the data"
+        f"{method}: {task.name} problem {problem.id} has no reference solution; leave {method} out"
+        " of matrix.methods, or the problem out of the data"
     )
 
 
@@ -55,7 +55,8 @@ class Solutions:
         if longest > self.length and not self.is_told:
             self.is_told = True
             log(
-                f"{self.method}: some solutions are cut, end and answer too: one has {longest} tokens of {self.length}"
+                f"{self.method}: some solutions are cut, end and answer too: one has {longest}"
+                f" tokens of {self.length}"
             )
         return [padded(ids, self.length, policy.eos_id) for ids in tokens]
 

@@ -99,7 +99,8 @@ def trained_steps(
 def _state(
     rollout: Rollout, step: int, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
 ) -> dict[str, Tensor] | None:
-    """One state in completion coordinates, or None where the reveal left no position to train on.
+    """One state in completion coordinates, or None where the reveal left no position to train
+    on.
     """
     masked = rollout.revealed_at >= step  # [G]
     revealed = reveal(rollout, step, config, blocks, key)

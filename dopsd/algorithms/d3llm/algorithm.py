@@ -35,7 +35,8 @@ def build(config: D3llmConfig, context: AlgorithmContext) -> D3llm:
 
 
 class D3llm:
-    """blocks of solutions, masked in the order in which the model itself would have written them.
+    """blocks of solutions, masked in the order in which the model itself would have written
+    them.
     """
 
     normalize_by_all_prompts = False

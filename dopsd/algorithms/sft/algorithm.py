@@ -67,12 +67,14 @@ class Sft:
         ]
         if len(traces) < len(rows):
             log(
-                f"sft: {len(rows) - len(traces)} of {len(rows)} traces are too long for {self.length} tokens and are left out"
+                f"sft: {len(rows) - len(traces)} of {len(rows)} traces are too long for"
+                f" {self.length} tokens and are left out"
             )
         if not traces:
             raise DopsdError(
-                f"method.sft.traces: none of {len(rows)} rows has a response of at most {self.length} tokens "
-                f"(method.sft.length) and a question of at most {max_prompt}, what the model's {policy.max_length} leave"
+                f"method.sft.traces: none of {len(rows)} rows has a response of at most"
+                f" {self.length} tokens (method.sft.length) and a question of at most {max_prompt},"
+                f" what the model's {policy.max_length} leave"
             )
         return traces
 

@@ -58,14 +58,16 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     if profile == EMBEDDED:
         if (preset, hardware) != (PRESET, HARDWARE):
             raise DopsdError(
-                f"--profile {EMBEDDED} has no preset and no hardware: they go with a llada-8b profile"
+                f"--profile {EMBEDDED} has no preset and no hardware: they go with a llada-8b"
+                " profile"
             )
         return _read("embedded.yaml")
     layers, task = _layers(), profile.removeprefix("llada-8b-")
     for option, value in (("presets", preset), ("hardware", hardware)):
         if value not in layers[option]:
             raise DopsdError(
-                f"--{option.removesuffix('s')} {value}: unknown; there is {', '.join(layers[option])}"
+                f"--{option.removesuffix('s')} {value}: unknown; there is"
+                f" {', '.join(layers[option])}"
             )
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
     raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}

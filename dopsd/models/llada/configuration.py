@@ -9,7 +9,8 @@ from typing import Any
 from dopsd.core.errors import DopsdError
 from dopsd.models.denoiser import DenoiserConfig
 
-READ = (  # fields of config.json that change what is computed: each must be there, none has a silent default
+# fields of config.json that change what is computed: each must be there, none has a silent default
+READ = (
     *(
         "d_model",
         "n_heads",
@@ -37,7 +38,9 @@ FIXED = {  # values that this class computes; any other would load and be silent
     "attention_layer_norm": False,
     "layer_norm_type": "rms",
 }
-ABSENT_OR = {  # fields of the published files that change the computation too; the first value means that they do not
+# fields of the published files that change the computation too; the first value means that they do
+# not
+ABSENT_OR = {
     "alibi": (False, None),
     "scale_logits": (False, None),
     "input_emb_norm": (False, None),
@@ -127,7 +130,8 @@ def _check(raw: dict[str, Any]) -> None:
     missing = [name for name in READ if raw.get(name) is None]
     if missing:
         raise DopsdError(
-            f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is read"
+            f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is"
+            " read"
         )
     for name, allowed in ({name: (value,) for name, value in FIXED.items()} | ABSENT_OR).items():
         if raw.get(name, allowed[0]) not in allowed:
@@ -137,5 +141,6 @@ def _check(raw: dict[str, Any]) -> None:
     width, heads, kv_heads = raw["d_model"], raw["n_heads"], raw["n_kv_heads"]
     if width % (2 * heads) or heads % kv_heads:
         raise DopsdError(
-            f"config.json: d_model {width} must be a multiple of 2 x n_heads {heads}, and n_heads of n_kv_heads {kv_heads}"
+            f"config.json: d_model {width} must be a multiple of 2 x n_heads {heads}, and n_heads"
+            f" of n_kv_heads {kv_heads}"
         )

@@ -27,7 +27,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     adapters = sorted((folder / "train").glob("step-*"))
     if not adapters:
         raise DopsdError(
-            f"{folder / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed first"
+            f"{folder / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed"
+            " first"
         )
     name = params.select.protocol
     evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)

@@ -1,4 +1,5 @@
-"""`dopsd evaluate_base --task sudoku`: the base model on the selection split, before any training.
+"""`dopsd evaluate_base --task sudoku`: the base model on the selection split, before any
+training.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ def run(params: Params, task_name: str) -> None:
     for split, problems in task.build().items():
         write_problems(DATA / task_name / f"{split}.jsonl", problems)
         log(
-            f"{task_name}: {len(problems)} {split} problems, {len({p.answer for p in problems})} distinct answers"
+            f"{task_name}: {len(problems)} {split} problems, {len({p.answer for p in problems})}"
+            " distinct answers"
         )
     write_prompt(DATA / task_name / PROMPT, task.instructions)

@@ -221,7 +221,8 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
     verdict, question = trajectory["verdict"], " ".join(trajectory["problem"].split())
     figure.suptitle(
         _plain(
-            f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score {verdict['score']:.2f}"
+            f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score"
+            f" {verdict['score']:.2f}"
         )
     )
     save_figure(figure, path)

@@ -43,9 +43,11 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     tmp.rename(folder / "best")
     if params.select.split == "test":
         log(
-            "select: chosen ON THE TEST SET (select.split: test), as the paper does; the test accuracy is optimistic"
+            "select: chosen ON THE TEST SET (select.split: test), as the paper does; the test"
+            " accuracy is optimistic"
         )
     if summary["best"] <= summary["base"]:
         log(
-            f"select: no checkpoint beats the base on {summary['split']} ({summary['best']:.4f} against {summary['base']:.4f})"
+            f"select: no checkpoint beats the base on {summary['split']} ({summary['best']:.4f}"
+            f" against {summary['base']:.4f})"
         )

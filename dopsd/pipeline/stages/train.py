@@ -20,6 +20,7 @@ def run(
     other_code: str = "stop",
     adopted: Path | None = None,
 ) -> None:
-    """Train; `other_code` says what to do where other code began the run: stop, continue or anew.
+    """Train; `other_code` says what to do where other code began the run: stop, continue or
+    anew.
     """
     train(params.run(task, method, seed), params.tracking.enabled, other_code, adopted)

@@ -51,7 +51,8 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
     }
     for name, row in table.items():
         log(
-            f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]  n = {row['n']}"
+            f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]"
+            f"  n = {row['n']}"
         )
     with fresh_folder(REPORTS / task_name / "teacher") as tmp:
         write_json(tmp / "teacher.json", table)
@@ -152,7 +153,8 @@ class Verification:
 
 
 def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
-    """The answer with only a random share of its tokens (end of text apart) left in place. -> [G].
+    """The answer with only a random share of its tokens (end of text apart) left in place. ->
+    [G].
     """
     ids = rollout.completion_ids
     text = (ids != eos_id).nonzero()[:, 0]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 BOX = "\\boxed"
 BRACES = re.compile("[{}]")
-UNKNOWN = ""  # gold answer of a question typed by a person: rows cannot have it, and nothing scores against it
+# gold answer of a question typed by a person: rows cannot have it, and nothing scores against it
+UNKNOWN = ""
 
 
 def closed(text: str, tag: str) -> str | None:

@@ -40,7 +40,8 @@ class TaskConfig(Section):
 
 
 class RowTaskConfig(TaskConfig):
-    """Tasks that are rows of a dataset: `validation` rows, drawn by `seed`, are held out of train.
+    """Tasks that are rows of a dataset: `validation` rows, drawn by `seed`, are held out of
+    train.
     """
 
     train: Source

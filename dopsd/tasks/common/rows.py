@@ -85,7 +85,8 @@ def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) ->
             distinct.setdefault(identity, problem)
     if in_test or repeated:
         log(
-            f"{task.name}: dropped from train {in_test} rows that are also in test and {repeated} repeated ones"
+            f"{task.name}: dropped from train {in_test} rows that are also in test and {repeated}"
+            " repeated ones"
         )
     return list(distinct.values())
 
@@ -98,8 +99,8 @@ def held_out(
     """
     if len(problems) <= count:
         raise DopsdError(
-            f"data.{task}.validation: {count} problems cannot be held out of {len(problems)} for training; "
-            "ask for fewer, or name a larger train source"
+            f"data.{task}.validation: {count} problems cannot be held out of {len(problems)} for"
+            " training; ask for fewer, or name a larger train source"
         )
     indices = random.Random(key_from("validation", task, seed)).sample(range(len(problems)), count)
     chosen = set(indices)

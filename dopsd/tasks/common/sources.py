@@ -46,7 +46,8 @@ def text_of(row: Row, *columns: str) -> str:
         raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}")
     if not is_unicode(text):
         raise DopsdError(
-            f"{row.place}: half a character (a lone surrogate) in column {column}; no tokenizer takes it"
+            f"{row.place}: half a character (a lone surrogate) in column {column}; no tokenizer"
+            " takes it"
         )
     return text
 
@@ -108,7 +109,8 @@ def _csv(path: Path) -> Iterator[Row]:
             location = f"{path}:{lines.line_num}"
             if cells and len(cells) != len(header):
                 raise DopsdError(
-                    f"{location}: expected {len(header)} columns as in the header, found {len(cells)}"
+                    f"{location}: expected {len(header)} columns as in the header, found"
+                    f" {len(cells)}"
                 )
             if cells:
                 yield Row(dict(zip(header, cells, strict=True)), str(path), lines.line_num)
@@ -148,8 +150,9 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
             else ""
         )
         raise DopsdError(
-            f"{key}: could not read {dataset} from the Hugging Face hub ({_first_line(error)}{offline}); "
-            f"a local file ({', '.join(READERS)}) can be named instead",
+            f"{key}: could not read {dataset} from the Hugging Face hub"
+            f" ({_first_line(error)}{offline}); a local file ({', '.join(READERS)}) can be named"
+            " instead",
             2 if offline else TEMPORARY,
         ) from error
     location = f"{source.path}[{source.split}]"

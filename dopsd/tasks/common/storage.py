@@ -44,7 +44,8 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
     """
     if not path.is_file():
         raise DopsdError(
-            f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`) first"
+            f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`)"
+            " first"
         )
     try:
         lines = path.read_text().splitlines()
@@ -65,7 +66,8 @@ def _read(path: Path, number: int, line: str) -> Problem:
         problem = Problem(**json.loads(line))
     except (ValueError, TypeError, RecursionError) as error:
         raise DopsdError(
-            f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer: {error}"
+            f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer:"
+            f" {error}"
         ) from error
     if not all(isinstance(v, str) and v for v in (problem.id, problem.prompt, problem.answer)):
         raise DopsdError(f"{path}:{number}: id, prompt and answer must be non-empty strings")

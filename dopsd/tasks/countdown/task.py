@@ -117,7 +117,7 @@ your thoughts
 </reasoning>
 <answer>
 \boxed{the expression}
-</answer>"""
+</answer>"""  # noqa: E501
 
     def problem_of(self, row: Row) -> Problem:
         """A row {nums or numbers, target} or {input, output}."""
@@ -132,8 +132,8 @@ your thoughts
         )
         if operands is None or target is None:
             raise DopsdError(
-                f"{row.place}: expected numbers in column nums, numbers or input and a whole number in column target or "
-                f"output, found {str(v)[:80]}"
+                f"{row.place}: expected numbers in column nums, numbers or input and a whole number"
+                f" in column target or output, found {str(v)[:80]}"
             )
         return problem_from(operands, target)
 
@@ -161,7 +161,8 @@ your thoughts
             if len(problems) == count:
                 return list(problems.values())
         raise DopsdError(
-            f"data.countdown.generate: only {len(problems)} distinct problems were found, {count} were asked for"
+            f"data.countdown.generate: only {len(problems)} distinct problems were found, {count}"
+            " were asked for"
         )
 
     def fault(self, problem: Problem) -> str | None:
@@ -180,7 +181,8 @@ your thoughts
         *operands, target = [int(n) for n in re.findall(r"[0-9]{1,9}", text)] or [0]
         if len(operands) < MIN_OPERANDS:
             raise DopsdError(
-                f"problem {text!r}: expected two or more numbers and, last, the target, such as `49 55 53 51`"
+                f"problem {text!r}: expected two or more numbers and, last, the target, such as `49"
+                " 55 53 51`"
             )
         return problem_from(operands, target)
 
@@ -206,9 +208,11 @@ your thoughts
             (published, _score(problem, published, ALL)),
             (
                 strict,
-                _score(problem, strict, PLAIN)
-                if strict is not None and "." not in strict  # 4.5 is no use of 4 and 5
-                else 0.0,
+                (
+                    _score(problem, strict, PLAIN)
+                    if strict is not None and "." not in strict  # 4.5 is no use of 4 and 5
+                    else 0.0
+                ),
             ),
         )
         return score_by_rule(self.config.scoring, *pairs)

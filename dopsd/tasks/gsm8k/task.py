@@ -76,7 +76,7 @@ the steps
 </reasoning>
 <answer>
 \boxed{the number}
-</answer>"""
+</answer>"""  # noqa: E501
 
     def problem_of(self, row: Row) -> Problem:
         """A row {question, answer}, whose answer is a solution that ends in `#### number`."""
@@ -85,7 +85,8 @@ the steps
         value = number(gold, 0) if mark else None
         if value is None:
             raise DopsdError(
-                f"{row.place}: expected an answer that ends in `#### number`, found {solution[-40:]!r}"
+                f"{row.place}: expected an answer that ends in `#### number`, found"
+                f" {solution[-40:]!r}"
             )
         return new_problem(self.name, question, written(value), solution)
 

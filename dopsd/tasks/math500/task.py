@@ -42,7 +42,7 @@ the solution
 </reasoning>
 <answer>
 \boxed{the result}
-</answer>"""
+</answer>"""  # noqa: E501
 
     def problem_of(self, row: Row) -> Problem:
         r"""A row {problem, answer} or {problem, solution}, whose solution has its answer in the
@@ -55,7 +55,8 @@ the solution
             gold = last_boxed(solution) or _unbraced(solution)
         if not isinstance(gold, str) or not gold.strip():
             raise DopsdError(
-                f"{row.place}: expected a text in column answer, or a solution with its answer in \\boxed{{}}"
+                f"{row.place}: expected a text in column answer, or a solution with its answer in"
+                " \\boxed{}"
             )
         return new_problem(
             self.name, problem, gold, solution if isinstance(solution, str) else None

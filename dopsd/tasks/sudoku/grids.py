@@ -82,7 +82,8 @@ def make_split(grids: list[str], count: int, blanks: int, rng: random.Random) ->
     problems = draw_puzzles(grids, count, blanks, rng)
     if len(problems) < count:
         raise DopsdError(
-            f"data.sudoku: only {len(problems)} distinct puzzles from {len(grids)} grids, {count} were asked for"
+            f"data.sudoku: only {len(problems)} distinct puzzles from {len(grids)} grids, {count}"
+            " were asked for"
         )
     return problems
 

@@ -39,7 +39,7 @@ INSTRUCTIONS = """Fill in a 4x4 Sudoku. It is given as 16 characters, row after 
 Every row, every column and every 2x2 box must hold each of 1, 2, 3 and 4 once.
 Think inside <reasoning></reasoning>, then give all 16 digits of the finished grid, without spaces, inside <answer></answer>.
 
-Puzzle: {puzzle}"""
+Puzzle: {puzzle}"""  # noqa: E501
 STEADY = 256  # the default count of validation and test puzzles
 PUZZLE = re.compile(r"[0-4]{16}")
 FENCED = re.compile(r"```([\d\s]+)```")

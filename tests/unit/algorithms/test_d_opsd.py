@@ -45,7 +45,8 @@ def states(
 
 
 class TwoFaced(FakePolicy):
-    """The first forward pass is the teacher's, the second the student's, each with its own table.
+    """The first forward pass is the teacher's, the second the student's, each with its own
+    table.
     """
 
     def __init__(self, teacher: torch.Tensor, student: torch.Tensor) -> None:

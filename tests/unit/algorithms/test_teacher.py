@@ -46,7 +46,8 @@ def test_the_last_block_is_not_recorded_unless_asked_for():
 
 def test_a_state_counts_while_a_mask_is_left_before_the_first_end_of_text():
     early_end = rollout([1, 2, EOS, EOS, 3, 3, 3, 3], [0, 1, 0, 1, 2, 2, 3, 3])
-    # step 0: nothing committed; step 1: an end of text stands, position 1 before it is masked; steps 2, 3: finished
+    # step 0: nothing committed; step 1: an end of text stands, position 1 before it is masked;
+    # steps 2, 3: finished
     config = DOpsdConfig(record_last_block=True)
     assert recorded_steps(early_end, config, BLOCKS) == [0, 1]
     assert recorded_steps(early_end, DOpsdConfig(record="all", record_last_block=True), BLOCKS) == [

@@ -95,9 +95,9 @@ def test_a_refusal_is_right_after_damage_alone():
 def test_a_step_that_mlflow_has_twice_is_found(tmp_path):
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as base, base:
         base.executescript(
-            "create table experiments (experiment_id, name); create table runs (run_uuid, experiment_id);"
-            "create table metrics (key, step, run_uuid); insert into experiments values (1, 'dopsd');"
-            "insert into runs values ('r', 1)"
+            "create table experiments (experiment_id, name); create table runs (run_uuid,"
+            " experiment_id);create table metrics (key, step, run_uuid); insert into experiments"
+            " values (1, 'dopsd');insert into runs values ('r', 1)"
         )
         points = [("train/loss", step, "r") for step in range(1, UPDATES + 1)]
         base.executemany("insert into metrics values (?, ?, ?)", [*points, ("train/loss", 3, "r")])
@@ -114,7 +114,10 @@ def test_a_trial_is_drawn_from_seed_and_number_and_a_block_has_every_kind():
 def test_the_repair_that_a_message_names_is_made(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "x.jsonl").touch()
-    said = "dopsd: work/x.jsonl: line 3 does not match its digest; remove work/x.jsonl to make it again"
+    said = (
+        "dopsd: work/x.jsonl: line 3 does not match its digest; remove work/x.jsonl to make it"
+        " again"
+    )
     repair = repairs.find(Ended(2, said, {}))
     repair.act(tmp_path)
     assert repair.is_refusal and not (tmp_path / "work" / "x.jsonl").exists()

@@ -260,7 +260,10 @@ def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_mi
 ):
     monkeypatch.chdir(tmp_path)
     code = "import pathlib, sys, time\nprint('evaluate: done with checkpoint 25', flush=True)\n"
-    code += "while not pathlib.Path('awaited').exists():\n    time.sleep(0.02)\nsys.exit(len(sys.argv) > 2)"
+    code += (
+        "while not pathlib.Path('awaited').exists():\n    time.sleep(0.02)\nsys.exit(len(sys.argv)"
+        " > 2)"
+    )
     asked: list = []
 
     def stage(_name, words, *rest):

@@ -66,7 +66,10 @@ def test_a_guarded_command_saves_and_ends_when_its_starter_is_killed(tmp_path):
         "-c",
         f'{sys.executable} -c "{WORKER}"; true',
     ]
-    code = f"import subprocess, time\nsubprocess.Popen({command!r}, stdin=subprocess.PIPE)\ntime.sleep(60)"
+    code = (
+        f"import subprocess, time\nsubprocess.Popen({command!r},"
+        " stdin=subprocess.PIPE)\ntime.sleep(60)"
+    )
     starter = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
     assert until((tmp_path / "ready").exists)
     starter.send_signal(signal.SIGKILL)
@@ -75,8 +78,14 @@ def test_a_guarded_command_saves_and_ends_when_its_starter_is_killed(tmp_path):
 
 
 def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path, monkeypatch):
-    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); open('ready', 'w').close(); time.sleep(60)"
-    patched = f"from flows import guard; guard.GRACE = 0.5; raise SystemExit(guard.main({[sys.executable, '-c', code]!r}))"
+    code = (
+        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); open('ready',"
+        " 'w').close(); time.sleep(60)"
+    )
+    patched = (
+        "from flows import guard; guard.GRACE = 0.5; raise"
+        f" SystemExit(guard.main({[sys.executable, '-c', code]!r}))"
+    )
     guard = subprocess.Popen(
         [sys.executable, "-c", patched],
         stdin=subprocess.PIPE,
@@ -89,7 +98,10 @@ def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path
 
 
 def test_a_failure_is_told_in_the_words_of_the_command_that_failed():
-    said = "dopsd: params.yaml: train.updates: expected more\\nERROR: failed to run: python -m dopsd train, exited with 2"
+    said = (
+        "dopsd: params.yaml: train.updates: expected more\\nERROR: failed to run: python -m dopsd"
+        " train, exited with 2"
+    )
     with pytest.raises(
         running.CommandFailed,
         match=r"^train: params.yaml: train.updates: expected more \(exit status 2\)$",
@@ -119,7 +131,10 @@ def test_lines_come_in_order_and_watchers_are_called():
 
 def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code = "import os, signal, time; signal.signal(2, lambda *_: (time.sleep(1), open('saved', 'w').close(), os._exit(0))); "
+    code = (
+        "import os, signal, time; signal.signal(2, lambda *_: (time.sleep(1), open('saved',"
+        " 'w').close(), os._exit(0))); "
+    )
     code += "open('ready', 'w').close(); time.sleep(60)"
     guard = subprocess.Popen(
         [sys.executable, str(running.GUARD), sys.executable, "-c", code], stdin=subprocess.PIPE

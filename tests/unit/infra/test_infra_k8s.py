@@ -161,9 +161,10 @@ def test_containers_run_without_root_and_without_privileges():
             "capabilities": {"drop": ["ALL"]},
         }
         assert each["securityContext"] == safe, name
-        assert {mount["mountPath"] for mount in each["volumeMounts"]} >= {"/tmp", "/home/dopsd"}, (
-            name
-        )
+        assert {mount["mountPath"] for mount in each["volumeMounts"]} >= {
+            "/tmp",
+            "/home/dopsd",
+        }, name
 
 
 def test_only_the_worker_talks_to_kubernetes_and_services_do_not_name_the_settings_of_servers():
@@ -255,7 +256,10 @@ def test_runs_have_time_to_save_before_they_are_killed():
 def test_a_pod_ends_after_what_the_flow_has_left_behind(tmp_path: Path):
     saved = tmp_path / "saved"
     guard = f"trap '' TERM; sleep 0.5; touch {saved}"
-    flow = f"setsid sh -c '{guard}' & trap 'exit 7' TERM; touch {tmp_path}/started; while :; do sleep 0.05; done"
+    flow = (
+        f"setsid sh -c '{guard}' & trap 'exit 7' TERM; touch {tmp_path}/started; while :; do sleep"
+        " 0.05; done"
+    )
     pod = subprocess.Popen(
         [sys.executable, BASE / "run_flow.py", "sh", "-c", flow.replace("trap ''", 'trap ""')]
     )

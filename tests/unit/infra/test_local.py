@@ -50,14 +50,20 @@ def test_a_taken_port_is_named_with_the_command_that_takes_another(workspace):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        told = rf"port {port} is taken by another program: stop it, or `make up PREFECT_PORT=1 MLFLOW_PORT={port + 1}`"
+        told = (
+            rf"port {port} is taken by another program: stop it, or `make up PREFECT_PORT=1"
+            rf" MLFLOW_PORT={port + 1}`"
+        )
         with pytest.raises(processes.Trouble, match=told):
             services.up(1, port)
     assert not (workspace / "services.json").exists()  # nor is the other one started
 
 
 def test_a_service_is_started_once_and_ends_with_what_it_started(workspace, monkeypatch):
-    code = f"import subprocess, signal, time; signal.signal(15, signal.SIG_IGN); subprocess.Popen({SLEEP!r}); time.sleep(60)"
+    code = (
+        "import subprocess, signal, time; signal.signal(15, signal.SIG_IGN);"
+        f" subprocess.Popen({SLEEP!r}); time.sleep(60)"
+    )
     service, state = processes.Service("worker", (sys.executable, "-c", code)), {}
     processes.start(service, dict(os.environ), state)
     processes.start(service, dict(os.environ), processes.read_state())

@@ -26,23 +26,31 @@ echo "${*:2}" >> calls
 """
 STAND_INS = {
     "python": PYTHON,
-    "work": """#!/bin/bash
+    "work": (
+        """#!/bin/bash
 trap 'sleep 0.2; echo "TERM: saved" >> calls; exit 143' TERM
 echo "working $$" >> calls
 while :; do sleep 0.05; done
-""",
-    "srun": """#!/bin/bash
+"""
+    ),
+    "srun": (
+        """#!/bin/bash
 trap 'echo "srun kills its tasks" >> calls; exit 1' TERM INT
 while [[ $1 != torchrun || $2 != --* ]]; do shift; done
 echo "srun $*" >> calls
 [[ -z ${SLOW:-} ]] || work &
 wait
-""",
-    "scontrol": '#!/bin/bash\nif [[ $1 == show ]]; then echo first; else echo "scontrol $*" >> calls; fi\n',
-    "scancel": """#!/bin/bash
+"""
+    ),
+    "scontrol": (
+        '#!/bin/bash\nif [[ $1 == show ]]; then echo first; else echo "scontrol $*" >> calls; fi\n'
+    ),
+    "scancel": (
+        """#!/bin/bash
 echo "scancel $*" >> calls
 kill -TERM "$(sed -n 's/^working //p' calls)"
-""",
+"""
+    ),
 }
 
 

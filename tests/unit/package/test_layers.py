@@ -123,10 +123,10 @@ def test_the_command_line_starts_without_heavy_libraries_and_the_core_without_th
     prefect, dvc or datasets.
     """
     code = (
-        "import sys, dopsd.cli.main\n"
-        "assert not {'torch', 'peft', 'mlflow', 'transformers'} & set(sys.modules)\n"
-        "for name in ('mlflow', 'prefect', 'dvc', 'datasets'): sys.modules[name] = None\n"
-        "import dopsd.pipeline.stages.train, dopsd.algorithms.d_opsd.algorithm, dopsd.models.llada.modeling\n"
+        "import sys, dopsd.cli.main\nassert not {'torch', 'peft', 'mlflow', 'transformers'} &"
+        " set(sys.modules)\nfor name in ('mlflow', 'prefect', 'dvc', 'datasets'): sys.modules[name]"
+        " = None\nimport dopsd.pipeline.stages.train, dopsd.algorithms.d_opsd.algorithm,"
+        " dopsd.models.llada.modeling\n"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 

@@ -45,7 +45,10 @@ def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
         in text.split("PUBLISHED, not run here")[1].splitlines()
     )
     assert "| sudoku | d_opsd | rft | 2 | +37.5 [+0.0, +50.0] |" in text.splitlines()
-    row = "| sudoku/d_opsd/0 | 2 | 25.0 [20.0, 30.0] | 75.0 [65.0, 85.0] | +50.0 [+40.0, +60.0] | 2 | 2 | 4 | 160 |"
+    row = (
+        "| sudoku/d_opsd/0 | 2 | 25.0 [20.0, 30.0] | 75.0 [65.0, 85.0] | +50.0 [+40.0, +60.0] | 2 |"
+        " 2 | 4 | 160 |"
+    )
     assert f"{row} from the cache |" in text.splitlines()
 
 

@@ -111,7 +111,10 @@ def until(holds: Callable[[], object]) -> None:
 
 def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
     """A rehearsal of some stages."""
-    code = f"from dopsd.cli import main; from dopsd.pipeline import rehearse; rehearse.STAGES = {stages}; "
+    code = (
+        "from dopsd.cli import main; from dopsd.pipeline import rehearse; rehearse.STAGES ="
+        f" {stages}; "
+    )
     code += "raise SystemExit(main.main(['rehearse', '--profile', 'embedded']))"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(

@@ -99,8 +99,8 @@ def test_a_second_writer_says_whom_it_waits_for_and_finds_the_work_done(pipeline
     said = second.stdout.readline()
     assert (
         said
-        == f"repro: work/writer.lock: process {first.pid} on {os.uname().nodename} runs DVC in this workspace; "
-        + ("waiting until that ends\n")
+        == f"repro: work/writer.lock: process {first.pid} on {os.uname().nodename} runs DVC in this"
+        " workspace; " + "waiting until that ends\n"
     )
     Path("work/go_on").touch()
     assert (first.wait(), second.wait()) == (0, 0) and events() == [
@@ -334,10 +334,9 @@ def test_a_writer_on_another_machine_is_respected_while_it_beats_and_taken_over_
 def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(folder):
     LOCK.write_text(json.dumps(OTHER))
     code = (
-        "import time\nfrom dopsd.pipeline.writer_lock import WriterLock\n"
-        "for _ in range(3):\n"
-        "    with WriterLock('repro'), open('work/order', 'a') as order:\n"
-        "        print('in', file=order, flush=True); time.sleep(0.05); print('out', file=order, flush=True)\n"
+        "import time\nfrom dopsd.pipeline.writer_lock import WriterLock\nfor _ in range(3):\n   "
+        " with WriterLock('repro'), open('work/order', 'a') as order:\n        print('in',"
+        " file=order, flush=True); time.sleep(0.05); print('out', file=order, flush=True)\n"
     )
     waiting = [
         subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) for _ in range(4)

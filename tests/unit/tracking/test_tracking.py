@@ -265,7 +265,10 @@ def test_a_run_that_was_created_without_its_parameters_gets_them(project):
 @pytest.mark.full
 def test_two_processes_may_make_the_local_database_at_once(project):
     Path("mlflow.db").unlink()
-    code = "from dopsd.tracking.client import connect, tracking_uri; connect(tracking_uri(None)).search_experiments()"
+    code = (
+        "from dopsd.tracking.client import connect, tracking_uri;"
+        " connect(tracking_uri(None)).search_experiments()"
+    )
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     both = [
         subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE)

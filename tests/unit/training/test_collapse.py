@@ -152,8 +152,8 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
     assert main(["train"]) == 0
     said = capsys.readouterr().err
     assert (
-        "4 collects in a row gave nothing to learn from (train.max_empty_collects): the run ends after update 2"
-        in said
+        "4 collects in a row gave nothing to learn from (train.max_empty_collects): the run ends"
+        " after update 2" in said
     )
     found = json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())
     assert (found["updates"], found["collects"], found["rollouts"]) == (
@@ -179,7 +179,7 @@ def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys,
     assert "2 collects in a row gave nothing to learn from" in capsys.readouterr().err
 
 
-def test_a_run_that_is_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes_that_update(
+def test_a_run_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes_that_update(
     project, monkeypatch
 ):
     from dopsd.training.collapse import CollapseDetector

@@ -234,7 +234,10 @@ def test_a_checkpoint_is_never_missing_while_another_one_takes_its_place(tmp_pat
 def test_training_saves_and_ends_when_dvc_is_killed(project):
     """What DVC started would otherwise train on, unseen, with the folder locked."""
     write_params(train__updates=400, train__checkpoint_every=400)
-    code = f"import subprocess, sys; sys.exit(subprocess.run([{sys.executable!r}, '-m', 'dopsd', 'train']).returncode)"
+    code = (
+        f"import subprocess, sys; sys.exit(subprocess.run([{sys.executable!r}, '-m', 'dopsd',"
+        " 'train']).returncode)"
+    )
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
         env=environment() | {"DVC_STAGE": "train"},

@@ -32,7 +32,10 @@ CHANGES = {
     ),
     "settings": (
         lambda: write_params(pretrain__seed=7, sampling__gen_length=48, sampling__steps=24),
-        "base/sudoku was made with pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40 (params.yaml: 48).",
+        (
+            "base/sudoku was made with pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40"
+            " (params.yaml: 48)."
+        ),
     ),
     "data": (
         lambda: flip(Path("data/sudoku/train.jsonl")),
@@ -157,7 +160,10 @@ def test_a_kill_while_the_new_base_takes_the_place_of_the_old_leaves_one_of_them
 
 
 def test_the_check_needs_no_torch(project):
-    code = "import sys; sys.modules['torch'] = None; from dopsd.cli.main import main; sys.exit(main(['check']))"
+    code = (
+        "import sys; sys.modules['torch'] = None; from dopsd.cli.main import main;"
+        " sys.exit(main(['check']))"
+    )
     write_params(pretrain__recipe=2)
     found = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
