@@ -51,7 +51,7 @@ def small_params(**changes: object) -> dict:
         *path, last = key.split("__")
         section = raw
         for part in path:
-            section = section[part]
+            section = section.setdefault(part, {})  # of an algorithm that params.yaml does not name
         section[last] = value
     return raw
 

@@ -72,7 +72,9 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check params.yaml; every fault is one line that names the key's full path."""
     if not path.is_file():
         raise DopsdError(f"{path}: no such file; run from the project's root, where params.yaml is")
-    return checked(read_yaml(path), path)
+    params = checked(read_yaml(path), path)
+    params._file = path
+    return params
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

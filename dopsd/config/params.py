@@ -7,9 +7,10 @@ the embedded model.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from dopsd.algorithms.common.config import (
     BETWEEN,
@@ -67,6 +68,12 @@ class Params(Section):
     ablate: AblateConfig = AblateConfig()
     compare: CompareConfig = CompareConfig()
     tracking: TrackingConfig = TrackingConfig()
+    _file: Path = PrivateAttr(Path("params.yaml"))
+
+    @property
+    def file(self) -> Path:
+        """The file that these settings were read from."""
+        return self._file
 
     def of(self, method: str) -> Self:
         """These settings for a method or a variant: with what it changes in its own section and in

@@ -297,7 +297,7 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
 
 
 @contextmanager
-def log_uploader(key: RunKey, scratch: Path) -> Iterator[None]:
+def log_uploader(key: RunKey, scratch: Path, params_file: Path) -> Iterator[None]:
     """While this context lasts, a process beside this one copies the log to the tracking server."""
     if find_spec("mlflow") is None:
         log(
@@ -306,7 +306,7 @@ def log_uploader(key: RunKey, scratch: Path) -> Iterator[None]:
         )
         yield
         return
-    command = [sys.executable, "-m", "dopsd", "follow", *key.words]
+    command = [sys.executable, "-m", "dopsd", "follow", *key.words, "--params", str(params_file)]
     with (scratch / "tracking.log").open("a") as output:
         uploader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
     try:

@@ -23,4 +23,5 @@ def run(
     """Train; `other_code` says what to do where other code began the run: stop, continue or
     anew.
     """
-    train(params.run(task, method, seed), params.tracking.enabled, other_code, adopted)
+    tracked_by = params.file if params.tracking.enabled else None
+    train(params.run(task, method, seed), tracked_by, other_code, adopted)

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -293,3 +295,18 @@ def test_a_sealed_state_of_another_make_is_one_line(project, capsys, change):
     assert train() == 2
     said = capsys.readouterr().err
     assert "state.json" in said if change is None else "cannot be continued" in said
+
+
+def test_the_log_uploader_reads_the_settings_that_training_read(project, monkeypatch):
+    write_params(train__updates=2, tracking__enabled=True)
+    Path("params.yaml").rename("other.yaml")
+    commands, real = [], subprocess.Popen
+
+    def recorded(command, **kwargs):
+        commands.append(command)
+        return real([sys.executable, "-c", "import sys; sys.stdin.read()"], **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", recorded)
+    words = ["--task", "sudoku", "--method", "d_opsd", "--seed", "0"]
+    assert main(["train", "--params", "other.yaml", *words]) == 0
+    assert [command[4:] for command in commands] == [[*words, "--params", "other.yaml"]]
