@@ -236,7 +236,7 @@ def _clean(_: argparse.Namespace, params: Params) -> None:
 
 
 def _follow(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.tracking.publish import run_log_uploader
+    from dopsd.tracking.log_uploader import run_log_uploader
 
     run_log_uploader(params.run(a.task, a.method, a.seed), params.tracking)
 

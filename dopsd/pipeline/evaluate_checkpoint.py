@@ -21,8 +21,8 @@ from dopsd.evaluation.generate import Trials
 from dopsd.models.config import ModelOverrides
 from dopsd.models.lora import lora_of
 from dopsd.rollout.config import EvalProtocol
-from dopsd.tracking.client import Identity, connect, find_run, tracking_uri
-from dopsd.tracking.publish import log_once, one_line
+from dopsd.tracking.client import Identity, connect, find_run, log_once, tracking_uri
+from dopsd.tracking.errors import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path

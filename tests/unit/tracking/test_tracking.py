@@ -28,8 +28,8 @@ from dopsd.tracking.client import (
     tracking_uri,
     whole_rows,
 )
+from dopsd.tracking.identity import identity
 from dopsd.tracking.model_registry import promote_champion
-from dopsd.tracking.publish import identity
 from dopsd.training.run_settings import scratch_folder
 
 
