@@ -22,7 +22,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
 from dopsd.training.origin import ALLOWANCE
-from dopsd.training.run_identity import OTHER_CODE
+from dopsd.training.run_start import OTHER_CODE
 from flows import server, stages
 from flows.failures import failed
 from flows.overrides import Overrides

@@ -159,7 +159,7 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
         evaluate_updates(params, arguments.task, arguments.method, arguments.seed, arguments.update)
     elif arguments.command == "train":
         from dopsd.pipeline.stages.train import run
-        from dopsd.training.run_identity import answer_of
+        from dopsd.training.run_start import answer_of
 
         answer = answer_of(arguments.other_code)
         run(params, arguments.task, arguments.method, arguments.seed, answer, arguments.adopt)
