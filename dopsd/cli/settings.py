@@ -48,7 +48,7 @@ def add_profiles(commands: Commands) -> None:
 
 
 def _write_profile(a: argparse.Namespace) -> None:
-    from dopsd.config.profiles import overruled, params
+    from dopsd.config.params_file import overruled, params
 
     changed = params(a.profile, a.preset, a.hardware, a.changes, a.params)
     print("\n".join(changed) if changed else f"{a.params}: nothing to change")

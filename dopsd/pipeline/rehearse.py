@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 
 from dopsd.config import profiles
 from dopsd.config.loading import checked, read_yaml
+from dopsd.config.params_file import render, with_changes
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
@@ -46,7 +47,7 @@ def rehearse(
     """
     raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
     profiles.gpus(hardware)
-    full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
+    full = checked(with_changes(raw, changes), "--set" if changes else path)
     processes, is_embedded = min(2, full.launch.processes), bool(full.pretrain.tasks)
     source = (
         str(path)
@@ -64,7 +65,7 @@ def rehearse(
         )
         log("  answers, and every answer is kept, since a random model has no right ones")
         build_toy(base, folder / "toy")
-        (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
+        (folder / "params.yaml").write_text(render(small(raw, full, processes)))
         for stage in STAGES:
             _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder, lock)
     log("rehearse: every stage ran")
