@@ -20,7 +20,8 @@ from dopsd.analysis.tables import gap, gaps_between, mean_curve, percent
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.evaluation.evaluator import Evaluator
-from dopsd.pipeline.compare import check, is_current, reached
+from dopsd.pipeline.compare import check, is_current
+from dopsd.pipeline.comparison import reached
 
 SHARE = 0.25  # of the update at which the baseline has its best
 

@@ -27,6 +27,7 @@ from dopsd.algorithms.registry import load_algorithm
 from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.config.params import Params
+from dopsd.config.params_file import with_changes
 from dopsd.core.types import Rollout
 from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
@@ -130,9 +131,9 @@ class NoTask:
 
 
 def settings(preset: str, hardware: str, changes: list[str], is_toy: bool) -> Params:
-    raw = profiles.with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), changes)
+    raw = with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), changes)
     if is_toy:
-        raw = profiles.with_changes(
+        raw = with_changes(
             raw, ["sampling.gen_length=64", "sampling.steps=32", "sampling.batch_size=2"]
         )
     return checked(raw, Path("profile"))

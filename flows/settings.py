@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.config import profiles
+from dopsd.config import params_file, profiles
 from dopsd.config.loading import read_yaml
 from dopsd.config.params import Params
 from dopsd.core.paths import RunKey
@@ -78,7 +78,7 @@ def write(request: RunRequest) -> list[str]:
             if (section.get("train") or {}).get("updates")
         ]
         changes += [f"method.{name}.train.updates={request.max_updates}" for name in methods]
-    return profiles.params(
+    return params_file.params(
         profile, request.preset, request.hardware, changes, PARAMS, needs_files=True
     )
 

@@ -22,13 +22,13 @@ from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
 from dopsd.training.origin import ALLOWANCE
-from dopsd.training.run_identity import OTHER_CODE
-from flows import server, stages
+from dopsd.training.run_start import OTHER_CODE
+from flows import checkpoint_evals, server, stages
+from flows.checkpoint_evals import CheckpointEvalJob, Devices
 from flows.failures import failed
 from flows.overrides import Overrides
 from flows.running import begin, stop_all
 from flows.settings import Hardware, Method, OtherCode, Preset, Profile, RunRequest, Task, run_keys
-from flows.stages import CheckpointEvalJob, Devices
 
 LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; what they run waits for a device
@@ -93,7 +93,7 @@ def run_stages(
     """All stages of all cells; their names."""
     done = stages.write_settings(request)
     params = load_params()
-    cells, devices = run_keys(params), stages.gpus()
+    cells, devices = run_keys(params), checkpoint_evals.gpus()
     training, spare = devices[: params.launch.processes], devices[params.launch.processes :]
     if evaluate_while_training and devices and not spare:
         raise DopsdError(

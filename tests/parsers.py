@@ -127,7 +127,7 @@ def params(draw: Random, root: str) -> Call:
 
 def overrides(draw: Random, root: str) -> Call:
     """`dopsd params --set` and the overrides of a flow, over settings that are whole or broken."""
-    from dopsd.config import profiles
+    from dopsd.config import params_file
     from flows.settings import RunRequest
 
     path = put(
@@ -143,10 +143,10 @@ def overrides(draw: Random, root: str) -> Call:
     changes = [f"{key}={value}"] if draw.random() < 0.9 else [value]
     if draw.random() < 0.3:
         odd = draw.choice(VALUES)
-        return lambda: profiles.params(
+        return lambda: params_file.params(
             None, "reference", "1x80gb", RunRequest(overrides={key: odd}).changes, path
         )
-    return lambda: profiles.params(None, "reference", "1x80gb", changes, path)
+    return lambda: params_file.params(None, "reference", "1x80gb", changes, path)
 
 
 def problems(draw: Random, root: str) -> Call:

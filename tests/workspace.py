@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 from conftest import ROOT, small_params
 
-from dopsd.config import profiles
+from dopsd.config import params_file, profiles
 
 CHANGES = {"train__updates": 2, "train__checkpoint_every": 1, "tracking__enabled": True}
 REPRO = ("--wait-for-lock", "repro")
@@ -84,6 +84,6 @@ def ran(said: str) -> set[str]:
 def overrides() -> dict[str, object]:
     """What makes the small settings of the tests out of the profile `embedded`."""
     shipped, small = (
-        profiles.flat(raw) for raw in (profiles.resolve("embedded"), small_params(**CHANGES))
+        params_file.flat(raw) for raw in (profiles.resolve("embedded"), small_params(**CHANGES))
     )
     return {key: value for key, value in small.items() if shipped[key] != value}

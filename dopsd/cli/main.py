@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.cli.arguments import DVC, MEASURED, ONLINE, PARALLEL, STAGES, build_parser
-from dopsd.config.loading import load_params, missing_files
+from dopsd.cli import checkpoints, results, settings, stages
+from dopsd.cli.arguments import Parser
+from dopsd.cli.stages import DVC, PARALLEL, STAGES
+from dopsd.config.loading import load_params
 from dopsd.core.errors import TEMPORARY, DopsdError, readable
-from dopsd.core.progress import log, outlive_readers
+from dopsd.core.progress import outlive_readers
 from dopsd.distributed.launch import accept_signals, end_with_parent, is_started, launch
 from dopsd.pipeline.unchanged import unchanged
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from dopsd.config.params import Params
 
@@ -35,6 +35,27 @@ SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set"
     " train.gradient_checkpointing; the same command then continues from the last checkpoint"
 )
+ONLINE = ("prepare", "rehearse")  # may ask the Hugging Face hub for data
+EPILOG = """the pipeline: `dopsd repro` runs the stages that changed; `make demo` runs it and publishes to MLflow.
+Settings are in params.yaml; `dopsd check` says whether they are sound."""  # noqa: E501
+# commands that do not read params.yaml first, and those that do
+FREE = settings.FREE | checkpoints.FREE
+WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser("dopsd", epilog=EPILOG)
+    parser.description = (
+        "Post-train diffusion language models by on-policy self-distillation (d-OPSD)."
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    stages.add_stages(commands)
+    settings.add_checks(commands)
+    results.add_results(commands)
+    checkpoints.add_checkpoints(commands)
+    settings.add_profiles(commands)
+    return parser
 
 
 def _complete(arguments: argparse.Namespace, params: Params) -> None:
@@ -57,84 +78,6 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
             variants = "; variants: `dopsd ablate`" if name == "method" else ""
             listed = [choice for choice in choices if BETWEEN not in choice]
             raise DopsdError(f"--{name} {value}: unknown; there is {', '.join(listed)}{variants}")
-
-
-def _write_profile(a: argparse.Namespace) -> None:
-    from dopsd.config.profiles import overruled, params
-
-    changed = params(a.profile, a.preset, a.hardware, a.changes, a.params)
-    print("\n".join(changed) if changed else f"{a.params}: nothing to change")
-    for line in overruled(load_params(a.params), a.changes):
-        log(f"note: {line}")
-
-
-def _rehearse(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.rehearse import rehearse
-
-    rehearse(a.profile, a.preset, a.hardware, a.changes, a.params)
-
-
-def _score(a: argparse.Namespace) -> None:
-    from dopsd.evaluation.score_files import run
-
-    run(a.task, a.files, a.scoring, a.as_json, a.verdicts)
-
-
-def _doctor(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.doctor import doctor
-
-    doctor(a.params)
-
-
-FREE: dict[
-    str, Callable[[argparse.Namespace], None]
-] = {  # commands that do not read params.yaml first
-    "params": _write_profile,
-    "doctor": _doctor,
-    "rehearse": _rehearse,
-    "score": _score,
-}
-
-
-def _check(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.training.origin import mismatch
-
-    path = a.params
-    faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
-    faults += [
-        reason
-        for task in params.pretrain.tasks
-        if (reason := mismatch(params.embedded_base(task), task))
-    ]
-    if faults:
-        raise DopsdError(faults)
-    print(f"{path}: sound")
-
-
-def _export(a: argparse.Namespace, params: Params) -> None:
-    if a.out and a.out.exists():
-        raise DopsdError(f"--out {a.out}: is there already; name a new folder or remove it")
-    _require_adapter_config(a.adapter)
-    from dopsd.pipeline.export import export
-
-    export(a.model or params.model_of(a.task).path, a.adapter, a.out, a.dtype, a.merged)
-
-
-def _require_adapter_config(folder: Path | None) -> None:
-    """Said before the heavy imports."""
-    if folder and not (folder / "adapter_config.json").is_file():
-        raise DopsdError(
-            f"--adapter {folder}: no adapter_config.json in it; expected a checkpoint folder of"
-            " `dopsd train`"
-        )
-
-
-def _measure(a: argparse.Namespace, params: Params) -> None:
-    _require_adapter_config(a.adapter)
-    from dopsd.pipeline.evaluate_checkpoint import Request, measure
-
-    overrides = {name: vars(a)[name] for name in MEASURED if vars(a)[name] is not None}
-    measure(params, Request(a.task, **overrides), a.json)
 
 
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
@@ -161,98 +104,10 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             return launch(params.launch.processes, words)
     if arguments.command in STAGES:
         with unchanged(arguments.params, params):
-            _run_stage(arguments, params)
+            stages.run_stage(arguments, params)
     else:
         WITH_PARAMS[arguments.command](arguments, params)
     return 0
-
-
-def _run_stage(arguments: argparse.Namespace, params: Params) -> None:
-    if arguments.command == "evaluate" and (
-        arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)
-    ):
-        _measure(arguments, params)
-    elif arguments.command == "evaluate" and arguments.update:
-        from dopsd.pipeline.evaluate_updates import evaluate_updates
-
-        evaluate_updates(params, arguments.task, arguments.method, arguments.seed, arguments.update)
-    elif arguments.command == "train":
-        from dopsd.pipeline.stages.train import run
-        from dopsd.training.run_identity import answer_of
-
-        answer = answer_of(arguments.other_code)
-        run(params, arguments.task, arguments.method, arguments.seed, answer, arguments.adopt)
-    else:
-        stage: Callable[..., object] = import_module(
-            f"dopsd.pipeline.stages.{arguments.command}"
-        ).run
-        stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
-
-
-def _baselines(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.tracking.baselines import import_published
-
-    import_published(params.tracking)
-
-
-def _compare(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.compare import print_comparison
-
-    print_comparison(params, a.runs, a.out)
-
-
-def _ablate(a: argparse.Namespace, params: Params) -> None:
-    if a.params != Path("params.yaml"):
-        raise DopsdError(
-            f"--params {a.params}: variants run through DVC, which reads params.yaml; put it there"
-        )
-    from dopsd.pipeline.ablate import ablate
-
-    ablate(params, a.tables)
-
-
-def _sample(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.cli.show import sample
-
-    sample(params, a.task, a.problem, a.adapter, a.temperature, a.seed)
-
-
-def _summary(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.cli.show import summary
-
-    summary(params)
-
-
-def _publish(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.stages.publish import run
-
-    run(params)
-
-
-def _clean(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.cleaning import clean
-
-    clean(params)
-
-
-def _follow(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.tracking.publish import run_log_uploader
-
-    run_log_uploader(params.run(a.task, a.method, a.seed), params.tracking)
-
-
-WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
-    "ablate": _ablate,
-    "baselines": _baselines,
-    "check": _check,
-    "clean": _clean,
-    "compare": _compare,
-    "export": _export,
-    "follow": _follow,
-    "publish": _publish,
-    "sample": _sample,
-    "summary": _summary,
-}
 
 
 def _explained(error: OSError) -> str:

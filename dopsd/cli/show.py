@@ -110,7 +110,7 @@ def sample(
     """Denoise one answer and print the state after every step: new tokens green, masks as dots."""
     from dopsd.core.rng import key_from
     from dopsd.evaluation.evaluator import Evaluator
-    from dopsd.models.lora import lora_of
+    from dopsd.models.adapter_config import lora_of
     from dopsd.rollout.prompts import decoding
     from dopsd.rollout.sampler import GenerationRequest, denoise
 

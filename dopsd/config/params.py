@@ -10,16 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from dopsd.algorithms.common.config import (
-    BETWEEN,
-    AlgorithmConfig,
-    SelfDistillationConfig,
-    kind_of,
-)
+from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig, kind_of
 from dopsd.analysis.config import AblateConfig, CompareConfig
 from dopsd.config.algorithms import AlgorithmsConfig
+from dopsd.config.consistency import check_sections, check_variants
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.paths import RunKey
 from dopsd.core.settings import Natural, Section
@@ -156,120 +152,10 @@ class Params(Section):
 
     @model_validator(mode="after")
     def variants_are_sound(self) -> Self:
-        for name in self.ablate.variants:
-            try:
-                self._check_states(f"ablate.variants.{name}", self.changed(name))
-            except ValidationError as error:
-                fault = error.errors()[0]
-                key = ".".join(map(str, ("ablate.variants", name, *fault["loc"])))
-                raise ValueError(
-                    f"{key}: {fault['msg'].removeprefix('Value error, ')}, found {fault['input']!r}"
-                ) from error
+        check_variants(self)
         return self
-
-    def _models(self) -> dict[str, ModelConfig]:
-        """Section `model`, and what it is for each task that has something of its own, by key."""
-        models = {"model": self.model}
-        for task, config in vars(self.data).items():
-            if config.model is not None:
-                try:
-                    models[f"data.{task}.model"] = self.model_of(task)
-                except ValidationError as error:
-                    reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-                    raise ValueError(f"data.{task}.model: {reason}") from error
-        return models
 
     @model_validator(mode="after")
     def sections_agree(self) -> Self:
-        if unknown := [name for name in self.verify_teacher.tasks if name not in vars(self.data)]:
-            known = ", ".join(sorted(vars(self.data)))
-            raise ValueError(f"verify_teacher.tasks: {unknown[0]}: unknown; there is {known}")
-        models = self._models()
-        self._check_protocols(models)
-        for name, config in vars(self.method).items():
-            self._check_states(f"method.{name}", config)
-        if self.launch.shard:
-            self._check_shard(models)
-        self._check_matrix()
+        check_sections(self)
         return self
-
-    def _check_protocols(self, models: dict[str, ModelConfig]) -> None:
-        if self.select.protocol not in self.evaluate.protocols:
-            known = ", ".join(self.evaluate.protocols)
-            raise ValueError(
-                f"select.protocol {self.select.protocol!r} is not one of evaluate.protocols"
-                f" ({known})"
-            )
-        if words := self.evaluate.protocols[self.select.protocol].approximations:
-            raise ValueError(
-                f"select.protocol {self.select.protocol!r} is approximate ({', '.join(words)})"
-            )
-        cached = [
-            name for name, protocol in self.evaluate.protocols.items() if protocol.cache != "none"
-        ]
-        for key, model in models.items():
-            if cached and (model.attention != "sdpa" or model.compile):
-                raise ValueError(
-                    f"evaluate.protocols.{cached[0]}.cache needs {key}.attention sdpa, and"
-                    f" {key}.compile false"
-                )
-
-    def _check_matrix(self) -> None:
-        for task in self.matrix.tasks:
-            if vars(self.data)[task].prompt_file and self.model_of(task).prompt_style == "compact":
-                raise ValueError(
-                    f"data.{task}.prompt_file is not read with model.prompt_style compact: set"
-                    " instructions"
-                )
-        for method in self.matrix.methods:
-            if self.launch.processes > self.of(method).train.prompts_per_collect:
-                raise ValueError(
-                    f"launch.processes must be at most train.prompts_per_collect of {method}: a"
-                    " prompt for each"
-                )
-            without_solutions = [
-                t for t in self.matrix.tasks if not vars(self.data)[t].has_solutions
-            ]
-            if without_solutions and vars(self.method)[method].wants_solutions:
-                raise ValueError(
-                    f"matrix.methods: {method} needs reference solutions, and"
-                    f" {without_solutions[0]} has none: leave one out"
-                )
-
-    def _check_shard(self, models: dict[str, ModelConfig]) -> None:
-        """In parts over processes, all of them must make the same forwards, of weights as they are
-        in the file.
-        """
-        for key, model in models.items():
-            if model.quantization != "none" or model.attention == "auto" or model.compile:
-                raise ValueError(
-                    f"launch.shard: needs {key}.quantization none, compile false, attention sdpa or"
-                    " flash_attention_2"
-                )
-        merged = [name for name, protocol in self.evaluate.protocols.items() if protocol.merged]
-        if merged:
-            raise ValueError(
-                f"launch.shard: evaluate.protocols.{merged[0]}.merged cannot be computed from parts"
-            )
-        for method in self.matrix.methods:
-            if fault := self.run(self.matrix.tasks[0], method, 0).reason_against_shards:
-                raise ValueError(fault)
-
-    def _check_states(self, key: str, config: AlgorithmConfig) -> None:
-        """Whether a trajectory has states to train on, for methods that distil at every step."""
-        if not isinstance(config, SelfDistillationConfig):
-            return
-        s = self.sampling
-        if s.gen_length == s.block_length and not config.record_last_block:
-            raise ValueError(
-                f"sampling: one block only, and {key}.record_last_block is false: no state to"
-                " train on"
-            )
-        if config.reveal_scope == "all_masked" and config.reveal_ratio == 1:
-            raise ValueError(
-                f"{key}.reveal_ratio 1 with reveal_scope all_masked: nothing is left to learn"
-            )
-        if config.updates_per_trajectory > s.steps:
-            raise ValueError(
-                f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}"
-            )

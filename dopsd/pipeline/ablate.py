@@ -28,8 +28,8 @@ from dopsd.analysis.tables import (
     print_markdown,
     within,
 )
+from dopsd.config.params_file import params as write_params
 from dopsd.config.profiles import HARDWARE, PRESET
-from dopsd.config.profiles import params as write_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import fresh_folder, write_json
 from dopsd.core.paths import REPORTS

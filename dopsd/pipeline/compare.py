@@ -7,38 +7,22 @@ An update costs differently by method, so curves are drawn against updates, roll
 from __future__ import annotations
 
 import re
-from itertools import combinations, product
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.analysis.figures import axes_of, save_figure
-from dopsd.analysis.results import COSTS, COUNTED, Finished, paired_over_seeds
-from dopsd.analysis.tables import (
-    RESAMPLED,
-    chosen_on,
-    cost_cells,
-    draw_group,
-    gap,
-    gaps_of,
-    groups,
-    head,
-    line,
-    mean_curve,
-    means,
-    percent,
-    print_markdown,
-    row_of,
-    within,
-)
+from dopsd.analysis.results import COSTS, Finished
+from dopsd.analysis.tables import draw_group, groups, print_markdown
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
-from dopsd.evaluation.published import published
+from dopsd.pipeline.comparison import table, values
 from dopsd.training import run_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dopsd.config.params import Params
@@ -161,145 +145,6 @@ def _test_conditions(run: Finished) -> dict[str, Any]:
         "answers of the base": base["per_problem"],
         "selection splits": selection["split"],
     }
-
-
-def values(params: Params, runs: list[Finished]) -> dict[str, list[dict[str, Any]]]:
-    """What the table says, unrounded."""
-    resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
-    columns: tuple[str, ...] = ("task", "method", "seeds", "trained", "difference", "cost")
-    tables = {"runs": [row_of(run) for run in runs]}
-    tables["means"] = [dict(zip(columns, row, strict=True)) for row in means(runs, resamples)]
-    columns = ("task", "first", "second", "seeds", "difference", "interval")
-    tables["pairs"] = [dict(zip(columns, row, strict=True)) for row in pairs(runs, resamples)]
-    columns = ("task", "method", "seeds", "best", "cost")
-    tables["reached"] = [dict(zip(columns, row, strict=True)) for row in reached(runs, baseline)]
-    return tables
-
-
-def table(params: Params, runs: list[Finished]) -> str:
-    """Markdown: a row a run, a row a method, methods against each other, and what reaching a
-    baseline's best cost.
-    """
-    resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
-    splits = " and ".join(dict.fromkeys(chosen_on(run) for run in runs))
-    caption = (
-        "Accuracy on test in % [95% interval] and paired difference to the base; costs until the"
-        " checkpoint"
-    )
-    lines = [f"{caption}, which was chosen on {splits}.", ""]
-    lines += head("run", "n", "base", "trained", "difference", "update", *COUNTED, "seconds")
-    rows = [row_of(run) for run in runs]
-    for row in rows:
-        accuracies = [
-            within(row["base"], row["base_interval"]),
-            within(row["trained"], row["trained_interval"]),
-        ]
-        difference = gap(row["difference"], row["interval"])
-        lines.append(
-            line(row["run"], row["n"], *accuracies, difference, row["update"], *cost_cells(row))
-        )
-    lines += ["", f"Means over seeds, costs too. {RESAMPLED}", ""]
-    lines += head(
-        "task", "method", "seeds", "trained", "difference", "updates", *COUNTED, "seconds"
-    )
-    cost_columns = ("updates", *COUNTED, "seconds")
-    for task, method, n, accuracy, over_base, cost in means(runs, resamples):
-        lines.append(
-            line(
-                task, method, n, within(*accuracy), gap(*over_base), *cost_cells(cost, cost_columns)
-            )
-        )
-    method_pairs = list(pairs(runs, resamples))
-    if method_pairs:
-        lines += [
-            "",
-            "Methods against each other over the seeds that both have, paired by problem.",
-            "",
-        ]
-        lines += head("task", "first", "second", "seeds", "first - second")
-        lines += [
-            line(task, a, b, n, gap(mean, interval))
-            for task, a, b, n, mean, interval in method_pairs
-        ]
-    reached_rows = list(reached(runs, baseline))
-    if reached_rows:
-        caption = (
-            "The checkpoint at which the mean curve on the selection split first has the best of"
-            f" `{baseline}`'s"
-        )
-        lines += ["", f"{caption}, over the seeds that both have:", ""]
-        lines += head("task", "method", "seeds", "best to reach", *cost_columns)
-        lines += [
-            line(task, method, n, percent(best), *cost_cells(cost, cost_columns))
-            for task, method, n, best, cost in reached_rows
-        ]
-    for task in dict.fromkeys(run.task for run in runs):
-        lines += _published(task)
-    return "\n".join(lines) + "\n"
-
-
-def _published(task: str) -> list[str]:
-    """The paper's rows of this task, told apart: another base, and chosen on the test set."""
-    paper = published()
-    rows = {method: tasks[task] for method, tasks in paper["methods"].items() if task in tasks}
-    selection = "the best of 20 checkpoints on the test set"
-    lines = [
-        "",
-        (
-            f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %, {selection}"
-            f" ({paper['source']})."
-        ),
-        "",
-    ]
-    lines += head("task", "method", *(f"length {n}" for n in paper["lengths"][task]), "update")
-    for method, row in rows.items():
-        missing = ["not told"] * (len(paper["lengths"][task]) - len(row["accuracy"]))
-        lines.append(line(task, method, *row["accuracy"], *missing, row.get("updates", "not told")))
-    return lines
-
-
-def reached(
-    runs: list[Finished], baseline: str
-) -> Iterator[tuple[str, str, int, float, dict[str, float] | None]]:
-    """For every method of a task that the baseline ran on: the cost at which its mean curve has the
-    baseline's best.
-    """
-    runs_by_method = groups(runs)
-    for (task, method), group in runs_by_method.items():
-        seeds = {run.seed for run in group} & {
-            run.seed for run in runs_by_method.get((task, baseline), [])
-        }
-        if seeds:
-            method_runs, baseline_runs = (
-                [run for run in candidates if run.seed in seeds]
-                for candidates in (group, runs_by_method[task, baseline])
-            )
-            best = max(
-                (accuracy for accuracy, _ in mean_curve(baseline_runs)[1:]), default=None
-            )  # the first is the base
-            if best is not None:  # runs that ended early may share no checkpoint
-                cost = next(
-                    (cost for accuracy, cost in mean_curve(method_runs)[1:] if accuracy >= best),
-                    None,
-                )
-                yield task, method, len(seeds), best, cost
-
-
-def pairs(
-    runs: list[Finished], resamples: int
-) -> Iterator[tuple[str, str, str, int, float, tuple[float, float]]]:
-    """Every two methods of a task: the mean difference over seeds and problems, and its bootstrap
-    interval.
-    """
-    runs_by_method = groups(runs)
-    for (task, a), (other_task, b) in combinations(runs_by_method, 2):
-        gaps = (
-            gaps_of(runs_by_method[task, a], runs_by_method[other_task, b])
-            if task == other_task
-            else []
-        )
-        if gaps:
-            yield task, a, b, len(gaps), *paired_over_seeds(gaps, resamples)
 
 
 def draw(runs: list[Finished], path: Path) -> None:

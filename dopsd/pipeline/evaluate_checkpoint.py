@@ -18,11 +18,11 @@ from dopsd.core.paths import REPORTS
 from dopsd.core.progress import is_main_rank, log
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.evaluation.generate import Trials
+from dopsd.models.adapter_config import lora_of
 from dopsd.models.config import ModelOverrides
-from dopsd.models.lora import lora_of
 from dopsd.rollout.config import EvalProtocol
-from dopsd.tracking.client import Identity, connect, find_run, tracking_uri
-from dopsd.tracking.publish import log_once, one_line
+from dopsd.tracking.client import Identity, connect, find_run, log_once, tracking_uri
+from dopsd.tracking.errors import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path

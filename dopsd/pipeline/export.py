@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
+from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import read_adapter
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.lora import adapted_layers, load_adapter, lora_of, require_adapter
+from dopsd.models.lora import adapted_layers, load_adapter, require_adapter
 
 if TYPE_CHECKING:
     from pathlib import Path

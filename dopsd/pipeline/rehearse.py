@@ -16,16 +16,17 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from copy import deepcopy
 from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from dopsd.config import profiles
 from dopsd.config.loading import checked, read_yaml
+from dopsd.config.params_file import render, with_changes
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
+from dopsd.pipeline.toy import PROBLEMS, build_toy, small
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,20 +35,8 @@ if TYPE_CHECKING:
     from dopsd.models.denoiser import DenoiserConfig
 
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
-PROBLEMS = 4  # of each split
-BLOCKS = 3  # of a completion, at most
 INTERRUPTED = "rehearse: interrupted; the same command starts again from the first stage"
 GRACE = 60.0  # seconds for a stopped stage to end
-FEW = {
-    "attempts": 2,
-    "keep": "all",
-    "group_size": 2,
-    "iterations": 2,
-    "draws": 2,
-    "tries": 1,
-    "updates_per_trajectory": 2,
-}
-TOY = {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
 
 
 def rehearse(
@@ -58,7 +47,7 @@ def rehearse(
     """
     raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
     profiles.gpus(hardware)
-    full = checked(profiles.with_changes(raw, changes), "--set" if changes else path)
+    full = checked(with_changes(raw, changes), "--set" if changes else path)
     processes, is_embedded = min(2, full.launch.processes), bool(full.pretrain.tasks)
     source = (
         str(path)
@@ -76,7 +65,7 @@ def rehearse(
         )
         log("  answers, and every answer is kept, since a random model has no right ones")
         build_toy(base, folder / "toy")
-        (folder / "params.yaml").write_text(profiles.render(small(raw, full, processes)))
+        (folder / "params.yaml").write_text(render(small(raw, full, processes)))
         for stage in STAGES:
             _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder, lock)
     log("rehearse: every stage ran")
@@ -153,88 +142,6 @@ def _config(base: Path) -> DenoiserConfig:
     from dopsd.models.loading import read_config
 
     return read_config(base) if (base / "config.json").is_file() else LladaConfig()
-
-
-def build_toy(base: Path, out: Path) -> None:
-    """A tiny random model of the base's kind, with its tokenizer; a LLaDA of characters where there
-    is no base.
-    """
-    import torch
-
-    from dopsd.models.embedded import build_tokenizer
-    from dopsd.models.llada import LladaConfig
-    from dopsd.models.loading import build_model, read_config
-    from dopsd.training.pretrain import initialise
-
-    if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
-        from dopsd.models.tokenizer import load_tokenizer
-
-        tokenizer, config = load_tokenizer(base), read_config(base)
-    else:
-        tokenizer = build_tokenizer()
-        ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
-        size = {
-            "vocab_size": len(tokenizer),
-            "embedding_size": len(tokenizer),
-            "pad_token_id": tokenizer.pad_token_id,
-        }
-        config = LladaConfig(**ids, **size)
-        log(f"rehearse: no tokenizer in {base}: characters stand for tokens")
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = build_model(config.toy())
-        initialise(model)
-        model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-
-
-def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
-    """The profile with sizes that take seconds; paths are made absolute, since the rehearsal has a
-    folder of its own.
-    """
-    raw = deepcopy(raw)
-    for task in full.matrix.tasks:
-        own = vars(full.data)[task].model  # but for what the toy is
-        own = own.model_dump(exclude_none=True, exclude=TOY.keys()) if own else None
-        raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS, "model": own}
-    raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
-    raw["model"] |= TOY
-    for section in (raw["sampling"], *raw["evaluate"]["protocols"].values()):
-        _shorten(section)
-    for method in raw["method"].values():
-        method |= {key: value for key, value in FEW.items() if key in method}
-        if "train" in method:  # sizes are those of section train below
-            method["train"] |= dict.fromkeys(("updates", "prompts_per_collect", "lora"))
-    raw["train"] |= {
-        "updates": 2,
-        "prompts_per_collect": max(2, processes),
-        "checkpoint_every": 1,
-        "micro_batch_states": 8,
-    }
-    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
-    raw["evaluate"]["bootstrap"] = 100
-    return raw | {
-        "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},
-        "tracking": raw["tracking"] | {"enabled": False},
-    }
-
-
-def _shorten(section: dict[str, Any]) -> None:
-    """At most BLOCKS blocks, with the same tokens a step."""
-    length = min(section["gen_length"], BLOCKS * section["block_length"])
-    section["steps"] = length * section["steps"] // section["gen_length"]
-    section |= {"gen_length": length, "batch_size": 8}
-
-
-def _absolute(value: Any) -> Any:  # noqa: ANN401  # any YAML value
-    """Names of files that exist here, from the root."""
-    if isinstance(value, dict):
-        return {key: _absolute(item) for key, item in value.items()}
-    return (
-        str(Path(value).resolve())
-        if isinstance(value, str) and value and Path(value).is_file()
-        else value
-    )
 
 
 def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:

@@ -119,12 +119,10 @@ class WriterLock:
         lost: Callable[[], None] = lambda: None,
         tell: Callable[[str], None] = log,
     ) -> None:
-        interval = float(os.environ.get(INTERVAL, "6"))
-        job = os.environ.get("SLURM_JOB_ID")
         self.command, self.lost, self.tell = command, lost, tell
-        self.me = Writer(
-            uuid.uuid4().hex, socket.gethostname(), job, os.getpid(), _machine(), interval
-        )
+        job, interval = os.environ.get("SLURM_JOB_ID"), float(os.environ.get(INTERVAL, "6"))
+        host = socket.gethostname()
+        self.me = Writer(uuid.uuid4().hex, host, job, os.getpid(), _machine(), interval)
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:

@@ -11,8 +11,8 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.evaluation.published import published
 from dopsd.tracking import dashboard
-from dopsd.tracking.client import Identity, connect, find_run, shown, tracking_uri
-from dopsd.tracking.publish import log_once, one_line
+from dopsd.tracking.client import Identity, connect, find_run, log_once, shown, tracking_uri
+from dopsd.tracking.errors import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

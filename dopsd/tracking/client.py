@@ -162,6 +162,22 @@ def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
         client.log_batch(run_id, metrics=batch)
 
 
+def log_once(
+    client: MlflowClient,
+    run_id: str,
+    metrics: dict[str, float],
+    step: int,
+    model_id: str | None = None,
+) -> None:
+    """Log what the run does not have: another value at the same step is a new evaluation, and is
+    added.
+    """
+    for name, value in metrics.items():
+        points = [point for point in client.get_metric_history(run_id, name) if point.step == step]
+        if not points or max(points, key=lambda point: point.timestamp).value != float(value):
+            client.log_metric(run_id, name, float(value), step=step, model_id=model_id)
+
+
 def whole_rows(log_file: Path) -> list[dict[str, Any]]:
     """The log's lines; one that is still being written is left for the next look."""
     if not log_file.exists():

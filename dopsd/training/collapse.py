@@ -7,6 +7,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dopsd.training.config import TrainConfig
 
 
 @dataclass
@@ -56,3 +60,10 @@ class CollapseDetector:
                 return True
             best = max(best, mean)
         return False
+
+
+def detector_of(settings: TrainConfig, *history: list[float]) -> CollapseDetector:
+    """Return the detector of a run; `history`: its scores and their squares so far."""
+    s = settings
+    rule = (s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors)
+    return CollapseDetector(*rule, *history)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.paths import RUNS
+from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.loading import read_config
-from dopsd.models.lora import lora_of
 from dopsd.training import checkpoint
 from dopsd.training.resuming import object_of, record_of
 

@@ -130,11 +130,7 @@ class Pretrainer:
     """AdamW on batches of freshly written solutions; every draw is keyed by (seed, update)."""
 
     def __init__(self, base: BaseSettings, task: TaughtTask, policy: LlmPolicy) -> None:
-        self.shape, self.length, self.style = (
-            base.shape,
-            base.gen_length,
-            base.prompt_style,
-        )
+        self.shape, self.length, self.style = base.shape, base.gen_length, base.prompt_style
         self.task, self.policy = task, policy
         self.problems = task.load("train")
         self.parameters = dict(policy.core.named_parameters())

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.core.paths import LOG
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
-from dopsd.training.collapse import CollapseDetector
+from dopsd.training.early_end import WATCHING, collapse_update, starvation_update, watched_again
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from dopsd.training.config import TrainConfig
 
-WATCHING = ("collapse_window", "collapse_drop", "collapse_errors")
 RECORD = "run.json"
 COUNTS = ("count/collects", "count/empty_collects")  # of every row of a log
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}
@@ -95,8 +94,8 @@ def resumable(
         rows = watched_again(rows, _state(sound[-1]), settings)
     end = min(
         settings.updates,
-        _collapsed(rows) if settings.stop_on_collapse else math.inf,
-        _starved(rows, settings),
+        collapse_update(rows) if settings.stop_on_collapse else math.inf,
+        starvation_update(rows, settings),
     )
     lacking = sorted(
         {*range(settings.checkpoint_every, last_update + 1, settings.checkpoint_every)}
@@ -143,37 +142,6 @@ def _is_row(row: dict[str, Any]) -> bool:
     )
 
 
-def watched_again(
-    rows: list[dict[str, Any]], state: dict[str, Any], settings: TrainConfig
-) -> list[dict[str, Any]]:
-    """The rows as they had been with these settings of collapse_*, from the scores of all collects
-    that a checkpoint keeps.
-    """
-    scores, squares = state["scores"], state["squares"]
-    if (
-        len(scores) != state["counters"]["collects"]
-    ):  # the method's rollouts are not those of the policy in training
-        return rows
-    new_rows, previous_collects = [], 0
-    for row in rows:
-        num_collects = int(row["count/collects"])
-        detectors = [
-            detector_of(settings, scores[:n], squares[:n])
-            for n in range(previous_collects + 1, num_collects + 1)
-        ]
-        means = [detector.means[-1] for detector in detectors if detector.means]
-        new_row = {
-            name: value for name, value in row.items() if name not in ("rolling_score", "collapsed")
-        }
-        new_row |= {"rolling_score": sum(means) / len(means)} if means else {}
-        is_collapsed = detector_of(
-            settings, scores[:num_collects], squares[:num_collects]
-        ).is_collapsed
-        new_rows.append(new_row | ({"collapsed": 1.0} if is_collapsed else {}))
-        previous_collects = num_collects
-    return new_rows
-
-
 def is_finished(folder: Path, settings: TrainConfig) -> bool:
     """Whether it has all updates, and no optimizer any more to load for that."""
     steps = steps_of(folder)
@@ -189,40 +157,6 @@ def is_finished(folder: Path, settings: TrainConfig) -> bool:
         if update_of(step) % settings.checkpoint_every == 0 or step == steps[-1]
     ]
     return all(checkpoint.fault(step) is None for step in kept_steps)
-
-
-def detector_of(
-    settings: TrainConfig, scores: list[float], squares: list[float]
-) -> CollapseDetector:
-    s = settings
-    return CollapseDetector(
-        s.collapse_window,
-        s.collapse_drop,
-        s.prompts_per_collect,
-        s.collapse_errors,
-        scores,
-        squares,
-    )
-
-
-def _collapsed(rows: list[dict[str, Any]]) -> float:
-    """The update after which a run ends that stops on collapse."""
-    return next((row["update"] for row in rows if row.get("collapsed")), math.inf)
-
-
-def _starved(rows: list[dict[str, Any]], settings: TrainConfig) -> float:
-    """The update after which more than max_empty_collects in a row gave nothing."""
-    in_a_row = collects = empty = last = 0
-    for row in rows:
-        new, new_empty = row["count/collects"] - collects, row["count/empty_collects"] - empty
-        collects, empty = row["count/collects"], row["count/empty_collects"]
-        in_a_row += new_empty
-        if in_a_row > settings.max_empty_collects:
-            return last
-        if new > new_empty:
-            in_a_row = 0
-        last = row["update"]
-    return math.inf
 
 
 def bring(source: Resumable, folder: Path) -> None:

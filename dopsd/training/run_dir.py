@@ -1,4 +1,4 @@
-"""The folder of one training run: its log, its checkpoints and its resume."""
+"""The folder of one training run: its lock, its log, its checkpoints and its resume."""
 
 from __future__ import annotations
 
@@ -6,37 +6,28 @@ import errno
 import fcntl
 import json
 import shutil
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from dopsd.core.errors import TEMPORARY, DopsdError
-from dopsd.core.files import fresh_folder, parse_object, write_json
+from dopsd.core.files import parse_object, write_json
 from dopsd.core.metrics import MetricSums
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
-from dopsd.core.tables import read_log, write_table
 from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.lora import adapter_tensors, load_adapter, require_adapter, save_config
 from dopsd.training import checkpoint
-from dopsd.training.checkpoint import update_of
-from dopsd.training.resuming import log_of, record_of
-from dopsd.training.run_identity import codes
+from dopsd.training.resuming import log_of
 from dopsd.training.run_settings import MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from accelerate import Accelerator
 
-    from dopsd.core.paths import RunKey
     from dopsd.training.trainer import Trainer
 
 SAVING = 60.0  # seconds that a stopped trainer may take to save before the next one gives up
@@ -242,75 +233,3 @@ def _update_of(line: str) -> float:
         return float(json.loads(line)["update"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")
-
-
-def publish_run(scratch: Path, out: Path, every: int) -> None:
-    """Copy adapters and log to the stage's out, without timings or anything else that differs
-    between two doors.
-    """
-    checkpoints = checkpoint.checkpoints(scratch)
-    last_update, known_folders = (
-        max((saved.update for saved in checkpoints), default=0),
-        {saved.path for saved in checkpoints},
-    )
-    for folder in checkpoint.folders(scratch):
-        if folder not in known_folders and (
-            update_of(folder) % every == 0 or update_of(folder) > last_update
-        ):
-            raise DopsdError(
-                f"train: {folder} was damaged after it was saved; the same command makes it again",
-                TEMPORARY,
-            )
-    with fresh_folder(out) as tmp:
-        for saved in checkpoints:
-            if saved.update % every == 0 or saved is checkpoints[-1]:
-                target = tmp / f"step-{saved.update:06d}"
-                target.mkdir()
-                for name in (ADAPTER, "adapter_config.json"):
-                    shutil.copyfile(saved.path / name, target / name)
-                checkpoint.write_digests(target)
-    rows = [
-        {k: v for k, v in row.items() if not k.startswith("time/")}
-        for row in read_log(log_of(checkpoints[-1].path))
-    ]
-    write_table(out.with_suffix(".csv"), rows)
-    counts = json.loads((checkpoints[-1].path / "state.json").read_text())[
-        "counters"
-    ]  # with collects after the last update
-    if (
-        checkpoints[-1].update == record_of(scratch)["ends"]["updates"]
-    ):  # which a run has that was interrupted there, or longer
-        counts = {
-            name.removeprefix("count/"): value
-            for name, value in rows[-1].items()
-            if name.startswith("count/")
-        }
-    write_json(
-        out.with_suffix(".json"),
-        {
-            "fingerprint": scratch.name,
-            "updates": checkpoints[-1].update,
-            **codes(scratch),
-            **counts,
-        },
-    )
-
-
-@contextmanager
-def log_uploader(key: RunKey, scratch: Path, params_file: Path) -> Iterator[None]:
-    """While this context lasts, a process beside this one copies the log to the tracking server."""
-    if find_spec("mlflow") is None:
-        log(
-            "tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its"
-            " folder"
-        )
-        yield
-        return
-    command = [sys.executable, "-m", "dopsd", "follow", *key.words, "--params", str(params_file)]
-    with (scratch / "tracking.log").open("a") as output:
-        uploader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
-    try:
-        yield
-    finally:
-        if uploader.stdin:
-            uploader.stdin.close()  # it sends what is left and ends; training does not wait for it

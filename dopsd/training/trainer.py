@@ -1,15 +1,13 @@
-"""The training trainer, the same for every algorithm; the command is `dopsd train`.
+"""State of a training run, its collects and its updates; the same for every algorithm.
 
 It knows ranks with nothing to train on, checkpoints and resume. Micro-batches are in
 grad_accumulation.py, clipping and the optimizer's step in optim.py, the ranks' shares in
-prompt_sampler.py, signals in core/interrupts.py. Work goes to work/train-<fingerprint>/; the
-finished run is copied to runs/<task>/<method>/<seed>/train/.
+prompt_sampler.py, signals in core/interrupts.py.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -17,97 +15,25 @@ import torch
 
 from dopsd.algorithms.common.base import AlgorithmContext
 from dopsd.algorithms.registry import load_algorithm
-from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
-from dopsd.core.interrupts import Interrupts
+from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
-from dopsd.core.progress import Progress, log
+from dopsd.core.progress import log
 from dopsd.core.rng import key_from
-from dopsd.distributed.accelerate_group import AccelerateGroup, all_processes, by_first, over_ranks
+from dopsd.distributed.accelerate_group import AccelerateGroup, over_ranks
 from dopsd.models.llm_policy import load_policy
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task
-from dopsd.training.collapse import CollapseDetector
+from dopsd.training.collapse import detector_of
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step
 from dopsd.training.prompt_sampler import PromptSampler
-from dopsd.training.resuming import is_finished
-from dopsd.training.run_dir import RunFolder, log_uploader, publish_run
-from dopsd.training.run_identity import make_ready
-from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from accelerate import Accelerator
 
     from dopsd.algorithms.common.batch import Batch
+    from dopsd.training.run_dir import RunFolder
     from dopsd.training.run_settings import RunSettings
-
-
-def train(
-    run: RunSettings,
-    tracked_by: Path | None,
-    other_code: str = "stop",
-    adopted: Path | None = None,
-) -> None:
-    """Train until the run is over, and put its checkpoints and log into its folder.
-
-    Args:
-        run: the run and its settings.
-        tracked_by: the params.yaml of the process beside this one that sends the log to MLflow;
-            None: there is no such process.
-        other_code: what to do where the run was begun by other code: stop, continue or anew.
-        adopted: a folder of an older release that is this run's.
-    """
-    accelerator, scratch = all_processes(), scratch_folder(run)
-    with ExitStack() as stack:
-        folder = stack.enter_context(RunFolder(scratch, accelerator))
-        by_first(accelerator, lambda: make_ready(run, other_code, adopted))
-        if not is_finished(scratch, run.train):
-            trainer = Trainer(run, accelerator)
-            folder.resume(trainer)
-            updates = set(trainer.policy.process_group.all_gather_object([trainer.update]))
-            if len(updates) > 1:
-                raise DopsdError(
-                    f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run"
-                    " again",
-                    TEMPORARY,
-                )
-            if tracked_by is not None and accelerator.is_main_process:
-                stack.enter_context(log_uploader(run.key, scratch, tracked_by))
-            advance_to_the_end(trainer, folder)
-    if accelerator.is_main_process:
-        publish_run(scratch, run.key.folder / "train", run.train.checkpoint_every)
-
-
-def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
-    """Train until the run is over. Raises DopsdError after a signal, when the last finished update
-    is saved.
-    """
-    settings = trainer.settings
-    with (
-        Interrupts() as interrupts,
-        Progress("train", settings.updates, "update", str(folder.scratch)) as progress,
-    ):
-        trainer.policy.forwards.should_stop = interrupts.is_caught
-        progress.resume_at(trainer.update)
-        try:
-            while not trainer.is_over:
-                previous_update = trainer.update
-                note = trainer.advance(folder)
-                if trainer.is_over or (
-                    trainer.update > previous_update
-                    and trainer.update % settings.checkpoint_every == 0
-                ):
-                    folder.save(trainer)
-                progress.step(trainer.update - previous_update, note)
-        except StopRequested as stop:
-            if not stop.is_agreed:
-                trainer.group.announce_stop()
-            trainer.roll_back()
-            if trainer.update:
-                folder.save(trainer)
-            raise interrupts.error(folder.scratch, trainer.update) from None
 
 
 class Trainer:
@@ -154,11 +80,8 @@ class Trainer:
         self.spent = 0.0  # seconds since the last update, on collects that gave nothing
         self.waiting: list[list[Batch]] = []
         self.gathered = MetricSums()
-        s = self.settings
-        self.order = PromptSampler(self.problems, s.prompts_per_collect, seed, accelerator)
-        self.detector = CollapseDetector(
-            s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors
-        )
+        self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
+        self.detector = detector_of(train)
 
     def context_of(self, run: RunSettings) -> AlgorithmContext:
         return AlgorithmContext(
@@ -191,9 +114,8 @@ class Trainer:
             started = time.monotonic()
             self._collect()
             self.spent += time.monotonic() - started
-            if (
-                not self.is_over
-            ):  # which would keep a resumed run from the update that this collect is for
+            # where it is over, a resumed run would be kept from the update that this collect is for
+            if not self.is_over:
                 self._mark()  # a whole collect is kept
         if not self.waiting:
             return "nothing to learn from"
@@ -306,15 +228,11 @@ class Trainer:
         metrics = self.micro_batches.gradients(
             self.algorithm, self.policy, batches, self._weight(batches)
         )
-        self.policy.process_group.all_gather_object(
-            [], is_done=True
-        )  # from here on the update is finished, by every process
+        # from here on the update is finished, by every process
+        self.policy.process_group.all_gather_object([], is_done=True)
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
-        metrics.add(
-            "grad_norm",
-            optimizer_step(self.optimizer, self.accelerator, self.settings, self.update),
-            1,
-        )
+        norm = optimizer_step(self.optimizer, self.accelerator, self.settings, self.update)
+        metrics.add("grad_norm", norm, 1)
         self.policy.after_update()
         return metrics
 
@@ -324,9 +242,8 @@ class Trainer:
         """
         if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
-        weight = float(
-            sum(float(batch.weight.sum()) for batch in batches)
-        )  # also without batches: ranks must send one dtype
+        # a float also without batches: ranks must send one dtype
+        weight = float(sum(float(batch.weight.sum()) for batch in batches))
         total = self.accelerator.reduce(
             torch.tensor(weight, device=self.policy.device), "sum"
         ).item()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.training.trainer import train
+from dopsd.training.train import train
 
 if TYPE_CHECKING:
     from pathlib import Path

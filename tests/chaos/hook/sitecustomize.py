@@ -16,7 +16,8 @@ STATE = Path(os.environ.get("CHAOS_STATE", "/nowhere"))
 IS_TRIAL = "CHAOS_STATE" in os.environ
 PHASES = {  # module: {class or function: {method: phase}}
     "dopsd.training.trainer": {"Trainer": {"_collect": "collecting", "_step": "updating"}},
-    "dopsd.training.run_dir": {"RunFolder": {"save": "saving"}, "publish_run": "publishing"},
+    "dopsd.training.run_dir": {"RunFolder": {"save": "saving"}},
+    "dopsd.training.run_outputs": {"publish_run": "publishing"},
     "dopsd.evaluation.evaluator": {"Evaluator": {"_evaluate": "evaluating"}},
     "dopsd.models.llm_policy": {"LlmPolicy": {"hidden": ""}},
 }

@@ -10,8 +10,7 @@ import pytest
 import yaml
 from conftest import ROOT, small_params, write_params
 
-from dopsd.cli.arguments import build_parser
-from dopsd.cli.main import main
+from dopsd.cli.main import build_parser, main
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError

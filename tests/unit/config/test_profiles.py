@@ -11,7 +11,7 @@ from conftest import ROOT
 
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.cli.main import main
-from dopsd.config import profiles
+from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, load_params
 from dopsd.evaluation.published import published
 from dopsd.models.config import AdapterConfig
@@ -26,7 +26,7 @@ def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(
 ):
     raw = profiles.resolve(name, preset, hardware)
     checked(raw, Path(name))
-    assert yaml.safe_load(profiles.render(raw)) == raw
+    assert yaml.safe_load(params_file.render(raw)) == raw
 
 
 def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
@@ -55,7 +55,7 @@ def test_reference_is_the_published_code_and_paper_its_equations():
 
 def test_hardware_changes_no_setting_that_decides_a_result():
     parts = [
-        profiles.flat(profiles.resolve("llada-8b-sudoku", "reference", h))
+        params_file.flat(profiles.resolve("llada-8b-sudoku", "reference", h))
         for h in ("1x80gb", "4x80gb", "1xh200")
     ]
     odd = {key for key in parts[0] if len({str(part[key]) for part in parts}) > 1}

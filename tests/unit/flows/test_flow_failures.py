@@ -17,7 +17,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 from prefect.utilities.schema_tools.validation import ValidationError, validate
 
-from dopsd.config import profiles
+from dopsd.config import params_file, profiles
 from dopsd.core.errors import DopsdError
 from flows import stages
 from flows.failures import failed
@@ -59,7 +59,7 @@ def test_a_value_of_another_kind_is_refused_on_submission(submit):
 
 def test_every_setting_of_every_profile_may_be_overridden(submit):
     for profile in profiles.names():
-        submit(profiles.flat(profiles.resolve(profile)))
+        submit(params_file.flat(profiles.resolve(profile)))
     submit(
         {
             "evaluate.protocols.mine": {"steps": 8},

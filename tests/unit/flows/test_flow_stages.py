@@ -25,8 +25,8 @@ from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
+from flows import checkpoint_evals, running, settings, stages
 from flows import compare as comparing
-from flows import running, settings, stages
 from flows import train as training
 from flows.settings import RunRequest
 
@@ -107,7 +107,7 @@ def staged(project, monkeypatch):
         monkeypatch.setattr(stages, name, note(name))
     monkeypatch.setattr(stages, "write_settings", lambda asked: settings.write(asked))
     monkeypatch.setattr(stages, "is_up_to_date", lambda stage: False)
-    monkeypatch.setattr(stages, "gpus", list)
+    monkeypatch.setattr(checkpoint_evals, "gpus", list)
     monkeypatch.setattr(training, "get_run_logger", lambda: LOG)
     for update in (2, 4):
         Path(f"runs/sudoku/d_opsd/0/train/step-{update:06d}").mkdir(parents=True)
@@ -184,7 +184,7 @@ def test_what_to_do_with_other_code_reaches_the_training_stage_and_only_if_it_wa
 
 def test_training_on_every_gpu_leaves_none_to_evaluate_beside_it(staged, monkeypatch):
     write_params()
-    monkeypatch.setattr(stages, "gpus", lambda: ["0"])
+    monkeypatch.setattr(checkpoint_evals, "gpus", lambda: ["0"])
     with pytest.raises(DopsdError, match="training takes all of the 1 GPUs"):
         training.run_stages(RunRequest(settings.AS_IT_STANDS), True)
     assert staged[0] == []
@@ -229,7 +229,7 @@ def test_a_fault_is_tried_again_and_a_mistake_is_not():
 
 def test_two_evaluations_never_share_a_device(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
-    devices, used, at_once = stages.Devices(stages.gpus()), [], []
+    devices, used, at_once = checkpoint_evals.Devices(checkpoint_evals.gpus()), [], []
 
     def take() -> None:
         with devices.one() as env:
@@ -243,7 +243,7 @@ def test_two_evaluations_never_share_a_device(monkeypatch):
     [thread.join() for thread in threads]
     assert max(at_once) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with stages.Devices(stages.gpus()).one() as env:
+    with checkpoint_evals.Devices(checkpoint_evals.gpus()).one() as env:
         assert "CUDA_VISIBLE_DEVICES" not in env and env["WORLD_SIZE"] == "1"
 
 
@@ -270,8 +270,10 @@ def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_mi
         asked.append(words[words.index("--update") + 1 :])
         return running.run("evaluate", (sys.executable, "-c", code, *asked[-1]), *rest)
 
-    monkeypatch.setattr(stages, "run", stage)
-    job = stages.CheckpointEvalJob(RunKey("sudoku", "d_opsd", 0), [25, 50], stages.Devices([]), LOG)
+    monkeypatch.setattr(checkpoint_evals, "run", stage)
+    job = checkpoint_evals.CheckpointEvalJob(
+        RunKey("sudoku", "d_opsd", 0), [25, 50], checkpoint_evals.Devices([]), LOG
+    )
     job.done[50] = Awaited()
     job.wait(25)
     with pytest.raises(running.CommandFailed):

@@ -21,10 +21,11 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
+from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.lora import adapter_tensors, block_modules, load_adapter, lora_of, save_config
+from dopsd.models.lora import adapter_tensors, block_modules, load_adapter, save_config
 from dopsd.models.lowrank import LowRankLinear
 from dopsd.pipeline.export import export
 

@@ -15,7 +15,7 @@ from parsers import PARSERS
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
-from dopsd.config.profiles import params
+from dopsd.config.params_file import params
 from dopsd.core.errors import WIDEST, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.jsonl import append_lines, read_lines

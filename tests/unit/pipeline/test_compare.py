@@ -13,7 +13,7 @@ from cells import finished
 from conftest import small_params
 
 from dopsd.analysis.config import CompareConfig
-from dopsd.analysis.results import COSTS, Finished
+from dopsd.analysis.results import COSTS, Finished, paired_over_seeds
 from dopsd.cli.main import main
 from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError
@@ -59,7 +59,7 @@ def test_an_interval_between_methods_covers_the_difference_of_seeds():
     draw, missed = numpy.random.default_rng(0), 0
     for _ in range(100):
         gaps = draw.normal(0, 0.03, (4, 1)) + draw.normal(0, 0.1, (4, 64))
-        _, (low, high) = compare.paired_over_seeds(gaps, 200)
+        _, (low, high) = paired_over_seeds(gaps, 200)
         missed += not low <= 0 <= high
     assert missed <= 15
 

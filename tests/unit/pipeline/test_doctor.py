@@ -13,13 +13,13 @@ from conftest import small_params, write_params
 
 from dopsd.cli.main import main
 from dopsd.config.params import Params
-from dopsd.pipeline import doctor
+from dopsd.pipeline.checks import machine, services
 
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch):
     """The hub is not asked: tests need no network."""
-    monkeypatch.setattr(doctor, "HUB", "http://127.0.0.1:9")
+    monkeypatch.setattr(services, "HUB", "http://127.0.0.1:9")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
@@ -41,7 +41,7 @@ def test_the_embedded_default_is_ready_here(project, capsys):
 def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_params(data__sudoku__test_file="nothere.csv", tracking__uri="http://127.0.0.1:9")
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
     assert main(["doctor"]) == 1
     assert "doctor: not ready: tracking, files" in capsys.readouterr().err
 
@@ -56,24 +56,24 @@ def test_a_mistake_in_params_yaml_is_a_row_of_the_table(project, capsys):
 
 def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
     def gone(name: str) -> str:
-        raise doctor.PackageNotFoundError(name)
+        raise machine.PackageNotFoundError(name)
 
-    monkeypatch.setattr(doctor, "version", gone)
-    found = {f.name: f.is_fit for f in doctor.packages(params())}
+    monkeypatch.setattr(machine, "version", gone)
+    found = {f.name: f.is_fit for f in machine.packages(params())}
     assert found["torch"] is False and found["prefect"] is None
 
 
 def test_too_little_disk_and_a_kernel_that_cannot_run_are_said(monkeypatch):
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
-    assert next(doctor.disk(params())).advice == "a run wants about 2 GB"
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
+    assert next(machine.disk(params())).advice == "a run wants about 2 GB"
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
     asked = params(model__attention="flash_attention_2", model__dtype="bfloat16")
-    assert next(doctor.attention(asked)).is_fit is False
+    assert next(machine.attention(asked)).is_fit is False
 
 
 def test_a_version_that_breaks_the_platform_is_seen(monkeypatch):
-    monkeypatch.setattr(doctor, "version", lambda name: "0.165.0" if name == "fastapi" else "9.9")
-    (found,) = (finding for finding in doctor.packages(params()) if finding.name == "fastapi")
+    monkeypatch.setattr(machine, "version", lambda name: "0.165.0" if name == "fastapi" else "9.9")
+    (found,) = (finding for finding in machine.packages(params()) if finding.name == "fastapi")
     assert (found.is_fit, found.said) == (
         False,
         "0.165.0",
@@ -92,16 +92,18 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
     with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
-        monkeypatch.setattr(doctor, "PORTS", {"MLflow": port, "Prefect": port})
-        ours, foreign = doctor.ports(params())
+        monkeypatch.setattr(services, "PORTS", {"MLflow": port, "Prefect": port})
+        ours, foreign = services.ports(params())
         assert (ours.is_fit, ours.said) == (True, f"MLflow answers on 127.0.0.1:{port}")
         assert (foreign.is_fit, foreign.said) == (None, f"127.0.0.1:{port} is taken")
-        assert next(doctor.tracking_server(params(tracking__uri=f"http://127.0.0.1:{port}"))).is_fit
+        assert next(
+            services.tracking_server(params(tracking__uri=f"http://127.0.0.1:{port}"))
+        ).is_fit
         server.shutdown()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(doctor, "PORTS", {"MLflow": free.getsockname()[1]})
-        assert next(doctor.ports(params())).is_fit
+        monkeypatch.setattr(services, "PORTS", {"MLflow": free.getsockname()[1]})
+        assert next(services.ports(params())).is_fit
 
 
 def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monkeypatch, tmp_path):
@@ -127,11 +129,11 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
             pass
 
     monkeypatch.chdir(tmp_path)
-    (silent,) = doctor.prefect_server(params())
+    (silent,) = services.prefect_server(params())
     assert silent.is_fit is None and "`make up` starts one" in silent.advice
-    doctor.SOURCED.parent.mkdir(parents=True)
-    doctor.SOURCED.touch()
-    (silent,) = doctor.prefect_server(params())
+    services.SOURCED.parent.mkdir(parents=True)
+    services.SOURCED.touch()
+    (silent,) = services.prefect_server(params())
     assert (
         "`source work/services/env` sets PREFECT_API_URL to the server of `make up`"
         in silent.advice
@@ -139,14 +141,14 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
     with http.server.HTTPServer(("127.0.0.1", 0), Prefect) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_address[1]}/api")
-        assert [f.is_fit for f in doctor.prefect_server(params())] == [True, None]
+        assert [f.is_fit for f in services.prefect_server(params())] == [True, None]
         status[0] = "ONLINE"
-        assert [f.is_fit for f in doctor.prefect_server(params())] == [True, True]
+        assert [f.is_fit for f in services.prefect_server(params())] == [True, True]
         monkeypatch.delenv("PREFECT_API_URL")
-        (doctor.SOURCED.parent / "services.json").write_text(
+        (services.SOURCED.parent / "services.json").write_text(
             json.dumps({"prefect": {"port": server.server_address[1]}})
         )
-        named, _ = doctor.prefect_server(params())
+        named, _ = services.prefect_server(params())
         assert (
             named.is_fit is None
             and "`prefect` asks port 4200: `source work/services/env`" in named.advice

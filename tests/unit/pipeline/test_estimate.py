@@ -13,6 +13,7 @@ from toys import IDS
 
 from dopsd.config import profiles
 from dopsd.config.loading import checked
+from dopsd.config.params_file import with_changes
 from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
@@ -32,7 +33,7 @@ TOKENS = 400
 
 
 def params(preset: str = "reference", hardware: str = "1x80gb", *changes: str):
-    raw = profiles.with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), list(changes))
+    raw = with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), list(changes))
     return checked(raw, Path("p"))
 
 

@@ -28,8 +28,8 @@ from dopsd.tracking.client import (
     tracking_uri,
     whole_rows,
 )
+from dopsd.tracking.identity import identity
 from dopsd.tracking.model_registry import promote_champion
-from dopsd.tracking.publish import identity
 from dopsd.training.run_settings import scratch_folder
 
 
@@ -200,9 +200,9 @@ def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeyp
 
 
 def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch, capsys):
-    from dopsd.training import run_dir
+    from dopsd.training import train
 
-    monkeypatch.setattr(run_dir, "find_spec", lambda name: None)
+    monkeypatch.setattr(train, "find_spec", lambda name: None)
     write_params(tracking__enabled=True)
     assert main(["train"]) == 0
     assert capsys.readouterr().err.count("mlflow is not installed") == 1

@@ -218,9 +218,9 @@ def test_a_base_that_was_moved_is_the_same_base(project):
 @pytest.fixture
 def other_code(monkeypatch):
     """A run of four updates that code of another day has begun, and nothing else in work/."""
-    from dopsd.training import run_identity
+    from dopsd.training import run_start
 
-    write = run_identity.write_json
+    write = run_start.write_json
     assert train() == 0
     path = scratch() / "run.json"
     record = json.loads(path.read_text())

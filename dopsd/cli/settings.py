@@ -1,0 +1,91 @@
+"""Commands about params.yaml and this machine: params, check, doctor, rehearse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.cli.arguments import command
+from dopsd.config.loading import load_params, missing_files
+from dopsd.core.errors import DopsdError
+from dopsd.core.progress import log
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from dopsd.cli.arguments import Commands
+    from dopsd.config.params import Params
+
+
+def add_checks(commands: Commands) -> None:
+    command(commands, "check", "read params.yaml and report what is wrong in it")
+    command(
+        commands,
+        "doctor",
+        "is this machine ready? packages, GPU, disk, ports, servers, hub, files, and what to do",
+    )
+
+
+def add_profiles(commands: Commands) -> None:
+    for name, help_text in (
+        ("params", "write the settings of a profile, or change some, and say what changed"),
+        (
+            "rehearse",
+            "run every stage of a profile on a tiny random model, and estimate the real cost",
+        ),
+    ):
+        parser = command(commands, name, help_text)
+        parser.add_argument("--profile", help="ready settings: embedded, or llada-8b-<task>")
+        parser.add_argument(
+            "--preset",
+            default="reference",
+            help="reference: the published code; paper: its equations",
+        )
+        parser.add_argument("--hardware", default="1x80gb", help="1x80gb, 4x80gb or 1xh200")
+        parser.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes"
+        )
+
+
+def _write_profile(a: argparse.Namespace) -> None:
+    from dopsd.config.params_file import overruled, params
+
+    changed = params(a.profile, a.preset, a.hardware, a.changes, a.params)
+    print("\n".join(changed) if changed else f"{a.params}: nothing to change")
+    for line in overruled(load_params(a.params), a.changes):
+        log(f"note: {line}")
+
+
+def _rehearse(a: argparse.Namespace) -> None:
+    from dopsd.pipeline.rehearse import rehearse
+
+    rehearse(a.profile, a.preset, a.hardware, a.changes, a.params)
+
+
+def _doctor(a: argparse.Namespace) -> None:
+    from dopsd.pipeline.doctor import doctor
+
+    doctor(a.params)
+
+
+def _check(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.training.origin import mismatch
+
+    path = a.params
+    faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
+    faults += [
+        reason
+        for task in params.pretrain.tasks
+        if (reason := mismatch(params.embedded_base(task), task))
+    ]
+    if faults:
+        raise DopsdError(faults)
+    print(f"{path}: sound")
+
+
+FREE: dict[str, Callable[[argparse.Namespace], None]] = {
+    "params": _write_profile,
+    "doctor": _doctor,
+    "rehearse": _rehearse,
+}
+WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {"check": _check}

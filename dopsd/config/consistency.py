@@ -1,0 +1,134 @@
+"""What sections of params.yaml must agree on: refused here, before anything loads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from dopsd.algorithms.common.config import AlgorithmConfig, SelfDistillationConfig
+from dopsd.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from dopsd.config.params import Params
+
+
+def check_variants(params: Params) -> None:
+    """Raise ValueError where a row of ablate.variants is no sound setting of its method."""
+    for name in params.ablate.variants:
+        try:
+            _check_states(params, f"ablate.variants.{name}", params.changed(name))
+        except ValidationError as error:
+            fault = error.errors()[0]
+            key = ".".join(map(str, ("ablate.variants", name, *fault["loc"])))
+            raise ValueError(
+                f"{key}: {fault['msg'].removeprefix('Value error, ')}, found {fault['input']!r}"
+            ) from error
+
+
+def check_sections(params: Params) -> None:
+    """Raise ValueError where two sections contradict each other."""
+    if unknown := [name for name in params.verify_teacher.tasks if name not in vars(params.data)]:
+        known = ", ".join(sorted(vars(params.data)))
+        raise ValueError(f"verify_teacher.tasks: {unknown[0]}: unknown; there is {known}")
+    models = _models(params)
+    _check_protocols(params, models)
+    for name, config in vars(params.method).items():
+        _check_states(params, f"method.{name}", config)
+    if params.launch.shard:
+        _check_shard(params, models)
+    _check_matrix(params)
+
+
+def _models(params: Params) -> dict[str, ModelConfig]:
+    """Section `model`, and what it is for each task that has something of its own, by key."""
+    models = {"model": params.model}
+    for task, config in vars(params.data).items():
+        if config.model is not None:
+            try:
+                models[f"data.{task}.model"] = params.model_of(task)
+            except ValidationError as error:
+                reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+                raise ValueError(f"data.{task}.model: {reason}") from error
+    return models
+
+
+def _check_protocols(params: Params, models: dict[str, ModelConfig]) -> None:
+    if params.select.protocol not in params.evaluate.protocols:
+        known = ", ".join(params.evaluate.protocols)
+        raise ValueError(
+            f"select.protocol {params.select.protocol!r} is not one of evaluate.protocols ({known})"
+        )
+    if words := params.evaluate.protocols[params.select.protocol].approximations:
+        raise ValueError(
+            f"select.protocol {params.select.protocol!r} is approximate ({', '.join(words)})"
+        )
+    cached = [
+        name for name, protocol in params.evaluate.protocols.items() if protocol.cache != "none"
+    ]
+    for key, model in models.items():
+        if cached and (model.attention != "sdpa" or model.compile):
+            raise ValueError(
+                f"evaluate.protocols.{cached[0]}.cache needs {key}.attention sdpa, and"
+                f" {key}.compile false"
+            )
+
+
+def _check_matrix(params: Params) -> None:
+    for task in params.matrix.tasks:
+        if vars(params.data)[task].prompt_file and params.model_of(task).prompt_style == "compact":
+            raise ValueError(
+                f"data.{task}.prompt_file is not read with model.prompt_style compact: set"
+                " instructions"
+            )
+    for method in params.matrix.methods:
+        if params.launch.processes > params.of(method).train.prompts_per_collect:
+            raise ValueError(
+                f"launch.processes must be at most train.prompts_per_collect of {method}: a"
+                " prompt for each"
+            )
+        without_solutions = [
+            t for t in params.matrix.tasks if not vars(params.data)[t].has_solutions
+        ]
+        if without_solutions and vars(params.method)[method].wants_solutions:
+            raise ValueError(
+                f"matrix.methods: {method} needs reference solutions, and"
+                f" {without_solutions[0]} has none: leave one out"
+            )
+
+
+def _check_shard(params: Params, models: dict[str, ModelConfig]) -> None:
+    """In parts over processes, all of them must make the same forwards, of weights as they are
+    in the file.
+    """
+    for key, model in models.items():
+        if model.quantization != "none" or model.attention == "auto" or model.compile:
+            raise ValueError(
+                f"launch.shard: needs {key}.quantization none, compile false, attention sdpa or"
+                " flash_attention_2"
+            )
+    merged = [name for name, protocol in params.evaluate.protocols.items() if protocol.merged]
+    if merged:
+        raise ValueError(
+            f"launch.shard: evaluate.protocols.{merged[0]}.merged cannot be computed from parts"
+        )
+    for method in params.matrix.methods:
+        if fault := params.run(params.matrix.tasks[0], method, 0).reason_against_shards:
+            raise ValueError(fault)
+
+
+def _check_states(params: Params, key: str, config: AlgorithmConfig) -> None:
+    """Whether a trajectory has states to train on, for methods that distil at every step."""
+    if not isinstance(config, SelfDistillationConfig):
+        return
+    s = params.sampling
+    if s.gen_length == s.block_length and not config.record_last_block:
+        raise ValueError(
+            f"sampling: one block only, and {key}.record_last_block is false: no state to train on"
+        )
+    if config.reveal_scope == "all_masked" and config.reveal_ratio == 1:
+        raise ValueError(
+            f"{key}.reveal_ratio 1 with reveal_scope all_masked: nothing is left to learn"
+        )
+    if config.updates_per_trajectory > s.steps:
+        raise ValueError(f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}")

@@ -1,0 +1,115 @@
+"""Checks of this machine: packages, GPUs, disk, and the files that params.yaml names."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from dopsd.config.loading import missing_files
+from dopsd.pipeline.checks.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.config.params import Params
+
+CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")
+PLATFORM = ("datasets", "dvc", "mlflow", "prefect", "fastapi")
+ROOM = {True: 2, False: 60}  # GB of free disk for a run: of the embedded base, of an 8B checkpoint
+
+
+def python(_: Params) -> Iterator[Finding]:
+    is_fit = sys.version_info >= (3, 11)
+    yield Finding(
+        "python", is_fit, sys.version.split()[0], "" if is_fit else "install Python 3.11 or newer"
+    )
+
+
+def packages(_: Params) -> Iterator[Finding]:
+    try:
+        bounds = {
+            requirement.name: requirement.specifier
+            for requirement in map(Requirement, requires("dopsd") or [])
+        }
+    except PackageNotFoundError:  # it runs from its source alone
+        bounds = {}
+    for names, is_core in ((CORE, True), (PLATFORM, False)):
+        for name in names:
+            try:
+                installed = version(name)
+                is_fit = installed in bounds.get(name, SpecifierSet())
+                advice = f"wants {bounds.get(name)}: pip install -c constraints.txt -e ."
+                yield Finding(name, is_fit, installed, "" if is_fit else advice)
+            except PackageNotFoundError:
+                advice = (
+                    "pip install -c constraints.txt -e ."
+                    if is_core
+                    else "needed for the pipeline, not for training alone"
+                )
+                yield Finding(name, False if is_core else None, "not installed", advice)
+
+
+def gpus(params: Params) -> Iterator[Finding]:
+    import torch
+
+    processes = params.launch.processes
+    if not torch.cuda.is_available():
+        is_small = bool(params.pretrain.tasks)
+        yield Finding(
+            "gpu",
+            True if is_small else None,
+            "none",
+            "" if is_small else "an 8B model on a CPU takes months: rehearse here",
+        )
+        return
+    count = torch.cuda.device_count()
+    devices = ", ".join(
+        f"{torch.cuda.get_device_name(i)} {torch.cuda.mem_get_info(i)[1] / 1e9:.0f} GB"
+        for i in range(count)
+    )
+    yield Finding(
+        "gpu",
+        count >= processes,
+        devices,
+        "" if count >= processes else f"set launch.processes to {count}",
+    )
+
+
+def attention(params: Params) -> Iterator[Finding]:
+    chosen = {params.model_of(task).attention for task in params.matrix.tasks}
+    is_installed, implementation = find_spec("flash_attn") is not None, ", ".join(sorted(chosen))
+    is_fit = is_installed or "flash_attention_2" not in chosen
+    message = f"{implementation}; flash_attn is {'' if is_installed else 'not '}installed"
+    yield Finding(
+        "attention",
+        is_fit,
+        message,
+        "" if is_fit else "pip install flash-attn --no-build-isolation, or attention: sdpa",
+    )
+
+
+def disk(params: Params) -> Iterator[Finding]:
+    free, required = shutil.disk_usage(Path.cwd()).free / 1e9, ROOM[bool(params.pretrain.tasks)]
+    yield Finding(
+        "disk",
+        free >= required,
+        f"{free:.0f} GB free",
+        "" if free >= required else f"a run wants about {required} GB",
+    )
+
+
+def inputs(params: Params) -> Iterator[Finding]:
+    missing = missing_files(params)
+    yield Finding(
+        "files",
+        not missing,
+        "all there" if not missing else "; ".join(missing),
+        "download them, or name others" if missing else "",
+    )

@@ -1,0 +1,107 @@
+"""A toy of a profile: a tiny random model, and settings with sizes that take seconds."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.progress import log
+
+if TYPE_CHECKING:
+    from dopsd.config.params import Params
+
+PROBLEMS = 4  # of each split
+BLOCKS = 3  # of a completion, at most
+FEW = {
+    "attempts": 2,
+    "keep": "all",
+    "group_size": 2,
+    "iterations": 2,
+    "draws": 2,
+    "tries": 1,
+    "updates_per_trajectory": 2,
+}
+TOY = {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
+
+
+def build_toy(base: Path, out: Path) -> None:
+    """A tiny random model of the base's kind, with its tokenizer; a LLaDA of characters where there
+    is no base.
+    """
+    import torch
+
+    from dopsd.models.embedded import build_tokenizer
+    from dopsd.models.llada import LladaConfig
+    from dopsd.models.loading import build_model, read_config
+    from dopsd.training.pretrain import initialise
+
+    if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
+        from dopsd.models.tokenizer import load_tokenizer
+
+        tokenizer, config = load_tokenizer(base), read_config(base)
+    else:
+        tokenizer = build_tokenizer()
+        ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
+        size = {
+            "vocab_size": len(tokenizer),
+            "embedding_size": len(tokenizer),
+            "pad_token_id": tokenizer.pad_token_id,
+        }
+        config = LladaConfig(**ids, **size)
+        log(f"rehearse: no tokenizer in {base}: characters stand for tokens")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build_model(config.toy())
+        initialise(model)
+        model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
+    """The profile with sizes that take seconds; paths are made absolute, since the rehearsal has a
+    folder of its own.
+    """
+    raw = deepcopy(raw)
+    for task in full.matrix.tasks:
+        own = vars(full.data)[task].model  # but for what the toy is
+        own = own.model_dump(exclude_none=True, exclude=TOY.keys()) if own else None
+        raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS, "model": own}
+    raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
+    raw["model"] |= TOY
+    for section in (raw["sampling"], *raw["evaluate"]["protocols"].values()):
+        _shorten(section)
+    for method in raw["method"].values():
+        method |= {key: value for key, value in FEW.items() if key in method}
+        if "train" in method:  # sizes are those of section train below
+            method["train"] |= dict.fromkeys(("updates", "prompts_per_collect", "lora"))
+    raw["train"] |= {
+        "updates": 2,
+        "prompts_per_collect": max(2, processes),
+        "checkpoint_every": 1,
+        "micro_batch_states": 8,
+    }
+    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
+    raw["evaluate"]["bootstrap"] = 100
+    return raw | {
+        "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},
+        "tracking": raw["tracking"] | {"enabled": False},
+    }
+
+
+def _shorten(section: dict[str, Any]) -> None:
+    """At most BLOCKS blocks, with the same tokens a step."""
+    length = min(section["gen_length"], BLOCKS * section["block_length"])
+    section["steps"] = length * section["steps"] // section["gen_length"]
+    section |= {"gen_length": length, "batch_size": 8}
+
+
+def _absolute(value: Any) -> Any:  # noqa: ANN401  # any YAML value
+    """Names of files that exist here, from the root."""
+    if isinstance(value, dict):
+        return {key: _absolute(item) for key, item in value.items()}
+    return (
+        str(Path(value).resolve())
+        if isinstance(value, str) and value and Path(value).is_file()
+        else value
+    )

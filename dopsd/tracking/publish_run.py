@@ -1,0 +1,183 @@
+"""Publish one finished run: its curve, checkpoints, figures and registered model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.files import read_json
+from dopsd.core.fingerprint import sha256
+from dopsd.core.paths import report_folder
+from dopsd.core.tables import read_table
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.tracking.client import log_once, tracking_uri
+from dopsd.tracking.model_card import Origin, card, commit, data_digests
+from dopsd.tracking.model_registry import (
+    ACCURACY,
+    DIGEST_TAG,
+    JUDGED_BY,
+    Chosen,
+    log_model,
+    register,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+    from dopsd.core.paths import RunKey
+    from dopsd.tracking.publish import Publication
+    from dopsd.training.run_settings import RunSettings
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """A run whose stages have run, and its MLflow run."""
+
+    run: RunSettings
+    run_id: str
+
+    @property
+    def key(self) -> RunKey:
+        return self.run.key
+
+
+def model_name(publication: Publication, task: str) -> str:
+    return f"{publication.tracking.registered_model}-{task}"
+
+
+def publish_run(
+    publication: Publication, client: MlflowClient, tracked: Tracked
+) -> tuple[int, float]:
+    """Curve, checkpoints, figures and registration of one run; the registered version and its
+    selection accuracy.
+    """
+    chosen = read_json(tracked.key.folder / "best" / "select.json", "dopsd select")
+    protocols = read_json(tracked.key.folder / "test" / "paired.json", "dopsd test")["protocols"]
+    if client.get_run(tracked.run_id).info.status != "FINISHED":
+        _log_tags_and_data(client, tracked)
+    models = _log_checkpoints(publication, client, tracked)
+    log_once(
+        client,
+        tracked.run_id,
+        _best_metrics(chosen, protocols) | _cost(tracked, chosen["update"]),
+        0,
+    )
+    figures = report_folder(*tracked.key.parts)
+    if figures.is_dir():
+        client.log_artifacts(tracked.run_id, str(figures), "report")
+    client.set_terminated(tracked.run_id, "FINISHED")
+    version = _register(publication, client, tracked, chosen, models[chosen["digest"]])
+    return version, float(chosen["accuracy"])
+
+
+def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str, float]:
+    """Of the protocol that selected; the test accuracy of every other stands under its name."""
+    tested = protocols[chosen["protocol"]]
+    low, high = tested["paired"]["interval"]
+    return {
+        f"best/test_accuracy/{name}": result["best"]["accuracy"]
+        for name, result in protocols.items()
+    } | {
+        "best/update": chosen["update"],
+        (
+            "best/validation_accuracy"
+            if chosen["split"] == "validation"
+            else "best/selection_on_test"
+        ): chosen["accuracy"],
+        "best/test_accuracy": tested["best"]["accuracy"],
+        "best/test_base_accuracy": tested["base"]["accuracy"],
+        "best/test_difference": tested["paired"]["difference"],
+        "best/test_difference_low": low,
+        "best/test_difference_high": high,
+    }
+
+
+def _cost(tracked: Tracked, update: int) -> dict[str, float]:
+    """What the selected checkpoint had cost."""
+    rows = [row for row in read_table(tracked.key.folder / "train.csv") if row["update"] == update]
+    return {
+        f"best/{key.removeprefix('count/')}": value
+        for row in rows
+        for key, value in row.items()
+        if key.startswith("count/")
+    }
+
+
+def _log_tags_and_data(client: MlflowClient, tracked: Tracked) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    for split, digest in data_digests(tracked.key.task).items():
+        source = json.dumps({"path": f"data/{tracked.key.task}/{split}.jsonl"})
+        data = Dataset(f"{tracked.key.task}-{split}", digest, "local", source)
+        client.log_inputs(
+            tracked.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", split)])]
+        )
+    client.set_tag(tracked.run_id, "mlflow.source.git.commit", commit())
+
+
+def _log_checkpoints(
+    publication: Publication, client: MlflowClient, tracked: Tracked
+) -> dict[str, str]:
+    """Every checkpoint as a LoggedModel with its evaluation; ids by adapter digest."""
+    experiment = client.get_run(tracked.run_id).info.experiment_id
+    models = client.search_logged_models(
+        [experiment], f"source_run_id = '{tracked.run_id}'", max_results=1000
+    )
+    model_ids = {
+        m.tags[DIGEST_TAG]: m.model_id
+        for m in models
+        if DIGEST_TAG in m.tags and str(m.status) == "READY"
+    }
+    curve = read_table(tracked.key.folder / "curve.csv")
+    curve = [row for row in curve if row["protocol"] == publication.select.protocol]
+    for row in curve:
+        folder = tracked.key.folder / "train" / f"step-{row['update']:06d}"
+        model_id = None
+        if folder.is_dir():
+            digest = sha256(folder / ADAPTER)
+            name = f"{tracked.key.task}-{tracked.key.method}-{tracked.key.seed}-{folder.name}"
+            model_id = model_ids.get(digest) or log_model(
+                client, experiment, tracked.run_id, name, folder, digest
+            )
+            model_ids[digest] = model_id
+        figures = {
+            "eval/accuracy": row["accuracy"],
+            "eval/low": row["low"],
+            "eval/high": row["high"],
+            "eval/whole": row["whole"],
+        }
+        log_once(client, tracked.run_id, figures, row["update"], model_id)
+    return model_ids
+
+
+def _register(
+    publication: Publication,
+    client: MlflowClient,
+    tracked: Tracked,
+    chosen: dict[str, Any],
+    model_id: str,
+) -> int:
+    """The registered version of the selected checkpoint."""
+    tags = {
+        DIGEST_TAG: chosen["digest"],
+        "method": tracked.key.method,
+        "seed": str(tracked.key.seed),
+        "update": str(chosen["update"]),
+    }
+    data, protocol = (
+        data_digests(tracked.key.task),
+        publication.evaluate.protocols[chosen["protocol"]].model_dump(),
+    )
+    criteria = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
+    tags |= {
+        ACCURACY: str(chosen["accuracy"]),
+        JUDGED_BY: hashlib.sha256(criteria.encode()).hexdigest()[:16],
+    }
+    commit_hash = (
+        client.get_run(tracked.run_id).data.tags.get("mlflow.source.git.commit") or commit()
+    )
+    text = card(tracked.run, publication.evaluate, Origin(data, commit_hash))
+    name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
+    return register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text))

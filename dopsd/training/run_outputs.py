@@ -1,0 +1,71 @@
+"""What a finished run hands to the stages after training: adapters, log and costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.files import fresh_folder, write_json
+from dopsd.core.tables import read_log, write_table
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.training import checkpoint
+from dopsd.training.checkpoint import update_of
+from dopsd.training.resuming import log_of, record_of
+from dopsd.training.run_identity import codes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def publish_run(scratch: Path, out: Path, every: int) -> None:
+    """Copy adapters and log to the stage's out, without timings or anything else that differs
+    between two doors.
+    """
+    checkpoints = checkpoint.checkpoints(scratch)
+    last_update, known_folders = (
+        max((saved.update for saved in checkpoints), default=0),
+        {saved.path for saved in checkpoints},
+    )
+    for folder in checkpoint.folders(scratch):
+        if folder not in known_folders and (
+            update_of(folder) % every == 0 or update_of(folder) > last_update
+        ):
+            raise DopsdError(
+                f"train: {folder} was damaged after it was saved; the same command makes it again",
+                TEMPORARY,
+            )
+    with fresh_folder(out) as tmp:
+        for saved in checkpoints:
+            if saved.update % every == 0 or saved is checkpoints[-1]:
+                target = tmp / f"step-{saved.update:06d}"
+                target.mkdir()
+                for name in (ADAPTER, "adapter_config.json"):
+                    shutil.copyfile(saved.path / name, target / name)
+                checkpoint.write_digests(target)
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith("time/")}
+        for row in read_log(log_of(checkpoints[-1].path))
+    ]
+    write_table(out.with_suffix(".csv"), rows)
+    counts = json.loads((checkpoints[-1].path / "state.json").read_text())[
+        "counters"
+    ]  # with collects after the last update
+    if (
+        checkpoints[-1].update == record_of(scratch)["ends"]["updates"]
+    ):  # which a run has that was interrupted there, or longer
+        counts = {
+            name.removeprefix("count/"): value
+            for name, value in rows[-1].items()
+            if name.startswith("count/")
+        }
+    write_json(
+        out.with_suffix(".json"),
+        {
+            "fingerprint": scratch.name,
+            "updates": checkpoints[-1].update,
+            **codes(scratch),
+            **counts,
+        },
+    )
