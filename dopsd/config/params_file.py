@@ -154,6 +154,9 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
     for section, registry, names_listed in named:
         for name in names_listed:
             defaults = registry.config_class(name)().model_dump(mode="json")
+            if section == "method":  # null means as in section train: left out
+                own = {key: value for key, value in defaults["train"].items() if value is not None}
+                defaults["train"] = own
             raw.setdefault(section, {}).setdefault(name, without_model(defaults))
 
 

@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 
 
 def train(
-    run: RunSettings, is_tracked: bool, other_code: str = "stop", adopted: Path | None = None
+    run: RunSettings,
+    tracked_by: Path | None,
+    other_code: str = "stop",
+    adopted: Path | None = None,
 ) -> None:
     """Train until the run is over, and put its checkpoints and log into its folder.
 
     Args:
         run: the run and its settings.
-        is_tracked: whether a process beside this one sends the log to MLflow.
+        tracked_by: the params.yaml of the process beside this one that sends the log to MLflow;
+            None: there is no such process.
         other_code: what to do where the run was begun by other code: stop, continue or anew.
         adopted: a folder of an older release that is this run's.
     """
@@ -56,8 +60,8 @@ def train(
                     " again",
                     TEMPORARY,
                 )
-            if is_tracked and accelerator.is_main_process:
-                stack.enter_context(log_uploader(run.key, scratch))
+            if tracked_by is not None and accelerator.is_main_process:
+                stack.enter_context(log_uploader(run.key, scratch, tracked_by))
             advance_to_the_end(trainer, folder)
     if accelerator.is_main_process:
         publish_run(scratch, run.key.folder / "train", run.train.checkpoint_every)
@@ -94,7 +98,7 @@ def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
 
 
 @contextmanager
-def log_uploader(key: RunKey, scratch: Path) -> Iterator[None]:
+def log_uploader(key: RunKey, scratch: Path, params_file: Path) -> Iterator[None]:
     """While this context lasts, a process beside this one copies the log to the tracking server."""
     if find_spec("mlflow") is None:
         log(
@@ -103,7 +107,7 @@ def log_uploader(key: RunKey, scratch: Path) -> Iterator[None]:
         )
         yield
         return
-    command = [sys.executable, "-m", "dopsd", "follow", *key.words]
+    command = [sys.executable, "-m", "dopsd", "follow", *key.words, "--params", str(params_file)]
     with (scratch / "tracking.log").open("a") as output:
         uploader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
     try:

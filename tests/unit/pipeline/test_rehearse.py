@@ -143,9 +143,15 @@ def test_no_stage_outlives_its_rehearsal(tmp_path, number, code):
     rehearsal = begin(tmp_path, "prepare", "evaluate_base")
     stages: list[psutil.Process] = []
 
+    def has_torch(stage: psutil.Process) -> bool:
+        try:
+            return any("torch" in mapped.path for mapped in stage.memory_maps())
+        except psutil.NoSuchProcess:  # it has just ended
+            return False
+
     def a_stage_runs() -> bool:
         stages[:] = psutil.Process(rehearsal.pid).children()
-        return any("torch" in mapped.path for stage in stages for mapped in stage.memory_maps())
+        return any(map(has_torch, stages))
 
     until(a_stage_runs)
     rehearsal.send_signal(number)
