@@ -162,7 +162,7 @@ class Trainer:
         self.policy.core.eval()
         problems = self.order.of(self.counters["collects"])
         collected = self.algorithm.collect(self.policy, problems, self.counters["collects"])
-        updates, stats = collected.updates, collected.stats
+        updates, stats = [list(batches) for batches in collected.updates], collected.stats
         counts = [len(updates), sum(map(len, updates)), *stats.counters.values()]
         rank_counts = self.policy.process_group.all_gather_object([counts], is_done=True)
         self.waiting = updates + [

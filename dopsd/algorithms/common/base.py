@@ -71,7 +71,7 @@ class Collected:
     No updates at all is an empty collect; an update without batches is a step on momentum alone.
     """
 
-    updates: list[list[Batch]]
+    updates: Sequence[Sequence[Batch]]
     stats: RolloutStats
 
 
@@ -91,7 +91,7 @@ class Algorithm(Protocol):
 
         Args:
             policy: the model in training, in eval mode and without gradients.
-            problems: `prompts_per_collect` training problems of this rank.
+            problems: this rank's share of the collect's `prompts_per_collect` problems.
             update: number of this collect in the run, from 0: part of every random key.
         """
         ...

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.batch import Batch
     from dopsd.algorithms.vrpo.config import VrpoConfig
     from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
@@ -59,7 +58,7 @@ class Vrpo:
             self.config.pairs == "initial"
         ):  # the initial policy's score says nothing of the one in training
             stats.metrics["initial_first_attempt_score"] = stats.metrics.pop("first_attempt_score")
-        updates: list[list[Batch]] = [[self._pairs(policy, pairs, update)]] if pairs else []
+        updates = [[self._pairs(policy, pairs, update)]] if pairs else []
         counters = stats.counters | {"trajectories": 2 * len(pairs)}
         return Collected(updates, RolloutStats(counters, stats.metrics))
 
