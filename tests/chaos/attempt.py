@@ -62,7 +62,7 @@ class Run:
     ) -> None:
         self.folder, self.state = folder, state_of(folder)
         self.log = self.state / f"attempt-{number}.log"
-        words = dvc(folder, "repro", "train" if command == "train" else "report")
+        words = dvc("repro", "train" if command == "train" else "report")
         with self.log.open("ab") as out:
             streams = {"stdout": out, "stderr": out}
             for name in ("stdout", "stderr"):

@@ -88,19 +88,9 @@ def environment(folder: Path, state: Path) -> dict[str, str]:
     }
 
 
-def dvc(folder: Path, *words: str) -> tuple[str, ...]:
-    """A command that runs stages of this workspace, by its own wrapper where the product has
-    one.
-    """
-    if words[0] == "repro" and '"repro"' in (folder / "dopsd" / "arguments.py").read_text():
-        return (sys.executable, "-m", "dopsd", *words)
-    return (
-        sys.executable,
-        "-m",
-        "dvc",
-        *(("--wait-for-lock",) if words[0] == "repro" else ()),
-        *words,
-    )
+def dvc(*words: str) -> tuple[str, ...]:
+    """A command of DVC; stages run by the product's own wrapper."""
+    return (sys.executable, "-m", "dopsd" if words[0] == "repro" else "dvc", *words)
 
 
 def run(folder: Path, state: Path, *words: str, **env: str) -> str:
@@ -140,7 +130,7 @@ def make_template(place: Path) -> Path:
     (template / "params.yaml").write_text(yaml.safe_dump(settings()))
     git = ("git", "-c", "user.name=chaos", "-c", "user.email=chaos@localhost")
     run(template, state, *git, "init", "-q")
-    run(template, state, *dvc(template, "repro", "evaluate_base"), DOPSD_ALLOW_RETRAIN="1")
+    run(template, state, *dvc("repro", "evaluate_base"), DOPSD_ALLOW_RETRAIN="1")
     # its migration takes long
     connect = (
         f"from dopsd.tracking.client import connect; connect('sqlite:///{template}/mlflow.db')"

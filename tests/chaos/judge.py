@@ -69,7 +69,7 @@ def half_published(folder: Path, reference: dict[str, Any]) -> list[str]:
 
 def unclean(folder: Path, command: str) -> list[str]:
     """What `dvc status` finds changed."""
-    words = dvc(folder, "status", "--json", *(("train",) if command == "train" else ()))
+    words = dvc("status", "--json", *(("train",) if command == "train" else ()))
     found = subprocess.run(
         words,
         cwd=folder,
