@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ WHOLE += ("algorithms/common", "algorithms/registry.py")
 
 
 def link_code() -> None:
-    """Make links that are missing or lead elsewhere, and remove those that lead nowhere."""
+    """Make links that are missing or lead elsewhere, and remove those that lead nowhere.
+
+    Raises:
+        DopsdError: if a folder stands in the place of a link, as a copy of a project has them whose
+            links were followed.
+    """
     for name, target in _targets().items():
         link = FOLDER / name
         target = (
@@ -43,6 +49,11 @@ def link_code() -> None:
         )
         if link.is_symlink() and link.readlink() == target:
             continue
+        if link.is_dir() and not link.is_symlink():
+            raise DopsdError(
+                f"{link}: a folder where a link to {target} belongs; remove it and run again, or"
+                " copy projects with their links (cp -a)"
+            )
         link.parent.mkdir(parents=True, exist_ok=True)
         tmp = link.with_name(f".{link.name}.tmp")
         tmp.unlink(missing_ok=True)

@@ -86,12 +86,11 @@ class Platform:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         for path in self.template.iterdir():
             if path.name not in STAYS and not path.name.startswith("mlflow.db"):
-                copied = shutil.copytree if path.is_dir() else shutil.copy
-                copied(
-                    path,
-                    self.folder / path.name,
-                    **({"dirs_exist_ok": True} if path.is_dir() else {}),
-                )
+                target = self.folder / path.name
+                if path.is_dir():
+                    shutil.copytree(path, target, symlinks=True, dirs_exist_ok=True)
+                else:
+                    shutil.copy(path, target)
         file = self.folder / "params.yaml"
         file.write_text(file.read_text().replace("experiment: dopsd", f"experiment: {experiment}"))
         for path in (self.state / "phases").iterdir():
