@@ -160,7 +160,7 @@ def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         print("dopsd: interrupted; the same command continues", file=sys.stderr)
         return 130
     except OSError as error:
-        advice = "free some space" if error.errno == errno.ENOSPC else "mend that"
+        advice = "free some space" if error.errno == errno.ENOSPC else "fix that"
         print(
             f"dopsd: {readable(_explained(error))}; {advice} and run the same command",
             file=sys.stderr,

@@ -9,9 +9,9 @@ from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from inspect import get_annotations, signature
+from inspect import get_annotations, getattr_static, isfunction, signature
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.settings import Section
@@ -120,7 +120,8 @@ class Registry:
         except TypeError as error:
             raise DopsdError(f"{where}: cannot be called so ({error})") from error
         made = function(*arguments.values())
-        if missing := [m for m in members_of(protocol) if not hasattr(made, m)]:
+        missing = [m for m in members_of(protocol) if not hasattr(made, m)]
+        if missing := sorted({*missing, *abstract_members(type(made))}):
             raise DopsdError(
                 f"{where}: {type(made).__name__} has no {', '.join(missing)}; add what "
                 f"{protocol.__module__}.{protocol.__name__} has"
@@ -130,6 +131,16 @@ class Registry:
 
 def members_of(protocol: type[Any]) -> list[str]:
     """Names of the attributes and methods of a protocol, and of those that it extends."""
-    classes = [kind for kind in protocol.__mro__ if getattr(kind, "_is_protocol", False)]
+    classes = [kind for kind in protocol.__mro__ if Protocol in kind.__bases__]
     names = [name for kind in classes for name in (*get_annotations(kind), *vars(kind))]
     return sorted({name for name in names if not name.startswith("_")})
+
+
+def abstract_members(kind: type) -> list[str]:
+    """Names of the methods that a class was left by a base class and does not define."""
+    members = {name: getattr_static(kind, name) for name in dir(kind)}
+    return sorted(
+        name
+        for name, member in members.items()
+        if isfunction(member) and "__isabstractmethod__" in vars(member)
+    )

@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
-from dopsd.core.registry import Registry
+from dopsd.core.registry import Registry, abstract_members
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,3 +39,18 @@ def register(folder: Path) -> None:
             f" {', '.join(ARCHITECTURES.names)}"
         )
     ARCHITECTURES.module(name, "architecture")
+
+
+def require_members(name: str, made: object, base: type) -> None:
+    """Refuse a config or a model of an architecture that does not fit its base class.
+
+    Raises:
+        DopsdError: if `made` is not of this class, or lacks a method that the class leaves to it.
+    """
+    kind = type(made)
+    missing = abstract_members(kind) if isinstance(made, base) else [f"base class {base.__name__}"]
+    if missing:
+        raise DopsdError(
+            f"architecture {name}: {kind.__name__} has no {', '.join(missing)}; add what"
+            f" {base.__module__}.{base.__name__} has"
+        )

@@ -11,7 +11,7 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import register
+from dopsd.models.architecture import register, require_members
 from dopsd.models.checkpoint_files import AGAIN, check_finite, check_folder, file_tensors
 
 if TYPE_CHECKING:
@@ -150,15 +150,18 @@ def read_config(folder: Path) -> DenoiserConfig:
     """
     from transformers import AutoConfig
 
+    from dopsd.models.denoiser import DenoiserConfig
+
     register(folder)
     try:
         config: DenoiserConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
-        return config
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
             f"{folder}/config.json: not that of a model ({reason}...); {AGAIN}"
         ) from error
+    require_members(config.model_type, config, DenoiserConfig)
+    return config
 
 
 def build_model(config: DenoiserConfig) -> Denoiser:
@@ -176,6 +179,8 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Den
     import torch
     from transformers import AutoModelForMaskedLM
 
+    from dopsd.models.denoiser import Denoiser
+
     check_folder(Path(model.path), read_config(Path(model.path)))
     weights: Denoiser = AutoModelForMaskedLM.from_pretrained(
         model.path,
@@ -186,4 +191,5 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Den
         use_safetensors=True,
         local_files_only=True,
     )
+    require_members(weights.config.model_type, weights, Denoiser)
     return weights

@@ -251,6 +251,12 @@ except DopsdError as error:
         ),
         (
             "copying/task.py",
+            "def verify",
+            "def verifies",
+            "task copying: toys.copying.task.make(config): Copying has no verify; add what ",
+        ),
+        (
+            "copying/task.py",
             "return Copying(config)",
             "return 3",
             (

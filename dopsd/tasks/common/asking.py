@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,12 +35,13 @@ class AskingTask:
         if config.prompt_file is not None:
             self.instructions = read_prompt(f"data.{self.name}.prompt_file", config.prompt_file)
 
+    @abstractmethod
     def fault(self, problem: Problem) -> str | None:
-        """What was expected of a problem on disk and is not there, or None."""
-        raise NotImplementedError
+        """Return what was expected of a problem on disk and is not there, or None."""
 
+    @abstractmethod
     def verify(self, problem: Problem, text: str) -> Score:
-        raise NotImplementedError
+        """Return the answer that a text gives, and its score."""
 
     def load(self, split: str) -> list[Problem]:
         return read_problems(DATA / self.name / f"{split}.jsonl", self.fault)

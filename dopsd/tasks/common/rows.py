@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from abc import abstractmethod
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -38,8 +39,9 @@ class RowTask(AskingTask):
 
     config: RowTaskConfig
 
+    @abstractmethod
     def problem_of(self, row: Row) -> Problem:
-        raise NotImplementedError
+        """Return the problem that a row of the dataset holds."""
 
     def is_wanted(self, problem: Problem) -> bool:
         return True

@@ -16,6 +16,7 @@ from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import ARCHITECTURES
 from dopsd.models.config import ModelConfig
+from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
 from dopsd.rollout.config import SamplingConfig
 
@@ -73,6 +74,18 @@ def test_cached_positions_of_a_shifted_model_are_those_of_the_whole_forward(shif
         whole = policy.hidden(ids, None, kv_cache)
         window = policy.hidden(ids[:, 2:4], None, kv_cache, slice(2, 4))
     assert torch.allclose(window, whole[:, 2:4], atol=1e-6)
+
+
+@pytest.mark.parametrize("member", ["linear_shapes", "trunk"])
+def test_an_incomplete_architecture_is_refused_with_the_missing_member(
+    shifted: Path, monkeypatch: pytest.MonkeyPatch, member: str
+):
+    load_policy(ModelConfig(path=str(shifted)), None, 0)
+    kind = LladaConfig if member == "linear_shapes" else LladaForMaskedLM
+    monkeypatch.delattr(kind, member)
+    message = f"architecture shifted-llada: Shifted[A-Za-z]+ has no {member}; add what dopsd.models"
+    with pytest.raises(DopsdError, match=message):
+        load_policy(ModelConfig(path=str(shifted)), None, 0)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "no-such"])
