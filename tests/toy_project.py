@@ -12,10 +12,11 @@ from pathlib import Path
 
 import torch
 import yaml
+from small_settings import ROOT as ROOT
+from small_settings import small_settings
 
 from dopsd.cli.main import main
 
-ROOT = Path(__file__).parents[1]
 TOY = ROOT / "tests" / "toy"
 
 
@@ -23,29 +24,11 @@ def small_params(**changes: object) -> dict:
     """params.yaml shrunk until a whole run takes seconds; changes are dotted keys with __ for the
     dot.
     """
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
-    raw["data"]["sudoku"] |= {"train": 64, "validation": 12, "test": 12}
-    raw["pretrain"] |= {
-        "d_model": 32,
-        "n_layers": 2,
-        "n_heads": 2,
-        "mlp_hidden_size": 64,
-        "updates": 200,
-        "batch_size": 16,
-    }
-    raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
+    raw = small_settings()
     raw["method"]["rft"] |= {"attempts": 2, "keep_threshold": 0.0}
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
     raw["method"]["diffu_grpo"] |= {"group_size": 2, "iterations": 2}
-    for method in raw["method"].values():  # sizes are those of section train below
-        method["train"] |= {
-            key: None
-            for key in ("updates", "prompts_per_collect", "lora")
-            if key in method["train"]
-        }
     raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}
-    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
-    raw["evaluate"]["bootstrap"] = 100
     raw["tracking"]["enabled"] = False
     for key, value in changes.items():
         *path, last = key.split("__")

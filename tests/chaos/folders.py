@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from small_settings import small_settings
 
 from chaos.plan import UPDATES
 
@@ -40,31 +41,13 @@ def commit() -> str:
 
 def settings() -> dict[str, Any]:
     """params.yaml shrunk until every stage takes little more than its imports."""
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
-    raw["data"]["sudoku"] |= {"train": 64, "validation": 12, "test": 12}
-    raw["pretrain"] |= {
-        "d_model": 32,
-        "n_layers": 2,
-        "n_heads": 2,
-        "mlp_hidden_size": 64,
-        "updates": 200,
-        "batch_size": 16,
-    }
-    raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
-    for method in raw["method"].values():
-        method["train"] |= {
-            key: None
-            for key in ("updates", "prompts_per_collect", "lora")
-            if key in method["train"]
-        }
+    raw = small_settings()
     raw["train"] |= {
         "updates": UPDATES,
         "prompts_per_collect": 4,
         "checkpoint_every": 4,
         "micro_batch_states": 8,
     }
-    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
-    raw["evaluate"]["bootstrap"] = 100
     return raw
 
 

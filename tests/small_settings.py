@@ -1,0 +1,34 @@
+"""params.yaml shrunk until a stage takes little more than its imports; imports nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+
+
+def small_settings() -> dict[str, Any]:
+    """Return the settings that the toy project and the fault trials have in common."""
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+    raw["data"]["sudoku"] |= {"train": 64, "validation": 12, "test": 12}
+    raw["pretrain"] |= {
+        "d_model": 32,
+        "n_layers": 2,
+        "n_heads": 2,
+        "mlp_hidden_size": 64,
+        "updates": 200,
+        "batch_size": 16,
+    }
+    raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
+    for method in raw["method"].values():  # sizes are those of section train
+        method["train"] |= {
+            key: None
+            for key in ("updates", "prompts_per_collect", "lora")
+            if key in method["train"]
+        }
+    raw["train"]["lora"] |= {"r": 4, "alpha": 4}
+    raw["evaluate"]["bootstrap"] = 100
+    return raw
