@@ -1,0 +1,83 @@
+"""Commands in README and docs: executed here, by a test that the page names, or marked with the
+reason why not.
+
+The line before a block of commands says which: `<!-- run -->`, `<!-- see tests/FILE.py -->`, or
+`<!-- not run: REASON -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from workspace import Workspace
+
+PAGES = sorted(
+    path
+    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "infra/*/README.md")
+    for path in ROOT.glob(pattern)
+)
+BLOCK = re.compile(
+    r"(?:<!-- (?P<mark>run|see|not run)(?P<words>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)\n```",
+    re.DOTALL,
+)
+COMMANDS = {"bash", "python"}  # the other languages are no commands
+OTHERS = {"text", "toml", "yaml", "json", "bibtex"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    mark: str | None
+    words: str
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}: {self.text.splitlines()[0]}"
+
+
+def blocks() -> list[Block]:
+    return [
+        Block(page, block["mark"], (block["words"] or "").strip(), block["language"], block["text"])
+        for page in PAGES
+        for block in BLOCK.finditer(page.read_text())
+    ]
+
+
+def test_every_block_of_commands_is_run_somewhere_or_says_why_not():
+    assert blocks()
+    for block in blocks():
+        assert block.language in COMMANDS | OTHERS, f"{block.name}: name its language"
+        if block.language in COMMANDS:
+            assert block.mark, f"{block.name}: add <!-- run -->, see or not run before the block"
+        if block.mark == "not run":
+            assert len(block.words) > 10, f"{block.name}: say why"
+        for test in re.findall(r"tests/[\w./]+", block.words):
+            assert (ROOT / test.rstrip(".")).exists(), f"{block.name}: {test} does not exist"
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+def test_the_commands_of_each_page_run(tmp_path: Path):
+    workspace = Workspace(tmp_path)
+    workspace.repro()
+    workspace.commit()
+    command = tmp_path / "work/bin/dopsd"
+    command.parent.mkdir(parents=True, exist_ok=True)
+    command.write_text('#!/bin/sh\nexec python -m dopsd "$@"\n')
+    command.chmod(0o755)
+    env = workspace.env | {"PATH": f"{command.parent}:{workspace.env['PATH']}"}
+    for block in blocks():
+        if block.mark == "run":
+            words = ["bash", "-euo", "pipefail", "-c", block.text]
+            ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+            assert ran.returncode == 0, f"{block.name}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}"
+            workspace.run("git", "checkout", "-q", "params.yaml", "dvc.lock")
