@@ -5,7 +5,8 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down integration integration-slurm chaos
+.PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down \
+	integration integration-slurm chaos lowest newest nightly
 
 install: .venv/.installed
 
@@ -30,6 +31,11 @@ test: install
 test-all: install # the tests of `make test`, and those marked `full`
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not slurm' \
 		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+
+lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
+	PYTHON=$(PYTHON) WORKERS=$(or $(WORKERS),2) .ci/versions $@
+
+nightly: lowest newest
 
 toy: install
 	python tests/toy_project.py
