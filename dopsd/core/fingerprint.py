@@ -54,8 +54,8 @@ def imported(
         packages: names of the top-level packages that count.
     """
     names = _imports(path.read_text(), with_types)
-    ours = {name for name in names if name.partition(".")[0] in packages and "." in name}
-    return {name for name in ours if _is_module(name)}
+    in_packages = {name for name in names if name.partition(".")[0] in packages and "." in name}
+    return {name for name in in_packages if _is_module(name)}
 
 
 @cache

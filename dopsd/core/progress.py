@@ -71,7 +71,7 @@ class Progress:
     def __init__(self, stage: str, total: int, unit: str, scratch: str = "") -> None:
         self.stage, self.total, self.unit, self.scratch = stage, total, unit, scratch
         self.done = self.first = 0
-        self.started = self.said = time.monotonic()
+        self.started = self.logged = time.monotonic()
         self.bar: Bar | None = None
 
     def __enter__(self) -> Self:
@@ -119,8 +119,8 @@ class Progress:
             self.bar.update(
                 self.line, completed=self.done, rate=f"{self.rate:.2f} {self.unit}/s", note=note
             )
-        elif now - self.said > PLAIN_EVERY or (units and self.done == self.total):
-            self.said = now
+        elif now - self.logged > PLAIN_EVERY or (units and self.done == self.total):
+            self.logged = now
             remaining = _clock((self.total - self.done) / self.rate) if self.rate else "?"
             log(
                 f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s,"
@@ -134,9 +134,7 @@ class Progress:
         return (self.done - self.first) / max(time.monotonic() - self.started, 1e-9)
 
     def _write(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # a full disk must not hide the error it caused elsewhere
+        with contextlib.suppress(OSError):  # a full disk must not hide an error elsewhere
             if not is_main_rank():
                 return
             state = {

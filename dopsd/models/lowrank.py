@@ -30,6 +30,6 @@ class LowRankLinear(Linear):
         down, up = layers[0].weight, layers[1].weight
         low = linear(self.lora_dropout[name](x), down.to(x.dtype)).flatten(0, -2).to(output.dtype)
         rows, up = output.flatten(0, -2), up.to(output.dtype).T
-        # without gradients in place, which saves a copy of W x
+        # in place unless gradients are needed, which saves a copy of W x
         add = torch.addmm if torch.is_grad_enabled() else Tensor.addmm_
         return add(rows, low, up, alpha=self.scaling[name]).view_as(output)

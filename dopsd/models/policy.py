@@ -122,7 +122,7 @@ class Text(Protocol):
         ...
 
     def tokens(self, text: str) -> Tensor:
-        """Return the token ids [n] of a text, without special tokens."""
+        """Return the token ids [n] of a text; no special tokens are added."""
         ...
 
     def decode(self, ids: Tensor) -> str:

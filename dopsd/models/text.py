@@ -38,7 +38,7 @@ class ChatText:
         return self.tokens(f"{header}{prefill}")
 
     def tokens(self, text: str) -> Tensor:
-        """Return the token ids [n] of a text, without special tokens."""
+        """Return the token ids [n] of a text; no special tokens are added."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return torch.tensor(ids, device=self.model.device)
 

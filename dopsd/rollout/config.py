@@ -49,9 +49,7 @@ class EvalProtocol(SamplingConfig):
     autocast: Literal["none", "float16"] = "none"  # float16: as published
     merged: bool = False  # add adapters into the weights: faster, rounded in bfloat16
     threshold: Share | None = None  # commit all tokens of this confidence at once, at least one
-    cache: Literal["none", "prefix", "dual"] = (
-        "none"  # reuse keys before a block, or all but its own
-    )
+    cache: Literal["none", "prefix", "dual"] = "none"  # keys reused: before a block, or all others
 
     @property
     def approximations(self) -> list[str]:

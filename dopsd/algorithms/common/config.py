@@ -71,7 +71,7 @@ class SelectingConfig(AlgorithmConfig, CollectorConfig):
     """Settings of algorithms that learn from their own kept rollouts."""
 
     skip_empty: bool = False  # true: a collect without a kept rollout makes no update
-    denominator: Literal["prompts", "kept"] = "prompts"  # of the loss; prompts: failed ones are 0
+    denominator: Literal["prompts", "kept"] = "prompts"  # divisor of the loss: all prompts, or kept
 
 
 class SelfDistillationConfig(SelectingConfig):
@@ -113,5 +113,5 @@ BETWEEN = "-"  # between the method and the variant in a name
 
 
 def kind_of(method: str) -> str:
-    """Return the method that a name stands for: d_opsd for the variant `d_opsd-live_teacher`."""
+    """Return the method of a name: d_opsd for the variant `d_opsd-live_teacher`."""
     return method.partition(BETWEEN)[0]

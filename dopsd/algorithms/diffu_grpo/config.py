@@ -15,7 +15,7 @@ class DiffuGrpoConfig(AlgorithmConfig):
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6  # rollouts per problem
     temperature: Weight = 0.9  # of all rollouts
-    iterations: Count = 12  # updates per collect, each with new prompt masks; published: 8 or 12
+    iterations: Count = 12  # updates per collect, each with new prompt masks; planning tasks: 8
     clip_range: Positive = 0.5  # epsilon: the probability ratio is clipped to 1 +- epsilon
     kl_weight: Weight = 0.04  # weight of the KL penalty to the initial policy
     prompt_mask: Share = 0.15  # share of prompt tokens masked in each update

@@ -146,7 +146,7 @@ class LladaTrunk(nn.Module):
         cos, sin = rope_tables(end, width, self.config.rope_theta, ids.device)
         rope = cos[first:], sin[first:]
         mask = self._mask(attention_mask)
-        # in eval mode too: with dropout 0 training does not leave it
+        # also in eval mode, in which training with dropout 0 runs
         is_recomputing = self.gradient_checkpointing and torch.is_grad_enabled()
         x = self.transformer["wte"](ids)
         past = None if kv_cache is None else (kv_cache, cache_positions)

@@ -20,7 +20,7 @@ def data_files(task: str, *splits: str) -> list[Path]:
 
 
 DATA = Path("data")
-PROMPT = "prompt.txt"  # beside a task's problems: the instructions that ask them
+PROMPT = "prompt.txt"  # next to a task's problems: the instructions that ask them
 
 
 def write_problems(path: Path, problems: list[Problem]) -> None:
