@@ -57,7 +57,7 @@ def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
         ("a.jsonl", b'{"a": "\xff"}', r"a\.jsonl: not UTF-8 text"),
         ("a.csv", b"", r"a\.csv:1: expected a header"),
         ("a.csv", b"a,b\n1,2\n3\n", r"a\.csv:3: expected 2 columns"),
-        ("a.csv", b'a\n"' + b"x" * 200000, r"a\.csv: not a csv"),
+        ("a.csv", b'a\n"' + b"x" * 200000, r"a\.csv: not a valid csv file"),
         ("a.parquet", b"PAR1", r"a\.parquet: not a readable parquet file"),
         ("a.txt", b"x", r"data\.gsm8k\.train\.path: .*a\.txt: expected a file that ends in"),
     ],
