@@ -1,1 +1,1 @@
-"""Algorithms: a folder each; copy one to add another."""
+"""Algorithms: one folder each; copy one to add another."""

@@ -1,6 +1,4 @@
-"""Which algorithms there are: a folder each in dopsd/algorithms, and the entry points
-`dopsd.algorithms`.
-"""
+"""Algorithms: folders of dopsd/algorithms, and packages of the entry points `dopsd.algorithms`."""
 
 from __future__ import annotations
 
@@ -16,8 +14,17 @@ ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
 
 
 def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext) -> Algorithm:
-    """Return the algorithm `name` with its settings; its folder's algorithm.py has `build`."""
-    from dopsd.algorithms.common.base import Algorithm  # heavy, and needed by training alone
+    """Return the algorithm `name`; `build` in the folder's algorithm.py makes it.
+
+    Args:
+        name: the folder, or the name of an entry point.
+        config: settings of the algorithm.
+        context: task, policy and lengths of the run.
+
+    Raises:
+        DopsdError: if there is no such algorithm, or its folder is incomplete.
+    """
+    from dopsd.algorithms.common.base import Algorithm  # imports torch; only training needs it
 
     arguments = {"config": config, "context": context}
     algorithm: Algorithm = ALGORITHMS.make(name, "algorithm.build", Algorithm, **arguments)

@@ -1,1 +1,1 @@
-"""Values and tools that every package stands on: no models, no tasks."""
+"""Values and tools that every other package uses; no models, no tasks."""

@@ -1,5 +1,5 @@
-"""Names of environment variables that processes of ours tell each other by."""
+"""Names of environment variables that dopsd's own processes exchange."""
 
 from __future__ import annotations
 
-DVC_PID = "DOPSD_DVC"  # in the environment of stages: this process
+DVC_PID = "DOPSD_DVC"  # set for stages: process id of the DVC that runs them

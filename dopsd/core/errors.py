@@ -1,17 +1,18 @@
-"""The one error that ends a command with a single line for its user."""
+"""The error type that ends a command with one line for its user."""
 
 from __future__ import annotations
 
-# EX_TEMPFAIL of sysexits.h: a network or a disk failed, and the same command may do better later
+# EX_TEMPFAIL of sysexits.h: a network or a disk failed; the same command may succeed later
 TEMPORARY = 75
-WIDEST = 800  # characters of a line: what was found instead may be a whole file
+WIDEST = 800  # characters of a line: a message may quote a value as long as a file
 
 
 class StopRequested(Exception):
-    """Training must stop before its next forward, and save.
+    """Signal that training must save and stop before its next forward.
 
-    `is_agreed`: every process of the run raises it at the same point; otherwise the others still
-    have to be told.
+    Attributes:
+        is_agreed: True if every process of the run raises it at the same point; otherwise the other
+            processes must still be notified.
     """
 
     def __init__(self, is_agreed: bool) -> None:
@@ -20,11 +21,14 @@ class StopRequested(Exception):
 
 
 class DopsdError(Exception):
-    """Something the user can mend: names the key, file or row, what was expected and what to do; a
-    line, or several.
+    """An error that the user can fix, reported without a traceback.
 
-    `exit_code` is the status of the command that meets it: 2, unless a signal or a fault has its
-    own.
+    The message names the key, file or row, what was expected and what to do. It has one line or
+    several.
+
+    Attributes:
+        exit_code: exit status of the command: 2, unless a signal or a temporary failure has its
+            own.
     """
 
     def __init__(self, message: str | list[str], exit_code: int = 2) -> None:
@@ -35,15 +39,20 @@ class DopsdError(Exception):
 
 
 def readable(line: str) -> str:
-    """The line as a terminal can show it: control characters and line breaks escaped, its middle
-    cut where it is long.
+    """Return the line as a terminal can show it.
+
+    Control characters and line breaks are escaped; the middle of a line over WIDEST characters is
+    cut.
     """
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= WIDEST else f"{line[: WIDEST // 2]} ... {line[-WIDEST // 2 :]}"
 
 
 def is_unicode(text: str) -> bool:
-    """Whether UTF-8 can hold it: JSON, YAML and the command line can bring halves of characters."""
+    """Return whether UTF-8 can encode the text.
+
+    JSON, YAML and the command line can bring lone surrogates, which it cannot.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:

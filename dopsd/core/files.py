@@ -1,4 +1,4 @@
-"""Files that are never half-written, and JSON read with a clear word for what is wrong."""
+"""Atomic writes, and JSON files read with a clear message when they are damaged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WORK = Path("work")
-ASIDE = (
-    WORK / "aside"
-)  # what was replaced: of a run that began anew, of DVC's run cache; `dopsd clean` removes it
+# replaced results: of a restarted run, of DVC's run cache; `dopsd clean` removes them
+ASIDE = WORK / "aside"
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write to a temporary name, then rename, so that a reader never sees half a file."""
+    """Write JSON to a temporary name, then rename, so that a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".{path.name}.tmp")
     tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
@@ -28,7 +27,15 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
-    """A result of an earlier stage; where it is missing, the command that makes it is named."""
+    """Read the result of an earlier stage.
+
+    Args:
+        path: the JSON file.
+        made_by: the command that writes the file, for the message when it is missing.
+
+    Raises:
+        DopsdError: if the file is missing or is not a JSON object.
+    """
     if not path.is_file():
         raise DopsdError(
             f"{path}: no such file; run `{made_by}` for this task, method and seed first"
@@ -37,24 +44,33 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
 
 
 def parse_object(content: bytes | str, location: object) -> dict[str, Any]:
-    """A JSON object; what is none is refused with its place: a file, or a file and a row."""
+    """Parse a JSON object.
+
+    Args:
+        content: the JSON text.
+        location: where the text comes from, for messages: a file, or a file and a row.
+
+    Raises:
+        DopsdError: if the text is not JSON, or not an object.
+    """
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DopsdError(
-            f"{location}: not valid JSON ({error}); restore it, or remove it and run what makes it"
+            f"{location}: not valid JSON ({error}); restore the file, or delete it and run the"
+            " command that writes it"
         ) from error
     if not isinstance(value, dict):
         raise DopsdError(
-            f"{location}: expected a JSON object, found {content[:40]!r}; restore it, or make it"
-            " again"
+            f"{location}: expected a JSON object, found {content[:40]!r}; restore the file, or"
+            " create it again"
         )
     return value
 
 
 @contextlib.contextmanager
 def fresh_folder(path: Path) -> Iterator[Path]:
-    """A folder to write in that takes the place of `path` when all of it is written."""
+    """Yield a temporary folder that replaces `path` once the context ends without an error."""
     tmp = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)

@@ -1,6 +1,4 @@
-"""What a stage's result depends on: the modules it imports, found by reading them, and digests of
-files.
-"""
+"""Identify a piece of work by its settings, its files and the code that it imports."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file, read in pieces, and once only while it does not change: 8B weights are
-    16 GB.
+    """Return the hex digest of a file.
+
+    The file is read in chunks, and once only while it does not change: 8B weights take 16 GB.
     """
     status = path.stat()
     return _sha256(path.resolve(), status.st_size, status.st_mtime_ns, status.st_ino)
@@ -47,12 +46,16 @@ def _source(module: str) -> Path:
 def imported(
     path: Path, with_types: bool = False, packages: tuple[str, ...] = ("dopsd",)
 ) -> set[str]:
-    """Modules of these packages that a file imports, anywhere in it; with_types: also for type
-    checkers alone.
+    """Return the modules of these packages that a file imports, anywhere in it.
+
+    Args:
+        path: a Python file.
+        with_types: also count imports for type checkers alone (`if TYPE_CHECKING:`).
+        packages: names of the top-level packages that count.
     """
     names = _imports(path.read_text(), with_types)
-    ours = {name for name in names if name.partition(".")[0] in packages and "." in name}
-    return {name for name in ours if _is_module(name)}
+    in_packages = {name for name in names if name.partition(".")[0] in packages and "." in name}
+    return {name for name in in_packages if _is_module(name)}
 
 
 @cache
@@ -84,9 +87,9 @@ def _is_module(name: str) -> bool:
 
 @cache
 def closure(*modules: str) -> tuple[str, ...]:
-    """Those modules and all that they import of this package and of their own, sorted.
+    """Return these modules and all that they import from dopsd and their own packages, sorted.
 
-    What is loaded by name (tasks, algorithms) must be given.
+    Modules that are loaded by name (tasks, algorithms) must be passed explicitly.
     """
     packages = ("dopsd", *(module.partition(".")[0] for module in modules))
     seen: set[str] = set()
@@ -100,12 +103,15 @@ def closure(*modules: str) -> tuple[str, ...]:
 
 
 def sources(*modules: str) -> dict[str, Path]:
-    """Files of the closure by module."""
+    """Return the file of each module in the closure."""
     return {name: _source(name) for name in closure(*modules)}
 
 
 def code_digest(path: Path) -> str:
-    """Hex digest of what a Python file does: comments, docstrings and layout do not count."""
+    """Return a hex digest of what a Python file computes.
+
+    Comments, docstrings and layout do not change the digest.
+    """
     return _code_digest(path.read_text())
 
 
@@ -121,10 +127,19 @@ def _code_digest(text: str) -> str:
 
 
 def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) -> str:
-    """16 hex digits that name a piece of work by its settings, its data and its code."""
+    """Return 16 hex digits that identify a piece of work by its settings, data and code.
+
+    Args:
+        sections: settings that decide the result, as JSON values.
+        files: data files that decide the result.
+        *modules: entry modules; everything that they import counts.
+
+    Raises:
+        DopsdError: if a file is missing.
+    """
     missing = [path for path in files if not path.is_file()]
     if missing:
-        raise DopsdError(f"{missing[0]}: no such file; `dvc repro` makes what is missing")
+        raise DopsdError(f"{missing[0]}: no such file; run `dvc repro` to create it")
     parts = [json.dumps(sections, sort_keys=True)]
     parts += [f"{path.name} {sha256(path)}" for path in files]
     parts += [f"{name} {code_digest(path)}" for name, path in sources(*modules).items()]

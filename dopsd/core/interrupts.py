@@ -1,8 +1,8 @@
-"""Signals that ask training to stop: it saves its last finished update first.
+"""Handle signals that ask training to stop: save the last finished update first.
 
 Clusters and process groups send every signal to every process, often more than once, so a repeated
-signal changes nothing. Only a second Ctrl-C at a terminal, some seconds after the first signal,
-ends training without saving.
+signal changes nothing. Only a second Ctrl-C at a terminal, at least MEANT seconds after the first
+signal, ends training without saving.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-# seconds after the first signal from which on a Ctrl-C at a terminal is a person's second one
+# seconds after the first signal before a Ctrl-C at a terminal counts as a deliberate second one
 MEANT = 2.0
 Handler = Callable[[int, FrameType | None], None]
 
 
 def replace_handlers(handler: Handler) -> dict[signal.Signals, Any]:
-    """Handle SIGNALS so, but for a SIGHUP that nohup ignores; the handlers before, by signal."""
+    """Install the handler for SIGNALS, and return the previous handlers by signal.
+
+    A SIGHUP that nohup ignores stays ignored.
+    """
     handled = [s for s in SIGNALS if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
     return {s: signal.signal(s, handler) for s in handled}
 
 
 @contextmanager
 def handling(handler: Handler) -> Iterator[None]:
-    """While this context lasts, SIGNALS go to this handler."""
+    """Send SIGNALS to this handler while the context lasts."""
     previous_handlers = replace_handlers(handler)
     try:
         yield
@@ -44,9 +47,7 @@ def handling(handler: Handler) -> Iterator[None]:
 
 
 class Interrupts:
-    """While this context lasts, signals are noted and training acts on them at its next safe
-    point.
-    """
+    """Record signals while the context lasts; training acts on them at its next safe point."""
 
     def __enter__(self) -> Self:
         self.number, self.at = 0, 0.0
@@ -60,6 +61,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def is_caught(self) -> bool:
+        """Return whether a signal has arrived."""
         return self.number != 0
 
     def _note(self, number: int, _: FrameType | None) -> None:
@@ -69,8 +71,13 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def error(self, scratch: Path, update: int) -> DopsdError:
-        """What ends the command, with the exit status that shells give to this signal."""
-        number = self.number or signal.SIGTERM  # another process of the run caught it
+        """Return the error that ends the command, with exit status 128 + the signal's number.
+
+        Args:
+            scratch: folder in which training saved its state.
+            update: number of the last saved update; 0 if none was finished.
+        """
+        number = self.number or signal.SIGTERM  # another process of the run caught the signal
         outcome = (
             f"saved at update {update} in {scratch}"
             if update
@@ -84,9 +91,7 @@ class Interrupts:
 
 
 def is_at_terminal() -> bool:
-    """Whether a Ctrl-C reaches this process from a terminal: in the foreground of the one that it
-    reads from.
-    """
+    """Return whether this process can receive a Ctrl-C from the terminal that it reads from."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:

@@ -1,7 +1,6 @@
-"""Files of JSON lines that are added to bit by bit: a line that a kill cut short, or that changed
-on the disk, is left out.
+"""Append-only files of JSON lines, each line a value with its digest.
 
-Every line holds a value and its digest.
+A line that a kill cut short, or that changed on disk, is ignored when the file is read.
 """
 
 from __future__ import annotations
@@ -18,16 +17,21 @@ if TYPE_CHECKING:
 
 
 def digest(value: object) -> str:
-    """Of a value as JSON."""
+    """Return 16 hex digits of the value as JSON."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def with_digest(value: object) -> dict[str, Any]:
+    """Wrap a JSON value with its digest, as one line of a file holds it."""
     return {"digest": digest(value), "value": value}
 
 
 def verified(raw: bytes) -> Any:  # noqa: ANN401  # any JSON value
-    """The value that `with_digest` wrapped; ValueError where these are not its bytes any more."""
+    """Return the value that `with_digest` wrapped.
+
+    Raises:
+        ValueError: if the bytes are not JSON, or do not match their digest.
+    """
     record = json.loads(raw)
     if (
         not isinstance(record, dict)
@@ -39,7 +43,7 @@ def verified(raw: bytes) -> Any:  # noqa: ANN401  # any JSON value
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Every whole line's value, in order; none where there is no file."""
+    """Return the values of all intact lines, in order; none if there is no file."""
     values = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         with suppress(ValueError, RecursionError):
@@ -48,8 +52,9 @@ def read_lines(path: Path) -> list[Any]:
 
 
 def append_lines(path: Path, values: Iterable[Any]) -> None:
-    """One line a value, after whatever a kill may have left without an end; others may append at
-    the same time.
+    """Append one line for each value, under a lock; other processes may append at the same time.
+
+    A last line that a kill left without a line break is closed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as out:

@@ -1,4 +1,4 @@
-"""Where files lie: folders of runs and reports, names of the files in them."""
+"""Folders of runs and reports, and the names of the files in them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dopsd.core.files import WORK
 
 RUNS = Path("runs")
 REPORTS = Path("reports")
-BASES = Path("base")  # a folder in it for each embedded base
+BASES = Path("base")  # one folder for each embedded base
 LOG = "log.jsonl"
-ORIGIN = "pretrain.json"  # in a base of `dopsd pretrain`: what it was made from
-PUBLISHED = WORK / "publish.json"  # links that the last `dopsd publish` made
-EVALUATED = (  # `dopsd evaluate --update` says it, then the update, for who waits for one
-    "evaluate: done with checkpoint "
-)
+ORIGIN = "pretrain.json"  # in a base made by `dopsd pretrain`: its settings, data and recipe
+PUBLISHED = WORK / "publish.json"  # links from the last `dopsd publish`
+# start of the line that `dopsd evaluate --update` logs when done; the update's number follows
+EVALUATED = "evaluate: done with checkpoint "
 
 
 def is_base(folder: Path) -> bool:
-    """Whether a model lies in this folder itself, or what is left of an embedded one."""
+    """Return whether the folder holds a base model, or the remains of an embedded one."""
     return any((folder / name).is_file() for name in ("config.json", ORIGIN))
 
 
 def run_folder(task: str, method: str, seed: int) -> Path:
+    """Return the folder of a run's results: runs/<task>/<method>/<seed>."""
     return RUNS / task / method / str(seed)
 
 
 @dataclass(frozen=True)
 class RunKey:
-    """One task x method x seed: what DVC's stages from `train` on run for."""
+    """One task x method x seed, for which DVC's stages from `train` on run."""
 
     task: str
     method: str
@@ -40,27 +40,30 @@ class RunKey:
 
     @property
     def parts(self) -> tuple[str, str, int]:
+        """Task, method and seed."""
         return self.task, self.method, self.seed
 
     @property
     def folder(self) -> Path:
+        """Folder of the run's results."""
         return run_folder(self.task, self.method, self.seed)
 
     @property
     def stage(self) -> str:
-        """As DVC names a cell of its matrix."""
+        """Name of the run's cell in DVC's matrix."""
         return f"{self.task}-{self.method}-{self.seed}"
 
     @property
     def key(self) -> str:
-        """As servers want names: lowercase letters, digits and dashes."""
+        """Name of the run for servers: lowercase letters, digits and dashes."""
         return self.stage.replace("_", "-").lower()
 
     @property
     def words(self) -> tuple[str, ...]:
-        """As the command line takes them."""
+        """The run as arguments of the command line."""
         return ("--task", self.task, "--method", self.method, "--seed", str(self.seed))
 
 
 def report_folder(task: str, method: str, seed: int) -> Path:
+    """Return the folder of a run's reports: reports/<task>/<method>/<seed>."""
     return REPORTS / task / method / str(seed)

@@ -1,5 +1,6 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere, and work/<stage>.json for
-whoever watches.
+"""Progress of long work: a bar on a terminal, plain lines elsewhere.
+
+The state is also written to work/<stage>.json, for other processes to read.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ PLAIN_EVERY = 10.0  # seconds between plain lines
 
 
 def is_main_rank() -> bool:
+    """Return whether this is the first process of the run (RANK 0, or no RANK)."""
     return os.environ.get("RANK", "0") == "0"
 
 
 class LastingFile(io.FileIO):
-    """A file whose reader may go away and whose disk may be full: what cannot be written is
-    dropped.
-    """
+    """An output stream that drops what it cannot write: no reader is left, or the disk is full."""
 
     def write(self, data: ReadableBuffer) -> int:
+        """Write the bytes, and report them as written even if the write fails."""
         with contextlib.suppress(OSError):
             return super().write(data) or 0
         return len(memoryview(data))
 
 
 def outlive_readers() -> None:
-    """Let no error of standard output or standard error end the work of this process."""
+    """Keep errors of standard output and standard error from ending this process."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         with contextlib.suppress(OSError):  # closed from the start
             binary = io.BufferedWriter(LastingFile(number, "w", closefd=False))
@@ -46,7 +47,7 @@ def outlive_readers() -> None:
 
 
 def log(text: str) -> None:
-    """One line to standard error, from the first rank only."""
+    """Write one line to standard error, from the first rank only."""
     if is_main_rank():
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -58,14 +59,19 @@ def _clock(seconds: float) -> str:
 
 
 class Progress:
-    """Counts `done` of `total` units. Use as a context manager; `step` adds units and a short note
-    of figures.
+    """Count `done` of `total` units; use as a context manager.
+
+    Args:
+        stage: name of the work, and of its file work/<stage>.json.
+        total: number of units.
+        unit: name of one unit, in the singular.
+        scratch: folder of the work's state, recorded in the file.
     """
 
     def __init__(self, stage: str, total: int, unit: str, scratch: str = "") -> None:
         self.stage, self.total, self.unit, self.scratch = stage, total, unit, scratch
         self.done = self.first = 0
-        self.started = self.said = time.monotonic()
+        self.started = self.logged = time.monotonic()
         self.bar: Bar | None = None
 
     def __enter__(self) -> Self:
@@ -94,10 +100,17 @@ class Progress:
         self._write()
 
     def resume_at(self, done: int) -> None:
+        """Start at `done` units, which do not count for the rate."""
         self.done = self.first = done
         self._write()
 
     def step(self, units: int = 1, note: str = "") -> None:
+        """Add finished units and show the new state.
+
+        Args:
+            units: number of finished units.
+            note: a short text of figures, shown at the end of the line.
+        """
         self.done += units
         if not is_main_rank():
             return
@@ -106,8 +119,8 @@ class Progress:
             self.bar.update(
                 self.line, completed=self.done, rate=f"{self.rate:.2f} {self.unit}/s", note=note
             )
-        elif now - self.said > PLAIN_EVERY or (units and self.done == self.total):
-            self.said = now
+        elif now - self.logged > PLAIN_EVERY or (units and self.done == self.total):
+            self.logged = now
             remaining = _clock((self.total - self.done) / self.rate) if self.rate else "?"
             log(
                 f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s,"
@@ -117,13 +130,11 @@ class Progress:
 
     @property
     def rate(self) -> float:
-        """Units a second since the start of this process."""
+        """Units per second since this process started."""
         return (self.done - self.first) / max(time.monotonic() - self.started, 1e-9)
 
     def _write(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # a full disk must not hide the error that it caused elsewhere
+        with contextlib.suppress(OSError):  # a full disk must not hide an error elsewhere
             if not is_main_rank():
                 return
             state = {

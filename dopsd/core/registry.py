@@ -1,6 +1,4 @@
-"""Folders that register by being there: algorithms and tasks, of this package and of entry
-points.
-"""
+"""Registries of folders: algorithms, tasks and architectures of dopsd and of entry points."""
 
 from __future__ import annotations
 
@@ -22,21 +20,26 @@ if TYPE_CHECKING:
 
 @dataclass
 class Registry:
-    """The folders of a package that have the file `marker`, and packages that entry points of the
-    same name bring.
+    """The folders of a package that hold a file `marker`, and the packages of its entry points.
 
-    An entry point `my_algorithm = "my_package.my_algorithm"` names a package with the same files as
-    a folder here.
+    An entry point `my_algorithm = "my_package.my_algorithm"` in the group `package` names a package
+    with the same files as a folder.
+
+    Attributes:
+        package: the dotted name of the package, which is also the group of the entry points.
+        kind: the singular noun for messages, such as "task".
+        base: base class of the settings in a folder's config.py.
+        marker: name of the module that makes a folder a member.
     """
 
     package: str
-    kind: str  # what one is called in messages
-    base: type[Section] = Section  # of the settings in a folder's config.py
+    kind: str
+    base: type[Section] = Section
     marker: str = "config"
 
     @cached_property
     def packages(self) -> dict[str, str]:
-        """Dotted names of packages by the names that params.yaml uses, sorted."""
+        """Dotted names of packages, by the names that params.yaml uses, sorted."""
         package = import_module(self.package)
         folders = {
             module.name: f"{self.package}.{module.name}"
@@ -48,22 +51,27 @@ class Registry:
         if duplicates := sorted(folders.keys() & plugins.keys()):
             raise DopsdError(
                 f"entry point {self.package}: {duplicates[0]} = {plugins[duplicates[0]]}: the name"
-                " is taken; rename it"
+                " is taken; rename the entry point"
             )
         return dict(sorted((folders | plugins).items()))
 
     @property
     def names(self) -> list[str]:
+        """Names of all members, sorted."""
         return list(self.packages)
 
     def file(self, name: str, file: str) -> str:
-        """Return the dotted name of a file of a folder."""
+        """Return the dotted name of the module `file` in the folder `name`.
+
+        Raises:
+            DopsdError: if there is no such folder.
+        """
         if name not in self.packages:
             raise DopsdError(f"{self.kind} {name}: unknown; there is {', '.join(self.names)}")
         return f"{self.packages[name]}.{file}"
 
     def module(self, name: str, file: str) -> ModuleType:
-        """Return a file of a folder as a module.
+        """Import the module `file` of the folder `name`.
 
         Raises:
             DopsdError: if there is no such folder, or no such file in it.
@@ -79,7 +87,11 @@ class Registry:
             raise
 
     def config_class(self, name: str) -> type[Any]:
-        """Return the one class of settings that the folder's config.py defines."""
+        """Return the one class of settings that the folder's config.py defines.
+
+        Raises:
+            DopsdError: if the file defines none, or several.
+        """
         module = self.module(name, "config")
         classes = [
             value
@@ -91,12 +103,16 @@ class Registry:
         if len(classes) != 1:
             raise DopsdError(
                 f"{self.kind} {name}: {module.__name__} must define one subclass of"
-                f" {self.base.__name__}, it defines {len(classes)}"
+                f" {self.base.__name__}, but defines {len(classes)}"
             )
         return classes[0]
 
     def member(self, name: str, file: str, member: str) -> Any:  # noqa: ANN401  # callers know its type
-        """Return what a file of the folder defines under this name."""
+        """Return the attribute `member` of the module `file` in the folder `name`.
+
+        Raises:
+            DopsdError: if the module has no such attribute.
+        """
         module = self.module(name, file)
         if not hasattr(module, member):
             raise DopsdError(f"{self.kind} {name}: {module.__name__} has no {member}; add it")
@@ -105,12 +121,16 @@ class Registry:
     def make(  # callers know the type: a protocol
         self, name: str, factory: str, protocol: type[Any], **arguments: object
     ) -> Any:  # noqa: ANN401
-        """Return what a folder's factory, such as `algorithm.build`, makes of these arguments, in
-        their order.
+        """Call a folder's factory, and check the result against a protocol.
+
+        Args:
+            name: the folder.
+            factory: module and function, such as `algorithm.build`.
+            protocol: the protocol whose members the result must have.
+            **arguments: arguments of the factory, passed by position in this order.
 
         Raises:
-            DopsdError: if the factory takes other arguments, or what it makes lacks a member of the
-                protocol.
+            DopsdError: if the factory takes other arguments, or its result lacks a member.
         """
         file, _, member = factory.partition(".")
         function = self.member(name, file, member)
@@ -118,26 +138,26 @@ class Registry:
         try:
             signature(function).bind(*arguments.values())
         except TypeError as error:
-            raise DopsdError(f"{where}: cannot be called so ({error})") from error
+            raise DopsdError(f"{where}: wrong arguments ({error})") from error
         made = function(*arguments.values())
         missing = [m for m in members_of(protocol) if not hasattr(made, m)]
         if missing := sorted({*missing, *abstract_members(type(made))}):
             raise DopsdError(
-                f"{where}: {type(made).__name__} has no {', '.join(missing)}; add what "
-                f"{protocol.__module__}.{protocol.__name__} has"
+                f"{where}: {type(made).__name__} has no {', '.join(missing)}; add the members of "
+                f"{protocol.__module__}.{protocol.__name__}"
             )
         return made
 
 
 def members_of(protocol: type[Any]) -> list[str]:
-    """Names of the attributes and methods of a protocol, and of those that it extends."""
+    """Return the public members of a protocol and of the protocols that it extends."""
     classes = [kind for kind in protocol.__mro__ if Protocol in kind.__bases__]
     names = [name for kind in classes for name in (*get_annotations(kind), *vars(kind))]
     return sorted({name for name in names if not name.startswith("_")})
 
 
 def abstract_members(kind: type) -> list[str]:
-    """Names of the methods that a class was left by a base class and does not define."""
+    """Return the abstract methods of its base classes that a class does not define."""
     members = {name: getattr_static(kind, name) for name in dir(kind)}
     return sorted(
         name

@@ -1,8 +1,7 @@
-"""Random numbers that are a pure function of their key: the same on every device, in every batch,
-after every resume.
+"""Random numbers as a pure function of a key: independent of device, batch and resume.
 
 A key is folded from what names the draw (seed, update, problem, attempt, step, position, vocabulary
-entry) with the splitmix64 finaliser; no generator has a state that a crash could lose.
+entry) with the splitmix64 finaliser. No generator has a state that a crash could lose.
 """
 
 from __future__ import annotations
@@ -18,12 +17,20 @@ SECOND = -7723592293110705685  # 0x94D049BB133111EB
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
-    """Logical right shift: torch's own copies the sign bit."""
+    """Shift right logically: torch's own shift copies the sign bit."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def fold_in(key: Tensor, part: Tensor | int) -> Tensor:
-    """Mix one more part into a key; int64, shapes broadcast."""
+    """Mix one more part into a key.
+
+    Args:
+        key: int64, of any shape.
+        part: an int, or an int64 tensor that broadcasts with `key`.
+
+    Returns:
+        int64, of the broadcast shape.
+    """
     mixed = (key ^ (part * GOLDEN if isinstance(part, Tensor) else _wrap(part * GOLDEN))) + GOLDEN
     mixed = (mixed ^ _shift(mixed, 30)) * FIRST
     mixed = (mixed ^ _shift(mixed, 27)) * SECOND
@@ -35,15 +42,22 @@ def _wrap(value: int) -> int:
 
 
 def uniform(key: Tensor) -> Tensor:
-    """Float32 in the open interval (0, 1), one per key: 23 bits, so that neither log(u) nor
-    log(-log(u)) overflows.
+    """Return a float32 in the open interval (0, 1) for each key.
+
+    The number has 23 bits, so that neither log(u) nor log(-log(u)) overflows.
     """
     return (_shift(key, 41).to(torch.float32) + 0.5) * 2.0**-23
 
 
 def uniform_table(keys: Tensor, columns: int) -> Tensor:
-    """uniform(fold_in(keys[:, None], column)) for every column, computed in place. keys [N] -> [N,
-    columns].
+    """Return uniform(fold_in(keys[:, None], column)) for every column, computed in place.
+
+    Args:
+        keys: [N], int64.
+        columns: number of columns.
+
+    Returns:
+        [N, columns], float32.
     """
     mixed = keys[:, None] ^ (torch.arange(columns, device=keys.device) * GOLDEN)
     mixed += GOLDEN
@@ -61,6 +75,6 @@ def uniform_table(keys: Tensor, columns: int) -> Tensor:
 
 
 def key_from(*parts: str | int) -> int:
-    """A signed 64-bit key of names and numbers."""
+    """Return a signed 64-bit key of names and numbers."""
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

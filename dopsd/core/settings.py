@@ -1,5 +1,6 @@
-"""What every section of params.yaml has: frozen, strict, no unknown keys; and the kinds of numbers
-and names in them.
+"""The base class of every section of params.yaml, and the types of its values.
+
+Sections are frozen and strict, and refuse unknown keys.
 """
 
 from __future__ import annotations
@@ -9,33 +10,42 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
-LARGEST = 2**63 - 1  # what torch and a database take for a whole number
+LARGEST = 2**63 - 1  # the largest integer of torch and of databases
 
 
 def plain_name(text: str) -> str:
+    """Return the text if it is a plain name.
+
+    Raises:
+        ValueError: if it has other characters than letters, digits, spaces and _ . + -, or more
+            than 100.
+    """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_ .+-]{0,99}", text):
         raise ValueError(
-            "expected letters, digits and _ . + - in a name, 100 at most: it names folders, rows"
-            " and metrics"
+            "expected a name of at most 100 letters, digits, spaces and _ . + - (names become"
+            " folders, rows and metrics)"
         )
     return text
 
 
 Name = Annotated[str, AfterValidator(plain_name)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
-Count = Annotated[int, Field(ge=1, le=LARGEST)]
-Natural = Annotated[int, Field(ge=0, le=LARGEST)]
-Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]  # a fraction, 0 to 1
+Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]  # any integer
+Count = Annotated[int, Field(ge=1, le=LARGEST)]  # an integer from 1
+Natural = Annotated[int, Field(ge=0, le=LARGEST)]  # an integer from 0
+Positive = Annotated[float, Field(gt=0)]  # a number above 0
 Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
 
 
 class Section(BaseModel):
+    """A section of params.yaml: frozen, strict, without unknown keys, NaN or infinity."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @field_validator("*")
     @classmethod
     def no_zero_byte(cls, value: object) -> object:
+        """Refuse texts with the character NUL, which paths and databases cannot hold."""
         if isinstance(value, str) and "\0" in value:
             raise ValueError("a text must not contain the character NUL")
         return value

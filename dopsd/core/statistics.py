@@ -1,4 +1,4 @@
-"""Intervals: Wilson for shares of right answers, bootstrap for means and differences."""
+"""95% intervals: Wilson for shares of correct answers, bootstrap for means and differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
 
 def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """95% interval of a share of 0/1 outcomes (Wilson 1927)."""
+    """Return the interval of a share of 0/1 outcomes (Wilson 1927).
+
+    Args:
+        successes: number of outcomes that are 1.
+        n: number of outcomes, at least 1.
+        z: quantile of the normal distribution; the default gives 95%.
+
+    Returns:
+        Lower and upper bound, in [0, 1].
+    """
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half_width = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
@@ -20,8 +29,14 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float,
 
 
 def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
-    """95% percentile bootstrap interval of a mean over problems; for a paired comparison, pass the
-    differences.
+    """Return the 95% percentile bootstrap interval of a mean over problems.
+
+    Args:
+        values: one value for each problem; for a paired comparison, the differences.
+        resamples: number of bootstrap samples.
+
+    Returns:
+        Lower and upper bound, in the unit of the values.
     """
     import numpy
 

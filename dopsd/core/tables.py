@@ -1,4 +1,4 @@
-"""Tables of figures as csv, and logs of training as rows."""
+"""Tables of figures as csv files, and training logs as rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from dopsd.core.files import parse_object
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMES = ("protocol",)  # columns that stay texts: a protocol may be named 256
+NAMES = ("protocol",)  # columns that stay text: a protocol may be named 256
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    """Rows of a training log; a line that is none is named."""
+    """Read the rows of a training log.
+
+    Raises:
+        DopsdError: if a line is not a JSON object; the message names file and line.
+    """
     return [
         parse_object(line, f"{path}:{number}")
         for number, line in enumerate(path.read_bytes().splitlines(), 1)
@@ -23,7 +27,7 @@ def read_log(path: Path) -> list[dict[str, float]]:
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Rows as csv, the update first; a figure that a row lacks stays empty."""
+    """Write rows as csv, the column `update` first; a figure that a row lacks stays empty."""
     names = sorted(
         {name for row in rows for name in row}, key=lambda name: (name != "update", name)
     )
@@ -36,19 +40,25 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
-    """Rows of a csv written by write_table: numbers as numbers, names as texts, empty cells left
-    out.
+    """Read the rows of a csv file that write_table wrote.
+
+    Numbers become numbers, names stay text, empty cells are left out.
+
+    Raises:
+        DopsdError: if the file is not a table, or a row has more or fewer cells than the header.
     """
     try:
         with path.open(newline="") as lines:
             rows = list(csv.DictReader(lines))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DopsdError(f"{path}: not a table ({error}); restore it, or make it again") from error
+        raise DopsdError(
+            f"{path}: not a csv table ({error}); restore the file, or create it again"
+        ) from error
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
             raise DopsdError(
-                f"{path}:{number}: not as many cells as columns; restore the table, or make it"
-                " again"
+                f"{path}:{number}: the number of cells differs from the header; restore the file,"
+                " or create it again"
             )
     return [
         {k: text if k in NAMES else _number(text) for k, text in row.items() if text != ""}

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files, and renames that survive a power cut."""
+"""Tensors in safetensors files, and renames that survive a power failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors; what goes wrong on the disk is an OSError, a full one with errno ENOSPC."""
+    """Write tensors to a safetensors file.
+
+    Raises:
+        OSError: if writing fails; errno is ENOSPC for a full disk, else EIO.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -30,6 +34,11 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file, by name.
+
+    Raises:
+        DopsdError: if the file is damaged.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -37,12 +46,17 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise DopsdError(
-            f"{path}: not a whole safetensors file ({error}); make it again or restore it"
+            f"{path}: not a whole safetensors file ({error}); restore the file, or create it again"
         ) from error
 
 
 def fsync_rename(source: Path, target: Path) -> None:
-    """Make sure the bytes are on disk, then give them their name."""
+    """Flush a file or folder to disk, then rename it.
+
+    Args:
+        source: the temporary file or folder.
+        target: its final name, in a folder of the same file system.
+    """
     for path in [source, *source.rglob("*")] if source.is_dir() else [source]:
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)

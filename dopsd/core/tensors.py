@@ -1,4 +1,7 @@
-"""Rows of unequal length as one tensor, and positions taken out of rows."""
+"""Rows of unequal length as one tensor, and positions taken out of rows.
+
+Shapes follow the legend of core/types.py.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,14 @@ if TYPE_CHECKING:
 
 
 def left_pad(rows: Sequence[Tensor], value: int) -> tuple[Tensor, Tensor]:
-    """Rows of unequal length as one tensor [B, T], padded on the left, and the mask that is False
-    on padding.
+    """Stack rows of unequal length, padded on the left.
+
+    Args:
+        rows: B tensors of token ids, each [n].
+        value: the id that fills the padding.
+
+    Returns:
+        ids [B, T], and the mask [B, T] that is False on padding.
     """
     width = max(len(row) for row in rows)
     ids = torch.full((len(rows), width), value, dtype=torch.long, device=rows[0].device)
@@ -25,8 +34,14 @@ def left_pad(rows: Sequence[Tensor], value: int) -> tuple[Tensor, Tensor]:
 
 
 def pack(flags: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions of the True entries of each row, first to last, padded to the longest row. [B, G]
-    -> [B, C], [B, C].
+    """Return the positions of the True entries of each row, first to last.
+
+    Args:
+        flags: [B, G], bool.
+
+    Returns:
+        positions [B, C], padded to the row with the most entries, and their mask [B, C], False on
+        padding.
     """
     counts = flags.sum(1)
     width = max(int(counts.max()), 1)
@@ -35,11 +50,19 @@ def pack(flags: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def take(hidden: Tensor, slots: Tensor) -> Tensor:
-    """[B, G, D], [B, C] -> [B, C, D]."""
+    """Return the hidden states [B, C, D] at `slots` [B, C] of `hidden` [B, G, D]."""
     return hidden.gather(1, slots[:, :, None].expand(-1, -1, hidden.shape[-1]))
 
 
 def through_first(tokens: Tensor, end: int) -> Tensor:
-    """Positions up to the first `end` of each row, that one included. [..., G] -> [..., G]."""
+    """Mark the positions up to and including the first `end` of each row.
+
+    Args:
+        tokens: [..., G], token ids.
+        end: the id that ends a row.
+
+    Returns:
+        [..., G], bool; all True in a row without `end`.
+    """
     is_end = tokens == end
     return is_end.cumsum(-1) - is_end.long() == 0

@@ -1,9 +1,9 @@
-"""Values that cross packages, and the one legend of shape letters.
+"""Values that cross packages, and the legend of shape letters.
 
 Legend: B rows (rollouts or states), P prompt tokens, Q teacher-prompt tokens, G generation length,
 T = P + G, C candidate positions, K target positions, V vocabulary, D hidden width. Prompts are
-padded on the left, so that `[..., -G:]` is the completion of every row, whatever its prompt's
-length.
+padded on the left, so that `[..., -G:]` is the completion of every row, whatever the length of its
+prompt.
 """
 
 from __future__ import annotations
@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One task item: what is asked, the gold answer, and a reference solution where the task has
-    one.
+    """One item of a task.
+
+    Attributes:
+        id: unique within a split.
+        prompt: what is asked.
+        answer: the gold answer.
+        reference: a worked solution, where the task has one.
+        extra: values of the task's own, as JSON.
     """
 
     id: str
@@ -34,18 +40,19 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A denoising trajectory in two vectors: the state before step s is where(revealed_at >= s,
-    MASK, ids).
+    """A denoising trajectory in two vectors.
+
+    The state before step s is where(revealed_at >= s, MASK, completion_ids).
     """
 
     problem_id: str
     attempt: int
     prompt_ids: Tensor  # [P]
     completion_ids: Tensor  # [G]
-    revealed_at: Tensor  # [G], the step that committed each position
+    revealed_at: Tensor  # [G], step that committed each position
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, which other processes can read whatever their device."""
+        """Return the rollout as plain numbers, which other processes can read on any device."""
         return {
             name: value if isinstance(value, str | int) else value.tolist()
             for name, value in vars(self).items()
@@ -65,11 +72,14 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Score:
-    """What a verifier found: the extracted answer, its score in [0, 1], and whether that is full
-    marks.
+    """The result of a verifier.
 
-    `figures` are shares that are reported beside the accuracy: the scores by both rules, and what
-    the task adds.
+    Attributes:
+        answer: the extracted answer, or None.
+        score: in [0, 1].
+        correct: whether the score is full.
+        figures: shares reported beside the accuracy: the scores by both rules, and those that the
+            task adds.
     """
 
     answer: str | None
@@ -80,11 +90,21 @@ class Score:
 
 @dataclass(frozen=True)
 class EvalReport:
-    """Accuracy (of first attempts) of one adapter on one split under one protocol, with its 95%
-    interval, in [0, 1].
+    """Accuracy of one adapter on one split under one protocol.
 
-    `whole` is the share of full marks, `figures` what the verifier reports beside the score,
-    `pass_at_k` the accuracy of the best of `attempts`.
+    Attributes:
+        task: name of the task.
+        split: name of the split.
+        protocol: settings of the decoding.
+        accuracy: mean score of first attempts, in [0, 1].
+        interval: 95% interval of `accuracy`.
+        n: number of problems.
+        whole: share of first attempts with a full score.
+        figures: shares that the verifier reports beside the score.
+        attempts: attempts per problem.
+        pass_at_k: mean score of the best of `attempts` attempts.
+        pass_at_k_interval: 95% interval of `pass_at_k`.
+        per_problem: score of the first attempt, by problem id.
     """
 
     task: str
@@ -110,4 +130,4 @@ class Checkpoint:
     digest: str
 
 
-Progressed = Callable[[int], None]
+Progressed = Callable[[int], None]  # called with the number of newly finished items

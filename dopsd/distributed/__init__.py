@@ -1,1 +1,1 @@
-"""Processes of one run: groups, launching, forwards made together."""
+"""Processes of one run: process groups, launching, forwards in step."""

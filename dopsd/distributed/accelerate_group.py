@@ -1,6 +1,4 @@
-"""Processes of one training run, through accelerate: started together, metrics added up over
-all.
-"""
+"""The processes of one training run, through accelerate."""
 
 from __future__ import annotations
 
@@ -21,8 +19,12 @@ if TYPE_CHECKING:
 
 
 def all_processes() -> Accelerator:
-    """All the processes that torchrun started, or a stop: without `cpu` accelerate ignores them
-    where there is no GPU.
+    """Return the accelerator of all processes that torchrun started.
+
+    Without `cpu=True`, accelerate ignores the other processes on a machine without a GPU.
+
+    Raises:
+        DopsdError: if accelerate sees another number of processes.
     """
     from accelerate import Accelerator
 
@@ -30,15 +32,22 @@ def all_processes() -> Accelerator:
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != world_size:
         raise DopsdError(
-            f"train: {world_size} processes were started, but they see {accelerator.num_processes};"
-            " start with torchrun"
+            f"train: {world_size} processes were started, but accelerate sees"
+            f" {accelerator.num_processes}; start them with torchrun"
         )
     return accelerator
 
 
 def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:
-    """Let the first process do it; all wait for that, and end with its error, which the first one
-    says.
+    """Run `work` in the first process only, while the others wait.
+
+    Args:
+        accelerator: the processes of the run.
+        work: the function to run.
+
+    Raises:
+        DopsdError: in the first process, if `work` raised it.
+        SystemExit: in the others, with the same exit code.
     """
     errors: list[DopsdError | None] = [None]
     if accelerator.is_main_process:
@@ -55,6 +64,7 @@ def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:
 
 
 def over_ranks(accelerator: Accelerator, metrics: MetricSums) -> MetricSums:
+    """Return the metrics of all processes, added up."""
     if accelerator.num_processes == 1:
         return metrics
     from accelerate.utils import gather_object
@@ -66,23 +76,23 @@ def over_ranks(accelerator: Accelerator, metrics: MetricSums) -> MetricSums:
 
 
 class AccelerateGroup:
-    """The processes of a training run, through accelerate."""
+    """A ProcessGroup of the processes of a training run, through accelerate."""
 
     def __init__(self, accelerator: Accelerator, forwards: UnevenForwards) -> None:
         self.rank, self.size = accelerator.process_index, accelerator.num_processes
         self.forwards = forwards
 
     def all_gather_object(self, items: list[Any], is_done: bool = False) -> list[Any]:
-        """The lists of all processes as one.
+        """Return the lists of all processes as one, in order of rank.
 
         Args:
-            items: this process' list.
-            is_done: whether this process has finished its part, so that a stop can wait until all
-                of it is kept.
+            items: the list of this process.
+            is_done: whether this process has finished its part; a stop then waits until the part is
+                kept.
 
         Raises:
-            StopRequested: in all processes, if one of them must stop, or has stopped before its
-                part was done.
+            StopRequested: in all processes, if one of them must stop, or stopped before its part
+                was done.
         """
         if self.size > 1:
             self.forwards.join()
@@ -92,8 +102,9 @@ class AccelerateGroup:
         return [item for _, rank_items in gathered for item in rank_items]
 
     def announce_stop(self) -> None:
-        """Answer the others' next `all_gather_object` with a stop: this process has left its
-        collect or its gradients.
+        """Answer the next `all_gather_object` of the other processes with a stop.
+
+        A process calls it when it leaves its collect or its gradients early.
         """
         self._exchange(True, [])
 

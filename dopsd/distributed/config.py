@@ -6,11 +6,7 @@ from dopsd.core.settings import Count, Section
 
 
 class LaunchConfig(Section):
-    """Processes that a stage starts on this machine, one a GPU; more than one goes through
-    torchrun.
-    """
+    """Processes that a stage starts on this machine, one per GPU."""
 
-    processes: Count = 1
-    shard: bool = (
-        False  # the frozen base in parts over the processes, where a card does not hold it whole
-    )
+    processes: Count = 1  # processes of train and of evaluations, one per GPU
+    shard: bool = False  # split the frozen base over the processes (FSDP2), to save GPU memory

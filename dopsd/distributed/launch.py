@@ -1,5 +1,6 @@
-"""Several processes of one command on this machine, one a GPU, through torch's elastic launcher
-(what torchrun uses).
+"""Start several processes of one command on this machine, one per GPU.
+
+The processes start through torch's elastic launcher, which torchrun uses too.
 """
 
 from __future__ import annotations
@@ -21,41 +22,46 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-LAUNCHER = "DOPSD_LAUNCHER"  # in the environment of the processes that were launched here
-GUARD = "DOPSD_GUARD"  # in the environment of what a flow runs
-DVC_STAGE = "DVC_STAGE"  # in the environment of what DVC runs
-SAVING = 1800  # seconds
+LAUNCHER = "DOPSD_LAUNCHER"  # set for processes that `launch` starts
+GUARD = "DOPSD_GUARD"  # set for commands that a flow starts
+DVC_STAGE = "DVC_STAGE"  # set by DVC for its stages
+SAVING = 1800  # seconds that processes have to save after a signal
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
 def check_gpus(processes: int) -> None:
-    """Refuse more processes than GPUs; without any, all share the CPU."""
+    """Refuse more processes than GPUs; on a machine without GPUs all processes share the CPU.
+
+    Raises:
+        DopsdError: if there are fewer GPUs than processes.
+    """
     import torch
 
     if torch.cuda.is_available() and torch.cuda.device_count() < processes:
         raise DopsdError(
-            f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set it"
-            " to as many"
+            f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set"
+            " launch.processes to at most that number"
         )
 
 
 def end_with_parent() -> None:
-    """Where a launcher, DVC or a flow's guard is killed, what it started gets SIGTERM: it saves,
-    and does not hold its GPUs.
+    """Ask Linux to send SIGTERM to this process when its launcher, DVC or flow is killed.
+
+    The process then saves, and does not keep its GPUs.
     """
     if not {LAUNCHER, DVC_STAGE, GUARD} & os.environ.keys() or sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if (
-        DVC_STAGE in os.environ and DVC_PID in os.environ and not _is_alive(os.environ[DVC_PID])
-    ):  # killed before it could be asked
+    # DVC may have been killed before the line above took effect
+    if DVC_STAGE in os.environ and DVC_PID in os.environ and not _is_alive(os.environ[DVC_PID]):
         log("DVC was killed before this stage began; the same command continues")
         sys.exit(128 + signal.SIGTERM)
 
 
 def _is_alive(process: str) -> bool:
-    """Whether a process of this number runs; one that has ended stays until its parent has asked
-    for its status.
+    """Return whether the process runs.
+
+    An ended process stays a zombie until its parent reads its status.
     """
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in (
@@ -67,25 +73,35 @@ def _is_alive(process: str) -> bool:
 
 
 def accept_signals() -> None:
-    """Let SIGTERM end this process, though whoever started DVC made DVC, and so this process,
-    ignore it.
-    """
+    """Let SIGTERM end this process, even if DVC was started with SIGTERM ignored."""
     if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def is_started() -> bool:
-    """Whether a launcher (this one, torchrun, accelerate, a cluster script) has started this
-    process as one of several.
+    """Return whether a launcher started this process as one of several.
+
+    The launcher may be dopsd, torchrun, accelerate or a cluster script.
     """
     return "WORLD_SIZE" in os.environ
 
 
 def launch(processes: int, words: Sequence[str]) -> int:
-    """Run `dopsd <words>` in so many processes; the exit status of the first that failed, else 0.
+    """Run `dopsd <words>` in several processes on this machine.
 
-    The first signal to this process goes to all of them; they have SAVING seconds to save. They end
-    with it.
+    The first signal to this process goes to all of them; they have SAVING seconds to save. Later
+    signals change nothing.
+
+    Args:
+        processes: number of processes.
+        words: arguments of the command line after `dopsd`.
+
+    Returns:
+        The exit status of the first process that failed, else 0.
+
+    Raises:
+        DopsdError: if there are fewer GPUs than processes, or torch is too old to wait while they
+            save.
     """
     check_gpus(processes)
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -95,16 +111,16 @@ def launch(processes: int, words: Sequence[str]) -> int:
     for name in [
         name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")
     ]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # the process that failed has said why
+        # the process that failed has logged the reason
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     os.environ[LAUNCHER] = str(os.getpid())
     newer_options: dict[str, Any] = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
-    if (
-        not newer_options.keys() <= LaunchConfig.__dataclass_fields__.keys()
-    ):  # it would kill processes that are still saving
+    # an older launcher would kill processes that are still saving
+    if not newer_options.keys() <= LaunchConfig.__dataclass_fields__.keys():
         raise DopsdError(
-            "launch.processes: the launcher of this torch gives processes no time to save; install"
-            " torch 2.13 or newer"
+            "launch.processes: this version of torch gives processes no time to save; install torch"
+            " 2.13 or newer"
         )
     config = LaunchConfig(
         min_nodes=1,
@@ -121,7 +137,7 @@ def launch(processes: int, words: Sequence[str]) -> int:
 
     def stop(number: int, _: FrameType | None) -> None:
         nonlocal is_stopping
-        if not is_stopping:  # a second one would end the wait for those that save
+        if not is_stopping:  # a second signal would end the wait for processes that save
             is_stopping = True
             raise SignalException(f"signal {number}", signal.Signals(number))
 

@@ -1,4 +1,4 @@
-"""Process groups: what the processes of a run ask of each other."""
+"""Process groups: how the processes of a run share work."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ from typing import Any, Protocol
 
 
 class ProcessGroup(Protocol):
-    """The processes that hold the same weights: what one of them is to sample, any other can."""
+    """Processes that hold the same weights, so that any of them can sample for another.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: number of processes.
+    """
 
     rank: int
     size: int
 
-    def all_gather_object(
-        self, items: list[Any], is_done: bool = False
-    ) -> list[Any]: ...  # of all, in order of rank; all must call
+    def all_gather_object(self, items: list[Any], is_done: bool = False) -> list[Any]:
+        """Return the lists of all processes as one, in order of rank; all processes must call.
+
+        Args:
+            items: the list of this process.
+            is_done: whether this process has finished its part; a stop then waits until the part is
+                kept.
+        """
 
 
 class SingleProcess:
-    """A group of one process."""
+    """A ProcessGroup of one process."""
 
     rank, size = 0, 1
 
     def all_gather_object(self, items: list[Any], is_done: bool = False) -> list[Any]:
+        """Return `items`."""
         return items

@@ -1,5 +1,7 @@
-"""Forwards that processes make unequally often: a stop before each, and empty ones where all must
-make them together.
+"""Uneven inputs: processes that make unequal numbers of forwards (compare torch's `Join`).
+
+Before each forward a process may stop. Where the base is sharded, processes without a forward of
+their own make empty ones.
 """
 
 from __future__ import annotations
@@ -18,26 +20,34 @@ if TYPE_CHECKING:
 
 
 class UnevenForwards:
-    """Forwards that no other process has to make as well."""
+    """Forwards of an unsharded base, which no other process has to join.
+
+    Attributes:
+        is_locked: whether all processes must make every forward together.
+        should_stop: asked before every forward.
+    """
 
     is_locked = False
-    should_stop: Callable[[], bool] = staticmethod(lambda: False)  # asked before every forward
+    should_stop: Callable[[], bool] = staticmethod(lambda: False)
 
     def before_forward(self) -> None:
-        """Before a forward. Raises StopRequested instead of letting it begin where this process
-        must stop.
+        """Prepare for a forward of this process.
+
+        Raises:
+            StopRequested: if this process must stop.
         """
         if self.should_stop():
             raise StopRequested(is_agreed=False)
 
     def join(self) -> None:
-        """Before anything else that all processes do together: take part in the others' forwards
-        until none is left.
+        """Take part in the forwards of the other processes until none is left.
+
+        Processes call it before any other collective operation.
         """
 
 
 class LockstepForwards(UnevenForwards):
-    """Forwards of a base in parts: whoever has none of its own makes an empty one."""
+    """Forwards of a sharded base: a process without a forward of its own makes an empty one."""
 
     is_locked = True
 
@@ -45,16 +55,23 @@ class LockstepForwards(UnevenForwards):
         self.trunk, self.device = trunk, device
 
     def before_forward(self) -> None:
+        """Wait until all processes are about to make a forward.
+
+        Raises:
+            StopRequested: in all processes, if one of them must stop.
+        """
         self._working(1)
 
     def join(self) -> None:
+        """Make empty forwards until no process has one of its own left."""
         while self._working(0):
             with torch.no_grad():
                 self.trunk(torch.zeros((1, 1), dtype=torch.long, device=self.device))
 
     def _working(self, forward_count: int) -> int:
-        """How many processes are about to make a forward of their own; all of them stop if one
-        must.
+        """Return how many processes are about to make a forward of their own.
+
+        If one of them must stop, all raise StopRequested.
         """
         counts = torch.tensor([forward_count, self.should_stop()], device=self.device)
         dist.all_reduce(counts)

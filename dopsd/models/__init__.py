@@ -1,1 +1,1 @@
-"""Base models: files, weights, adapters, architectures."""
+"""Language models: policy protocols, weights and their files, adapters, architectures."""

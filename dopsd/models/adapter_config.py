@@ -1,4 +1,4 @@
-"""adapter_config.json, peft's file of an adapter's settings: read, and held against the weights."""
+"""Read adapter_config.json, peft's settings of an adapter, and check it against the weights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from dopsd.models.config import AdapterConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# of the blocks' name and the layers', so that a head of the same name is never adapted
+# filled with the names of the block list and of the layers: a head of the same name never matches
 TARGETS = r".*\.{}\.\d+\.({})"
+# settings of peft that would change what is computed; none of them may be set
 PLAIN = (
     "use_dora",
     "use_rslora",
@@ -31,24 +32,34 @@ PLAIN = (
 
 
 def read_config(folder: Path) -> dict[str, Any]:
+    """Read peft's settings of the adapter in this folder.
+
+    Raises:
+        DopsdError: if the file is missing or damaged.
+    """
     path = folder / CONFIG
-    if not path.is_file():  # a pipe or a device would never end
+    if not path.is_file():  # reading a pipe or a device would never end
         raise DopsdError(f"{folder}: no {CONFIG}; name the folder of a checkpoint")
     try:
         settings = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DopsdError(
-            f"{path}: not valid JSON ({error}); restore it from where the adapter came"
+            f"{path}: not valid JSON ({error}); restore the file from the source of the adapter"
         ) from error
     if not isinstance(settings, dict):
         raise DopsdError(
-            f"{path}: expected settings by name, found a {type(settings).__name__}; restore it"
+            f"{path}: expected a JSON object, found a {type(settings).__name__}; restore the file"
         )
     return settings
 
 
 def lora_of(folder: Path) -> AdapterConfig:
-    """The LoRA settings that a checkpoint was trained with, from peft's file; plain LoRA only."""
+    """Return the LoRA settings with which a checkpoint was trained, from peft's file.
+
+    Raises:
+        DopsdError: if the file is missing or damaged, describes anything but plain LoRA, or has
+            another rank than the weights.
+    """
     from pydantic import ValidationError
 
     from dopsd.models.config import AdapterConfig
@@ -60,7 +71,7 @@ def lora_of(folder: Path) -> AdapterConfig:
     if unsupported or settings.get("peft_type", "LORA") != "LORA":
         raise DopsdError(
             f"{folder / CONFIG}: {', '.join(unsupported) or settings['peft_type']} is set; only"
-            " plain LoRA can be read"
+            " plain LoRA is supported"
         )
     try:
         config = AdapterConfig(
@@ -72,14 +83,14 @@ def lora_of(folder: Path) -> AdapterConfig:
     except (KeyError, ValidationError) as error:
         problem = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
         raise DopsdError(
-            f"{folder / CONFIG} {problem}; name a checkpoint that this program or peft wrote"
+            f"{folder / CONFIG} {problem}; name a checkpoint written by dopsd or peft"
         ) from error
     _check_rank(config.r, folder)
     return config
 
 
 def _check_rank(rank: int, folder: Path) -> None:
-    """Refuse a rank that the weights do not have, before memory is taken for it."""
+    """Refuse a rank that the weights do not have, before memory is allocated for it."""
     path = folder / WEIGHTS
     if not path.is_file():
         raise DopsdError(f"{folder}: no {WEIGHTS}; name the folder of a checkpoint")
@@ -88,14 +99,17 @@ def _check_rank(rank: int, folder: Path) -> None:
     ]
     if mismatched:
         raise DopsdError(
-            f"{folder}: {CONFIG} has r {rank}, and {mismatched[0]!r} in {WEIGHTS} another; restore"
-            " both files"
+            f"{folder}: {CONFIG} has r {rank}, but {mismatched[0]!r} in {WEIGHTS} has another rank;"
+            " restore both files"
         )
 
 
 def target_names(target_modules: str | list[str]) -> list[str]:
-    """Module names: from the pattern that attach() writes, or as other tools list them. Anything
-    else is left to fail.
+    """Return the module names that an adapter targets.
+
+    Args:
+        target_modules: a list of names, or the pattern that `attach` writes; for any other pattern
+            the result is empty.
     """
     if not isinstance(target_modules, str):
         return target_modules

@@ -1,4 +1,4 @@
-"""Files of an adapter: its weights, and the digests that they must match."""
+"""Read the weights of an adapter, checked against their digests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DIGESTS = "digests.json"
 
 
 def read_digests(folder: Path) -> dict[str, str]:
-    """By name; none where the file is missing or damaged."""
+    """Return the digests of a checkpoint's files, by name; none if they are missing or damaged."""
     try:
         return parse_object((folder / DIGESTS).read_bytes(), DIGESTS)
     except (OSError, DopsdError):
@@ -27,14 +27,18 @@ def read_digests(folder: Path) -> dict[str, str]:
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:
-    """Adapter weights of a published or scratch checkpoint."""
+    """Read the adapter weights of a published or scratch checkpoint, by peft's names.
+
+    Raises:
+        DopsdError: if the file is missing, or does not match its digest.
+    """
     if not (folder / ADAPTER).is_file():
         raise DopsdError(f"{folder}: no {ADAPTER}; name the folder of a checkpoint")
     if (folder / DIGESTS).is_file() and sha256(folder / ADAPTER) != read_digests(folder).get(
         ADAPTER
     ):
         raise DopsdError(
-            f"{folder / ADAPTER}: does not match its digest; `dvc checkout --force {folder}`"
-            " restores it"
+            f"{folder / ADAPTER}: does not match its digest; run `dvc checkout --force {folder}`"
+            " to restore the file"
         )
     return load_tensors(folder / ADAPTER)

@@ -1,9 +1,8 @@
-"""What an architecture says of itself, and which there are: a folder each in dopsd/models, and the
-entry points `dopsd.models`.
+"""Architectures: folders of dopsd/models, and packages of the entry points `dopsd.models`.
 
 A folder has `architecture.py`, which registers its config and model classes with transformers'
 AutoConfig and AutoModelForMaskedLM under the folder's name (model_type "my-model" is the folder
-my_model). They derive from the classes of denoiser.py; nothing outside the folder asks which
+my_model). The classes derive from those of denoiser.py; no code outside the folder asks which
 architecture it is.
 """
 
@@ -22,20 +21,22 @@ ARCHITECTURES = Registry("dopsd.models", "architecture", marker="architecture")
 
 
 def register(folder: Path) -> None:
-    """Import the architecture that a checkpoint's config.json names, so that transformers' Auto
-    classes know it.
+    """Import the architecture of a checkpoint, so that transformers' Auto classes know it.
+
+    Args:
+        folder: the checkpoint, whose config.json names the architecture.
 
     Raises:
-        DopsdError: if there is no such architecture; the line lists those that exist.
+        DopsdError: if there is no such architecture; the message lists those that exist.
     """
     try:
         model_type = json.loads((folder / "config.json").read_bytes())["model_type"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return  # whoever reads the file whole says what is wrong with it
+        return  # read_config reports what is wrong with the file
     name = str(model_type).replace("-", "_")
     if name not in ARCHITECTURES.names:
         raise DopsdError(
-            f"{folder}/config.json: model_type {model_type!r} is not known here; there is"
+            f"{folder}/config.json: model_type {model_type!r} is not supported; there is"
             f" {', '.join(ARCHITECTURES.names)}"
         )
     ARCHITECTURES.module(name, "architecture")
@@ -44,13 +45,18 @@ def register(folder: Path) -> None:
 def require_members(name: str, made: object, base: type) -> None:
     """Refuse a config or a model of an architecture that does not fit its base class.
 
+    Args:
+        name: the architecture, for messages.
+        made: the config or the model.
+        base: the class of denoiser.py that it must derive from.
+
     Raises:
-        DopsdError: if `made` is not of this class, or lacks a method that the class leaves to it.
+        DopsdError: if `made` is not of this class, or lacks one of its abstract methods.
     """
     kind = type(made)
     missing = abstract_members(kind) if isinstance(made, base) else [f"base class {base.__name__}"]
     if missing:
         raise DopsdError(
-            f"architecture {name}: {kind.__name__} has no {', '.join(missing)}; add what"
-            f" {base.__module__}.{base.__name__} has"
+            f"architecture {name}: {kind.__name__} has no {', '.join(missing)}; add the members of"
+            f" {base.__module__}.{base.__name__}"
         )

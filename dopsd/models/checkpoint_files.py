@@ -1,5 +1,6 @@
-"""A checkpoint folder against its config, before any weight loads: every tensor there, none too
-many, of its shape.
+"""Check a checkpoint folder against its config before any weight is loaded.
+
+Every tensor must be there, in its shape, and no other.
 """
 
 from __future__ import annotations
@@ -18,26 +19,32 @@ if TYPE_CHECKING:
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 AGAIN = "download it again"
-SHOWN = 3  # names of tensors in a message
-Shapes = dict[str, tuple[int, ...]]
+SHOWN = 3  # names of tensors that a message lists
+Shapes = dict[str, tuple[int, ...]]  # shapes of tensors by name
 
 
 def check_folder(folder: Path, config: PretrainedConfig) -> None:
-    """Compare the headers of the weight files with the tensors that the config calls for; nothing
-    is loaded.
+    """Compare the headers of the weight files with the tensors that the config needs.
+
+    Args:
+        folder: the checkpoint.
+        config: its config; only headers of files are read.
+
+    Raises:
+        DopsdError: if tensors are missing, unknown, or of another shape.
     """
     expected = expected_shapes(config)
     actual: Shapes = {}
     for path, indexed_names in weight_files(folder).items():
         shapes = header(path)
         if indexed_names is not None:
-            _refuse(path, f"not there, though {INDEX} says so", indexed_names - set(shapes))
-            _refuse(path, f"there, though {INDEX} does not say so", set(shapes) - indexed_names)
+            _refuse(path, f"missing, though {INDEX} lists them", indexed_names - set(shapes))
+            _refuse(path, f"not listed in {INDEX}", set(shapes) - indexed_names)
         _refuse(path, "unknown to config.json", set(shapes) - set(expected))
         mismatched = {name for name, shape in shapes.items() if shape != expected[name]}
         example = next(iter(sorted(mismatched)), "")
         sizes = (
-            f" (first: {list(shapes[example])} where config.json makes {list(expected[example])})"
+            f" (first: {list(shapes[example])}, config.json gives {list(expected[example])})"
             if mismatched
             else ""
         )
@@ -47,9 +54,7 @@ def check_folder(folder: Path, config: PretrainedConfig) -> None:
 
 
 def expected_shapes(config: PretrainedConfig) -> Shapes:
-    """Names and shapes of the tensors that a checkpoint of this config holds; no memory is
-    taken.
-    """
+    """Return names and shapes of the tensors that a checkpoint of this config has."""
     import torch
     from transformers import AutoModelForMaskedLM
 
@@ -59,17 +64,25 @@ def expected_shapes(config: PretrainedConfig) -> Shapes:
 
 
 def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
-    """The weight files, each with the tensors that the index says are in it; None where there is no
-    index.
+    """Return the weight files, each with the tensors that the index lists in it.
+
+    Args:
+        folder: the checkpoint.
+
+    Returns:
+        Names of tensors by file; None instead of names if there is one file and no index.
+
+    Raises:
+        DopsdError: if there are no safetensors files, or the index does not match them.
     """
     if (folder / WHOLE).is_file():
         return {folder / WHOLE: None}
     if not (folder / INDEX).is_file():
         pickle_names = sorted(path.name for path in folder.glob("*.bin"))
         problem = (
-            f"only {pickle_names[0]}, and pickle files are not read; convert it to"
+            f"only {pickle_names[0]}, and pickle files are not loaded; convert the weights to"
             if pickle_names
-            else "no weights; it needs"
+            else "no weights; expected"
         )
         raise DopsdError(f"{folder}: {problem} {WHOLE}, or shards with {INDEX}")
     files: dict[Path, set[str]] = {}
@@ -80,12 +93,16 @@ def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
         raise DopsdError(f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}") from error
     for path, names in files.items():
         if not path.is_file():
-            _refuse(path, f"missing with this file, which {INDEX} names", names)
+            _refuse(path, f"missing with this file, which {INDEX} lists", names)
     return files
 
 
 def header(path: Path) -> Shapes:
-    """Names and shapes of the tensors in a file; nothing is loaded."""
+    """Return names and shapes of the tensors in a safetensors file, without loading them.
+
+    Raises:
+        DopsdError: if the file is damaged.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -93,12 +110,12 @@ def header(path: Path) -> Shapes:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise DopsdError(
-            f"{path}: not a whole safetensors file ({error}); restore it, or {AGAIN}"
+            f"{path}: not a whole safetensors file ({error}); restore the file, or {AGAIN}"
         ) from error
 
 
 def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the weight files, one at a time."""
+    """Yield every tensor of the weight files with its name, one at a time."""
     from safetensors import safe_open
 
     for path in weight_files(folder):
@@ -108,7 +125,17 @@ def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:
-    """Refuse weights with infinities or NaN in them; the extremes tell, without a copy."""
+    """Refuse weights with infinities or NaN.
+
+    The minimum and maximum of each tensor are enough, and need no copy.
+
+    Args:
+        tensors: names and tensors.
+        folder: the checkpoint, for messages.
+
+    Raises:
+        DopsdError: if a tensor is not finite.
+    """
     nonfinite = {name for name, t in tensors if t.is_floating_point() and not _is_finite(t)}
     _refuse(folder, "not finite (NaN or infinite)", nonfinite)
 
@@ -120,7 +147,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _refuse(path: Path, problem: str, names: set[str] | None) -> None:
-    """One line with the first three names and how many there are, unless there are none."""
+    """Raise an error with the first SHOWN names and their number, unless there are none."""
     if names:
         count = f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
         preview = ", ".join(sorted(names)[:SHOWN]) + (", ..." if len(names) > SHOWN else "")

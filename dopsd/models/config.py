@@ -17,75 +17,78 @@ PromptStyle = Literal["compact", "instructions"]
 
 
 class ModelConfig(Section):
-    """The base: a folder in the layout of the Hugging Face hub, and how it is computed."""
+    """The base model: a folder in the layout of the Hugging Face hub, and how it is computed."""
 
-    path: str = "base/sudoku"
-    dtype: Dtype = "float32"
-    quantization: Quantization = "none"
-    attention: Attention = "sdpa"
-    compile: bool = False  # torch.compile of the blocks
-    prompt_style: PromptStyle = "instructions"
+    path: str = "base/sudoku"  # folder with config.json, safetensors and a tokenizer
+    dtype: Dtype = "float32"  # of weights and activations; bfloat16 halves the memory
+    quantization: Quantization = "none"  # nf4: 4-bit base weights; needs bfloat16 and a GPU
+    attention: Attention = "sdpa"  # auto: flash_attention_2 where it can run, else sdpa
+    compile: bool = False  # compile the blocks with torch.compile; changes results by rounding
+    prompt_style: PromptStyle = "instructions"  # compact: the bare problem, for the embedded base
 
     @model_validator(mode="after")
     def kernels_and_dtypes_fit(self) -> Self:
+        """Require bfloat16 for flash attention and for nf4."""
         for name, value in (("attention", "flash_attention_2"), ("quantization", "nf4")):
             if vars(self)[name] == value and self.dtype != "bfloat16":
-                raise ValueError(
-                    f"{name}: {value} computes in bfloat16: set dtype to bfloat16 with it"
-                )
+                raise ValueError(f"{name}: {value} computes in bfloat16; set dtype to bfloat16")
         return self
 
 
 class ModelOverrides(Section):
-    """What a task has of its own in section `model`; null: as it stands there.
+    """Values that a task changes in section `model`; null keeps the section's value.
 
-    `path` is a folder in base/, so that DVC's stages, which name a task's base by no other way,
-    depend on it.
+    `path` is a folder in base/: DVC's stages depend on that folder and find a task's base there
+    only.
     """
 
-    path: str | None = None
-    dtype: Dtype | None = None
-    quantization: Quantization | None = None
-    attention: Attention | None = None
-    compile: bool | None = None
-    prompt_style: PromptStyle | None = None
+    path: str | None = None  # a folder in base/, on which DVC's stages depend
+    dtype: Dtype | None = None  # as model.dtype
+    quantization: Quantization | None = None  # as model.quantization
+    attention: Attention | None = None  # as model.attention
+    compile: bool | None = None  # as model.compile
+    prompt_style: PromptStyle | None = None  # as model.prompt_style
 
     @field_validator("path")
     @classmethod
     def path_is_below_bases(cls, path: str | None) -> str | None:
+        """Require a folder in base/."""
         folder = PurePosixPath(path or BASES / "any")
         if PurePosixPath(BASES) not in folder.parents or ".." in folder.parts:
             raise ValueError(
-                f"expected a folder in {BASES}/, on which DVC's stages depend; elsewhere lies that"
-                " of model.path alone"
+                f"expected a folder in {BASES}/, on which DVC's stages depend; only model.path may"
+                " name another"
             )
         return path
 
     def over(self, model: ModelConfig) -> ModelConfig:
-        """Return the section with what is set here."""
+        """Return the section with the values that are set here."""
         return ModelConfig.model_validate(model.model_dump() | self.model_dump(exclude_none=True))
 
 
 class AdapterConfig(Section):
-    """Adapter shape. On LLaDA the published target list matches these four modules."""
+    """Shape of the LoRA adapter; the defaults are the published ones for LLaDA."""
 
-    r: Count = 128
-    alpha: Count = 64
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
-    targets: list[str] = Field(["q_proj", "k_proj", "v_proj", "up_proj"], min_length=1)
+    r: Count = 128  # rank of the update B A
+    alpha: Count = 64  # the update is scaled by alpha / r
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05  # 0: resumed and sharded runs are exact
+    targets: list[str] = Field(  # names of the linear layers that get an adapter
+        ["q_proj", "k_proj", "v_proj", "up_proj"], min_length=1
+    )
 
 
 class EmbeddedShape(Section):
-    """The shape of the embedded model, a LLaDA of about a million parameters."""
+    """Shape of the embedded model, a LLaDA of about a million parameters."""
 
-    d_model: Count = 128
-    n_layers: Count = 4
-    n_heads: Count = 4
-    mlp_hidden_size: Count = 384
-    rope_theta: Positive = 100.0
+    d_model: Count = 128  # width of the hidden states
+    n_layers: Count = 4  # transformer blocks
+    n_heads: Count = 4  # attention heads
+    mlp_hidden_size: Count = 384  # width inside the feed-forward layers
+    rope_theta: Positive = 100.0  # base of the rotary frequencies; low for short sequences
 
     @model_validator(mode="after")
     def heads_divide_width(self) -> Self:
+        """Require heads of an even width, as rotary embeddings need."""
         if self.d_model % (2 * self.n_heads):
             raise ValueError(
                 f"d_model {self.d_model} must be a multiple of 2 x n_heads {self.n_heads}"

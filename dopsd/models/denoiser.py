@@ -1,6 +1,4 @@
-"""What every architecture's config and model class offer: the base classes of those in the folders
-of dopsd/models.
-"""
+"""Base classes of the config and the model of every architecture in dopsd/models."""
 
 from __future__ import annotations
 
@@ -17,19 +15,26 @@ if TYPE_CHECKING:
 
 
 class DenoiserConfig(PretrainedConfig):
-    """config.json of a masked diffusion model, by the names that the rest of dopsd reads.
+    """Settings in config.json of a masked diffusion model, by the names that dopsd reads.
 
     Attributes:
         output_shift: 0: the state at position i predicts token i; 1: it predicts token i + 1.
         attention_pattern: which tokens see which.
+        d_model: D, width of the hidden states.
+        n_layers: number of blocks.
+        embedding_size: V, rows of the embedding.
+        max_sequence_length: tokens of prompt and completion that the model was trained for.
+        mask_token_id: id of the mask.
+        eos_token_id: id that ends a text, and fills padding.
+        weight_tying: whether the head shares the weights of the embedding.
     """
 
-    if TYPE_CHECKING:  # transformers makes a required field of every annotation that it finds
+    if TYPE_CHECKING:  # transformers turns every annotation that it sees into a required field
         output_shift: int
         attention_pattern: Attention
         d_model: int
         n_layers: int
-        embedding_size: int  # V, rows of the embedding
+        embedding_size: int
         max_sequence_length: int
         mask_token_id: int
         eos_token_id: int
@@ -40,15 +45,11 @@ class DenoiserConfig(PretrainedConfig):
 
     @abstractmethod
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
-        """Return (inputs, outputs) of every linear layer of a block, by the names that LoRA targets
-        have.
-        """
+        """Return (inputs, outputs) of each linear layer of a block, by LoRA's target names."""
 
     @abstractmethod
     def toy(self) -> Self:
-        """Return the same kind of model, with the same tokens, at a width that takes seconds: for
-        rehearsals.
-        """
+        """Return a tiny model of the same kind with the same tokens, for rehearsals in seconds."""
 
 
 class Denoiser(PreTrainedModel):
@@ -64,16 +65,27 @@ class Denoiser(PreTrainedModel):
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
     ) -> Tensor:
-        """Return the last hidden states [B, T, D], before an output shift is undone."""
+        """Return the last hidden states, before an output shift is undone.
+
+        Args:
+            ids: [B, T], or [B, W] with `cache_positions`.
+            attention_mask: [B, T], False on padding; None without padding.
+            kv_cache: filled by a whole forward, read by one of `cache_positions`.
+            cache_positions: the W positions to compute; None: all.
+
+        Returns:
+            [B, T, D], or [B, W, D] with `cache_positions`.
+        """
 
     @abstractmethod
     def head(self, hidden: Tensor) -> Tensor:
-        """Project [..., D] to logits [..., V]."""
+        """Project hidden states [..., D] to logits [..., V]."""
 
     @abstractmethod
     def blocks(self) -> nn.ModuleList:
-        """Return the layers: what is sharded and compiled one by one, and whose linear layers LoRA
-        adapts.
+        """Return the transformer blocks, first to last.
+
+        Blocks are sharded and compiled one by one; LoRA adapts their linear layers.
         """
 
     @abstractmethod

@@ -1,6 +1,4 @@
-"""The embedded model: a LLaDA of about a million parameters and a character tokenizer with the
-reasoning tags.
-"""
+"""The embedded model: a LLaDA of about a million parameters and a character tokenizer."""
 
 from __future__ import annotations
 
@@ -24,8 +22,10 @@ TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; tags, roles, mask and end of text are single tokens. Padding is end of
-    text, as LLaDA's.
+    """Return the tokenizer of the embedded model.
+
+    Every character is a token; tags, roles, mask and end of text are single tokens. As in LLaDA,
+    padding is end of text.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -50,7 +50,12 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_config(shape: EmbeddedShape, tokenizer: PreTrainedTokenizerFast) -> LladaConfig:
-    """The architecture of the 8B model at the widths that `pretrain` names."""
+    """Return the config of the embedded model: the architecture of LLaDA-8B at a small width.
+
+    Args:
+        shape: widths and depth.
+        tokenizer: the tokenizer, whose vocabulary and special tokens count.
+    """
     from dopsd.models.llada.configuration import LladaConfig
 
     return LladaConfig(

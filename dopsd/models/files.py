@@ -1,4 +1,4 @@
-"""The files of a base model."""
+"""Files of a base model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def base_files(model: ModelConfig) -> list[Path]:
-    """Weights, config, tokenizer and template: a change in any of them makes another model."""
+    """Return the files that define the base: weights, config, tokenizer and template.
+
+    A change in any of them makes another model.
+    """
     return sorted(
         path for path in Path(model.path).glob("*") if path.is_file() and path.name != ORIGIN
     )

@@ -1,8 +1,8 @@
-"""A frozen base in parts over the processes of a run (FSDP2), for cards that do not hold it whole.
+"""Shard a frozen base over the processes of a run (FSDP2), for GPUs that cannot hold it whole.
 
 Every forward then gathers a block's weights from all processes, so that all must make it together.
-Adapters, embedding and head stay whole in each process; gradients are those of an unsharded run, to
-the bit.
+Adapters, embedding and head stay whole in each process. Gradients equal those of an unsharded run
+to the bit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ if TYPE_CHECKING:
 
 
 def spread(model: Denoiser, device: torch.device) -> LockstepForwards:
-    """Leave a part of each block's frozen weights in this process; all that is not sharded goes to
-    the device.
+    """Shard the frozen weights of each block over the processes.
+
+    Args:
+        model: the model in main memory.
+        device: where its shard, and all that is not sharded, goes.
+
+    Returns:
+        The forwards that all processes must make together.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

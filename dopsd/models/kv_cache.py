@@ -1,4 +1,4 @@
-"""Keys and values of a whole forward, kept for forwards of some positions."""
+"""Keys and values of a whole forward, reused by forwards of some positions."""
 
 from __future__ import annotations
 
@@ -9,22 +9,33 @@ if TYPE_CHECKING:
 
 
 class KVCache:
-    """Keys and values of every layer at the last whole forward, where a window's own were not
-    computed again since.
+    """Keys and values of every layer, from the last whole forward and later windows.
 
-    Attention is over all positions, so that those outside the window are no longer exact once a
-    token in it has changed.
+    Attention is over all positions: once a token in the window changes, the kept keys and values
+    outside it are no longer exact.
+
+    Attributes:
+        layers: keys and values [B, heads, T, width] of each layer; None before the first forward.
+        states: [B, T, D] of the last whole forward, if the model's output is shifted.
     """
 
     def __init__(self, layers: int) -> None:
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
-        self.states: Tensor | None = None  # [B, T, D] of that forward, where the output is shifted
+        self.states: Tensor | None = None
 
     def joined(
         self, layer: int, k: Tensor, v: Tensor, cache_positions: slice | None
     ) -> tuple[Tensor, Tensor]:
-        """k and v [B, heads, W, width] of the window among those of the whole sequence; without a
-        window they replace all.
+        """Return the keys and values of the whole sequence, with those of the window replaced.
+
+        Args:
+            layer: index of the layer.
+            k: [B, heads, W, width], keys of the window.
+            v: [B, heads, W, width], values of the window.
+            cache_positions: the window; None: `k` and `v` are the whole sequence, and replace all.
+
+        Returns:
+            Keys and values, each [B, heads, T, width].
         """
         kv_cache = self.layers[layer]
         if cache_positions is None or kv_cache is None:

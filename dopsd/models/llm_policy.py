@@ -1,4 +1,4 @@
-"""load_policy(): a base model, its tokenizer and an adapter as one Policy."""
+"""Load a base model, its tokenizer and an adapter as one Policy (`load_policy`)."""
 
 from __future__ import annotations
 
@@ -32,8 +32,15 @@ if TYPE_CHECKING:
 
 
 class LlmPolicy(AdapterContexts):
-    """A masked diffusion model behind the Policy protocol: its forward; teachers are inherited,
-    text is an attribute.
+    """A masked diffusion model behind the Policy protocol.
+
+    The teacher and reference contexts are inherited; `text` holds chats and token ids.
+
+    Args:
+        model: the frozen base.
+        tokenizer: the base's tokenizer.
+        lora: shape of a fresh adapter; None: no adapter.
+        seed: seed of the adapter's initial weights.
     """
 
     def __init__(
@@ -56,12 +63,12 @@ class LlmPolicy(AdapterContexts):
         self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}
         self.forwards = UnevenForwards()
-        # the adapter's layers come in training mode: their dropout would make every answer a draw
+        # new adapter layers are in training mode: their dropout would make every answer random
         self.core.eval()
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are, and prompts go."""
+        """Device of the weights and of all prompts."""
         return self.core.device
 
     @property
@@ -76,9 +83,7 @@ class LlmPolicy(AdapterContexts):
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
     ) -> Tensor:
-        """Return hidden states [B, T, D] of ids [B, T], position i predicting token i (see
-        Forward).
-        """
+        """Return hidden states [B, T, D] of ids [B, T], as `Forward.hidden` describes."""
         self.forwards.before_forward()
         states = self.core.trunk(ids, attention_mask, kv_cache, cache_positions)
         return self._unshifted(states, kv_cache, cache_positions) if self.output_shift else states
@@ -104,21 +109,24 @@ class LlmPolicy(AdapterContexts):
         return self.core.head(hidden)
 
     def merged(self) -> AbstractContextManager[object]:
-        """Compute with the adapters in the weights; refused where the base is in parts."""
+        """Compute with the adapters added into the weights.
+
+        Raises:
+            DopsdError: if the base is sharded.
+        """
         if self.is_locked:
             raise DopsdError(
-                "merged: adapters cannot be added into a base in parts; set launch.shard to false"
+                "merged: adapters cannot be added into a sharded base; set launch.shard to false"
             )
         return super().merged()
 
     def use_gradient_checkpointing(self) -> None:
-        """Recompute each block's activations in the backward pass: less memory, the same
-        gradients.
+        """Recompute the activations of each block in the backward pass.
+
+        This takes less memory and gives the same gradients.
         """
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", FutureWarning
-            )  # newer transformers have another name for it
+            warnings.simplefilter("ignore", FutureWarning)  # renamed in newer transformers
             self.core.gradient_checkpointing_enable({"use_reentrant": False})
 
 
@@ -126,9 +134,12 @@ def aligned(states: Tensor, before: Tensor | None) -> Tensor:
     """Undo an output shift of one: entry i becomes the state that predicts token i.
 
     Args:
-        states: [B, T, D] as the trunk gave them.
-        before: [B, 1, D], the state of the position before the first; without it the first entry
-            stands for itself.
+        states: [B, T, D] from the trunk.
+        before: [B, 1, D], the state of the position before the first; None: the first state is used
+            for both.
+
+    Returns:
+        [B, T, D].
     """
     return torch.cat([states[:, :1] if before is None else before, states[:, :-1]], 1)
 
@@ -140,10 +151,17 @@ def load_policy(
     device: torch.device | None = None,
     shard: bool = False,
 ) -> LlmPolicy:
-    """Weights and tokenizer from `model.path`, in eval mode, with a fresh adapter if asked; by
-    default on own_device().
+    """Load weights and tokenizer from `model.path`, in eval mode.
 
-    shard: in parts over the processes that were started together (fsdp.py).
+    Args:
+        model: the base and how it is computed.
+        lora: shape of a fresh adapter; None: no adapter.
+        seed: seed of the adapter's initial weights.
+        device: where to compute; None: own_device().
+        shard: split the base over the processes that were started together (fsdp.py).
+
+    Raises:
+        DopsdError: if the checkpoint is missing, damaged or does not fit this machine.
     """
     target_device = device or own_device()
     policy = LlmPolicy(

@@ -1,6 +1,4 @@
-"""Base weights from a folder onto this process's device, in the dtype, quantisation and attention
-of `model`.
-"""
+"""Load a base from a folder onto the device of this process, as section `model` asks."""
 
 from __future__ import annotations
 
@@ -25,13 +23,13 @@ NEEDS = {
     "nf4": ("quantization", "bitsandbytes", "nf4"),
     "flash_attention_2": ("attention", "flash_attn", "gpu"),
 }
-RECOMPILE_LIMIT = (
-    32  # torch's 8 are too few for gradients, adapters, padding, one row or many, with and without
-)
+# variants of a block's graph: with and without gradients, adapters, padding, several rows; torch's
+# default of 8 is too few
+RECOMPILE_LIMIT = 32
 
 
 def own_device() -> torch.device:
-    """The GPU of this process, by LOCAL_RANK, or the CPU where there is none."""
+    """Return the GPU of this process, by LOCAL_RANK, or the CPU if there is no GPU."""
     import torch
 
     return (
@@ -42,8 +40,12 @@ def own_device() -> torch.device:
 
 
 def check_kernels(model: ModelConfig, device: torch.device) -> None:
-    """Refuse what this machine cannot compute; transformers would look for a kernel on the network
-    instead.
+    """Refuse settings that this machine cannot compute.
+
+    Without the check, transformers would look for a kernel on the network.
+
+    Raises:
+        DopsdError: if a package, a GPU or a compiler is missing.
     """
     for value, (key, library, extra) in NEEDS.items():
         if vars(model)[key] == value:
@@ -54,22 +56,23 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
                 )
             if device.type != "cuda":
                 raise DopsdError(
-                    f"model.{key}: {value} needs an NVIDIA GPU and there is none here; leave the"
-                    " key out"
+                    f"model.{key}: {value} needs an NVIDIA GPU, and none was found; leave the key"
+                    " out"
                 )
     compiler = (
         os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
     )
     if model.compile and which(compiler) is None:
         raise DopsdError(
-            f"model.compile needs a compiler, and {compiler} is not here; install it or leave the"
-            " key out"
+            f"model.compile needs a compiler, and {compiler} was not found; install {compiler} or"
+            " leave the key out"
         )
 
 
 def attention_of(model: ModelConfig, device: torch.device) -> str:
-    """`auto` is flash attention where its package, a GPU and a half precision are there, else
-    sdpa.
+    """Return the attention implementation to use.
+
+    `auto` is flash attention if its package, a GPU and bfloat16 are there, else sdpa.
     """
     if model.attention != "auto":
         return model.attention
@@ -80,8 +83,9 @@ def attention_of(model: ModelConfig, device: torch.device) -> str:
 
 
 def resolved(model: ModelConfig) -> ModelConfig:
-    """The settings with `auto` replaced by what this machine computes: what names a result must not
-    say `auto`.
+    """Return the settings with `auto` replaced by what this machine computes.
+
+    Results are identified by these settings, so they must not contain `auto`.
     """
     if model.attention != "auto":
         return model
@@ -89,9 +93,7 @@ def resolved(model: ModelConfig) -> ModelConfig:
 
 
 def compile_blocks(model: Denoiser) -> None:
-    """torch.compile for lengths and batch sizes of any kind; all blocks run what was compiled for
-    the first.
-    """
+    """Compile the blocks for any length and batch size; all blocks share one compiled graph."""
     import torch
 
     torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
@@ -100,8 +102,9 @@ def compile_blocks(model: Denoiser) -> None:
 
 
 def nf4() -> BitsAndBytesConfig:
-    """4-bit NormalFloat with doubly quantised scales, computing in bfloat16 (QLoRA, arXiv
-    2305.14314).
+    """Return the settings of 4-bit NormalFloat weights (QLoRA, arXiv 2305.14314).
+
+    Scales are quantised too; computation is in bfloat16.
     """
     import torch
     from transformers import BitsAndBytesConfig
@@ -111,23 +114,29 @@ def nf4() -> BitsAndBytesConfig:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
-        llm_int8_skip_modules=[
-            "model.transformer.ff_out"
-        ],  # the head by its full name: blocks have an ff_out too
+        # the head, by its full name: blocks have an ff_out too
+        llm_int8_skip_modules=["model.transformer.ff_out"],
     )
 
 
 def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -> Denoiser:
-    """The frozen base in eval mode; its folder is checked before, its weights after, and no code in
-    it is run.
+    """Load the frozen base in eval mode; no code in its folder is run.
 
-    on_host: in main memory, to be computed with on the device later.
+    The folder is checked before loading, the weights after.
+
+    Args:
+        model: the base and how it is computed.
+        device: where to compute.
+        on_host: keep the weights in main memory, to be sharded onto the device later.
+
+    Raises:
+        DopsdError: if the checkpoint is missing or damaged, or this machine cannot compute it.
     """
     folder = Path(model.path)
     if not (folder / "config.json").is_file():
         raise DopsdError(
-            f"model.path: no config.json in {folder}; download the checkpoint there (README, Train"
-            " LLaDA-8B), or run `dopsd pretrain` for the embedded base"
+            f"model.path: no config.json in {folder}; download the checkpoint to that folder, or"
+            " run `dopsd pretrain` for the embedded base"
         )
     check_kernels(model, device)
     weights = read_weights(model, device, on_host)
@@ -143,7 +152,7 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
 
 
 def read_config(folder: Path) -> DenoiserConfig:
-    """Read config.json of an architecture that is known here.
+    """Read config.json of a supported architecture.
 
     Raises:
         DopsdError: if the file is damaged, or the architecture unknown.
@@ -158,7 +167,7 @@ def read_config(folder: Path) -> DenoiserConfig:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
-            f"{folder}/config.json: not that of a model ({reason}...); {AGAIN}"
+            f"{folder}/config.json: not a model's config ({reason}...); {AGAIN}"
         ) from error
     require_members(config.model_type, config, DenoiserConfig)
     return config
@@ -173,8 +182,17 @@ def build_model(config: DenoiserConfig) -> Denoiser:
 
 
 def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Denoiser:
-    """Straight onto the device, one tensor at a time: host memory never holds a copy for the
-    GPU.
+    """Load the weights onto the device, one tensor at a time.
+
+    On a GPU, main memory never holds a second copy.
+
+    Args:
+        model: the base and how it is computed.
+        device: where to compute.
+        on_host: keep the weights in main memory.
+
+    Raises:
+        DopsdError: if the files do not match config.json.
     """
     import torch
     from transformers import AutoModelForMaskedLM

@@ -1,5 +1,6 @@
-"""LoRA adapters through peft: targets checked against the model's real module names, saved without
-machine paths.
+"""LoRA adapters through peft.
+
+Targets are checked against the model's module names; saved files hold no paths of this machine.
 """
 
 from __future__ import annotations
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def block_modules(model: Denoiser) -> list[str]:
-    """Names of the linear layers inside the blocks: what LoRA may adapt. The head is not among
-    them.
-    """
+    """Return the names of the layers that LoRA may adapt: linear layers in the blocks."""
     from torch import nn
 
     return sorted(
@@ -37,14 +36,23 @@ def block_modules(model: Denoiser) -> list[str]:
 
 
 def _blocks_name(model: Denoiser) -> str:
-    """Return what the model calls its list of blocks: `blocks`, `layers`."""
+    """Return the model's name for its list of blocks: `blocks`, `layers`."""
     blocks = model.blocks()
     path: str = next(name for name, m in model.named_modules() if m is blocks)
     return path.rpartition(".")[2]
 
 
 def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
-    """A peft model with a fresh adapter (B = 0, so that it starts as the base)."""
+    """Return a peft model with a fresh adapter; B = 0, so that it starts as the base.
+
+    Args:
+        model: the frozen base.
+        lora: shape of the adapter.
+        seed: seed of the initial values of A.
+
+    Raises:
+        DopsdError: if a target names no layer of the blocks.
+    """
     import warnings
 
     import torch
@@ -67,19 +75,16 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
         target_modules=TARGETS.format(_blocks_name(model), "|".join(sorted(lora.targets))),
         base_model_name_or_path="base",
     )
-    config._register_custom_module(
-        {nn.Linear: LowRankLinear}
-    )  # peft's way in for other layers; saved files do not tell
+    # peft's hook for other layer classes; saved files do not record it
+    config._register_custom_module({nn.Linear: LowRankLinear})
     with torch.random.fork_rng(), warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # peft reads an attribute that transformers has renamed
+        # peft reads an attribute that transformers has renamed
+        warnings.simplefilter("ignore", FutureWarning)
         torch.manual_seed(seed)
-        model.name_or_path = (  # by role: peft would write this machine's path into every adapter
-            "base"
-        )
+        # peft would write the path on this machine into every adapter
+        model.name_or_path = "base"
         adapted = get_peft_model(model, config)
-    if not isinstance(adapted, PeftModel):  # one for several kinds of adapters
+    if not isinstance(adapted, PeftModel):  # peft has another class for mixed adapters
         raise TypeError(f"peft made a {type(adapted).__name__}")
     return adapted
 
@@ -88,33 +93,38 @@ def require_adapter(adapted: PeftModel | None) -> PeftModel:
     """Return the model with its adapter.
 
     Raises:
-        DopsdError: if it was loaded without one.
+        DopsdError: if the model was loaded without an adapter.
     """
     if adapted is None:
-        raise DopsdError("adapter: the model was loaded without one", exit_code=1)
+        raise DopsdError("adapter: the model was loaded without an adapter", exit_code=1)
     return adapted
 
 
 def adapter_tensors(peft_model: PeftModel) -> dict[str, Tensor]:
-    """The adapter's weights under peft's own file names."""
+    """Return the weights of the adapter on the CPU, by the names of peft's files."""
     from peft import get_peft_model_state_dict
 
-    state = get_peft_model_state_dict(
-        peft_model, save_embedding_layers=False
-    )  # "auto" would compare with the folder base
+    # save_embedding_layers="auto" would look for the base's folder
+    state = get_peft_model_state_dict(peft_model, save_embedding_layers=False)
     return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
 
 
 def save_config(peft_model: PeftModel, folder: Path) -> None:
-    """adapter_config.json as peft writes it, with the base named by role, not by a path of this
-    machine.
-    """
+    """Write adapter_config.json as peft does; `attach` has named the base "base", not by a path."""
     peft_model.peft_config["default"].save_pretrained(str(folder))
 
 
 def check_config(peft_model: PeftModel, folder: Path) -> None:
-    """Refuse an adapter that was trained with another scaling or other targets: its weights would
-    load all the same.
+    """Refuse an adapter that was trained with another rank, scaling or list of targets.
+
+    Its weights might load all the same, with another result.
+
+    Args:
+        peft_model: the model that is to take the adapter.
+        folder: the checkpoint of the adapter.
+
+    Raises:
+        DopsdError: if the settings differ.
     """
     saved = lora_of(folder)
     config: Any = peft_model.peft_config["default"]  # a LoraConfig, as `attach` made it
@@ -132,15 +142,22 @@ def check_config(peft_model: PeftModel, folder: Path) -> None:
     if mismatched:
         raise DopsdError(
             f"{folder}: the adapter was trained with {', '.join(mismatched)}; set train.lora to"
-            " what it was"
+            " those values"
         )
 
 
 def load_adapter(
     peft_model: PeftModel, tensors: dict[str, Tensor], source: object = "adapter"
 ) -> None:
-    """Put saved weights in place; every name must be there, in its shape. `source` names them in
-    errors.
+    """Load saved weights into the adapter; every name must match, in its shape.
+
+    Args:
+        peft_model: the model with an adapter.
+        tensors: the weights, by peft's names.
+        source: where the weights come from, for messages.
+
+    Raises:
+        DopsdError: if names, shapes or values do not fit.
     """
     from peft import set_peft_model_state_dict
 
@@ -156,7 +173,7 @@ def load_adapter(
         )
         raise DopsdError(
             f"{source}: {len(mismatched)} tensors do not fit this base and LoRA config ({example});"
-            " was it trained on another?"
+            " use the base and train.lora of its training"
         )
     nonfinite = [
         name
@@ -165,14 +182,14 @@ def load_adapter(
     ]
     if nonfinite:
         raise DopsdError(
-            f"{source}: {len(nonfinite)} tensors are no finite numbers ({nonfinite[0]!r}); restore"
-            " the file"
+            f"{source}: {len(nonfinite)} tensors are not finite ({nonfinite[0]!r}); restore the"
+            " file"
         )
     set_peft_model_state_dict(peft_model, tensors)
 
 
 def adapted_layers(peft_model: PeftModel) -> Iterator[tuple[nn.Linear, Tensor]]:
-    """Every adapted base layer and its change scale * B @ A in float32 [out, in], one at a time."""
+    """Yield every adapted base layer with its change scale * B A [out, in] in float32."""
     from peft.tuners.lora import LoraLayer
 
     for module in peft_model.modules():
@@ -180,16 +197,19 @@ def adapted_layers(peft_model: PeftModel) -> Iterator[tuple[nn.Linear, Tensor]]:
             down = module.lora_A["default"].get_parameter("weight")
             up = module.lora_B["default"].get_parameter("weight")
             change = up.float() @ down.float()
-            layer: Any = module.get_base_layer()  # a Linear, as are all that block_modules names
+            layer: Any = module.get_base_layer()  # a Linear: block_modules names no other layers
             yield layer, (change * module.scaling["default"]).detach()
 
 
 @contextmanager
 def merged_weights(peft_model: PeftModel) -> Iterator[None]:
-    """Adapters added into the weights, rounded to the model's dtype; afterwards the kept originals
-    are put back.
+    """Add the adapters into the weights, rounded to the model's dtype, while the context lasts.
 
-    Subtracting instead would not bring the bits back. Costs a second copy of the adapted weights.
+    The original weights are kept and put back, because subtracting the change would not restore
+    their bits. This takes a second copy of the adapted weights.
+
+    Raises:
+        DopsdError: if the weights are nf4.
     """
     originals: list[tuple[nn.Linear, Tensor]] = []
     try:

@@ -1,5 +1,6 @@
-"""An adapted linear layer with one matrix product for adding, where peft has a product, a scaling
-and a sum.
+"""An adapted linear layer that adds its update in one matrix product.
+
+peft computes a product, a scaling and a sum instead.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from torch.nn.functional import linear
 
 
 class LowRankLinear(Linear):
-    """W x + scale * B (A x), the sum in the last product's own accumulator. x [..., in] -> [...,
-    out].
+    """Compute W x + scale * B (A x), with the sum in the accumulator of the last product.
 
-    Adapters are kept in float32 and multiplied in the dtype of their inputs, as under autocast:
-    beside the rounding of the sum that of B A x does not show.
+    Adapters are kept in float32 and multiplied in the dtype of their inputs, as under autocast: the
+    rounding of B A x is below that of the sum.
     """
 
     def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:
+        """Map x [..., in] to [..., out]."""
         output: Tensor = self.base_layer(x)
         if self.disable_adapters:
             return output
@@ -29,7 +30,6 @@ class LowRankLinear(Linear):
         down, up = layers[0].weight, layers[1].weight
         low = linear(self.lora_dropout[name](x), down.to(x.dtype)).flatten(0, -2).to(output.dtype)
         rows, up = output.flatten(0, -2), up.to(output.dtype).T
-        add = (
-            torch.addmm if torch.is_grad_enabled() else Tensor.addmm_
-        )  # in place there is no copy of W x
+        # in place unless gradients are needed, which saves a copy of W x
+        add = torch.addmm if torch.is_grad_enabled() else Tensor.addmm_
         return add(rows, low, up, alpha=self.scaling[name]).view_as(output)

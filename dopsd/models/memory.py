@@ -1,6 +1,4 @@
-"""How much memory a piece of work takes at its peak, and how much is free: on an NVIDIA GPU, or in
-Linux' main memory.
-"""
+"""Measure peak and free memory: of an NVIDIA GPU, or of Linux' main memory."""
 
 from __future__ import annotations
 
@@ -18,25 +16,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CGROUP = Path("/sys/fs/cgroup")
-PEAK_AGAIN = "5"  # written to clear_refs: the highest resident size counts from now
+PEAK_AGAIN = "5"  # written to clear_refs: resets the peak of the resident size
 
 
 def is_measurable(device: torch.device) -> bool:
+    """Return whether memory on this device can be measured."""
     return device.type == "cuda" or Path("/proc/self/clear_refs").exists()
 
 
 def _trim() -> None:
-    """Give back to Linux what was freed: what the allocator kept would hide how much the next piece
-    of work takes.
-    """
+    """Return freed memory to Linux: what the allocator keeps would hide the next peak."""
     gc.collect()
-    with suppress(AttributeError):  # another C library than GNU's
+    with suppress(AttributeError):  # C libraries other than GNU's have no malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def peak(device: torch.device, work: Callable[[], Any]) -> int:
-    """Bytes that this process holds at most while `work` runs, those that it held before
-    included.
+    """Return the most bytes that this process holds while `work` runs.
+
+    Bytes that the process held before are included.
+
+    Args:
+        device: the device to measure.
+        work: the function to run.
     """
     _trim()
     if device.type == "cuda":
@@ -50,7 +52,7 @@ def peak(device: torch.device, work: Callable[[], Any]) -> int:
 
 
 def held(device: torch.device) -> int:
-    """Bytes that this process holds now."""
+    """Return the bytes that this process holds now."""
     _trim()
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
@@ -58,8 +60,9 @@ def held(device: torch.device) -> int:
 
 
 def free(device: torch.device) -> int:
-    """Bytes that this process could still take; of main memory its share among the processes
-    started with it.
+    """Return the bytes that this process can still allocate.
+
+    Of main memory that is its share among the processes that were started together.
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -69,7 +72,7 @@ def free(device: torch.device) -> int:
 
 
 def _container() -> float:
-    """Bytes that a container's limit leaves (cgroup v2)."""
+    """Return the bytes that the container's limit leaves (cgroup v2); infinity without a limit."""
     try:
         limit, used = (
             (CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current")

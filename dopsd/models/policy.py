@@ -1,8 +1,7 @@
-"""Protocols of a masked diffusion language model, by concern: its forward, its teacher, its text;
-and all of it as Policy.
+"""Protocols of a masked diffusion language model: Forward, Teachers, Text, and all as Policy.
 
-Code asks for the narrowest that it needs: a sampler takes a Forward, a prompt set a Text, an
-algorithm a Policy.
+Code asks for the narrowest protocol that it needs: a sampler takes a Forward, a prompt set a Text,
+an algorithm a Policy.
 """
 
 from __future__ import annotations
@@ -27,12 +26,19 @@ class Forward(Protocol):
 
     Whatever the architecture, position i of `hidden` predicts token i: an output shift is undone
     below this protocol.
+
+    Attributes:
+        mask_id: id of the mask.
+        eos_id: id that ends a text, and fills padding.
+        vocabulary: V, entries of the head.
+        max_length: tokens of prompt and completion that the model was trained for.
+        attention_pattern: which tokens see which.
     """
 
     mask_id: int
     eos_id: int
-    vocabulary: int  # V, entries of the head
-    max_length: int  # tokens of prompt and completion that the model was trained for
+    vocabulary: int
+    max_length: int
     attention_pattern: Attention
 
     @property
@@ -42,7 +48,7 @@ class Forward(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are, and prompts go."""
+        """Device of the weights and of all prompts."""
         ...
 
     def hidden(
@@ -52,10 +58,19 @@ class Forward(Protocol):
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
     ) -> Tensor:
-        """Return hidden states [B, T, D] of ids [B, T].
+        """Return the hidden states of a sequence, or of some of its positions.
 
-        A whole forward fills `kv_cache`; one of `cache_positions` takes their ids [B, W] alone and
-        reads the rest from it.
+        A whole forward fills `kv_cache`; a forward of `cache_positions` takes the ids of these
+        positions alone and reads the rest from it.
+
+        Args:
+            ids: [B, T], or [B, W] with `cache_positions`.
+            attention_mask: [B, T], False on padding; None without padding.
+            kv_cache: keys and values to fill or to read; None: no cache.
+            cache_positions: the W positions to compute; None: all.
+
+        Returns:
+            [B, T, D], or [B, W, D] with `cache_positions`.
         """
         ...
 
@@ -64,43 +79,50 @@ class Forward(Protocol):
         ...
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Project [..., D] to logits [..., V]."""
+        """Project hidden states [..., D] to logits [..., V]."""
         ...
 
 
 class Teachers(Protocol):
-    """The weights that a forward is made with, other than the student's: contexts around `hidden`
-    and `head`.
-    """
+    """Contexts around `hidden` and `head` that compute with other weights than the student's."""
 
     def use_teacher(self, kind: str, ema_decay: float) -> None:
-        """Choose the teacher: base, live or ema."""
+        """Choose the teacher.
+
+        Args:
+            kind: base (the initial policy), live (the student's weights) or ema (their moving
+                average).
+            ema_decay: decay of the moving average per update; used by ema alone.
+        """
         ...
 
     def teacher(self) -> AbstractContextManager[object]:
-        """Compute with the teacher's weights."""
+        """Compute with the teacher's weights while the context lasts."""
         ...
 
     def reference(self) -> AbstractContextManager[object]:
-        """Compute with the initial policy, adapters off."""
+        """Compute with the initial policy, adapters off, while the context lasts."""
         ...
 
     def after_update(self) -> None:
-        """Let a teacher that follows the student take its step."""
+        """Update a teacher that follows the student; called after each optimizer step."""
         ...
 
 
 class Text(Protocol):
-    """Between chats, texts and token ids."""
+    """Conversion between chats, texts and token ids."""
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
-        """Return token ids [P] of the chat with the assistant's header, and how its answer
-        starts.
+        """Return the token ids [P] of a chat, up to where the answer begins.
+
+        Args:
+            messages: the chat, as {role, content}.
+            prefill: text after the assistant's header, with which the answer begins.
         """
         ...
 
     def tokens(self, text: str) -> Tensor:
-        """Return token ids [n] of a text as it stands."""
+        """Return the token ids [n] of a text; no special tokens are added."""
         ...
 
     def decode(self, ids: Tensor) -> str:
@@ -109,13 +131,17 @@ class Text(Protocol):
 
 
 class Policy(Forward, Teachers, Protocol):
-    """What an algorithm trains: forward, teacher, text, and the processes that train together."""
+    """The model that an algorithm trains: forward, teacher, text, and the processes of the run.
+
+    Attributes:
+        text: conversion between chats, texts and token ids.
+        process_group: the processes that hold the same weights.
+        rows_that_fit: sequences that fit into memory at once, by the length of their completion.
+    """
 
     text: Text
     process_group: ProcessGroup
-    rows_that_fit: dict[
-        int, int
-    ]  # sequences found to fit into memory at once, by tokens of an answer
+    rows_that_fit: dict[int, int]
 
     @property
     def is_locked(self) -> bool:

@@ -1,6 +1,4 @@
-"""Contexts in which a model with an adapter computes as another: its teacher, its initial policy,
-or merged.
-"""
+"""Contexts in which an adapted model computes as its teacher, as its initial policy, or merged."""
 
 from __future__ import annotations
 
@@ -20,14 +18,17 @@ if TYPE_CHECKING:
 
 
 class AdapterContexts:
-    """The Teachers of a policy: the base under an adapter, the student itself, or the moving
-    average of its adapter.
+    """The Teachers of a policy: the base, the student itself, or the moving average of its adapter.
+
+    Args:
+        core: the base with the adapter's layers.
+        adapted: the peft model around it; None: no adapter.
     """
 
     def __init__(self, core: Denoiser, adapted: PeftModel | None) -> None:
         self.core, self.adapted = core, adapted
         self.teacher_kind, self.ema_decay = "base", 0.0
-        self.ema: dict[str, Tensor] = {}  # the teacher's adapter, where it is an average
+        self.ema: dict[str, Tensor] = {}  # moving average of the adapter; empty unless kind is ema
         self.is_merged = False
 
     def trainable(self) -> dict[str, Tensor]:
@@ -35,23 +36,27 @@ class AdapterContexts:
         return {name: p for name, p in self.core.named_parameters() if p.requires_grad}
 
     def reference(self) -> AbstractContextManager[object]:
-        """Compute with the initial policy, adapters off."""
+        """Compute with the initial policy, adapters off, while the context lasts.
+
+        Raises:
+            DopsdError: inside `merged`, where the initial weights are replaced.
+        """
         if self.is_merged:
             raise DopsdError(
-                "merged: the initial policy is not there while adapters are in the weights",
+                "merged: the initial policy is not available while adapters are in the weights",
                 exit_code=1,
             )
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
 
     def teacher(self) -> AbstractContextManager[object]:
-        """Compute as the teacher, without dropout.
+        """Compute as the teacher, without dropout, while the context lasts.
 
         base: the initial policy; live: the student's own weights; ema: their moving average.
         """
         return self.reference() if self.teacher_kind == "base" else self._without_dropout()
 
     def use_teacher(self, kind: str, ema_decay: float) -> None:
-        """Choose the teacher: base, live or ema."""
+        """Choose the teacher: base, live or ema with this decay per update."""
         self.teacher_kind, self.ema_decay = kind, ema_decay
         if kind == "ema":
             self.ema = {name: p.detach().clone() for name, p in self.trainable().items()}
@@ -63,8 +68,9 @@ class AdapterContexts:
                 self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)
 
     def merged(self) -> AbstractContextManager[object]:
-        """Compute with the adapters in the weights: faster, and in bfloat16 rounded, so that its
-        figures say so.
+        """Compute with the adapters added into the weights while the context lasts.
+
+        This is faster. In bfloat16 the sum is rounded, so reports must say that they are merged.
         """
         return nullcontext() if self.adapted is None else self._merged(self.adapted)
 

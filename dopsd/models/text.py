@@ -1,4 +1,4 @@
-"""Between chats, texts and token ids, with a checkpoint's tokenizer and its chat template."""
+"""Conversion between chats, texts and token ids, with a checkpoint's tokenizer and template."""
 
 from __future__ import annotations
 
@@ -14,15 +14,23 @@ if TYPE_CHECKING:
 
 
 class ChatText:
-    """The Text of a policy: token ids on the model's device."""
+    """The Text of a policy; token ids are on the model's device.
+
+    Args:
+        tokenizer: the checkpoint's tokenizer, with a chat template.
+        model: the model, whose device and end-of-sequence id count.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Denoiser) -> None:
         self.tokenizer, self.model = tokenizer, model
         self.eos_id = model.config.eos_token_id
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
-        """Return token ids [P] of the chat with the assistant's header, and how its answer
-        starts.
+        """Return the token ids [P] of a chat, up to where the answer begins.
+
+        Args:
+            messages: the chat, as {role, content}.
+            prefill: text after the assistant's header, with which the answer begins.
         """
         header = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True
@@ -30,7 +38,7 @@ class ChatText:
         return self.tokens(f"{header}{prefill}")
 
     def tokens(self, text: str) -> Tensor:
-        """Return token ids [n] of a text as it stands."""
+        """Return the token ids [n] of a text; no special tokens are added."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return torch.tensor(ids, device=self.model.device)
 

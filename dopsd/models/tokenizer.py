@@ -1,6 +1,4 @@
-"""Tokenizers: the chat template where a checkpoint lacks one, and the tokens that must never be
-sampled.
-"""
+"""Tokenizers: a chat template if a checkpoint lacks one, and the tokens that are never sampled."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ START, HEADER, HEADER_END, END_OF_TURN = (
     "<|end_header_id|>",
     "<|eot_id|>",
 )
-LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA only ever answers
+LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA always answers
     f"{START}{{% for message in messages %}}{HEADER}{{{{ message['role'] }}}}{HEADER_END}{{{{"
     f" '\\n\\n' }}}}{{{{ message['content'] | trim }}}}{END_OF_TURN}{{% endfor"
     f" %}}{HEADER}assistant{HEADER_END}{{{{ '\\n\\n' }}}}"
@@ -27,7 +25,13 @@ LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA only ever ans
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The folder's tokenizer; one with LLaDA's special tokens and no chat template gets LLaDA's."""
+    """Load the tokenizer of a folder.
+
+    A tokenizer with LLaDA's special tokens and without a chat template gets LLaDA's template.
+
+    Raises:
+        DopsdError: if the files are missing or damaged, or there is no template to use.
+    """
     from transformers import AutoTokenizer
 
     try:
@@ -36,31 +40,40 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         reason = " ".join(str(error).split())[:120]
         files = "tokenizer.json and tokenizer_config.json"
         raise DopsdError(
-            f"{folder}: no tokenizer can be read there ({reason}...); copy {files} into it"
+            f"{folder}: cannot read a tokenizer ({reason}...); copy {files} into the folder"
         ) from error
     if tokenizer.chat_template is None:
         missing = {START, HEADER, HEADER_END, END_OF_TURN} - set(tokenizer.get_vocab())
         if missing:
             names = ", ".join(sorted(missing))
             raise DopsdError(
-                f"{folder}: the tokenizer has no chat template, and no {names} for LLaDA's; add a"
-                " template"
+                f"{folder}: the tokenizer has no chat template, and lacks {names} for LLaDA's; add"
+                " a template"
             )
         tokenizer.chat_template = LLADA_TEMPLATE
     return tokenizer
 
 
 def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> list[int]:
-    """The mask, every special token but the end of text and of turn, and embedding rows that are no
-    token.
+    """Return the ids that must never be sampled, sorted.
+
+    These are the mask, every special token but end of text and end of turn, and rows of the
+    embedding without a token.
+
+    Args:
+        tokenizer: the checkpoint's tokenizer.
+        config: the checkpoint's config, with mask_token_id, eos_token_id and embedding_size.
+
+    Raises:
+        DopsdError: if mask_token_id is no special token, or equals eos_token_id.
     """
     vocabulary = tokenizer.get_vocab()
     special = set(tokenizer.all_special_ids)
     special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     if config.mask_token_id not in special or config.mask_token_id == config.eos_token_id:
         raise DopsdError(
-            f"tokenizer: mask_token_id {config.mask_token_id} of config.json must be one of its"
-            f" special tokens, and not eos_token_id {config.eos_token_id}; take config.json and the"
+            f"tokenizer: mask_token_id {config.mask_token_id} of config.json must be a special"
+            f" token, and not eos_token_id {config.eos_token_id}; take config.json and the"
             " tokenizer from the same checkpoint"
         )
     allowed = {config.eos_token_id, vocabulary.get(END_OF_TURN)}

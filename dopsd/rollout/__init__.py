@@ -1,1 +1,1 @@
-"""Sampling: denoising, batches and waves, collecting."""
+"""Sampling: denoising, batches and waves, collection of rollouts."""

@@ -1,4 +1,4 @@
-"""Attempts at problems with their scores, and the rollout of each that is kept for training."""
+"""Sample attempts at problems, score them, and select one rollout of each problem for training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RolloutGroup:
-    """A problem, its attempts in order, and their verdicts."""
+    """All attempts at a problem, in order, with their scores."""
 
     problem: Problem
     rollouts: tuple[Rollout, ...]
@@ -35,7 +35,15 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class RolloutCollector:
-    """Samples and verifies: what a method needs to see of task, prompt and sampler."""
+    """Sample and score rollouts of training problems.
+
+    Attributes:
+        task: the task, which asks and scores.
+        sampling: lengths and steps of a rollout.
+        config: attempts, temperatures, and which attempts are kept.
+        prompt_style: compact or instructions.
+        seed: seed of the run.
+    """
 
     task: Task
     sampling: SamplingConfig
@@ -46,8 +54,16 @@ class RolloutCollector:
     def sample(
         self, policy: Policy, problems: Sequence[Problem], update: int, stops: bool
     ) -> list[RolloutGroup]:
-        """Every attempt at every problem with its verdict; `stops`: none after the first that is
-        correct.
+        """Return all attempts at every problem, with their scores.
+
+        Args:
+            policy: the model that samples.
+            problems: this rank's problems.
+            update: number of the collect, part of every random key.
+            stops: stop attempts at a problem after the first correct one.
+
+        Returns:
+            One group per problem, in the order of `problems`.
         """
         c = self.config
         temperatures = c.first_temperature, c.retry_temperature
@@ -72,11 +88,16 @@ class RolloutCollector:
     def collect(
         self, policy: Policy, problems: Sequence[Problem], update: int
     ) -> list[SelectedRollout]:
-        """pass@k for every problem, and for each the rollout to learn from (paper, section 3;
-        notes, section 2).
+        """Sample every problem up to pass@k, and select the rollout of each to learn from.
 
-        Ungraded tasks stop at the first correct attempt. Graded ones sample all attempts and keep
-        the best, the latest on ties, if it scores `keep_threshold`.
+        Tasks without partial scores stop at the first correct attempt. Graded tasks sample all
+        attempts and select the best, the latest on ties; it is kept if it scores `keep_threshold`
+        (arXiv 2606.18195, section 3; method notes, section 2).
+
+        Args:
+            policy: the model that samples.
+            problems: this rank's problems.
+            update: number of the collect, part of every random key.
         """
         return [
             self.scored(group)
@@ -84,7 +105,7 @@ class RolloutCollector:
         ]
 
     def scored(self, group: RolloutGroup) -> SelectedRollout:
-        """The best attempt, the latest on ties, and whether it is kept."""
+        """Return the best attempt, the latest on ties, and whether it is kept."""
         best = group.best
         threshold = self.config.keep_threshold if self.task.graded else 1.0
         is_kept = self.config.keep == "all" or group.scores[best].score >= threshold
@@ -100,8 +121,11 @@ class RolloutCollector:
         )
 
     def summary(self, policy: Policy, selected: Sequence[SelectedRollout]) -> RolloutStats:
-        """Counters and rollout metrics of one collect, before any gating; lengths in tokens, of
-        first attempts.
+        """Return counters and metrics of a collect, before a method drops any rollout.
+
+        Args:
+            policy: the model that sampled, for its end-of-sequence id.
+            selected: one selected rollout per problem; lengths, in tokens, are of first attempts.
         """
         sums = MetricSums()
         for item in selected:

@@ -10,21 +10,20 @@ from dopsd.core.settings import Count, Section, Share
 
 
 class SamplingConfig(Section):
-    """Lengths and steps of a rollout: `steps` denoising steps fill `gen_length` tokens, block by
-    block.
-    """
+    """Lengths and steps of a rollout, which is denoised block by block."""
 
-    gen_length: Count = 256
-    block_length: Count = 32
-    steps: Count = 128
-    gumbel_dtype: Literal["float32", "bfloat16"] = "float32"
-    stop_after_eos: bool = False
-    batch_size: Count = 64
-    prefill: str = ""  # how the answer starts, given to the model after the prompt
-    max_prompt_tokens: Count | None = None  # keep a prompt's last so many tokens; null: never cut
+    gen_length: Count = 256  # tokens of a completion
+    block_length: Count = 32  # tokens of a block; divides gen_length
+    steps: Count = 128  # denoising steps of the whole completion; a multiple of the blocks
+    gumbel_dtype: Literal["float32", "bfloat16"] = "float32"  # bfloat16: the published noise
+    stop_after_eos: bool = False  # stop after the block in which the text ends
+    batch_size: Count = 64  # rollouts in one forward pass; affects memory only
+    prefill: str = ""  # text with which every answer begins, given to the model after the prompt
+    max_prompt_tokens: Count | None = None  # keep only the last tokens of a prompt; null: never cut
 
     @model_validator(mode="after")
     def blocks_and_steps_fit(self) -> Self:
+        """Require whole blocks, and the same number of steps in each."""
         blocks, remainder = divmod(self.gen_length, self.block_length)
         if remainder:
             raise ValueError(
@@ -40,23 +39,21 @@ class SamplingConfig(Section):
 
 
 class EvalProtocol(SamplingConfig):
-    """How an evaluation decodes. `published` numbers came from unmasked padding and float16
-    autocast; ours mask.
+    """How an evaluation decodes.
+
+    Published figures come from unmasked padding and float16 autocast; the defaults mask padding and
+    use neither.
     """
 
-    mask_padding: bool = True
-    autocast: Literal["none", "float16"] = "none"
-    merged: bool = False  # adapters added into the weights: faster, and rounded in bfloat16
-    threshold: Share | None = None  # commit all tokens of this confidence at once, and at least one
-    cache: Literal["none", "prefix", "dual"] = (
-        "none"  # keys and values kept through a block: before it, or all but it
-    )
+    mask_padding: bool = True  # false: rows see the padding of their batch, as published
+    autocast: Literal["none", "float16"] = "none"  # float16: as published
+    merged: bool = False  # add adapters into the weights: faster, rounded in bfloat16
+    threshold: Share | None = None  # commit all tokens of this confidence at once, at least one
+    cache: Literal["none", "prefix", "dual"] = "none"  # keys reused: before a block, or all others
 
     @property
     def approximations(self) -> list[str]:
-        """What makes its answers others than those of the sampler that the model was trained
-        with.
-        """
+        """Settings under which answers differ from those of the exact sampler, as text."""
         descriptions = (
             [] if self.threshold is None else [f"tokens of confidence {self.threshold} at once"]
         )
@@ -64,10 +61,10 @@ class EvalProtocol(SamplingConfig):
 
 
 class CollectorConfig(Section):
-    """pass@k: how often a problem is tried, at which temperatures, and which attempt is kept."""
+    """pass@k: attempts per problem, their temperatures, and which attempt is kept."""
 
-    attempts: Count = 8
-    first_temperature: Annotated[float, Field(ge=0)] = 0.9
-    retry_temperature: Annotated[float, Field(ge=0)] = 0.9
-    keep_threshold: Share = 0.25
-    keep: Literal["correct", "all"] = "correct"
+    attempts: Count = 8  # attempts per problem, k in pass@k
+    first_temperature: Annotated[float, Field(ge=0)] = 0.9  # of the first attempt; 0: greedy
+    retry_temperature: Annotated[float, Field(ge=0)] = 0.9  # of all later attempts
+    keep_threshold: Share = 0.25  # graded tasks keep the best attempt if it scores this
+    keep: Literal["correct", "all"] = "correct"  # all: also keep the best of failed attempts

@@ -1,6 +1,4 @@
-"""generate_until_correct(): pass@k in waves, over all processes; denoise_all(): any number of
-draws, in batches.
-"""
+"""Run the sampler: pass@k in waves over all processes, and any number of requests in batches."""
 
 from __future__ import annotations
 
@@ -25,14 +23,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How often a problem is tried, and how each attempt is decoded."""
+    """How often a problem is attempted, and how each attempt is decoded.
+
+    Attributes:
+        attempts: attempts per problem, at most.
+        first_temperature: temperature of the first attempt.
+        retry_temperature: temperature of all later attempts.
+        stop_at_first_correct: stop attempts at a problem after the first correct one.
+        decoding: lengths and steps; its temperature is replaced by that of the attempt.
+        key: (seed, update) of the random numbers.
+    """
 
     attempts: int
     first_temperature: float
     retry_temperature: float
     stop_at_first_correct: bool
-    decoding: Decoding  # its temperature is that of the attempt
-    key: tuple[int, int] = (0, 0)  # (seed, update) of the random numbers
+    decoding: Decoding
+    key: tuple[int, int] = (0, 0)
 
 
 def generate_until_correct(
@@ -44,9 +51,16 @@ def generate_until_correct(
 ) -> dict[str, list[Rollout]]:
     """Sample each prompt until one rollout is correct or `plan.attempts` is reached.
 
-    Attempts run in waves: wave n holds attempt n of every problem that still needs one, so that
-    batches stay full. The result equals sampling one problem after the other. Processes that hold
-    the same weights share every wave; all of them must call.
+    Attempts run in waves: wave n holds attempt n of every problem that still needs one, so batches
+    stay full. The result equals sampling one problem after the other. Processes that hold the same
+    weights share every wave; all of them must call.
+
+    Args:
+        policy: the model that samples.
+        prompts: problems of this process, each with its prompt [P].
+        plan: attempts, temperatures, decoding and random key.
+        is_correct: verifies a rollout of a problem.
+        progressed: called with the number of finished rollouts.
 
     Returns:
         The rollouts of each problem by its id, attempts in order.
@@ -74,11 +88,20 @@ def generate_until_correct(
 
 
 def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int) -> int:
-    """How many attempts, from `first` on, to make together at each problem that waits; 0: no more.
+    """Return how many attempts at each pending problem the next wave makes.
 
-    Where fewer problems wait, in all processes, than there are processes, several attempts at each
-    are made ahead: those after a right one are dropped and not counted, and would have been idle
-    time.
+    If fewer problems are pending, in all processes, than there are processes, a wave makes several
+    attempts at each. Attempts after a correct one are then dropped and not counted; they use time
+    that would be idle.
+
+    Args:
+        group: the processes that share the wave.
+        plan: attempts and temperatures.
+        first: index of the wave's first attempt.
+        waiting: number of pending problems of this process.
+
+    Returns:
+        The number of attempts; 0 if sampling is over.
     """
     width = plan.attempts - first
     if width and plan.stop_at_first_correct:
@@ -92,7 +115,7 @@ def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int
 def _is_over(
     problem: Problem, rollouts: list[Rollout], is_correct: Callable[[Problem, Rollout], bool]
 ) -> bool:
-    """Whether one of the attempts is right; those after it, made ahead, are dropped."""
+    """Return whether one of the attempts is correct; later ones, made ahead, are dropped."""
     for i, rollout in enumerate(rollouts):
         if is_correct(problem, rollout):
             del rollouts[i + 1 :]
@@ -106,10 +129,18 @@ def denoise_shared(
     decoding: Decoding,
     progressed: Progressed | None = None,
 ) -> list[Rollout]:
-    """The draws of all processes, an equal part for each, so that one with hard problems does not
-    hold up the others.
+    """Denoise the requests of all processes, an equal share in each.
 
-    Every process gets the rollouts of its own draws, in their order. Draws have no hints here.
+    A process with hard problems then does not delay the others. Requests have no hints here.
+
+    Args:
+        policy: the model that samples.
+        requests: requests of this process.
+        decoding: lengths, steps and temperature.
+        progressed: called with the number of finished rollouts.
+
+    Returns:
+        The rollouts of this process's own requests, in their order.
     """
     group = policy.process_group
     if group.size == 1:
@@ -130,7 +161,7 @@ def denoise_shared(
 
 
 def sampler_of(decoding: Decoding) -> Sampler:
-    """Return the exact sampler, or Fast-dLLM's where a threshold or a cache is asked for."""
+    """Return the exact sampler, or Fast-dLLM's if a threshold or a cache is set."""
     is_exact = decoding.threshold is None and decoding.cache == "none"
     return denoise if is_exact else denoise_approximately
 
@@ -141,11 +172,19 @@ def denoise_all(
     decoding: Decoding,
     progressed: Progressed | None = None,
 ) -> list[Rollout]:
-    """Any number of draws, in batches of similar prompt length; rollouts come back in the order of
-    the draws.
+    """Denoise any number of requests, in batches of similar prompt length.
 
-    Where a GPU's memory runs out batches are halved, once: with masked padding no row depends on
-    the others.
+    If a GPU runs out of memory, the batch size is halved, once: with masked padding no row depends
+    on the others.
+
+    Args:
+        policy: the model that samples.
+        requests: the requests.
+        decoding: lengths, steps, temperature and batch size.
+        progressed: called with the number of finished rollouts.
+
+    Returns:
+        The rollouts, in the order of the requests.
     """
     denoise_batch = sampler_of(decoding)
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
@@ -165,8 +204,8 @@ def denoise_all(
             size, can_halve = -(-len(indices) // 2), False
             policy.rows_that_fit[decoding.gen_length] = size
             log(
-                f"{len(indices)} rollouts at once did not fit into memory: from here on {size}; set"
-                " a smaller batch_size"
+                f"out of memory with {len(indices)} rollouts per forward; continuing with {size}."
+                " Set batch_size to choose the number"
             )
             continue
         rollouts.update(zip(indices, results, strict=True))
@@ -181,8 +220,9 @@ def _if_it_fits(
     batch: list[GenerationRequest],
     decoding: Decoding,
 ) -> list[Rollout] | None:
-    """None where memory ran out; the failed batch keeps its memory until its error is forgotten,
-    here.
+    """Return the rollouts, or None if memory ran out.
+
+    The error holds the failed batch's memory, so it must not leave this function.
     """
     try:
         return denoise_batch(policy, batch, decoding)

@@ -1,9 +1,7 @@
-"""Faster decoding that gives other answers: for evaluations that say so, never for training
-rollouts.
+"""Approximate, faster decoding for evaluations that ask for it; training rollouts never use it.
 
-Fast-dLLM (arXiv 2505.22618): tokens above a confidence threshold are committed together, and keys
-and values are kept through a block, those of what stands before it (prefix) or of all but the block
-(dual).
+Fast-dLLM (arXiv 2505.22618): tokens above a confidence threshold are committed together. Keys and
+values are reused during a block: those before it (prefix), or all but its own (dual).
 """
 
 from __future__ import annotations
@@ -28,11 +26,18 @@ if TYPE_CHECKING:
 def denoise_approximately(
     model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
 ) -> list[Rollout]:
-    """Denoise every draw from masks alone, in one batch, with decoding's `threshold` or `cache` or
-    both.
+    """Denoise every request from masks, in one batch, with a `threshold` or a `cache` or both.
 
-    A rollout's `revealed_at` counts the steps that were made, which a threshold makes fewer or more
-    than `steps`.
+    `revealed_at` counts the steps that were made; with a threshold these can be fewer or more than
+    `decoding.steps`.
+
+    Args:
+        model: the model.
+        requests: one request per row.
+        decoding: lengths, steps, temperature, threshold and cache.
+
+    Returns:
+        The rollouts, in the order of the requests.
     """
     state = DenoisingState(model, requests, decoding)
     active = torch.arange(len(requests), device=state.ids.device)
@@ -56,9 +61,7 @@ def denoise_approximately(
 
 
 class _View:
-    """The hidden states of a block's positions, from as much of the sequence as `cache` computes
-    anew at each step.
-    """
+    """Hidden states of a block, from the part of the sequence that a step recomputes."""
 
     def __init__(self, state: DenoisingState, block: slice, active: Tensor) -> None:
         self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
@@ -66,8 +69,9 @@ class _View:
         self.cache_positions: slice | None = None
 
     def rows(self) -> Tensor:
-        """Rows with masks in the block; where keys are kept all active ones, or none, since kept
-        keys have their rows.
+        """Return the rows with masks in the block.
+
+        With a cache: all active rows, or none, because the kept keys have their rows.
         """
         has_masks = (self.state.ids[self.active, self.block] == self.state.model.mask_id).any(1)
         if self.kv_cache is None:
@@ -75,7 +79,7 @@ class _View:
         return self.active if bool(has_masks.any()) else self.active[:0]
 
     def hidden(self, rows: Tensor) -> Tensor:
-        """[B, L, D]."""
+        """Return the hidden states [B, L, D] of the block's L positions."""
         model, ids, mask = self.state.model, self.state.ids[rows], self.state.attention_of(rows)
         if self.kv_cache is None:
             return model.hidden(ids, mask)[:, self.block]
@@ -91,8 +95,14 @@ class _View:
 
 
 def _commit(state: DenoisingState, rows: Tensor, hidden: Tensor, block: slice, k: int) -> None:
-    """The k surest masked positions of each row, and all whose confidence reaches the threshold.
-    hidden [B, L, D].
+    """Commit the k most confident masked positions of each row, and all above the threshold.
+
+    Args:
+        state: the batch.
+        rows: [B], indices of rows.
+        hidden: [B, L, D], states of the block.
+        block: columns of the block.
+        k: positions to commit, at least.
     """
     model, decoding = state.model, state.decoding
     slots, valid = pack(state.ids[rows, block] == model.mask_id)  # [B, C]

@@ -1,4 +1,4 @@
-"""What a collect gives: all attempts at a problem, and the one to learn from."""
+"""Results of a collect: the selected rollout of each problem, and statistics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SelectedRollout:
-    """One problem's attempts: the one to learn from, the first, and their scores."""
+    """The rollout of a problem to learn from, with its first attempt for statistics.
+
+    Attributes:
+        problem: the problem.
+        best: the best attempt.
+        score: score of the best attempt.
+        first_rollout: the first attempt.
+        first_score: score of the first attempt.
+        attempts: number of attempts made.
+        is_kept: whether training uses the best attempt.
+    """
 
     problem: Problem
     best: Rollout
@@ -25,7 +35,12 @@ class SelectedRollout:
 
 @dataclass(frozen=True)
 class RolloutStats:
-    """What a collect cost and gave: counters to add up, and metrics of its rollouts."""
+    """Statistics of a collect.
+
+    Attributes:
+        counters: `trajectories`, `rollouts` and `sampled_tokens`, added up over collects.
+        metrics: metrics of the rollouts, as sums.
+    """
 
     counters: dict[str, int]
     metrics: MetricSums

@@ -1,4 +1,4 @@
-"""Prompts of a split, tokenised, and the sampler's settings of a section."""
+"""Tokenised prompts of a split, and the sampler's settings of a section."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 
 def decoding(sampling: SamplingConfig, temperature: float = 0.0) -> Decoding:
-    """The sampler's settings of a section; a Protocol may leave padding unmasked, or trade
-    exactness for speed.
+    """Return the sampler's settings of a section.
+
+    Args:
+        sampling: lengths and steps; an EvalProtocol also sets padding, threshold and cache.
+        temperature: 0 is greedy.
     """
     names = ["gen_length", "block_length", "steps", "gumbel_dtype", "stop_after_eos", "batch_size"]
     names += ["mask_padding", "threshold", "cache"] if isinstance(sampling, EvalProtocol) else []
@@ -30,7 +33,14 @@ def decoding(sampling: SamplingConfig, temperature: float = 0.0) -> Decoding:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The problems of a split and how they are put to the model."""
+    """The problems of a split, and how they are asked.
+
+    Attributes:
+        task: the task, which asks.
+        problems: the problems.
+        split: name of the split.
+        prompt_style: compact or instructions.
+    """
 
     task: Task
     problems: Sequence[Problem]
@@ -38,20 +48,25 @@ class PromptSet:
     prompt_style: str
 
     def prompts(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
-        """Tokenised prompts, each [P], with the answer's prefill, cut on the left only where
-        max_prompt_tokens says so.
+        """Return the tokenised prompts, each [P], with the answer's prefill.
 
-        Raises DopsdError for a prompt that with its answer is longer than the model was trained
-        for.
+        Prompts are cut, on the left, only if `max_prompt_tokens` is set.
+
+        Args:
+            policy: the model, with its text conversion and maximal length.
+            sampling: lengths, prefill and max_prompt_tokens.
+
+        Raises:
+            DopsdError: if prompt and completion are longer than the model was trained for.
         """
         full_prompts = self._full_prompts(policy, sampling)
         prompts = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in full_prompts]
         for problem, ids in zip(self.problems, prompts, strict=True):
             if len(ids) + sampling.gen_length > policy.max_length:
                 raise DopsdError(
-                    f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and"
-                    f" {sampling.gen_length} to write are more than the model's"
-                    f" {policy.max_length}; lower gen_length or set sampling.max_prompt_tokens"
+                    f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and a"
+                    f" completion of {sampling.gen_length} exceed the model's {policy.max_length};"
+                    " lower gen_length or set sampling.max_prompt_tokens"
                 )
         return prompts
 
@@ -62,7 +77,7 @@ class PromptSet:
         ]
 
     def share_cut(self, policy: Policy, sampling: SamplingConfig) -> float:
-        """Share of prompts that max_prompt_tokens cuts: their instructions may be lost."""
+        """Return the share of prompts that max_prompt_tokens cuts; they may lose instructions."""
         if sampling.max_prompt_tokens is None:
             return 0.0
         full_prompts = self._full_prompts(policy, sampling)

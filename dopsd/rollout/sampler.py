@@ -1,8 +1,8 @@
-"""denoise(): masks to rollouts, block by block.
+"""The exact sampler, denoise(): from masks to rollouts, block by block.
 
-Method notes, section 1 (semi-autoregressive low-confidence remasking, LLaDA). The language-model
-head is computed at the masked positions of the current block only; one forward of the trunk serves
-the whole batch.
+Semi-autoregressive low-confidence remasking as in LLaDA (method notes, section 1). The head is
+computed only at the masked positions of the current block; one forward of the trunk serves the
+whole batch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,9 @@ if TYPE_CHECKING:
 
     from dopsd.models.policy import Forward
 
-CPU_NOISE, GPU_NOISE = (
-    2**18,
-    2**26,
-)  # entries of noise made together: what a CPU's cache holds, what fills a GPU
-HEAD_ENTRIES = (
-    2**26
-)  # logits in memory at a time: noise for a vocabulary of 126464 costs 30 bytes an entry
+# entries of noise made at once: what a CPU's cache holds, what fills a GPU
+CPU_NOISE, GPU_NOISE = 2**18, 2**26
+HEAD_ENTRIES = 2**26  # logits in memory at once; with noise an entry takes 30 bytes
 
 
 @dataclass(frozen=True)
@@ -43,47 +39,47 @@ class Decoding:
     stop_after_eos: bool = False
     batch_size: int = 64
     mask_padding: bool = True
-    threshold: float | None = None  # this and `cache`: fast_dllm.py
+    threshold: float | None = None  # for this and `cache` see fast_dllm.py
     cache: str = "none"
 
     @property
     def num_transfer_tokens(self) -> list[int]:
-        """Tokens committed at each step of a block: spread evenly, the remainder to the first
-        steps.
-        """
+        """Tokens committed at each step of a block; the remainder goes to the first steps."""
         steps = self.steps // (self.gen_length // self.block_length)
         return [self.block_length // steps + (i < self.block_length % steps) for i in range(steps)]
 
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One row of a batch to be denoised: a tokenised prompt, the key of its noise, and tokens it is
-    shown ahead.
+    """One row of a batch: a prompt, the key of its noise, and tokens that it may see in advance.
 
-    Hints stand in later blocks; each block is cleared when it is entered, so that none is copied
-    into its own place.
+    Hints are of later blocks. Each block is cleared when denoising enters it, so that no hint is
+    copied to its own position.
     """
 
     problem_id: str
     attempt: int
     prompt_ids: Tensor  # [P]
     key: int
-    hints: Tensor | None = None  # [G], mask_id where nothing is shown
+    hints: Tensor | None = None  # [G], mask_id where there is no hint
 
 
 class Sampler(Protocol):
-    """Denoises requests from masks alone, in one batch; rollouts come in the order of the
-    requests.
-    """
+    """A function that denoises requests in one batch, and returns rollouts in their order."""
 
     def __call__(
         self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
-    ) -> list[Rollout]: ...
+    ) -> list[Rollout]:
+        """Return one rollout per request."""
 
 
 def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
-    """The token proposed at each position: argmax of logits plus Gumbel noise. logits [N, V], keys
-    [N] -> [N].
+    """Return the proposed token [N] at each position: argmax of logits plus Gumbel noise.
+
+    Args:
+        logits: [N, V].
+        keys: [N], keys of the noise.
+        decoding: temperature and gumbel_dtype.
     """
     if decoding.temperature == 0:
         return logits.argmax(-1)
@@ -95,9 +91,8 @@ def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 
 def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
     u = uniform_table(keys, logits.shape[-1])  # [N, V]
-    if (
-        decoding.gumbel_dtype == "bfloat16"
-    ):  # as published: exp(l) / (-ln u)^t in bf16, where u has 8 bits
+    # as published: exp(l) / (-ln u)^t in bfloat16, where u has 8 bits
+    if decoding.gumbel_dtype == "bfloat16":
         u = (u * 256).floor().div(256).bfloat16()
         return (logits.bfloat16().exp() / (-u.log()) ** decoding.temperature).argmax(-1)
     return u.log_().neg_().log_().mul_(-decoding.temperature).add_(logits).argmax(-1)
@@ -106,8 +101,13 @@ def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 def propose(
     model: Forward, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
-    """Tokens and their noise-free confidence at masked positions, a part at a time. hidden [N, D],
-    keys [N] -> [N], [N].
+    """Return tokens [N] and their noise-free probabilities [N] at N positions, computed in parts.
+
+    Args:
+        model: the model, whose head is applied.
+        hidden: [N, D].
+        keys: [N], keys of the noise.
+        decoding: temperature and gumbel_dtype.
     """
     rows = max(1, HEAD_ENTRIES // model.vocabulary)
     outputs = [
@@ -131,7 +131,7 @@ def _propose_part(
 
 @dataclass(frozen=True)
 class StepInput:
-    """What one step sees: rows of equal length, and the masked positions that it may commit."""
+    """The input of one step: rows of equal length, and the masked positions that it may commit."""
 
     ids: Tensor  # [B, T]
     mask: Tensor | None  # [B, T], None without padding
@@ -142,15 +142,15 @@ class StepInput:
 def most_confident(
     model: Forward, step: StepInput, k: int, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
-    """Return the k most confident of the slots of every row [B, k] and their tokens [B, k]; ties go
-    to the lower position.
+    """Return the k most confident slots of every row [B, k] and their tokens [B, k].
+
+    Ties go to the lower position.
     """
     ids, slots = step.ids, step.slots
     rows = torch.arange(len(ids), device=ids.device)[:, None]
     hidden = model.hidden(ids, step.mask)[rows, slots]  # [B, m, D]
-    positions = slots - (
-        ids.shape[1] - decoding.gen_length
-    )  # position in the completion, whatever the padding
+    # counted from the start of the completion, so that padding does not change the noise
+    positions = slots - (ids.shape[1] - decoding.gen_length)
     noise_keys = fold_in(step.keys[:, None], positions)  # [B, m]
     tokens, confidence = propose(model, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
@@ -158,17 +158,14 @@ def most_confident(
 
 
 class DenoisingState:
-    """A batch in denoising: prompts and completions, where they are padded, and the step that
-    committed each position.
-    """
+    """A batch during denoising: prompts and completions, padding, and the step of each commit."""
 
     def __init__(
         self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
     ) -> None:
         self.model, self.requests, self.decoding, self.step = model, requests, decoding, 0
-        prompt, prompt_mask = left_pad(
-            [request.prompt_ids for request in requests], model.eos_id
-        )  # [B, P]
+        # [B, P]
+        prompt, prompt_mask = left_pad([r.prompt_ids for r in requests], model.eos_id)
         size, length, device = len(requests), decoding.gen_length, prompt.device
         blank = prompt.new_full((length,), model.mask_id)
         self.ids = torch.cat(
@@ -184,21 +181,23 @@ class DenoisingState:
 
     @property
     def blocks(self) -> list[slice]:
-        """The columns of each block."""
+        """Columns of each block."""
         size = self.decoding.block_length
         return [slice(first, first + size) for first in range(self.start, self.ids.shape[1], size)]
 
     def attention_of(self, rows: Tensor) -> Tensor | None:
+        """Return the attention mask [B, T] of these rows; None without padding."""
         return None if self.attention is None else self.attention[rows]
 
     def commit(self, rows: Tensor, columns: Tensor, tokens: Tensor) -> None:
-        """Tokens of one step; rows, columns and tokens broadcast."""
+        """Commit the tokens of one step; rows, columns and tokens broadcast."""
         self.ids[rows, columns] = tokens
         self.revealed_at[rows, columns - self.start] = self.step
 
     def unfinished(self, rows: Tensor, end: int) -> Tensor:
-        """These rows, with `stop_after_eos` without those whose text has ended before column `end`:
-        they are filled up.
+        """Return the rows still to denoise, after the block that ends at column `end`.
+
+        With `stop_after_eos` a row whose text has ended is filled with EOS and left out.
         """
         if not self.decoding.stop_after_eos:
             return rows
@@ -207,6 +206,7 @@ class DenoisingState:
         return rows[~finished]
 
     def rollouts(self) -> list[Rollout]:
+        """Return the rollout of each request."""
         return [
             Rollout(
                 request.problem_id,
@@ -223,12 +223,11 @@ class DenoisingState:
 def denoise(
     model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
 ) -> list[Rollout]:
-    """Denoise every draw from masks alone, in one batch.
+    """Denoise every request from masks, in one batch.
 
-    Results do not depend on the batch: noise is keyed by the draw, padding is masked (unless
-    `mask_padding` is off, as in the published evaluation, where a row sees the padding that its
-    neighbours gave it). With `stop_after_eos` a row whose block ends with an end-of-sequence token
-    and no mask before it is finished: what follows is filled with EOS.
+    A row does not depend on its batch: noise is keyed by the request, and padding is masked
+    (without `mask_padding`, as published, a row sees its padding). With `stop_after_eos` the
+    positions after the block in which a text ends become EOS.
     """
     state = DenoisingState(model, requests, decoding)
     active = torch.arange(len(requests), device=state.ids.device)

@@ -1,1 +1,1 @@
-"""Tasks: a folder each, with data, prompt and scorer."""
+"""Tasks: one folder each, with data, prompt and scorer."""

@@ -1,4 +1,4 @@
-"""Which tasks there are: a folder each in dopsd/tasks, and the entry points `dopsd.tasks`."""
+"""Tasks: folders of dopsd/tasks, and packages of the entry points `dopsd.tasks`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ TASKS = Registry("dopsd.tasks", "task", TaskConfig)
 
 
 def load_task(name: str, config: TaskConfig) -> Task:
-    """Return the task `name` with its settings; its folder's task.py has `make`."""
+    """Return the task `name` with its settings; `make` in the folder's task.py builds it.
+
+    Raises:
+        DopsdError: if there is no such task, or its folder is incomplete.
+    """
     task: Task = TASKS.make(name, "task.make", Task, config=config)
     return task

@@ -237,7 +237,7 @@ except DopsdError as error:
             "def lose",
             (
                 "algorithm echo: toys.echo.algorithm.build(config, context): Echo has no loss; add"
-                " what dopsd.algorithms.common.base.Algorithm has"
+                " the members of dopsd.algorithms.common.base.Algorithm"
             ),
         ),
         (
@@ -245,7 +245,7 @@ except DopsdError as error:
             "def build(config, context)",
             "def build(config, *, context)",
             (
-                "algorithm echo: toys.echo.algorithm.build(config, context): cannot be called so"
+                "algorithm echo: toys.echo.algorithm.build(config, context): wrong arguments"
                 " (too many positional arguments)"
             ),
         ),
@@ -253,7 +253,8 @@ except DopsdError as error:
             "copying/task.py",
             "def verify",
             "def verifies",
-            "task copying: toys.copying.task.make(config): Copying has no verify; add what ",
+            "task copying: toys.copying.task.make(config): Copying has no verify; add the members"
+            " of ",
         ),
         (
             "copying/task.py",
@@ -303,6 +304,6 @@ def test_the_command_line_says_in_one_line_what_a_plugin_lacks(plugin: Path):
     assert ended.returncode == 2
     assert (
         ended.stderr
-        == "dopsd: task copying: toys.copying.config must define one subclass of TaskConfig, it"
+        == "dopsd: task copying: toys.copying.config must define one subclass of TaskConfig, but"
         " defines 0\n"
     )

@@ -1,8 +1,7 @@
-"""AR-style OPSD: the teacher is shown a reference solution in its prompt, and no future (arXiv
-2606.18195, section 4).
+"""AR-style OPSD: the teacher's prompt has a reference solution, and no future is revealed.
 
-One attempt a problem, and every trajectory is trained on. It runs on tasks with reference
-solutions: on the embedded one a worked solution is derived from the answer.
+arXiv 2606.18195, section 4. Each problem is attempted once, and every trajectory is trained on.
+Tasks need reference solutions; for Sudoku a worked solution is derived from the answer.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ SHOWN = (
 
 
 def build(config: ArOpsdConfig, context: AlgorithmContext) -> ArOpsd:
+    """Return the algorithm with its settings and the run's context."""
     return ArOpsd(config, *build_components(config, context))
 
 
 class ArOpsd(SelfDistillation):
-    """the student's states, after a prompt that tells the solution."""
+    """Distil on the student's states, with a solution in the teacher's prompt."""
 
     config: ArOpsdConfig
     is_cut_logged = False
@@ -44,7 +44,13 @@ class ArOpsd(SelfDistillation):
     def teacher_prompts(
         self, policy: Policy, selected: Sequence[SelectedRollout]
     ) -> Mapping[str, Tensor]:
-        """Their last `max_teacher_prompt` tokens [Q] by problem; says once that some are cut."""
+        """Return the last `max_teacher_prompt` tokens [Q] of each prompt, by problem id.
+
+        Logs once if prompts are cut.
+
+        Raises:
+            DopsdError: if prompt and answer exceed the length that the model was trained for.
+        """
         max_prompt, length = self.config.max_teacher_prompt, self.collector.sampling.gen_length
         prompts = {
             item.problem.id: self._prompt_with_solution(policy, item.problem) for item in selected
@@ -54,19 +60,18 @@ class ArOpsd(SelfDistillation):
         if prompt_length > room:
             raise DopsdError(
                 f"method.ar_opsd.max_teacher_prompt: a teacher's prompt has {prompt_length} tokens,"
-                f" and beside an answer of {length} the model was trained for {room}; set at most"
-                " that"
+                f" but with an answer of {length} the model has room for {room}; set at most {room}"
             )
         if longest > max_prompt and not self.is_cut_logged:
             self.is_cut_logged = True
             log(
-                f"ar_opsd: some of the teacher's prompts are cut to their last {max_prompt} tokens:"
-                f" one has {longest}"
+                f"ar_opsd: some of the teacher's prompts are cut to their last {max_prompt} tokens;"
+                f" the longest has {longest}"
             )
         return {name: ids[-max_prompt:] for name, ids in prompts.items()}
 
     def _prompt_with_solution(self, policy: Policy, problem: Problem) -> Tensor:
-        """[Q]; a compact prompt knows no words, and has the solution after it."""
+        """Return the prompt [Q] with the solution; a compact prompt adds no words to it."""
         collector = self.collector
         *earlier_messages, last_message = collector.task.messages(problem, collector.prompt_style)
         template = "{question}{solution}" if collector.prompt_style == "compact" else SHOWN

@@ -9,15 +9,17 @@ from dopsd.core.settings import Count, Share
 
 
 class ArOpsdConfig(SelfDistillationConfig):
-    """AR-style on-policy self-distillation: a reference solution in the teacher's prompt (arXiv
-    2606.18195, section 4).
+    """Settings of AR-style OPSD (arXiv 2606.18195, section 4).
+
+    The teacher's prompt contains a reference solution.
     """
 
-    attempts: Count = 1
-    keep: Literal["correct", "all"] = "all"
-    reveal_ratio: Share = 0.0
-    max_teacher_prompt: Count = 400
+    attempts: Count = 1  # attempts per problem
+    keep: Literal["correct", "all"] = "all"  # all: also train on failed attempts
+    reveal_ratio: Share = 0.0  # share of the future that the teacher is shown beside the solution
+    max_teacher_prompt: Count = 400  # tokens of the teacher's prompt, the last ones
 
     @property
     def wants_solutions(self) -> bool:
+        """Whether the method needs reference solutions: always."""
         return True

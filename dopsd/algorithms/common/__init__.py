@@ -1,1 +1,1 @@
-"""What algorithms share."""
+"""Code that algorithms share."""

@@ -25,20 +25,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """A weighted sum of losses; the loop divides it by the weight of the whole update, over all
-    ranks.
+    """The loss of a micro-batch.
+
+    Attributes:
+        total: [], the weighted sum of the losses of its rows; the trainer divides it by the weight
+            of the whole update, over all ranks.
+        metrics: metrics of the rows, as sums.
     """
 
-    total: Tensor  # []
+    total: Tensor
     metrics: MetricSums
 
 
 @dataclass(frozen=True)
 class AlgorithmContext:
-    """What an algorithm works with beside its own settings.
+    """Everything that an algorithm needs beside its own settings.
 
-    `updates` and `prompts_per_collect` are those of the run; `sequences_at_once` stand in memory, a
-    guess where that is measured later.
+    Attributes:
+        task: the task of the run.
+        policy: the model in training.
+        model: how the base is computed.
+        sampling: lengths and steps of rollouts.
+        seed: seed of the run.
+        updates: updates of the run.
+        prompts_per_collect: problems of a collect, over all ranks.
+        sequences_at_once: sequences that fit into memory; an estimate if training measures it
+            later.
     """
 
     task: Task
@@ -53,12 +65,17 @@ class AlgorithmContext:
     def prompts(
         self, problems: Sequence[Problem], sampling: SamplingConfig | None = None
     ) -> list[Tensor]:
-        """Return the tokenised prompts of training problems, each [P]."""
+        """Return the tokenised prompts of training problems, each [P].
+
+        Args:
+            problems: the problems.
+            sampling: lengths and prefill; None: those of the run.
+        """
         prompt_set = PromptSet(self.task, problems, "train", self.model.prompt_style)
         return prompt_set.prompts(self.policy, sampling or self.sampling)
 
     def collector(self, config: CollectorConfig) -> RolloutCollector:
-        """Return what samples and scores rollouts of training problems."""
+        """Return a collector of rollouts of training problems."""
         return RolloutCollector(
             self.task, self.sampling, config, self.model.prompt_style, self.seed
         )
@@ -66,9 +83,13 @@ class AlgorithmContext:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a collect gives: the batches of each update that follows, and what sampling them cost.
+    """The result of a collect.
 
-    No updates at all is an empty collect; an update without batches is a step on momentum alone.
+    No updates at all means an empty collect; an update without batches is a step on momentum alone.
+
+    Attributes:
+        updates: the batches of each update that follows.
+        stats: what sampling them cost, and metrics of the rollouts.
     """
 
     updates: Sequence[Sequence[Batch]]
@@ -76,12 +97,13 @@ class Collected:
 
 
 class Algorithm(Protocol):
-    """How rollouts become updates. `algorithm.py` of a folder has `build(config, context)`, which
-    returns one.
+    """Turns rollouts into updates.
+
+    `build(config, context)` in a folder's algorithm.py returns one.
 
     Attributes:
         normalize_by_all_prompts: True: an update's loss is divided by all prompts of the collect;
-            False: by the weight of the batches.
+            False: by the weight of its batches.
     """
 
     normalize_by_all_prompts: bool
@@ -92,12 +114,15 @@ class Algorithm(Protocol):
         Args:
             policy: the model in training, in eval mode and without gradients.
             problems: this rank's share of the collect's `prompts_per_collect` problems.
-            update: number of this collect in the run, from 0: part of every random key.
+            update: number of this collect in the run, from 0; part of every random key.
         """
         ...
 
     def loss(self, policy: Policy, batch: Any) -> LossOutput:  # noqa: ANN401  # its own kind of Batch
-        """Return the loss of a micro-batch, each sequence times its `weight`, summed; the trainer
-        divides.
+        """Return the loss of a micro-batch: the sum over rows of weight times loss, undivided.
+
+        Args:
+            policy: the model in training.
+            batch: rows of one of the algorithm's batches.
         """
         ...

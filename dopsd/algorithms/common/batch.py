@@ -1,5 +1,6 @@
-"""Batches: what a method trains on in one update, as tensors that checkpoints can hold. Shapes: the
-legend of types.py.
+"""Batches: the tensors of one update, which checkpoints can hold.
+
+Shapes follow the legend of core/types.py.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Tensors that share a leading dimension, with a weight per row that is known before the
-    forward pass.
+    """Tensors that share a leading dimension B, with a weight per row.
+
+    Attributes:
+        weight: [B], known before the forward pass.
     """
 
-    weight: Tensor  # [B]
+    weight: Tensor
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # every kind of batch is a dataclass
 
     def __len__(self) -> int:
@@ -32,11 +35,14 @@ class Batch:
         return 1
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def split(self, n: int) -> Iterator[Self]:
-        """Consecutive pieces of at most n sequences in all their forward passes, and of a row at
-        least.
+        """Yield consecutive pieces of the batch.
+
+        Args:
+            n: most sequences in all forward passes of a piece; a piece has one row at least.
         """
         rows = max(1, n // self.forwards)
         for start in range(0, len(self), rows):
@@ -45,62 +51,61 @@ class Batch:
             )
 
     def rows(self, indices: list[int]) -> Self:
+        """Return the batch of these rows."""
         return type(self)(**{name: value[indices] for name, value in self.tensors().items()})
 
     def to(self, device: torch.device | str) -> Self:
+        """Return the batch on another device."""
         return type(self)(**{name: value.to(device) for name, value in self.tensors().items()})
 
 
 @dataclass(frozen=True)
 class States(Batch):
-    """Recorded denoising states of kept rollouts, as the student saw them and as the teacher sees
-    them.
-    """
+    """Recorded denoising states of kept rollouts, as the student and as the teacher see them."""
 
     student_ids: Tensor  # [B, P+G]
     student_mask: Tensor  # [B, P+G], False on padding
     teacher_ids: Tensor  # [B, Q+G]
     teacher_mask: Tensor  # [B, Q+G]
-    candidates: (
-        Tensor  # [B, G], masked positions of the current block that the teacher was not shown
-    )
-    committed: Tensor  # [B, G], what the student committed at this step
+    candidates: Tensor  # [B, G], masked positions of the block that are hidden from the teacher
+    committed: Tensor  # [B, G], candidates that the student committed at this step
     k: Tensor  # [B], positions to train on
-    block: Tensor  # [B]
-    step: Tensor  # [B]
-    weight: Tensor  # [B]
+    block: Tensor  # [B], index of the current block
+    step: Tensor  # [B], index of the denoising step
+    weight: Tensor  # [B], 1 / states of the trajectory in this update
 
 
 @dataclass(frozen=True)
 class MaskedTexts(Batch):
-    """Completions with some tokens masked, and the tokens to be predicted there."""
+    """Completions with some tokens masked, and the tokens to predict there."""
 
     ids: Tensor  # [B, P+G]
     mask: Tensor  # [B, P+G], False on padding
     targets: Tensor  # [B, G], the clean completion
     loss_mask: Tensor  # [B, G], True where a token is masked and trained on
     token_weight: Tensor  # [B], the factor 1/t of the masked-diffusion bound
-    weight: Tensor  # [B]
+    weight: Tensor  # [B], weight of the row in the update
 
 
 @dataclass(frozen=True)
 class GroupBatch(Batch):
-    """Completions with their advantages, all masked, and the log-probabilities that they had."""
+    """Fully masked completions with their advantages and earlier log-probabilities, in nats."""
 
     ids: Tensor  # [B, P+G]
     mask: Tensor  # [B, P+G], False on padding
-    targets: Tensor  # [B, G], what was sampled
+    targets: Tensor  # [B, G], the sampled completion
     completion_mask: Tensor  # [B, G], True up to the first end of text
-    advantage: Tensor  # [B]
-    old_logps: Tensor  # [B, G], log-probabilities of the targets when they were sampled
+    advantage: Tensor  # [B], reward less the mean of its group
+    old_logps: Tensor  # [B, G], of the targets, under the policy that sampled them
     ref_logps: Tensor  # [B, G], under the initial policy
-    weight: Tensor  # [B], counted tokens
+    weight: Tensor  # [B], tokens of completion_mask
 
 
 @dataclass(frozen=True)
 class PreferenceBatch(Batch):
-    """A preferred and a rejected completion of a prompt (in this order), each with N masks for its
-    likelihood's bound.
+    """A preferred and a rejected completion (in this order) of each prompt.
+
+    Each completion has N masks, for the estimate of its likelihood bound.
     """
 
     prompt: Tensor  # [B, P]
@@ -109,36 +114,39 @@ class PreferenceBatch(Batch):
     loss_mask: Tensor  # [B, 2, N, G], True where masked
     length: Tensor  # [B, 2], tokens up to the first end of text
     ref_bounds: Tensor  # [B, 2], the bound under the initial policy and the same masks, in nats
-    weight: Tensor  # [B]
+    weight: Tensor  # [B], 1 for a pair
 
     @property
     def forwards(self) -> int:
+        """Sequences in the forward passes of one pair: 2 N."""
         return self.loss_mask.shape[1] * self.loss_mask.shape[2]
 
 
 @dataclass(frozen=True)
 class Unmasking(Batch):
-    """Solutions with a block partly masked and all after it, and the same with the rest of the
-    block masked instead.
+    """Solutions with a part of one block masked, and with the rest of that block masked instead.
+
+    All tokens after the block are masked in both.
     """
 
     ids: Tensor  # [B, P+G]
     other_ids: Tensor  # [B, P+G]
     mask: Tensor  # [B, P+G], False on padding
-    targets: Tensor  # [B, G]
+    targets: Tensor  # [B, G], the clean solution
     loss_mask: Tensor  # [B, G], masked in `ids` inside the block
     other_loss_mask: Tensor  # [B, G], masked in `other_ids` inside the block
-    weight: Tensor  # [B]
+    weight: Tensor  # [B], 1 for a solution
 
     @property
     def forwards(self) -> int:
+        """Sequences in the forward passes of one solution: 2."""
         return 2
 
 
 BATCH_TYPES: dict[str, type[Batch]] = {
     kind.__name__: kind for kind in (States, MaskedTexts, GroupBatch, PreferenceBatch, Unmasking)
 }
-# What 0.1 called these in checkpoints; read for one release.
+# Names of kinds and tensors in checkpoints of release 0.1, still read for one release.
 FORMER_KINDS = {"Group": "GroupBatch", "Pairs": "PreferenceBatch"}
 FORMER_FIELDS = {
     "MaskedTexts": {"predicted": "loss_mask"},
@@ -150,6 +158,10 @@ FORMER_FIELDS = {
 
 def batch_from(kind: str, tensors: dict[str, Tensor]) -> Batch:
     """Return the batch that a checkpoint holds as named tensors.
+
+    Args:
+        kind: name of the batch class.
+        tensors: its tensors, by name.
 
     Raises:
         KeyError: if there is no such kind.

@@ -1,4 +1,4 @@
-"""What the sections `method.*` share; the defaults are the published settings."""
+"""Settings that the sections `method.*` share; the defaults are the published ones."""
 
 from __future__ import annotations
 
@@ -11,37 +11,41 @@ from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import CollectorConfig
 
 Weight = Annotated[float, Field(ge=0)]
+RevealScope = Literal["future_blocks", "all_masked"]
 
 
 class TrainOverrides(Section):
-    """What a method has of its own in section `train`; null: as it stands there.
+    """Values that a method changes in section `train`; null keeps the section's value.
 
-    Published runs were longer than section train's 500 updates: d1 fine-tunes for 20 epochs of s1K
-    and runs diffu-GRPO for 3800 to 7700 updates, d3LLM takes 6 epochs, VRPO one. `updates` is for
-    that.
+    Published runs were longer than the 500 updates of section `train`: d1 fine-tunes for 20 epochs
+    of s1K and runs diffu-GRPO for 3800 to 7700 updates, d3LLM takes 6 epochs, VRPO one. Set
+    `updates` for those lengths.
     """
 
-    updates: Count | None = None
-    checkpoint_every: Count | None = None
-    prompts_per_collect: Count | None = None
-    learning_rate: Positive | None = None
-    schedule: Literal["constant", "cosine"] | None = None
-    warmup_updates: Natural | None = None
-    betas: Betas | None = None
-    weight_decay: Weight | None = None
-    lora: AdapterConfig | None = None
+    updates: Count | None = None  # optimizer updates of the run
+    checkpoint_every: Count | None = None  # updates between checkpoints
+    prompts_per_collect: Count | None = None  # problems of a collect, over all processes
+    learning_rate: Positive | None = None  # peak learning rate of AdamW
+    schedule: Literal["constant", "cosine"] | None = None  # cosine: down to 0 at the last update
+    warmup_updates: Natural | None = None  # updates of linear warm-up
+    betas: Betas | None = None  # AdamW's decay rates of both moments
+    weight_decay: Weight | None = None  # AdamW's weight decay
+    lora: AdapterConfig | None = None  # shape of the adapter, as a whole
 
 
 class AlgorithmConfig(Section):
-    """A method's settings. What `train` does not name stays as the class has it, which is as
+    """Settings of every method.
+
+    In `train`, a value that params.yaml does not name keeps the method's default, which is
     published.
     """
 
-    train: TrainOverrides = TrainOverrides()
+    train: TrainOverrides = TrainOverrides()  # what this method changes in section train
 
     @model_validator(mode="before")
     @classmethod
     def keep_published(cls, raw: object) -> object:
+        """Fill in the method's own defaults for values of `train` that are not given."""
         if isinstance(raw, dict) and isinstance(raw.get("train"), dict):
             published = cls.model_fields["train"].default.model_dump(exclude_none=True)
             return raw | {"train": published | raw["train"]}
@@ -49,62 +53,65 @@ class AlgorithmConfig(Section):
 
     @property
     def has_uneven_forwards(self) -> bool:
-        """Whether one batch's loss makes more forwards than another's."""
+        """Whether batches of one size can need different numbers of forwards."""
         return False
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether its batches depend on how many updates there will be."""
+        """Whether batches depend on the number of updates of the run."""
         return False
 
     @property
     def wants_solutions(self) -> bool:
-        """Whether it learns from reference solutions, which not every task has."""
+        """Whether the method learns from reference solutions, which not every task has."""
         return False
 
 
 class SelectingConfig(AlgorithmConfig, CollectorConfig):
-    """What algorithms share that learn from their own kept rollouts."""
+    """Settings of algorithms that learn from their own kept rollouts."""
 
-    skip_empty: bool = False
-    denominator: Literal["prompts", "kept"] = "prompts"
+    skip_empty: bool = False  # true: a collect without a kept rollout makes no update
+    denominator: Literal["prompts", "kept"] = "prompts"  # divisor of the loss: all prompts, or kept
 
 
 class SelfDistillationConfig(SelectingConfig):
-    """Switches of distillation at every denoising step (arXiv 2606.18195, section 3), whatever the
-    teacher sees.
+    """Settings of distillation at every denoising step (arXiv 2606.18195, section 3).
+
+    They hold for any teacher, whatever it is shown. The defaults are those of the published code.
+    The paper's equations correspond to reveal_scope all_masked, record all, record_last_block true,
+    loss_vocabulary full, reduction mean, denominator kept, drop_remainder false and
+    updates_per_trajectory 1.
     """
 
-    reveal_scope: Literal["future_blocks", "all_masked"] = "future_blocks"
-    reveal_ratio: Share = 0.25
-    record: Literal["until_eos", "all"] = "until_eos"
-    record_last_block: bool = False
-    drop_remainder: bool = True
-    state_sample: Natural = 0
-    position_selection: Literal["teacher", "student"] = "teacher"
-    teacher_confidence: Literal["max_logit", "max_prob"] = "max_logit"
-    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
-    jsd_beta: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    loss_vocabulary: Literal["full", "teacher_top_k"] = "teacher_top_k"
-    top_k: Count = 20
-    clip: Annotated[float, Field(gt=0)] | None = 0.05
-    reduction: Literal["sum", "mean"] = "sum"
-    teacher: Literal["base", "live", "ema"] = "base"
-    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    updates_per_trajectory: Count = 4
+    reveal_scope: RevealScope = "future_blocks"  # masked tokens that the teacher may be shown
+    reveal_ratio: Share = 0.25  # share of those tokens that the teacher is shown
+    record: Literal["until_eos", "all"] = "until_eos"  # states to train on; all: after the end too
+    record_last_block: bool = False  # also train on states of the last block
+    drop_remainder: bool = True  # cut states into equal chunks as published, and drop the rest
+    state_sample: Natural = 0  # states drawn uniformly from each trajectory; 0: all
+    position_selection: Literal["teacher", "student"] = "teacher"  # whose k positions to train on
+    teacher_confidence: Literal["max_logit", "max_prob"] = "max_logit"  # ranks positions
+    divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"  # student to teacher
+    jsd_beta: Annotated[float, Field(gt=0, lt=1)] = 0.5  # weight of the teacher in jsd's mixture
+    loss_vocabulary: Literal["full", "teacher_top_k"] = "teacher_top_k"  # entries of the loss
+    top_k: Count = 20  # tokens of teacher_top_k, renormalised
+    clip: Annotated[float, Field(gt=0)] | None = 0.05  # cap per vocabulary entry, nats; null: none
+    reduction: Literal["sum", "mean"] = "sum"  # over a state's k positions; mean: as in the paper
+    teacher: Literal["base", "live", "ema"] = "base"  # initial policy, student, or moving average
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
+    updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
+        """Refuse state_sample together with drop_remainder."""
         if self.drop_remainder and self.state_sample:
-            raise ValueError(
-                "state_sample draws from all states: set drop_remainder to false with it"
-            )
+            raise ValueError("state_sample draws from all states; set drop_remainder to false")
         return self
 
 
-BETWEEN = "-"  # method-variant
+BETWEEN = "-"  # between the method and the variant in a name
 
 
 def kind_of(method: str) -> str:
-    """The method whose file computes it: of a variant `d_opsd-live_teacher` that is d_opsd."""
+    """Return the method of a name: d_opsd for the variant `d_opsd-live_teacher`."""
     return method.partition(BETWEEN)[0]

@@ -1,7 +1,6 @@
-"""Distillation at every denoising step: what d-OPSD and AR-style OPSD share, whatever their teacher
-is shown.
+"""Distillation at every denoising step, shared by d-OPSD and AR-style OPSD.
 
-arXiv 2606.18195, section 3.
+arXiv 2606.18195, section 3. The two differ in what their teacher is shown.
 """
 
 from __future__ import annotations
@@ -35,8 +34,14 @@ if TYPE_CHECKING:
 def build_components(
     config: SelfDistillationConfig, context: AlgorithmContext
 ) -> tuple[RolloutCollector, BlockSchedule]:
-    """Return collector and blocks of a distilling algorithm; the policy learns who its teacher
-    is.
+    """Return collector and block schedule of a distilling algorithm, and set the policy's teacher.
+
+    Args:
+        config: settings of the algorithm.
+        context: task, policy and lengths of the run.
+
+    Raises:
+        DopsdError: if the base's attention pattern hides what the teacher is shown.
     """
     policy, sampling = context.policy, context.sampling
     is_revealing = config.reveal_ratio > 0 and config.reveal_scope == "future_blocks"
@@ -54,8 +59,9 @@ def build_components(
 
 
 class SelfDistillation:
-    """pass@k, keep, record states, learn the teacher's distribution; the teacher has the student's
-    own prompt.
+    """Sample up to pass@k, keep, and learn the teacher's distribution at each denoising state.
+
+    By default the teacher has the student's prompt. A subclass may override `teacher_prompts`.
     """
 
     def __init__(
@@ -67,7 +73,7 @@ class SelfDistillation:
         self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
-        """Sample, keep, and cut the kept trajectories' states into updates."""
+        """Sample and keep rollouts, and cut the states of their trajectories into updates."""
         scored = self.collector.collect(policy, problems, update)
         selected = [item for item in scored if item.is_kept]
         teacher_prompts = self.teacher_prompts(policy, selected)
@@ -86,7 +92,7 @@ class SelfDistillation:
         teacher_prompts: Mapping[str, Tensor] | None,
         key: tuple[int, int],
     ) -> list[States | None]:
-        """The states of every update; of several processes each gets an equal part."""
+        """Return the states of every update; with several processes, an equal share for each."""
         group = policy.process_group
         if group.size == 1:
             return states_by_update(rollouts, self.config, self.blocks, key, teacher_prompts)
@@ -119,13 +125,16 @@ class SelfDistillation:
     def teacher_prompts(
         self, policy: Policy, selected: Sequence[SelectedRollout]
     ) -> Mapping[str, Tensor] | None:
-        """What the teacher is asked instead, [Q] by problem; None: what the student is."""
+        """Return the teacher's own prompts [Q] by problem id; None if it has the student's.
+
+        Args:
+            policy: the model, with its text conversion.
+            selected: the kept rollouts.
+        """
         return None
 
     def loss(self, policy: Policy, batch: States) -> LossOutput:
-        """Divergence at the K most telling positions of each state, weighted and summed over the
-        states.
-        """
+        """Return the divergence at the k selected positions of each state, weighted and summed."""
         length = batch.candidates.shape[1]
         slots, valid = pack(batch.candidates)  # [B, C]
         with torch.no_grad(), policy.teacher():
@@ -134,9 +143,8 @@ class SelfDistillation:
             ]
             selected = self._positions(policy, take(hidden, slots), batch, slots, valid)
             positions = slots.gather(1, selected.index)  # [B, K]
-            teacher_logits = sampleable_logits(
-                policy, take(hidden, positions)
-            )  # [B, K, V], again: the student's shapes give its bits
+            # [B, K, V], computed again: with the student's shapes both round in the same way
+            teacher_logits = sampleable_logits(policy, take(hidden, positions))
         hidden = policy.hidden(batch.student_ids, _attention_mask(batch.student_mask))[:, -length:]
         student_logits = sampleable_logits(policy, take(hidden, positions))  # [B, K, V]
         value, unclipped, clipped = self.divergence(student_logits, teacher_logits)  # [B, K]
@@ -160,9 +168,7 @@ class SelfDistillation:
     def _positions(
         self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor
     ) -> SelectedPositions:
-        """K_s: the k candidates of which the teacher is surest, or those that the student
-        committed.
-        """
+        """Return K_s: the k candidates where the teacher is most confident, or those committed."""
         if self.config.position_selection == "student":
             index, chosen = pack(batch.committed.gather(1, slots) & valid)
             return SelectedPositions(index, chosen)
@@ -184,15 +190,23 @@ class SelfDistillation:
 
 @dataclass(frozen=True)
 class SelectedPositions:
-    """Indices into the packed candidates [B, K], and which of them are real."""
+    """Indices [B, K] into the packed candidates, and the mask [B, K] that is False on padding."""
 
     index: Tensor
     valid: Tensor
 
 
 def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
-    """Logits of what can be sampled: mask and reserved ids can win neither confidence nor a share
-    of the loss.
+    """Return the logits of tokens that can be sampled.
+
+    The mask and reserved ids then get neither confidence nor a share of the loss.
+
+    Args:
+        policy: the model, whose head is applied.
+        hidden: [..., D].
+
+    Returns:
+        [..., V - suppressed tokens].
     """
     logits = policy.head(hidden)
     is_sampleable = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
@@ -201,14 +215,12 @@ def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
 
 
 def _attention_mask(mask: Tensor) -> Tensor | None:
-    """No mask where nothing is padded: the attention kernel is faster without."""
+    """Return None if nothing is padded: attention is faster without a mask."""
     return None if bool(mask.all()) else mask
 
 
 def _by_block(figures: dict[str, Tensor], valid: Tensor, block: Tensor) -> MetricSums:
-    """Each figure's sum over target positions, in all and by block. figures [B, K], valid [B, K],
-    block [B].
-    """
+    """Sum each figure [B, K] over valid target positions, in total and by block."""
     sums = MetricSums()
     for name, values in figures.items():
         total, count = (values.detach() * valid).sum(1), valid.sum(1)

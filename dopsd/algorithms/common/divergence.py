@@ -1,4 +1,4 @@
-"""Divergences between student and teacher, and how far they agree."""
+"""Divergences between student and teacher, and measures of their agreement."""
 
 from __future__ import annotations
 
@@ -11,22 +11,35 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Divergence:
-    """Which divergence between student and teacher, over which entries, clipped at what (nats an
-    entry).
+    """A divergence between student and teacher.
+
+    Attributes:
+        kind: reverse_kl, forward_kl or jsd.
+        beta: weight of the teacher in the mixture of jsd.
+        top_k: 0: over the full vocabulary; else over the teacher's k most likely tokens, with both
+            distributions renormalised.
+        clip: cap of each vocabulary entry's term, in nats; None: no cap.
     """
 
-    kind: str  # reverse_kl, forward_kl or jsd
+    kind: str
     beta: float = 0.5
-    top_k: int = 0  # 0: the full vocabulary; else the teacher's k best, both renormalised
+    top_k: int = 0
     clip: float | None = None
 
     def __call__(self, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Student and teacher logits [..., V] -> clipped and unclipped divergence [...], share of
-        entries clipped [...].
+        """Return the divergence at each position.
 
-        Reverse KL is sum p_s (ln p_s - ln p_t); forward KL sum p_t (ln p_t - ln p_s); JSD with beta
-        is beta KL(p_t||m) + (1-beta) KL(p_s||m), m = (1-beta) p_s + beta p_t. The clip caps each
-        entry's term from above (pointwise clipping), so that a clipped sum may be negative.
+        Reverse KL is sum p_s (ln p_s - ln p_t). Forward KL is sum p_t (ln p_t - ln p_s). JSD with
+        beta is beta KL(p_t||m) + (1-beta) KL(p_s||m), m = (1-beta) p_s + beta p_t. The clip caps
+        each entry's term from above (pointwise clipping), so that a clipped sum may be negative.
+
+        Args:
+            student: logits [..., V].
+            teacher: logits [..., V].
+
+        Returns:
+            The clipped divergence [...] with gradients, the unclipped one [...], both in nats, and
+            the share of clipped entries [...].
         """
         if self.top_k:
             top_indices = teacher.topk(min(self.top_k, teacher.shape[-1]), -1).indices
@@ -42,11 +55,11 @@ class Divergence:
         return _with_gradient_of(value, gradient), terms.sum(-1), is_capped.float().mean(-1)
 
     def _terms(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each entry's term, and two quantities whose gradients are the term's: kept, and capped.
+        """Return each entry's term, and surrogates of its gradient: of a kept and a capped term.
 
-        The gradients are those of the literal terms, with sum(dp_s) = 0 used by hand: where student
-        and teacher agree they are exactly zero instead of rounding noise, which AdamW would blow up
-        to whole steps.
+        The gradients are those of the literal terms, with sum(dp_s) = 0 applied by hand. Where
+        student and teacher agree they are then exactly zero, instead of rounding noise that AdamW
+        would scale up to full steps.
         """
         with torch.no_grad():
             p_s, p_t, log_ratio = s.exp(), t.exp(), s - t
@@ -66,13 +79,20 @@ class Divergence:
 
 
 def _with_gradient_of(value: Tensor, gradient: Tensor) -> Tensor:
-    """The value of one tensor with the gradient of another."""
+    """Return the value of one tensor with the gradient of another."""
     return value + gradient - gradient.detach()
 
 
 def top_overlap(student: Tensor, teacher: Tensor, k: int = 20) -> Tensor:
-    """|top-k of the student ∩ top-k of the teacher| / k at each position (paper, Fig. 3). [..., V]
-    -> [...].
+    """Return |student's top k ∩ teacher's top k| / k at each position (paper, Fig. 3).
+
+    Args:
+        student: logits [..., V].
+        teacher: logits [..., V].
+        k: number of tokens.
+
+    Returns:
+        [...], in [0, 1].
     """
     k = min(k, student.shape[-1])
     student_top, teacher_top = student.topk(k, -1).indices, teacher.topk(k, -1).indices
@@ -80,16 +100,22 @@ def top_overlap(student: Tensor, teacher: Tensor, k: int = 20) -> Tensor:
 
 
 def shared_mass(student: Tensor, teacher: Tensor) -> Tensor:
-    """sum min(p_s, p_t): the probability that both give to the same tokens, 1 - total variation.
-    [..., V] -> [...].
+    """Return sum min(p_s, p_t) at each position: 1 - total variation.
 
-    Unlike the top-k overlap it weighs tokens: of a small vocabulary most of the top 20 may have no
-    probability at all.
+    Unlike the top-k overlap it weighs tokens: in a small vocabulary most of the top 20 may have
+    almost no probability.
+
+    Args:
+        student: logits [..., V].
+        teacher: logits [..., V].
+
+    Returns:
+        [...], in [0, 1].
     """
     return torch.minimum(student.float().softmax(-1), teacher.float().softmax(-1)).sum(-1)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of softmax(logits) in nats. [..., V] -> [...]."""
+    """Return the entropy [...] of softmax(logits [..., V]), in nats."""
     logp = logits.float().log_softmax(-1)
     return -(logp.exp() * logp).sum(-1)

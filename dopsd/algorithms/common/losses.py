@@ -1,4 +1,4 @@
-"""Cross-entropies and log-probabilities of masked tokens, of one forward of a policy."""
+"""Cross-entropies and log-probabilities of masked tokens, from one forward of a policy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,27 @@ if TYPE_CHECKING:
 
 
 def masked_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """-ln p(target) at each masked token, in nats. logits [N, V], targets [N] -> [N] (LLaDA, Eq. 3
-    before the 1/t).
+    """Return -ln p(target) [N] at N masked tokens, in nats (LLaDA, Eq. 3 without the factor 1/t).
+
+    Args:
+        logits: [N, V].
+        targets: [N].
     """
     return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
 
 
 def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
-    """Per row: the sum over masked tokens of cross-entropy / t, over the completion's length. ->
-    [B] (LLaDA, Eq. 5).
+    """Return the masked-diffusion bound of each row, in nats per token (LLaDA, Eq. 5).
+
+    This is the sum over masked tokens of cross-entropy / t, divided by the length of the
+    completion.
+
+    Args:
+        policy: the model in training.
+        batch: B masked completions.
+
+    Returns:
+        [B].
     """
     length = batch.targets.shape[1]
     mask = None if bool(batch.mask.all()) else batch.mask
@@ -38,8 +50,16 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
 
 
 def token_logps(policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
-    """ln p(target) at every position of the completion, in nats. ids, mask [B, P+G], targets [B, G]
-    -> [B, G].
+    """Return ln p(target) at every position of the completion, in nats.
+
+    Args:
+        policy: the model.
+        ids: [B, P+G], with the completion masked.
+        mask: [B, P+G], False on padding.
+        targets: [B, G].
+
+    Returns:
+        [B, G].
     """
     length = targets.shape[1]
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]  # [B, G, D]

@@ -1,5 +1,6 @@
-"""Random masks over completions, for methods that learn to predict masked tokens (LLaDA, arXiv
-2502.09992, Eq. 5).
+"""Random masks over completions, for methods that learn to predict masked tokens.
+
+LLaDA, arXiv 2502.09992, Eq. 5.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
 
     from dopsd.models.policy import Policy
 
-LEAST = 0.001  # share of masked tokens, at least: the bound's weight is its inverse
+LEAST = 0.001  # smallest share of masked tokens; the bound's weight is the inverse of the share
 
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt [P] with its clean completion [G], the key of its mask, and its weight in the
-    update.
+    """A text to mask.
+
+    Attributes:
+        prompt: [P].
+        completion: [G], without masks.
+        key: key of the mask.
+        weight: weight in the update.
     """
 
     prompt: Tensor
@@ -35,7 +41,12 @@ class Text:
 
 
 def masked(policy: Policy, texts: Sequence[Text]) -> MaskedTexts:
-    """Each completion with every token masked with probability t ~ U(0.001, 1), weighted 1/t."""
+    """Mask every token of each completion with probability t ~ U(0.001, 1), and weight it 1/t.
+
+    Args:
+        policy: the model, for its special tokens.
+        texts: B texts.
+    """
     prompts, prompt_mask = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
     targets = torch.stack([text.completion for text in texts])  # [B, G]
     key = torch.tensor([text.key for text in texts], device=targets.device)[:, None]  # [B, 1]

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 
 def solution(task: Task, problem: Problem, method: str) -> str:
-    """The problem's own reference, or the worked solution that a task derives from the answer.
+    """Return the problem's own reference, or the task's worked solution.
 
-    Raises DopsdError where there is none: Countdown's problems have answers, but nobody's
-    reasoning.
+    Args:
+        task: the task.
+        problem: the problem.
+        method: name of the method, for messages.
+
+    Raises:
+        DopsdError: if there is neither; Countdown's problems have answers, but no reasoning.
     """
     if problem.reference:
         return problem.reference
@@ -39,28 +44,44 @@ def solution(task: Task, problem: Problem, method: str) -> str:
 
 @dataclass
 class Solutions:
-    """Solutions of a task's problems as tokens of one length; says once that some are cut."""
+    """Solutions of a task's problems as tokens of one length; logs once if some are cut.
+
+    Attributes:
+        task: the task.
+        method: name of the method, for messages.
+        length: G, tokens of a solution.
+        is_cut_logged: whether the log line about cut solutions was written.
+    """
 
     task: Task
     method: str
     length: int
-    is_told: bool = False
+    is_cut_logged: bool = False
 
     def of(self, policy: Policy, problems: Sequence[Problem]) -> list[Tensor]:
-        """[G] each: the solution, the rest end of text."""
+        """Return each problem's solution [G], padded with end of text."""
         tokens = [
             policy.text.tokens(solution(self.task, problem, self.method)) for problem in problems
         ]
         longest = max(map(len, tokens))
-        if longest > self.length and not self.is_told:
-            self.is_told = True
+        if longest > self.length and not self.is_cut_logged:
+            self.is_cut_logged = True
             log(
-                f"{self.method}: some solutions are cut, end and answer too: one has {longest}"
-                f" tokens of {self.length}"
+                f"{self.method}: some solutions are cut, with their answers, to {self.length}"
+                f" tokens; the longest has {longest}"
             )
         return [padded(ids, self.length, policy.eos_id) for ids in tokens]
 
 
 def padded(tokens: Tensor, length: int, eos_id: int) -> Tensor:
-    """The first `length` tokens, the rest end of text. [n] -> [length]."""
+    """Return the first `length` tokens, padded with end of text.
+
+    Args:
+        tokens: [n].
+        length: tokens of the result.
+        eos_id: id of end of text.
+
+    Returns:
+        [length].
+    """
     return pad(tokens[:length], (0, max(0, length - len(tokens))), value=eos_id)

@@ -1,7 +1,6 @@
-"""A rollout becomes training states: what the student saw at each step, and what the teacher is
-shown of its future.
+"""Turn a rollout into training states: the student's input at each step, and the teacher's.
 
-Pure functions of rollouts and keys (method notes, section 2; arXiv 2606.18195, section 3).
+Pure functions of rollouts and keys (arXiv 2606.18195, section 3; method notes, section 2).
 """
 
 from __future__ import annotations
@@ -25,7 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockSchedule:
-    """Where the blocks are, and which tokens have a meaning of their own."""
+    """The blocks of a completion.
+
+    Attributes:
+        block_length: tokens of a block.
+        num_transfer_tokens: tokens committed at each step of a block.
+        mask_id: id of the mask.
+        eos_id: id that ends a text.
+    """
 
     block_length: int
     num_transfer_tokens: tuple[int, ...]
@@ -36,10 +42,15 @@ class BlockSchedule:
 def recorded_steps(
     rollout: Rollout, config: SelfDistillationConfig, blocks: BlockSchedule
 ) -> list[int]:
-    """Steps whose state is trained on, in order.
+    """Return the steps whose states are trained on, in order.
 
-    `until_eos` keeps a state only while no end of text stands in it, or a mask is left before the
-    first one; the last block is left out unless `record_last_block`.
+    `until_eos` keeps a state if it has no end of text yet, or a mask before the first one. The last
+    block is left out unless `record_last_block` is set.
+
+    Args:
+        rollout: the trajectory.
+        config: record and record_last_block.
+        blocks: the blocks of the completion.
     """
     per_block = len(blocks.num_transfer_tokens)
     num_blocks = len(rollout.completion_ids) // blocks.block_length
@@ -57,8 +68,20 @@ def _is_unfinished(rollout: Rollout, step: int, blocks: BlockSchedule) -> bool:
 def reveal(
     rollout: Rollout, step: int, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
 ) -> Tensor:
-    """Positions [G] that the teacher is shown at this step: a random share of the still-masked
-    future.
+    """Return the positions that the teacher is shown at this step.
+
+    They are a random share `reveal_ratio` of the positions that are still masked; with
+    `future_blocks` only of those in later blocks, and none if the text ends before these.
+
+    Args:
+        rollout: the trajectory.
+        step: the denoising step.
+        config: reveal_scope and reveal_ratio.
+        blocks: the blocks of the completion.
+        key: key of the draw.
+
+    Returns:
+        [G], bool.
     """
     masked = rollout.revealed_at >= step  # [G]
     if config.reveal_scope == "future_blocks":
@@ -80,10 +103,17 @@ def reveal(
 def trained_steps(
     rollout: Rollout, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
 ) -> list[list[int]]:
-    """The recorded steps, cut into one contiguous chunk an update.
+    """Return the steps to train on, in one contiguous chunk per update.
 
-    `drop_remainder` is the published rule: floor((S-1)/chunks) x chunks states train.
-    `state_sample` draws that many uniformly first, which leaves the mean over states unbiased.
+    With S recorded steps, `drop_remainder` is the published rule: floor((S-1)/chunks) x chunks
+    states are trained on. `state_sample` first draws that many steps uniformly, which leaves the
+    mean over states unbiased.
+
+    Args:
+        rollout: the trajectory.
+        config: drop_remainder, state_sample and updates_per_trajectory.
+        blocks: the blocks of the completion.
+        key: key of the draw.
     """
     steps = recorded_steps(rollout, config, blocks)
     if config.state_sample and len(steps) > config.state_sample:
@@ -99,9 +129,7 @@ def trained_steps(
 def _state(
     rollout: Rollout, step: int, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
 ) -> dict[str, Tensor] | None:
-    """One state in completion coordinates, or None where the reveal left no position to train
-    on.
-    """
+    """Return one state in completion coordinates; None if no position is left to train on."""
     masked = rollout.revealed_at >= step  # [G]
     revealed = reveal(rollout, step, config, blocks, key)
     block = step // len(blocks.num_transfer_tokens)
@@ -133,13 +161,22 @@ def states_by_update(
     teacher_prompts: Mapping[str, Tensor] | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> list[States | None]:
-    """States of all kept rollouts, grouped by the update that trains on them; key is (seed,
-    update).
+    """Return the states of all kept rollouts, grouped by the update that trains on them.
 
     The weight of a state is 1 / (states of its trajectory in that update), so that each trajectory
-    weighs one. A teacher with prompts of its own has them by problem, each [Q]. share is (rank,
-    ranks): of each update a run of states as long as those of the other ranks, or None; alone,
-    updates without a state are left out.
+    weighs 1.
+
+    Args:
+        rollouts: the kept rollouts.
+        config: settings of the distillation.
+        blocks: the blocks of a completion.
+        key: (seed, update) of the random numbers.
+        teacher_prompts: the teacher's own prompts [Q] by problem id; None: the student's.
+        share: (rank, ranks); each rank gets a contiguous share of an update's steps.
+
+    Returns:
+        One entry per update. With one rank, updates without states are left out; with several they
+        are None.
     """
     rank, ranks = share
     keyed_rollouts = [
@@ -176,7 +213,7 @@ def _stack(
     blocks: BlockSchedule,
     teacher_prompts: Mapping[str, Tensor] | None,
 ) -> States:
-    """Each rollout with its states and the weight of one."""
+    """Stack the states; each entry is a rollout, its states, and the weight of one state."""
     prompts_by_side = {"student": [rollout.prompt_ids for rollout, *_ in entries]}
     prompts_by_side["teacher"] = (
         [teacher_prompts[r.problem_id] for r, *_ in entries]

@@ -1,9 +1,9 @@
-"""d3LLM: off-policy self-distillation along recorded trajectories, with an entropy term for
-parallel decoding.
+"""d3LLM: off-policy self-distillation along recorded trajectories.
 
-Recorded trajectories give the order of masks only, the targets are reference solutions. A block is
-sampled: before it the text is clean, after it masked, inside it the tokens that were written last;
-the complement is trained on as well.
+Recorded trajectories give only the order of masks; the targets are reference solutions. One block
+is drawn: text before it is clean, text after it is masked, and inside it the tokens that were
+written last are masked. The complement of the block's mask is trained on as well. An entropy term
+prepares the model for parallel decoding.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 
 
 def build(config: D3llmConfig, context: AlgorithmContext) -> D3llm:
+    """Return the algorithm with its settings and the run's context."""
     return D3llm(config, context)
 
 
 class D3llm:
-    """blocks of solutions, masked in the order in which the model itself would have written
-    them.
-    """
+    """Learn blocks of solutions, masked in the order in which the initial policy writes them."""
 
     normalize_by_all_prompts = False
 
@@ -48,16 +47,18 @@ class D3llm:
         self.size = len(context.task.load("train"))
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
-        known_before = {problem.id for problem in problems} & set(
-            self.recorder.known
-        )  # recorded by other runs, or earlier
+        """Return one update: a masked block of each problem's solution.
+
+        In the first epoch every recording counts as rollouts, and time that other runs spent on
+        recordings counts as borrowed seconds.
+        """
+        # recorded by other runs, or earlier in this one
+        known_before = {problem.id for problem in problems} & set(self.recorder.known)
         recorded = self.recorder.record(problems)
-        is_first = (
-            update * self.context.prompts_per_collect < self.size
-        )  # later epochs find what this run recorded
-        new_rollouts = (
-            sum(item.tries for item in recorded) if is_first else 0
-        )  # whatever others had recorded before
+        # from the second epoch on, the recordings are those of this run
+        is_first = update * self.context.prompts_per_collect < self.size
+        # counted in full, even if another run made the recording
+        new_rollouts = sum(item.tries for item in recorded) if is_first else 0
         borrowed_seconds = (
             sum(item.seconds for item in recorded if item.problem_id in known_before)
             if is_first
@@ -77,9 +78,8 @@ class D3llm:
         )
         sums = MetricSums()
         sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
-        sums.add(
-            "time/borrowed_seconds", borrowed_seconds
-        )  # what recording here would have taken: a cost like the rollouts
+        # the time that this run would have taken to record: a cost, like the rollouts
+        sums.add("time/borrowed_seconds", borrowed_seconds)
         counters = {
             "trajectories": len(problems),
             "rollouts": new_rollouts,
@@ -97,33 +97,42 @@ class D3llm:
     def masks(
         self, steps: Tensor, length: Tensor, keys: Tensor, update: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The sampled block, the part of it that was written last, and all after it. [B, G], [B],
-        [B] -> 3 x [B, G].
+        """Draw a block of each solution, and mask the part of it that was written last.
 
-        Only blocks with text are sampled, which is ours: behind the end of text there is nothing to
-        write. Over training the block grows from first_block to last_block and the least share of
-        masks from 0 to most_masked.
+        Only blocks with text are drawn, which is this project's choice: after the end of text there
+        is nothing to learn. Over training the block grows from first_block to last_block, and the
+        smallest share of masks from 0 to most_masked.
+
+        Args:
+            steps: [B, G], step at which each position was written.
+            length: [B], tokens of the solution up to the end of text.
+            keys: [B], keys of the draw.
+            update: number of the update.
+
+        Returns:
+            Masks of the block, of its part written last, and of all positions after it, each [B,
+            G].
         """
         c, positions = self.config, torch.arange(steps.shape[1], device=steps.device)
         progress = min(1.0, update / max(1, self.context.updates - 1))
         size = round(c.first_block + (c.last_block - c.first_block) * progress)
         draw = uniform(fold_in(keys[:, None], torch.arange(2, device=steps.device)))  # [B, 2]
-        start = (
-            draw[:, 0] * ((length + size - 1) // size)
-        ).long() * size  # [B], of a block that has text
+        # [B], of a block that has text
+        start = (draw[:, 0] * ((length + size - 1) // size)).long() * size
         in_block = (positions >= start[:, None]) & (positions < start[:, None] + size)
-        mask_ratio = c.most_masked * (
-            progress + (1 - progress) * draw[:, 1]
-        )  # U(progress x most, most)
+        # U(progress x most_masked, most_masked)
+        mask_ratio = c.most_masked * (progress + (1 - progress) * draw[:, 1])
         count = (mask_ratio * in_block.sum(1)).round().clamp(min=1)  # [B]
+        # rank 0: written last
         rank = (
             steps.masked_fill(~in_block, -1)
             .argsort(dim=1, descending=True, stable=True)
             .argsort(dim=1)
-        )  # 0: written last
+        )
         return in_block, in_block & (rank < count[:, None]), positions >= start[:, None] + size
 
     def loss(self, policy: Policy, batch: Unmasking) -> LossOutput:
+        """Return cross-entropy of both masks with the entropy term, weighted and summed."""
         c = self.config
         losses, figures = unmasking(policy, batch, c.entropy_weight, c.entropy_temperature)  # [B]
         sums = MetricSums()

@@ -12,25 +12,28 @@ from dopsd.models.config import AdapterConfig
 
 
 class D3llmConfig(AlgorithmConfig):
-    """Off-policy self-distillation along recorded trajectories (d3LLM); block and share of masks
-    grow over training.
+    """Settings of d3LLM: off-policy self-distillation along recorded trajectories.
+
+    Block and share of masks grow over training.
     """
 
-    tries: Count = 5  # of a recording: greedy, then warmer each time, until the answer is right
-    warmer: Positive = 0.1
-    first_block: Count = 16
-    last_block: Count = 32
-    most_masked: Annotated[float, Field(gt=0, le=1)] = 0.8
-    entropy_weight: Weight = 2.0
-    entropy_temperature: Positive = 0.5
-    train: TrainOverrides = TrainOverrides(
+    tries: Count = 5  # most tries of a recording; the first is greedy, a correct one ends them
+    warmer: Positive = 0.1  # temperature added at each further try
+    first_block: Count = 16  # tokens of the trained block at the first update
+    last_block: Count = 32  # tokens of the trained block at the last update
+    most_masked: Annotated[float, Field(gt=0, le=1)] = 0.8  # largest share of the block to mask
+    entropy_weight: Weight = 2.0  # weight of the entropy term, beside two cross-entropies
+    entropy_temperature: Positive = 0.5  # softmax temperature inside the entropy term
+    train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=2e-5, prompts_per_collect=64, lora=AdapterConfig(r=256, alpha=256)
     )
 
     @property
     def depends_on_length(self) -> bool:
+        """Whether batches depend on the number of updates: yes, block and masks grow with it."""
         return True
 
     @property
     def wants_solutions(self) -> bool:
+        """Whether the method needs reference solutions: always."""
         return True

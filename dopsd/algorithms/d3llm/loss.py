@@ -18,11 +18,19 @@ if TYPE_CHECKING:
 def unmasking(
     policy: Policy, batch: Unmasking, weight: float, temperature: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Per row: (CE + CE of the complement + weight x H) / (2 + weight), means over tokens; and its
-    parts. -> [B] (d3LLM).
+    """Return (CE + CE of the complement + weight x H) / (2 + weight) of each row.
 
-    H is the entropy of softmax(logits / temperature) where the model's first choice is right, in
-    either forward.
+    CE and H are in nats per token. H is the entropy of softmax(logits / temperature), averaged over
+    the tokens of both forwards where the model's first choice is correct.
+
+    Args:
+        policy: the model in training.
+        batch: B solutions.
+        weight: weight of the entropy term.
+        temperature: temperature inside the entropy term.
+
+    Returns:
+        The loss [B], and the metrics `cross_entropy` and `entropy`, each [B].
     """
     size, length = batch.targets.shape
     cross_entropies, entropies = [], torch.zeros(size, device=batch.targets.device)

@@ -1,9 +1,8 @@
-"""Trajectories of the initial policy, recorded once: in which order it would write each answer
-(d3LLM's stage `record`).
+"""Record trajectories of the initial policy once: the order in which it writes each answer.
 
-A problem is tried greedily, then warmer, until an answer is right. What is recorded depends on
-base, data and settings alone, so all seeds share one file; who needs a problem that is not there
-records it.
+This is d3LLM's stage `record`. A problem is tried greedily, then at rising temperatures, until an
+answer is correct. Recordings depend on base, data and settings alone, so all seeds share one file.
+A run that needs a missing problem records it.
 """
 
 from __future__ import annotations
@@ -37,19 +36,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The step at which each position was written [G], how many tries it took, whether the last was
-    right, and its time.
+    """The recording of one problem.
+
+    Attributes:
+        problem_id: the problem.
+        revealed_at: [G], the step at which each position was written.
+        tries: number of tries.
+        correct: whether the last try was correct.
+        seconds: wall-clock time, as an equal share of the time of its batch.
     """
 
     problem_id: str
     revealed_at: list[int]
     tries: int
     correct: bool
-    seconds: float  # of wall clock, an equal share of those that it was recorded with
+    seconds: float
 
 
 class Recorder:
-    """Reads and extends work/record/<fingerprint>.jsonl."""
+    """Read and extend the recordings in work/record/<task>-<fingerprint>.jsonl."""
 
     def __init__(self, config: D3llmConfig, context: AlgorithmContext) -> None:
         self.config, self.context, task = config, context, context.task
@@ -76,7 +81,7 @@ class Recorder:
         self.known = {item.problem_id: item for item in recorded}
 
     def _decoding(self, temperature: float) -> Decoding:
-        """One token a step: the order is that of single tokens."""
+        """Return a decoding of one token per step, which gives the order of single tokens."""
         sampling_decoding = decoding(self.context.sampling, temperature)
         return Decoding(**{**sampling_decoding.__dict__, "steps": sampling_decoding.gen_length})
 
@@ -84,7 +89,12 @@ class Recorder:
     def record(
         self, problems: Sequence[Problem], progress: Progress | None = None
     ) -> list[Recorded]:
-        """Recordings of these problems, in their order; what is new is appended to the file."""
+        """Return the recordings of these problems, in order; missing ones are made and appended.
+
+        Args:
+            problems: the problems.
+            progress: counts the problems that are recorded now.
+        """
         missing = [problem for problem in problems if problem.id not in self.known]
         if missing:
             started = time.monotonic()
@@ -124,7 +134,16 @@ class Recorder:
 
 
 def record_all(config: D3llmConfig, context: AlgorithmContext, chunk: int = 256) -> Path:
-    """Record every training problem; a kill loses at most `chunk` of them."""
+    """Record every training problem that is not recorded yet.
+
+    Args:
+        config: settings of d3LLM.
+        context: task, policy and lengths of the run.
+        chunk: problems between two writes to the file; a kill loses at most these.
+
+    Returns:
+        The file of recordings.
+    """
     recorder, task = Recorder(config, context), context.task
     problems = [problem for problem in task.load("train") if problem.id not in recorder.known]
     with Progress("record", len(problems), "problem") as progress:

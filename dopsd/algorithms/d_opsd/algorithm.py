@@ -1,7 +1,6 @@
-"""d-OPSD: the student learns, at every denoising step, what the same model says when shown part of
-the answer's future.
+"""d-OPSD: learn at every denoising step from the same model that is shown part of the future.
 
-arXiv 2606.18195, section 3; the defaults are the published code's.
+arXiv 2606.18195, section 3; the defaults are those of the published code.
 """
 
 from __future__ import annotations
@@ -16,4 +15,5 @@ if TYPE_CHECKING:
 
 
 def build(config: DOpsdConfig, context: AlgorithmContext) -> SelfDistillation:
+    """Return the algorithm with its settings and the run's context."""
     return SelfDistillation(config, *build_components(config, context))

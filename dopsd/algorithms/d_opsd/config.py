@@ -6,6 +6,4 @@ from dopsd.algorithms.common.config import SelfDistillationConfig
 
 
 class DOpsdConfig(SelfDistillationConfig):
-    """On-policy self-distillation with the self-future as teacher (arXiv 2606.18195); each switch:
-    README, d-OPSD.
-    """
+    """Settings of d-OPSD: on-policy self-distillation from the self-future (arXiv 2606.18195)."""

@@ -1,9 +1,8 @@
-"""diffu-GRPO: policy gradient with group-relative advantages, and log-probabilities from one
-forward of masks.
+"""diffu-GRPO: policy gradient with group-relative advantages, for masked diffusion models.
 
-d1 (arXiv 2504.12216), section 3.2 and Algorithm 1; the defaults are its published settings. The
-advantage is the reward less the group's mean, undivided (the published code's scale_rewards is
-off).
+d1 (arXiv 2504.12216), section 3.2 and Algorithm 1; the defaults are its published settings.
+Log-probabilities come from one forward of a fully masked completion. The advantage is the reward
+less the group's mean, undivided (the published code turns scale_rewards off).
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 
 def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> DiffuGrpo:
+    """Return the algorithm with its settings and the run's context."""
     t, n = config.temperature, config.group_size
     collector_config = CollectorConfig(
         attempts=n, first_temperature=t, retry_temperature=t, keep="all"
@@ -44,14 +44,14 @@ def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> DiffuGrpo:
 
 @dataclass(frozen=True)
 class Rewarded:
-    """A completion and how much better than its group it was."""
+    """A completion with its advantage: its reward less the mean of its group."""
 
     rollout: Rollout
     advantage: float
 
 
 class DiffuGrpo:
-    """groups of completions, rewards against the group's mean, several updates on each collect."""
+    """Compare rewards within groups of rollouts, and make several updates per collect."""
 
     normalize_by_all_prompts = False
 
@@ -59,8 +59,10 @@ class DiffuGrpo:
         self.config, self.collector = config, collector
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
-        """Sample and reward; an update for each of the inner iterations, with old and initial
-        log-probabilities.
+        """Sample and reward groups, and return one update per inner iteration.
+
+        Every update has its own masks of the prompt, and log-probabilities under the current and
+        the initial policy.
         """
         groups = self.collector.sample(policy, problems, update, stops=False)
         rewarded, stats = self._rewarded(policy, groups)
@@ -93,8 +95,9 @@ class DiffuGrpo:
     def _group(
         self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int
     ) -> GroupBatch:
-        """Completions all masked, each prompt token with probability `prompt_mask`, anew in every
-        iteration.
+        """Mask completions fully, and prompt tokens with probability `prompt_mask`.
+
+        Every iteration has its own masks.
         """
         rollouts = [item.rollout for item in rewarded]
         prompts, prompt_mask = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
@@ -104,9 +107,8 @@ class DiffuGrpo:
             key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt)
             for r in rollouts
         ]
-        positions = (
-            torch.arange(width, device=device) - width
-        )  # counted from the completion, whatever the padding
+        # counted back from the completion, so that padding does not change the draw
+        positions = torch.arange(width, device=device) - width
         draw = uniform(fold_in(torch.tensor(keys, device=device)[:, None], positions))
         prompts = prompts.masked_fill(
             (draw < self.config.prompt_mask) & prompt_mask, policy.mask_id
@@ -136,9 +138,7 @@ class DiffuGrpo:
             return torch.cat([token_logps(policy, *micro_batch) for micro_batch in micro_batches])
 
     def loss(self, policy: Policy, batch: GroupBatch) -> LossOutput:
-        """Clipped policy gradient with a penalty on leaving the initial policy, summed over the
-        tokens of the completion.
-        """
+        """Return the clipped policy-gradient loss with a KL penalty, summed over tokens."""
         logps = token_logps(policy, batch.ids, batch.mask, batch.targets)  # [B, G]
         c = self.config
         token_losses, clipped, kl = policy_gradient(

@@ -11,17 +11,15 @@ from dopsd.core.settings import LARGEST, Count, Positive, Share
 
 
 class DiffuGrpoConfig(AlgorithmConfig):
-    """Policy gradient with group-relative advantages for masked diffusion (d1, arXiv 2504.12216,
-    section 3.2).
-    """
+    """Settings of diffu-GRPO, a group-relative policy gradient (d1, arXiv 2504.12216, 3.2)."""
 
-    group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6
-    temperature: Weight = 0.9
-    iterations: Count = (
-        12  # updates a collect feeds, each with its own masks of the prompt; 8 for planning tasks
+    group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6  # rollouts per problem
+    temperature: Weight = 0.9  # of all rollouts
+    iterations: Count = 12  # updates per collect, each with new prompt masks; planning tasks: 8
+    clip_range: Positive = 0.5  # epsilon: the probability ratio is clipped to 1 +- epsilon
+    kl_weight: Weight = 0.04  # weight of the KL penalty to the initial policy
+    prompt_mask: Share = 0.15  # share of prompt tokens masked in each update
+    reward: Literal["task", "correct"] = "task"  # task: the task's reward; correct: 1 or 0
+    train: TrainOverrides = TrainOverrides(  # what this method changes in section train
+        learning_rate=3e-6, prompts_per_collect=16
     )
-    clip_range: Positive = 0.5
-    kl_weight: Weight = 0.04
-    prompt_mask: Share = 0.15
-    reward: Literal["task", "correct"] = "task"
-    train: TrainOverrides = TrainOverrides(learning_rate=3e-6, prompts_per_collect=16)

@@ -1,4 +1,4 @@
-"""The clipped policy gradient with a penalty on leaving the reference (d1, Eq. 3 and 5)."""
+"""The clipped policy gradient with a KL penalty to a reference (d1, Eq. 3 and 5)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,22 @@ def policy_gradient(
     clip_range: float,
     kl_weight: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Per token: loss, whether its ratio was clipped, and the estimated KL to the reference.
-    Log-probabilities [B, G].
+    """Return the loss of each token (d1, Eq. 3 and 5).
 
-    -min(r A, clip(r, 1-e, 1+e) A) + b (exp(ref - logp) - (ref - logp) - 1), r = exp(logp - old)
-    (d1, Eq. 3 and 5).
+    -min(r A, clip(r, 1-e, 1+e) A) + b (exp(ref - logp) - (ref - logp) - 1), with r = exp(logp -
+    old).
+
+    Args:
+        logps: [B, G], ln p of the targets under the model in training.
+        old_logps: [B, G], under the policy that sampled them.
+        ref_logps: [B, G], under the initial policy.
+        advantage: A, [B, 1].
+        clip_range: e.
+        kl_weight: b.
+
+    Returns:
+        The loss, 1 where the ratio was clipped, and the estimated KL to the reference in nats, each
+        [B, G].
     """
     ratio, ref_log_ratio = (logps - old_logps).exp(), ref_logps - logps
     clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)

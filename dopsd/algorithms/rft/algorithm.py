@@ -1,8 +1,8 @@
 """Rejection fine-tuning: masked-diffusion cross-entropy on the rollouts that d-OPSD would keep.
 
-The control that separates the teacher's share of a gain from the filter's: same sampling, same
-gate, no teacher.
-Loss: LLaDA's fine-tuning bound (arXiv 2502.09992, Eq. 5). The settings are ours.
+This control separates the teacher's part of a gain from the filter's: the same sampling and
+selection, without a teacher. The loss is LLaDA's fine-tuning bound (arXiv 2502.09992, Eq. 5); the
+settings are this project's.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 
 
 def build(config: RftConfig, context: AlgorithmContext) -> Rft:
+    """Return the algorithm with its settings and the run's context."""
     return Rft(config, context.collector(config))
 
 
 class Rft:
-    """pass@k, keep, predict the kept tokens from random masks."""
+    """Sample up to pass@k, keep, and predict the kept tokens from random masks."""
 
     def __init__(self, config: RftConfig, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector
         self.normalize_by_all_prompts = config.denominator == "prompts"
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+        """Sample and keep rollouts, and return updates with new masks each."""
         scored = self.collector.collect(policy, problems, update)
         stats = self.collector.summary(policy, scored)
         rollouts = [item.best for item in scored if item.is_kept]
@@ -47,7 +49,7 @@ class Rft:
     def _masked(
         self, policy: Policy, rollouts: list[Rollout], update: int, number: int
     ) -> MaskedTexts:
-        """Each kept rollout `draws_per_rollout` times, each time with its own mask."""
+        """Mask each kept rollout `draws_per_rollout` times."""
         draws, seed = self.config.draws_per_rollout, self.collector.seed
         keys = (
             (r, key_from("rft", seed, update, number, r.problem_id, n))
@@ -59,6 +61,7 @@ class Rft:
         )
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
+        """Return the masked-diffusion bound of each row, weighted and summed."""
         losses = masked_diffusion_loss(policy, batch)  # [B]
         sums = MetricSums()
         sums.add("cross_entropy", losses.detach().sum().item(), len(batch))

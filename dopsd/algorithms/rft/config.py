@@ -7,9 +7,7 @@ from dopsd.core.settings import Count
 
 
 class RftConfig(SelectingConfig):
-    """Rejection fine-tuning: masked-diffusion cross-entropy on the same kept rollouts. Settings are
-    ours.
-    """
+    """Settings of rejection fine-tuning on kept rollouts; all are this project's."""
 
-    draws_per_rollout: Count = 4
-    updates_per_collect: Count = 1
+    draws_per_rollout: Count = 4  # random masks of each kept rollout in an update
+    updates_per_collect: Count = 1  # updates per collect, each with new masks

@@ -1,8 +1,7 @@
-"""Supervised fine-tuning by masked diffusion on solutions (d1, arXiv 2504.12216, section 3.1;
-LLaDA, Eq. 5).
+"""Supervised fine-tuning by masked diffusion on solutions.
 
-Solutions are the task's own references, or rows of `traces`; padding with end of text is part of
-what is learnt.
+d1 (arXiv 2504.12216), section 3.1; LLaDA, Eq. 5. Solutions are the task's own references, or rows
+of `traces`. The model also learns the padding, which is end of text.
 """
 
 from __future__ import annotations
@@ -34,11 +33,12 @@ if TYPE_CHECKING:
 
 
 def build(config: SftConfig, context: AlgorithmContext) -> Sft:
+    """Return the algorithm with its settings and the run's context."""
     return Sft(config, context)
 
 
 class Sft:
-    """no rollouts; every collect is a batch of solutions, masked anew."""
+    """Learn solutions, without rollouts; every collect masks a batch of them anew."""
 
     normalize_by_all_prompts = False
 
@@ -47,10 +47,10 @@ class Sft:
         self.length = config.length or context.sampling.gen_length
         self.solutions = Solutions(context.task, "sft", self.length)
         self.traces = self._read(context.policy, config.traces) if config.traces else []
-        self.place = {problem.id: i for i, problem in enumerate(context.task.load("train"))}
+        self.index = {problem.id: i for i, problem in enumerate(context.task.load("train"))}
 
     def _read(self, policy: Policy, source: Source) -> list[tuple[Tensor, Tensor]]:
-        """Rows {question, response} that fit, as tokens."""
+        """Return rows {question, response} as tokens; those that are too long are left out."""
         rows = [
             (text_of(row, "question"), text_of(row, "response"))
             for row in read_rows(source, "method.sft.traces")
@@ -67,18 +67,20 @@ class Sft:
         ]
         if len(traces) < len(rows):
             log(
-                f"sft: {len(rows) - len(traces)} of {len(rows)} traces are too long for"
-                f" {self.length} tokens and are left out"
+                f"sft: left out {len(rows) - len(traces)} of {len(rows)} traces: a response over"
+                f" {self.length} tokens, or a question over {max_prompt}"
             )
         if not traces:
             raise DopsdError(
                 f"method.sft.traces: none of {len(rows)} rows has a response of at most"
-                f" {self.length} tokens (method.sft.length) and a question of at most {max_prompt},"
-                f" what the model's {policy.max_length} leave"
+                f" {self.length} tokens (method.sft.length) and a question of at most {max_prompt}"
+                f" (the rest of the model's {policy.max_length}); change method.sft.length or the"
+                " rows"
             )
         return traces
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+        """Return one update: a masked solution or trace for each problem."""
         pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
         keys = [key_from("sft", self.seed, update, problem.id) for problem in problems]
         batch = masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])
@@ -86,13 +88,15 @@ class Sft:
         return Collected([[batch]], RolloutStats(counters, MetricSums()))
 
     def _traced(self, problems: Sequence[Problem], update: int) -> list[tuple[Tensor, Tensor]]:
-        """A trace a problem: as the loop goes through all problems in a new order each epoch, so it
-        does through traces.
+        """Return a trace for each problem.
+
+        Problems come in a new order each epoch, and traces follow the problems, so the order of
+        traces changes as well.
         """
-        size = len(self.place)
+        size = len(self.index)
         epoch = update * self.context.prompts_per_collect // size
         return [
-            self.traces[(self.place[problem.id] + epoch * size) % len(self.traces)]
+            self.traces[(self.index[problem.id] + epoch * size) % len(self.traces)]
             for problem in problems
         ]
 
@@ -102,6 +106,7 @@ class Sft:
         return list(zip(self.context.prompts(problems, sampling), texts, strict=True))
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
+        """Return the masked-diffusion bound of each row, weighted and summed."""
         losses = masked_diffusion_loss(policy, batch)  # [B]
         sums = MetricSums()
         sums.add("cross_entropy", losses.detach().sum().item(), len(batch))

@@ -9,17 +9,16 @@ from dopsd.tasks.common.config import Source
 
 
 class SftConfig(AlgorithmConfig):
-    """Fine-tuning on solutions by masked diffusion (d1, arXiv 2504.12216, section 3.1).
+    """Settings of fine-tuning on solutions by masked diffusion (d1, arXiv 2504.12216, section 3.1).
 
-    `traces` names rows {question, response}; null takes the task's own reference solutions, which
-    is ours: d1 takes the 1000 traces of s1K, 20 epochs of them (1250 updates), cut to 4096 tokens
-    with their question. `length` is that of the response with its padding, in tokens; null takes
-    sampling.gen_length.
+    d1 trains on the 1000 traces of s1K: 20 epochs (1250 updates), cut to 4096 tokens with their
+    question. Without `traces` the method learns the task's own reference solutions, which is this
+    project's choice.
     """
 
-    traces: Source | None = None
-    length: Count | None = None
-    train: TrainOverrides = TrainOverrides(
+    traces: Source | None = None  # rows {question, response}; null: the task's own solutions
+    length: Count | None = None  # tokens of a response with padding; null: sampling.gen_length
+    train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=1e-5,
         prompts_per_collect=16,
         lora=AdapterConfig(r=128, alpha=256, dropout=0.05, targets=["q_proj", "k_proj", "v_proj"]),
@@ -27,4 +26,5 @@ class SftConfig(AlgorithmConfig):
 
     @property
     def wants_solutions(self) -> bool:
+        """Whether the method needs the task's reference solutions: only without `traces`."""
         return self.traces is None

@@ -1,1 +1,1 @@
-"""VRPO: preferences with the bound's variance reduced."""
+"""VRPO: variance-reduced preference optimisation."""

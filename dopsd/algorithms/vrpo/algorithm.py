@@ -1,7 +1,6 @@
-"""VRPO: preference optimisation on right and wrong rollouts, with a likelihood bound whose variance
-is kept low.
+"""VRPO: preference optimisation on right and wrong rollouts, with a low-variance bound.
 
-LLaDA 1.5 (arXiv 2505.19223), section 3; the defaults are its published settings where there are
+LLaDA 1.5 (arXiv 2505.19223), section 3; the defaults are its published settings, where there are
 any.
 """
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 
 def build(config: VrpoConfig, context: AlgorithmContext) -> Vrpo:
+    """Return the algorithm with its settings and the run's context."""
     t, n = config.temperature, config.attempts
     collector_config = CollectorConfig(
         attempts=n, first_temperature=t, retry_temperature=t, keep="all"
@@ -41,7 +41,13 @@ def build(config: VrpoConfig, context: AlgorithmContext) -> Vrpo:
 
 
 class Vrpo:
-    """sample, pair the best with the worst, prefer the one to the other."""
+    """Sample, pair the best with the worst rollout, and prefer the one to the other.
+
+    Args:
+        config: settings of VRPO.
+        collector: samples and scores rollouts.
+        max_sequences: sequences of a forward pass that fit into memory.
+    """
 
     normalize_by_all_prompts = False
 
@@ -49,14 +55,13 @@ class Vrpo:
         self.config, self.collector, self.most = config, collector, max_sequences
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+        """Return one update: a pair of rollouts for each problem that has one."""
         with policy.reference() if self.config.pairs == "initial" else nullcontext():
             groups = self.collector.sample(policy, problems, update, stops=False)
         pairs = [pair for group in groups if (pair := paired(group, self.collector.task.graded))]
         stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
         stats.metrics.add("paired", len(pairs), len(groups))
-        if (
-            self.config.pairs == "initial"
-        ):  # the initial policy's score says nothing of the one in training
+        if self.config.pairs == "initial":  # not a score of the policy in training
             stats.metrics["initial_first_attempt_score"] = stats.metrics.pop("first_attempt_score")
         updates = [[self._pairs(policy, pairs, update)]] if pairs else []
         counters = stats.counters | {"trajectories": 2 * len(pairs)}
@@ -99,7 +104,7 @@ class Vrpo:
         return PreferenceBatch(**(batch.tensors() | {"ref_bounds": bounds}))
 
     def loss(self, policy: Policy, batch: PreferenceBatch) -> LossOutput:
-        """Preference and, a little, fine-tuning on the preferred completion."""
+        """Return the preference loss and a share of fine-tuning on the preferred completion."""
         bounds = likelihood_bound(policy, batch, self.most)  # [B, 2]
         preference_losses, margin = preference(bounds, batch.ref_bounds, self.config.beta)
         sft_losses = -bounds[:, 0] / batch.length[:, 0]
@@ -113,8 +118,15 @@ class Vrpo:
 
 
 def paired(group: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | None:
-    """The best and the worst attempt (the latest and the earliest on ties); None where no attempt
-    is right, or all are.
+    """Return the best and the worst attempt, the latest and the earliest on ties.
+
+    Args:
+        group: the attempts at a problem.
+        is_graded: whether answers get partial scores.
+
+    Returns:
+        The pair; None if all scores are equal, or no attempt at a task without partial scores is
+        correct.
     """
     scores = [score.score for score in group.scores]
     worst = min(range(len(scores)), key=lambda i: (scores[i], i))
@@ -126,7 +138,13 @@ def paired(group: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | No
 def drawn(key: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
     """Draw l ~ U{1..L} of the completion's tokens, without replacement, for every key.
 
-    key [B, 2, N], completion_mask [B, 2, G], length [B, 2] -> [B, 2, N, G].
+    Args:
+        key: [B, 2, N].
+        completion_mask: [B, 2, G], True up to the end of text.
+        length: L, [B, 2].
+
+    Returns:
+        [B, 2, N, G], True at the drawn tokens.
     """
     positions = torch.arange(completion_mask.shape[-1] + 1, device=key.device)
     draw = uniform(fold_in(key[..., None], positions))  # [B, 2, N, G+1], the last column decides l

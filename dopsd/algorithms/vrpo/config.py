@@ -11,21 +11,20 @@ from dopsd.core.settings import LARGEST, Count, Positive
 
 
 class VrpoConfig(AlgorithmConfig):
-    """Preferences with the bound's variance reduced (LLaDA 1.5, arXiv 2505.19223): pairs of a right
-    and a wrong rollout.
+    """Settings of VRPO: variance-reduced preference optimisation (LLaDA 1.5, arXiv 2505.19223).
 
-    How pairs are made, `attempts`, `temperature` and `pairs`, is ours; so is that a graded task
-    pairs its best with its worst, that the fine-tuning term is the bound a token, and that what
-    follows the first end of text is masked.
+    These choices are this project's: how pairs are made (`attempts`, `temperature`, `pairs`), that
+    a graded task pairs its best with its worst rollout, that the fine-tuning term is the bound per
+    token, and that tokens after the first end of text are masked.
     """
 
-    attempts: Annotated[int, Field(ge=2, le=LARGEST)] = 8
-    temperature: Weight = 0.9
-    pairs: Literal["initial", "current"] = "initial"  # the policy that samples them
-    beta: Positive = 0.2
-    draws: Count = 8  # masks an estimate, the same for policy and reference
-    sft_weight: Weight = 0.05
-    train: TrainOverrides = TrainOverrides(
+    attempts: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rollouts per problem
+    temperature: Weight = 0.9  # of all rollouts
+    pairs: Literal["initial", "current"] = "initial"  # the policy that samples the pairs
+    beta: Positive = 0.2  # scale of the margin in the preference loss
+    draws: Count = 8  # masks per likelihood estimate, the same for policy and reference
+    sft_weight: Weight = 0.05  # weight of fine-tuning on the preferred completion
+    train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=5e-7,
         schedule="cosine",
         warmup_updates=15,
@@ -36,4 +35,5 @@ class VrpoConfig(AlgorithmConfig):
 
     @property
     def has_uneven_forwards(self) -> bool:
+        """Whether batches of one size can need different numbers of forwards: yes."""
         return True

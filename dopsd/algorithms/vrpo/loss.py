@@ -1,6 +1,4 @@
-"""The likelihood bound of a completion, and the preference of one completion over another (LLaDA
-1.5).
-"""
+"""The likelihood bound of a completion, and the preference loss of two completions (LLaDA 1.5)."""
 
 from __future__ import annotations
 
@@ -18,12 +16,19 @@ if TYPE_CHECKING:
 
 
 def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int) -> Tensor:
-    """Estimated lower bound of ln p(completion | prompt), in nats, for both completions of every
-    pair. -> [B, 2].
+    """Estimate the lower bound of ln p(completion | prompt) for both completions of every pair.
 
-    Mean over the N masks of L / l times the sum of ln p at the l masked tokens (LLaDA, Eq. 6; LLaDA
-    1.5, section 3.1). `max_sequences` stand in memory at once (two a pair at least): other masks
-    are computed again in the backward pass.
+    It is the mean over the N masks of L / l times the sum of ln p at the l masked tokens (LLaDA,
+    Eq. 6; LLaDA 1.5, section 3.1).
+
+    Args:
+        policy: the model.
+        batch: B pairs.
+        max_sequences: sequences in memory at once (two per pair at least); the other masks are
+            recomputed in the backward pass.
+
+    Returns:
+        [B, 2], in nats.
     """
     size, sides, draws, _ = batch.loss_mask.shape
     masks_at_once = max(1, max_sequences // (size * sides))
@@ -38,9 +43,7 @@ def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int)
 
 
 def _weighted(policy: Policy, batch: PreferenceBatch, loss_mask: Tensor) -> Tensor:
-    """L / l times the sum of ln p at the masked tokens, for each of these masks. [B, 2, n, G] ->
-    [B, 2, n].
-    """
+    """Return L / l times the sum of ln p at the masked tokens: masks [B, 2, n, G] -> [B, 2, n]."""
     size, sides, draws, length = loss_mask.shape
     targets = batch.targets[:, :, None].expand(-1, -1, draws, -1).reshape(-1, length)  # [B*2*n, G]
     weight = batch.length[:, :, None] / loss_mask.sum(-1)  # [B, 2, n]
@@ -52,9 +55,8 @@ def _weighted(policy: Policy, batch: PreferenceBatch, loss_mask: Tensor) -> Tens
         torch.arange(length, device=targets.device)
         >= batch.length.flatten().repeat_interleave(draws)[:, None]
     )
-    ids = torch.cat(
-        [prompt, torch.where(loss_mask | after_end, policy.mask_id, targets)], 1
-    )  # the tail would tell the end
+    # tokens after the end are masked: they would reveal where the text ends
+    ids = torch.cat([prompt, torch.where(loss_mask | after_end, policy.mask_id, targets)], 1)
     mask = torch.cat([prompt_mask, torch.ones_like(loss_mask)], 1)
     hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]
     logps = -masked_cross_entropy(policy.head(hidden[loss_mask]), targets[loss_mask])  # [masked]
@@ -65,8 +67,15 @@ def _weighted(policy: Policy, batch: PreferenceBatch, loss_mask: Tensor) -> Tens
 
 
 def preference(bounds: Tensor, ref_bounds: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """-ln sigma(beta ((B - B_ref)(preferred) - (B - B_ref)(rejected))), and that margin. [B, 2] ->
-    [B], [B].
+    """Return -ln sigma(margin) and margin = beta ((B - B_ref)(chosen) - (B - B_ref)(rejected)).
+
+    Args:
+        bounds: [B, 2], likelihood bounds in nats, of the preferred and the rejected completion.
+        ref_bounds: [B, 2], the same under the initial policy.
+        beta: scale of the margin.
+
+    Returns:
+        The loss [B] and the margin [B].
     """
     gain = bounds - ref_bounds
     margin = beta * (gain[:, 0] - gain[:, 1])

@@ -1,6 +1,4 @@
-"""config.json of a LLaDA checkpoint: which fields must be there, and which values this
-implementation computes.
-"""
+"""Check config.json of a LLaDA checkpoint: required fields, and values that this code computes."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any
 from dopsd.core.errors import DopsdError
 from dopsd.models.denoiser import DenoiserConfig
 
-# fields of config.json that change what is computed: each must be there, none has a silent default
+# fields of config.json that change the computation: each is required, none has a silent default
 READ = (
     *(
         "d_model",
@@ -29,7 +27,7 @@ READ = (
         "eos_token_id",
     ),
 )
-FIXED = {  # values that this class computes; any other would load and be silently wrong
+FIXED = {  # the only values that this class computes; any other would load and be silently wrong
     "block_type": "llama",
     "activation_type": "silu",
     "rope": True,
@@ -38,8 +36,7 @@ FIXED = {  # values that this class computes; any other would load and be silent
     "attention_layer_norm": False,
     "layer_norm_type": "rms",
 }
-# fields of the published files that change the computation too; the first value means that they do
-# not
+# other fields of the published files that can change the computation; with these values they do not
 ABSENT_OR = {
     "alibi": (False, None),
     "scale_logits": (False, None),
@@ -54,7 +51,7 @@ ABSENT_OR = {
     "embedding_dropout": (0.0,),
     "residual_dropout": (0.0,),
 }
-RENAMED = {
+RENAMED = {  # transformers' names for fields that this class sets itself
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
@@ -67,8 +64,9 @@ TOY = {"d_model": 64, "n_heads": 4, "n_kv_heads": 4, "n_layers": 2, "mlp_hidden_
 
 
 class LladaConfig(DenoiserConfig):
-    """Shape of a LLaDA model; the defaults are LLaDA-8B's published values, and are never used to
-    fill a file.
+    """Shape of a LLaDA model.
+
+    The defaults are LLaDA-8B's published values; they never fill in for missing fields of a file.
     """
 
     model_type = "llada"
@@ -111,13 +109,15 @@ class LladaConfig(DenoiserConfig):
         }
 
     def toy(self) -> LladaConfig:
-        """Return a LLaDA with the same tokens at a width that takes seconds."""
+        """Return a tiny LLaDA with the same tokens, for rehearsals in seconds."""
         return LladaConfig.from_dict(self.to_dict() | TOY)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:  # noqa: ANN401
-        """Refuse what is missing or computed differently; the hub's pointers to its own code are
-        dropped.
+        """Return the config, without the hub's pointers to its own code.
+
+        Raises:
+            DopsdError: if a field is missing, or has a value that this class does not compute.
         """
         _check(config_dict)
         ignored = RENAMED | {"auto_map"}
@@ -130,8 +130,7 @@ def _check(raw: dict[str, Any]) -> None:
     missing = [name for name in READ if raw.get(name) is None]
     if missing:
         raise DopsdError(
-            f"config.json lacks {', '.join(missing)}: a LLaDA config must state every field that is"
-            " read"
+            f"config.json lacks {', '.join(missing)}; a LLaDA config must state all of them"
         )
     for name, allowed in ({name: (value,) for name, value in FIXED.items()} | ABSENT_OR).items():
         if raw.get(name, allowed[0]) not in allowed:

@@ -1,9 +1,8 @@
-"""The LLaDA architecture as a native transformers model, with the key names of the published
-checkpoints.
+"""LLaDA as a native transformers model, with the tensor names of the published checkpoints.
 
 A Llama-like stack without causal mask: position i of the output predicts token i (arXiv
 2502.09992). Importing this module registers model_type "llada" with AutoConfig and
-AutoModelForMaskedLM; the embedded model is the same class.
+AutoModelForMaskedLM. The embedded model is the same class.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalise x [..., width]."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return wide.to(x.dtype) * self.weight
@@ -43,17 +43,16 @@ class RMSNorm(nn.Module):
 def rope_tables(
     length: int, width: int, theta: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, width] in float32, for the half-split (NeoX) rotation."""
+    """Return cos and sin [length, width] in float32, for the half-split (NeoX) rotation."""
     rates = theta ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
-    angles = (
-        torch.arange(length, device=device, dtype=torch.float32)[:, None] * rates
-    )  # [T, width/2]
+    # [T, width/2]
+    angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * rates
     angles = torch.cat([angles, angles], -1)
     return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary position embedding in float32. x [B, heads, T, width]."""
+    """Apply rotary position embeddings in float32 to x [B, heads, T, width]."""
     wide = x.float()
     first, second = wide.chunk(2, -1)
     return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
@@ -65,7 +64,7 @@ Past = tuple[KVCache, slice | None] | None
 class LladaBlock(nn.Module):
     """Attention over the whole sequence, then a SwiGLU feed-forward; both pre-normalised."""
 
-    is_causal = False  # this and the group size are read by transformers' attention functions
+    is_causal = False  # read by transformers' attention functions, like num_key_value_groups
 
     def __init__(self, config: LladaConfig, layer: int) -> None:
         super().__init__()
@@ -86,6 +85,7 @@ class LladaBlock(nn.Module):
     def attend(
         self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past
     ) -> Tensor:
+        """Return the attention output [B, T, D] of normalised states x [B, T, D]."""
         size, length, _ = x.shape
         q = self.q_proj(x).view(size, length, self.heads, -1).transpose(1, 2)
         k = self.k_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
@@ -101,6 +101,7 @@ class LladaBlock(nn.Module):
     def forward(
         self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past = None
     ) -> Tensor:
+        """Return the block's output [B, T, D] of x [B, T, D]."""
         x = x + self.attend(self.attn_norm(x), rope, mask, past)
         h = self.ff_norm(x)
         fed: Tensor = self.ff_out(nn.functional.silu(self.ff_proj(h)) * self.up_proj(h))
@@ -108,11 +109,9 @@ class LladaBlock(nn.Module):
 
 
 class LladaTrunk(nn.Module):
-    """Everything but the language-model head's application: ids -> normalised hidden states."""
+    """LLaDA without the head's projection: ids to normalised hidden states."""
 
-    gradient_checkpointing = (
-        False  # set, with the function below, by model.gradient_checkpointing_enable()
-    )
+    gradient_checkpointing = False  # both are set by model.gradient_checkpointing_enable()
     _gradient_checkpointing_func: Callable[..., Tensor]
 
     def __init__(self, config: LladaConfig) -> None:
@@ -137,12 +136,7 @@ class LladaTrunk(nn.Module):
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
     ) -> Tensor:
-        """ids [B, T], attention_mask [B, T] with False on padding -> [B, T, D].
-
-        `kv_cache` takes the keys and values of a whole forward; with `cache_positions`,
-        ids [B, W] are those of these positions alone,
-        and all others are as they were kept.
-        """
+        """Return the hidden states [B, T, D] of ids [B, T]; for the cache see Denoiser.trunk."""
         width = self.config.d_model // self.config.n_heads
         first, end = (
             (0, ids.shape[1])
@@ -152,9 +146,8 @@ class LladaTrunk(nn.Module):
         cos, sin = rope_tables(end, width, self.config.rope_theta, ids.device)
         rope = cos[first:], sin[first:]
         mask = self._mask(attention_mask)
-        is_recomputing = (
-            self.gradient_checkpointing and torch.is_grad_enabled()
-        )  # also in eval mode: dropout may be 0
+        # also in eval mode, in which training with dropout 0 runs
+        is_recomputing = self.gradient_checkpointing and torch.is_grad_enabled()
         x = self.transformer["wte"](ids)
         past = None if kv_cache is None else (kv_cache, cache_positions)
         for block in self.blocks:
@@ -168,13 +161,15 @@ class LladaTrunk(nn.Module):
 
     @property
     def blocks(self) -> nn.ModuleList:
+        """The blocks, first to last."""
         blocks = self.transformer["blocks"]
         assert isinstance(blocks, nn.ModuleList)
         return blocks
 
     def _mask(self, attention_mask: Tensor | None) -> Tensor | None:
-        """What the attention function takes: flash attention [B, T] to unpad by, sdpa [B, 1, 1, T];
-        both boolean.
+        """Return the mask as the attention function takes it.
+
+        Flash attention takes [B, T] to remove padding, sdpa [B, 1, 1, T]; both boolean.
         """
         if attention_mask is None or self.config._attn_implementation.startswith("flash"):
             return attention_mask
@@ -198,7 +193,7 @@ class LladaForMaskedLM(Denoiser):
         super().__init__(config)
         if config._attn_implementation not in ALL_ATTENTION_FUNCTIONS:
             raise DopsdError(
-                f"attention {config._attn_implementation!r} is not one that LLaDA has; use sdpa"
+                f"attention {config._attn_implementation!r} is not supported by LLaDA; use sdpa"
             )
         self.model = LladaTrunk(config)
         self.post_init()
@@ -214,12 +209,12 @@ class LladaForMaskedLM(Denoiser):
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
     ) -> Tensor:
-        """Return the last hidden states (LladaTrunk.forward)."""
+        """Return the last hidden states [B, T, D] (see Denoiser.trunk)."""
         hidden: Tensor = self.model(ids, attention_mask, kv_cache, cache_positions)
         return hidden
 
     def blocks(self) -> nn.ModuleList:
-        """Return the layers, first to last."""
+        """Return the blocks, first to last."""
         return self.model.blocks
 
     def new_kv_cache(self) -> KVCache:
@@ -227,19 +222,22 @@ class LladaForMaskedLM(Denoiser):
         return KVCache(self.config.n_layers)
 
     def get_input_embeddings(self) -> nn.Module:
+        """Return the token embedding."""
         return self.model.transformer["wte"]
 
     def get_output_embeddings(self) -> nn.Module:
+        """Return the layer whose weight is the head: the embedding if weights are tied."""
         return self.model.transformer["wte" if self.config.weight_tying else "ff_out"]
 
     def head(self, hidden: Tensor) -> Tensor:
-        """[..., D] -> [..., V]."""
+        """Project hidden states [..., D] to logits [..., V]."""
         return nn.functional.linear(hidden, self.get_output_embeddings().get_parameter("weight"))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> MaskedLMOutput:
+        """Return the logits [B, T, V] of input_ids [B, T], as transformers' callers expect."""
         return MaskedLMOutput(logits=self.head(self.model(input_ids, attention_mask)))
 
 
-logging.disable_progress_bar()  # of loading and saving weights: stages show their own progress
+logging.disable_progress_bar()  # stages show their own progress
 AutoConfig.register("llada", LladaConfig)
 AutoModelForMaskedLM.register(LladaConfig, LladaForMaskedLM)

@@ -1,1 +1,1 @@
-"""What tasks share."""
+"""Code that tasks share."""

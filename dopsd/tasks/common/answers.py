@@ -1,7 +1,7 @@
-r"""Pieces of answer extraction that tasks share: tags, \boxed{}, and the verdict of two rules.
+r"""Answer extraction that tasks share: tags, \boxed{}, and the score by one of two rules.
 
-All are single passes over the text, without backtracking: a generation is garbage until shown
-otherwise.
+Every function is one pass over the text, without backtracking: a generation may be garbage of any
+form and length.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 
 BOX = "\\boxed"
 BRACES = re.compile("[{}]")
-# gold answer of a question typed by a person: rows cannot have it, and nothing scores against it
+# gold answer of a question that a person typed; no row has it, and every answer scores 0
 UNKNOWN = ""
 
 
 def closed(text: str, tag: str) -> str | None:
-    """What stands in the first closed <tag>, as written; None without one."""
+    """Return the text inside the first closed <tag>, as written; None without one."""
     start = text.find(f"<{tag}>")
     end = text.find(f"</{tag}>", start + len(tag) + 2) if start >= 0 else -1
     return text[start + len(tag) + 2 : end] if end >= 0 else None
 
 
 def braced(text: str, start: int) -> str | None:
-    """What stands between the first brace from `start` on and the one that closes it; None when it
-    stays open.
+    """Return the text between the first brace from `start` on and its closing brace.
+
+    Returns:
+        The text, or None if the brace stays open.
     """
     opened = text.find("{", start)
     depth = 0
@@ -41,16 +43,19 @@ def braced(text: str, start: int) -> str | None:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{}; None where there is none, where it stays open, or where no
-    brace follows.
+    r"""Return the content of the last \boxed{}.
+
+    Returns:
+        The text, or None if there is no box, no brace follows it, or the brace stays open.
     """
     start = text.rfind(BOX + "{")
     return braced(text, start) if start >= 0 and start == text.rfind(BOX) else None
 
 
 def boxed_to_brace(text: str) -> Iterator[str]:
-    r"""Contents of each \boxed{...} up to the first closing brace on its line, as the published
-    GSM8K scorer cuts them.
+    r"""Yield the content of each \boxed{...}, up to the first closing brace on its line.
+
+    The published GSM8K scorer cuts boxes in this way.
     """
     marker = BOX + "{"
     for line in text.split("\n"):
@@ -70,8 +75,13 @@ def score_by_rule(
     strict: tuple[str | None, float],
     **extra_figures: float,
 ) -> Score:
-    """The verdict by `rule` of two (answer, score) pairs; both scores are kept as figures, with
-    what the task adds.
+    """Return the score of an answer by one of two rules; both scores become figures.
+
+    Args:
+        rule: published or strict, the rule that decides.
+        published: answer and score in [0, 1] by the published rule.
+        strict: answer and score in [0, 1] by the strict rule.
+        **extra_figures: figures that the task adds.
     """
     answer, score = {"published": published, "strict": strict}[rule]
     return Score(

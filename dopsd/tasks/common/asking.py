@@ -1,6 +1,4 @@
-"""What every task does alike: put its question to a model, read its splits, and keep to
-`data.TASK.limit`.
-"""
+"""The base class of tasks: ask a model, read splits, and keep to `data.TASK.limit`."""
 
 from __future__ import annotations
 
@@ -15,14 +13,19 @@ if TYPE_CHECKING:
     from dopsd.core.types import Problem, Score
     from dopsd.tasks.common.config import TaskConfig
 
-PLACE = "{question}"
+PLACE = "{question}"  # where a prompt file takes the question
 
 
 class AskingTask:
-    """Base of the tasks; a task adds its name, instructions, build, fault and verify.
+    """Base class of tasks; a task adds its name, instructions, build, fault and verify.
 
-    Style `compact` is the question alone, `instructions` (of the task, or of `prompt_file`)
-    explains it to a model.
+    Prompt style `compact` is the question alone; `instructions` (the task's own, or those of
+    `prompt_file`) explain it to a model.
+
+    Attributes:
+        name: the task's name in params.yaml.
+        graded: whether answers get partial scores.
+        instructions: the text that explains the task to a model.
     """
 
     name: str
@@ -37,25 +40,37 @@ class AskingTask:
 
     @abstractmethod
     def fault(self, problem: Problem) -> str | None:
-        """Return what was expected of a problem on disk and is not there, or None."""
+        """Return what a problem on disk should have, and what was found; None if it is sound."""
 
     @abstractmethod
     def verify(self, problem: Problem, text: str) -> Score:
-        """Return the answer that a text gives, and its score."""
+        """Return the answer in a generation, and its score."""
 
     def load(self, split: str) -> list[Problem]:
+        """Read the problems of a split from disk."""
         return read_problems(DATA / self.name / f"{split}.jsonl", self.fault)
 
     def question(self, problem: Problem) -> str:
-        """The problem as it follows a prompt of one's own; tasks whose published question has words
-        add them.
+        """Return the problem as it follows a prompt of the user's own.
+
+        Tasks whose published question has words around the problem add them.
         """
         return problem.prompt
 
     def instructed(self, problem: Problem) -> str:
+        """Return the task's own instructions, followed by the problem."""
         return f"{self.instructions}\n\n{problem.prompt}"
 
     def messages(self, problem: Problem, style: str) -> list[dict[str, str]]:
+        """Return the chat that asks the problem.
+
+        Args:
+            problem: the problem.
+            style: compact (the bare problem) or instructions.
+
+        Returns:
+            Messages as {role, content}.
+        """
         if style == "compact":
             text = problem.prompt
         elif self.has_own_prompt:
@@ -65,20 +80,31 @@ class AskingTask:
         return [{"role": "user", "content": text}]
 
     def ground_truth(self, problem: Problem) -> object:
-        """The gold answer as files of generations have it; `of_generation` reads it."""
+        """Return the gold answer as files of generations hold it; `of_generation` reads it."""
         return problem.answer
 
     def reward(self, problem: Problem, text: str) -> float:
+        """Return the reward of a generation in reinforcement learning: by default its score."""
         return self.verify(problem, text).score
 
 
 def fill(prompt: str, question: str) -> str:
-    """The question in its place in the prompt, or after it and a blank line."""
+    """Put the question at its place in the prompt, or after the prompt and a blank line."""
     return prompt.replace(PLACE, question) if PLACE in prompt else f"{prompt}\n\n{question}"
 
 
 def read_prompt(key: str, path: str) -> str:
-    """Text of a prompt file, kept to the byte: the published prompts differ by line breaks."""
+    """Read a prompt file.
+
+    The text stays as it is, because published prompts differ in line breaks.
+
+    Args:
+        key: key of params.yaml that names the file, for messages.
+        path: the file.
+
+    Raises:
+        DopsdError: if the file cannot be read, is not UTF-8, or is empty.
+    """
     try:
         text = Path(path).read_bytes().decode()
     except OSError as error:
@@ -86,7 +112,9 @@ def read_prompt(key: str, path: str) -> str:
             f"{key}: {path}: {error.strerror}; expected a text file with the instructions"
         ) from error
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{key}: {path}: not a text in UTF-8 ({error})") from error
+        raise DopsdError(
+            f"{key}: {path}: not UTF-8 text ({error}); save the file as UTF-8"
+        ) from error
     if not text.strip():
         raise DopsdError(
             f"{key}: {path} is empty; expected the instructions, or null for those of the project"
@@ -95,5 +123,5 @@ def read_prompt(key: str, path: str) -> str:
 
 
 def no_longer_than(limit: int | None, splits: dict[str, list[Problem]]) -> dict[str, list[Problem]]:
-    """The first `limit` problems of each split."""
+    """Return the first `limit` problems of each split; all without a limit."""
     return {name: problems[:limit] for name, problems in splits.items()}

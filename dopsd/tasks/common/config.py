@@ -1,4 +1,4 @@
-"""What every task's section of params.yaml has."""
+"""Settings that every task's section of params.yaml has."""
 
 from __future__ import annotations
 
@@ -9,29 +9,22 @@ from dopsd.models.config import ModelOverrides
 
 
 class Source(Section):
-    """Rows of a dataset: `path` is a .jsonl, .csv or .parquet file, or a name on the Hugging Face
-    hub.
-    """
+    """Rows of a dataset: a local file, or a dataset on the Hugging Face hub."""
 
-    path: str
+    path: str  # a .jsonl, .json, .csv or .parquet file, or the name of a hub dataset
     name: str | None = None  # configuration of the hub dataset
-    split: str = "train"
-    revision: str | None = None  # commit or tag of the hub dataset; null: its newest
+    split: str = "train"  # split of the hub dataset
+    revision: str | None = None  # commit or tag of the hub dataset; null: the newest
 
 
 class TaskConfig(Section):
-    """What every task has: the rule that scores, a prompt of one's own, and a cut for trials.
+    """Settings of every task: scoring rule, prompt, recipe of the data, and a limit for trials."""
 
-    `recipe` stands for the code that makes the problems: raise it when the same settings give
-    others on purpose. `model` is what the task has of its own in section `model`, such as a base in
-    base/<task>/; null, or left out: nothing.
-    """
-
-    recipe: Count = 1
-    scoring: Literal["published", "strict"] = "published"
-    prompt_file: str | None = None
-    limit: Count | None = None  # the first so many problems of each split
-    model: ModelOverrides | None = None
+    recipe: Count = 1  # version of the data code; raise it when it makes other problems on purpose
+    scoring: Literal["published", "strict"] = "published"  # strict: only the format asked for
+    prompt_file: str | None = None  # text file that replaces the instructions; null: the task's own
+    limit: Count | None = None  # use only the first problems of each split, for trials; null: all
+    model: ModelOverrides | None = None  # what this task changes in section model; null: nothing
 
     @property
     def has_solutions(self) -> bool:
@@ -40,11 +33,9 @@ class TaskConfig(Section):
 
 
 class RowTaskConfig(TaskConfig):
-    """Tasks that are rows of a dataset: `validation` rows, drawn by `seed`, are held out of
-    train.
-    """
+    """Settings of tasks whose problems are rows of a dataset."""
 
-    train: Source
-    test: Source
-    validation: Count = 256
-    seed: Whole = 0
+    train: Source  # rows to train on, and to draw validation from
+    test: Source  # rows to test on; rows that are also in train are dropped from train
+    validation: Count = 256  # rows held out of train
+    seed: Whole = 0  # seed of the draw of validation rows

@@ -1,5 +1,6 @@
-"""Tasks whose problems are rows of a dataset: test as given, train without what is in test,
-validation held out of it.
+"""Tasks whose problems are rows of a dataset.
+
+Test stays as given. Train loses the rows that are also in test, and validation is held out of it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,24 @@ if TYPE_CHECKING:
 def new_problem(
     task: str, prompt: str, answer: str, reference: str | None = None, **extra: object
 ) -> Problem:
-    """A problem named by a digest of its prompt, so that its name does not depend on the file that
-    it came from.
+    """Return a problem whose id is a digest of its prompt, whatever file it comes from.
+
+    Args:
+        task: name of the task.
+        prompt: what is asked.
+        answer: the gold answer.
+        reference: a worked solution, if there is one.
+        **extra: values of the task's own.
     """
     digest = hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return Problem(f"{task}-{digest}", prompt, answer, reference, extra)
 
 
 class RowTask(AskingTask):
-    """A task adds `problem_of`, and where two prompts can be one question, `identity`."""
+    """Base class of tasks over rows.
+
+    A task adds `problem_of`, and `identity` if two prompts can be the same question.
+    """
 
     config: RowTaskConfig
 
@@ -44,14 +54,19 @@ class RowTask(AskingTask):
         """Return the problem that a row of the dataset holds."""
 
     def is_wanted(self, problem: Problem) -> bool:
+        """Return whether the problem belongs to the task; by default all do."""
         return True
 
     def identity(self, problem: Problem) -> Hashable:
-        """What makes two problems the same: their words, whatever the white space between them."""
+        """Return a key that is equal for equal problems: by default the words of the prompt."""
         return " ".join(problem.prompt.split())
 
     def read(self, split: str) -> list[Problem]:
-        """Problems of data.TASK.train or data.TASK.test."""
+        """Return the problems of data.TASK.train or data.TASK.test.
+
+        Raises:
+            DopsdError: if the source cannot be read, or has no usable row.
+        """
         key = f"data.{self.name}.{split}.path"
         source = {"train": self.config.train, "test": self.config.test}[split]
         problems = [
@@ -62,10 +77,11 @@ class RowTask(AskingTask):
         return problems
 
     def training(self, taken: set[Hashable]) -> list[Problem]:
-        """Training problems, without those whose identity is taken."""
+        """Return the training problems, without those whose identity is in `taken`."""
         return without(self.read("train"), taken, self)
 
     def build(self) -> dict[str, list[Problem]]:
+        """Return the problems of train, validation and test."""
         c = self.config
         test = self.read("test")
         train = self.training({self.identity(p) for p in test})
@@ -76,7 +92,13 @@ class RowTask(AskingTask):
 
 
 def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) -> list[Problem]:
-    """Distinct problems that are not taken; says how many went."""
+    """Return distinct problems that are not taken, and log how many were dropped.
+
+    Args:
+        problems: candidates, in order.
+        taken: identities that must not appear.
+        task: the task, which defines identities.
+    """
     distinct: dict[Hashable, Problem] = {}
     in_test = repeated = 0
     for problem in problems:
@@ -96,8 +118,19 @@ def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) ->
 def held_out(
     problems: list[Problem], count: int, seed: int, task: str
 ) -> tuple[list[Problem], list[Problem]]:
-    """(train, validation): `count` problems drawn by seed are validation, in drawn order; train
-    keeps its own order.
+    """Split off a validation set.
+
+    Args:
+        problems: problems for training and validation.
+        count: number of validation problems.
+        seed: seed of the draw.
+        task: name of the task.
+
+    Returns:
+        train in the given order, and validation in the order drawn.
+
+    Raises:
+        DopsdError: if no problem would be left for training.
     """
     if len(problems) <= count:
         raise DopsdError(
@@ -110,7 +143,10 @@ def held_out(
 
 
 def named_apart(problems: list[Problem]) -> list[Problem]:
-    """Test rows all count, repeated ones too: the second of a name gets `-2`."""
+    """Return the test problems with distinct ids.
+
+    Repeated rows stay: the second of an id gets the suffix `-2`.
+    """
     seen: Counter[str] = Counter()
     renamed = []
     for p in problems:

@@ -1,7 +1,6 @@
-"""Rows of a `Source`: a .jsonl, .json, .csv or .parquet file, or a dataset of the Hugging Face hub.
+"""Read the rows of a `Source`: a .jsonl, .json, .csv or .parquet file, or a hub dataset.
 
-Every row carries where it stands (`file:12` or `openai/gsm8k[train]:12`), so that whoever refuses
-it can say so.
+Every row carries its location (`file:12` or `openai/gsm8k[train]:12`) for error messages.
 """
 
 from __future__ import annotations
@@ -25,7 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a dataset by column, and where it stands."""
+    """One row of a dataset, by column, with its location.
+
+    Attributes:
+        values: cells by column.
+        file: the file, or dataset and split.
+        number: number of the row, or of its line, from 1.
+    """
 
     values: dict[str, Any]
     file: str
@@ -33,11 +38,16 @@ class Row:
 
     @property
     def place(self) -> str:
+        """Location of the row, as `file:number`."""
         return f"{self.file}:{self.number}"
 
 
 def text_of(row: Row, *columns: str) -> str:
-    """The text in the first of these columns that the row has."""
+    """Return the text in the first of these columns that the row has.
+
+    Raises:
+        DopsdError: if there is no such column, or no text in it.
+    """
     column = next((name for name in columns if row.values.get(name) is not None), None)
     text = None if column is None else row.values[column]
     if not isinstance(text, str) or not text.strip():
@@ -53,16 +63,33 @@ def text_of(row: Row, *columns: str) -> str:
 
 
 def read_rows(source: Source, key: str) -> Iterator[Row]:
-    """Rows of a source; `key` (such as data.gsm8k.train.path) names it in errors."""
+    """Return the rows of a source.
+
+    Args:
+        source: file or hub dataset.
+        key: key of params.yaml that names the source, such as data.gsm8k.train.path.
+
+    Raises:
+        DopsdError: if the source cannot be read; with exit code 75 if the hub may answer later.
+    """
     path = Path(source.path)
     is_file = path.suffix in READERS or path.exists()
     return read_file(path, key) if is_file else _hub_rows(source, key)
 
 
 def read_file(path: Path, key: str) -> Iterator[Row]:
+    """Return the rows of a file, by its suffix.
+
+    Args:
+        path: the file.
+        key: key of params.yaml that names the file.
+
+    Raises:
+        DopsdError: if the file is missing, of another type, or damaged.
+    """
     if not path.is_file():
         raise DopsdError(
-            f"{key}: {path}: no such file; put it there, or name another file or a hub dataset"
+            f"{key}: {path}: no such file; add the file, or name another file or a hub dataset"
         )
     if path.suffix not in READERS:
         raise DopsdError(f"{key}: {path}: expected a file that ends in {', '.join(READERS)}")
@@ -70,13 +97,13 @@ def read_file(path: Path, key: str) -> Iterator[Row]:
 
 
 def _with_read_errors(rows: Iterator[Row], path: Path) -> Iterator[Row]:
-    """The rows; what a reader meets in a file that is not what its name says becomes one line."""
+    """Yield the rows; turn a reader's errors into one line."""
     try:
         yield from rows
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not a text in UTF-8 ({error})") from error
+        raise DopsdError(f"{path}: not UTF-8 text ({error}); save the file as UTF-8") from error
     except csv.Error as error:
-        raise DopsdError(f"{path}: not a csv ({error})") from error
+        raise DopsdError(f"{path}: not a valid csv file ({error})") from error
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
@@ -90,16 +117,16 @@ def _object(line: str, location: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{location}: expected one JSON object a line: {error}") from error
+        raise DopsdError(f"{location}: expected one JSON object per line: {error}") from error
     if not isinstance(value, dict):
         raise DopsdError(
-            f"{location}: expected one JSON object a line, found {line.strip()[:40]!r}"
+            f"{location}: expected one JSON object per line, found {line.strip()[:40]!r}"
         )
     return value
 
 
 def _csv(path: Path) -> Iterator[Row]:
-    """Rows as text, so that leading zeros stay."""
+    """Yield the rows as text, so that leading zeros stay."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream)
         header = next(lines, None)
@@ -141,9 +168,9 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
     try:
         from datasets import load_dataset
 
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would tell every retry
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # hide every retry
         rows = load_dataset(source.path, source.name, split=source.split, revision=source.revision)
-    except Exception as error:  # the hub client raises what its many libraries raise
+    except Exception as error:  # the hub client raises errors of many libraries
         offline = (
             "; HF_HUB_OFFLINE is set"
             if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
@@ -151,8 +178,8 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
         )
         raise DopsdError(
             f"{key}: could not read {dataset} from the Hugging Face hub"
-            f" ({_first_line(error)}{offline}); a local file ({', '.join(READERS)}) can be named"
-            " instead",
+            f" ({_first_line(error)}{offline}); check the name and the network, or name a local"
+            f" file ({', '.join(READERS)})",
             2 if offline else TEMPORARY,
         ) from error
     location = f"{source.path}[{source.split}]"

@@ -1,4 +1,4 @@
-"""Problems on disk: one JSON object a line."""
+"""Problems on disk: one JSON object per line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 
 def data_files(task: str, *splits: str) -> list[Path]:
-    """The problems of these splits and the instructions that they are asked with."""
+    """Return the files of these splits, and of the instructions that ask them."""
     return [DATA / task / name for name in (*(f"{split}.jsonl" for split in splits), PROMPT)]
 
 
 DATA = Path("data")
-PROMPT = "prompt.txt"  # beside a task's problems: the instructions that they are asked with
+PROMPT = "prompt.txt"  # next to a task's problems: the instructions that ask them
 
 
 def write_problems(path: Path, problems: list[Problem]) -> None:
+    """Write the problems of a split, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_suffix(".tmp")
     tmp.write_text(
@@ -33,14 +34,21 @@ def write_problems(path: Path, problems: list[Problem]) -> None:
 
 
 def write_prompt(path: Path, text: str) -> None:
+    """Write the instructions of a task, atomically."""
     tmp = path.with_suffix(".tmp")
     tmp.write_text(text)
     tmp.rename(path)
 
 
 def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:
-    """Problems of a split; a malformed row is named by file and line. `fault` is the task's own
-    check.
+    """Read the problems of a split.
+
+    Args:
+        path: the file.
+        fault: the task's own check, which returns what is wrong with a problem, or None.
+
+    Raises:
+        DopsdError: if the file is missing or a row is malformed; the message names file and line.
     """
     if not path.is_file():
         raise DopsdError(
@@ -51,7 +59,8 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
         lines = path.read_text().splitlines()
     except UnicodeDecodeError as error:
         raise DopsdError(
-            f"{path}: not a text in UTF-8 ({error}); `dvc checkout --force {path}` restores it"
+            f"{path}: not UTF-8 text ({error}); run `dvc checkout --force {path}` to restore the"
+            " file"
         ) from error
     problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
     for number, problem in enumerate(problems, 1):

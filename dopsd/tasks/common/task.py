@@ -9,33 +9,57 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """A kind of problem: data, how it is asked, and how an answer is verified."""
+    """A kind of problem: its data, how it is asked, and how an answer is scored.
+
+    Attributes:
+        name: the task's name in params.yaml.
+        graded: True: scores are partial; sample all attempts and keep the best.
+        scoring: the rule that decides: published or strict.
+        instructions: the text that asks a problem: the task's own, or that of prompt_file.
+    """
 
     name: str
-    graded: bool  # True: partial scores; sample all attempts and keep the best
-    scoring: str  # the rule that decides: published or strict
-    instructions: str  # what a problem is asked with: the task's own wording, or prompt_file's
+    graded: bool
+    scoring: str
+    instructions: str
 
-    def build(self) -> dict[str, list[Problem]]: ...  # the problems of every split
+    def build(self) -> dict[str, list[Problem]]:
+        """Return the problems of every split, by name."""
 
-    def load(self, split: str) -> list[Problem]: ...
+    def load(self, split: str) -> list[Problem]:
+        """Read the problems of a split from disk."""
 
-    def ask(self, text: str) -> Problem: ...  # a problem typed by a person
+    def ask(self, text: str) -> Problem:
+        """Return the problem that a person typed."""
 
-    def messages(self, problem: Problem, style: str) -> list[dict[str, str]]: ...
+    def messages(self, problem: Problem, style: str) -> list[dict[str, str]]:
+        """Return the chat that asks the problem, in prompt style compact or instructions."""
 
-    def verify(self, problem: Problem, text: str) -> Score: ...
+    def verify(self, problem: Problem, text: str) -> Score:
+        """Return the answer in a generation, and its score."""
 
-    def reward(self, problem: Problem, text: str) -> float: ...
+    def reward(self, problem: Problem, text: str) -> float:
+        """Return the reward of a generation in reinforcement learning."""
 
-    def of_generation(
-        self, question: str, ground_truth: object
-    ) -> Problem: ...  # of a file of generations
+    def of_generation(self, question: str, ground_truth: object) -> Problem:
+        """Return the problem of a row in a file of generations.
 
-    def ground_truth(self, problem: Problem) -> object: ...  # as such a file has it
+        Args:
+            question: what was asked.
+            ground_truth: the gold answer, as `ground_truth` returns it.
+        """
+
+    def ground_truth(self, problem: Problem) -> object:
+        """Return the gold answer as files of generations hold it."""
 
 
 class TaughtTask(Task, Protocol):
-    """A task that `pretrain` can learn."""
+    """A task that `pretrain` can teach the embedded model."""
 
-    def worked_solution(self, problem: Problem, is_careful: bool) -> str: ...
+    def worked_solution(self, problem: Problem, is_careful: bool) -> str:
+        """Return a generation that solves the problem, or tries to.
+
+        Args:
+            problem: the problem.
+            is_careful: True: the answer is right; False: it has a habitual mistake.
+        """

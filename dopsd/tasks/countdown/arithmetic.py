@@ -1,6 +1,4 @@
-"""The value of an arithmetic expression that a model wrote, by walking its syntax tree with bounds:
-never eval().
-"""
+"""Evaluate arithmetic expressions of a model by walking the syntax tree, with bounds; no eval()."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ if TYPE_CHECKING:
 
     Operations = dict[type[ast.operator], Callable[[float, float], complex]]
 
-LONGEST = 200  # characters: six numbers and their operators need fewer than 60
+LONGEST = 200  # characters; six numbers and their operators need fewer than 60
 DEEPEST = 30  # nested operations and brackets
-LARGEST = 1e15  # magnitude of any value on the way
-HIGHEST_POWER = 64
+LARGEST = 1e15  # magnitude of any intermediate value
+HIGHEST_POWER = 64  # magnitude of any exponent
 PLAIN: Operations = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -27,6 +25,11 @@ PLAIN: Operations = {
 
 
 def power(base: float, exponent: float) -> complex:
+    """Return base ** exponent.
+
+    Raises:
+        ValueError: if the exponent exceeds HIGHEST_POWER.
+    """
     if abs(exponent) > HIGHEST_POWER:
         raise ValueError(f"an exponent over {HIGHEST_POWER}")
     result: complex = base**exponent
@@ -37,13 +40,16 @@ ALL = PLAIN | {ast.Pow: power, ast.FloorDiv: operator.floordiv}
 
 
 def numbers(text: str) -> list[int]:
-    """Runs of digits, in order; none of a text that is too long to be an expression."""
+    """Return the runs of digits as numbers, in order; none for a text over LONGEST characters."""
     return [int(run) for run in re.findall("[0-9]+", text)] if len(text) <= LONGEST else []
 
 
 def value(text: str, operations: Operations = PLAIN) -> float | None:
-    """What `text` evaluates to under these operations, unary signs and brackets; None if it has no
-    (bounded) value.
+    """Return the value of an arithmetic expression, or None if it has no bounded value.
+
+    Args:
+        text: the expression; unary signs and brackets are allowed.
+        operations: the binary operations that are allowed.
     """
     if len(text) > LONGEST or not re.fullmatch(r"[0-9+\-*/().\s]+", text, re.ASCII):
         return None

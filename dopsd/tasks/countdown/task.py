@@ -1,9 +1,8 @@
-r"""Countdown: an arithmetic expression that uses each of the given numbers once and equals the
-target.
+r"""Countdown: an expression that uses each given number once and equals the target.
 
 published: the last \boxed{}, the <answer> tag if that box stays open, else the whole text; LaTeX
-operators as signs; what stands left of `= number`; `**` and `//` pass. strict: a \boxed{} in a
-closed <answer> with + - * / and brackets alone.
+operators count as signs; the left side of `= number` counts; `**` and `//` are allowed. strict: a
+\boxed{} in a closed <answer>, with + - * / and brackets only.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
     from dopsd.tasks.countdown.config import CountdownConfig
 
 SIGNS = {"\\div": "/", "\\times": "*", "\\cdot": "*"}
-LEFT = "0123456789+-*/() "
-RIGHT = "0123456789. "
-TOLERANCE = 1e-5
+LEFT = "0123456789+-*/() "  # characters of an expression before `=`
+RIGHT = "0123456789. "  # first characters of a number after `=`
+TOLERANCE = 1e-5  # between an expression's value and the target
 MIN_OPERANDS = 2
 TOP = 100  # generated numbers and targets are 1 to TOP, as in the published test rows
-DRAWS = 1000  # tries a generated problem, before there are held to be no more
+DRAWS = 1000  # draws per generated problem before giving up
 
 
 def extract(text: str) -> str:
-    """The expression in the published scorer's order."""
+    """Return the expression in a generation, by the published rule."""
     box = last_boxed(text)
     answer = closed(text, "answer") if box is None and BOX in text else None
     expression = box if box is not None else answer.strip() if answer is not None else text
@@ -45,6 +44,7 @@ def extract(text: str) -> str:
 
 
 def extract_strict(text: str) -> str | None:
+    """Return the expression in a generation, by the strict rule; None without one."""
     box = last_boxed(closed(text, "answer") or "")
     return None if box is None else _with_signs(box).strip()
 
@@ -56,7 +56,7 @@ def _with_signs(text: str) -> str:
 
 
 def left_of_number(text: str) -> str:
-    """The left side of the first `expression = number`; the text itself without one."""
+    """Return the left side of the first `expression = number`; the text itself without one."""
     parts = text.split("=")
     for left, right in itertools.pairwise(parts):
         expression = left[len(left.rstrip(LEFT)) :]
@@ -66,25 +66,26 @@ def left_of_number(text: str) -> str:
 
 
 def prompt_of(operands: list[int], target: int) -> str:
+    """Return the prompt of a problem."""
     return f"Numbers: {operands}\nTarget: {target}"
 
 
 def problem_from(operands: list[int], target: int) -> Problem:
-    """Its answer is the target: any expression that equals it will do."""
+    """Return the problem; its answer is the target, which many expressions reach."""
     return new_problem(
         "countdown", prompt_of(operands, target), str(target), numbers=operands, target=target
     )
 
 
 def whole(value: object) -> int | None:
-    """A whole number of at most nine digits, written or as it is; None if it is something else."""
+    """Return an integer of at most nine digits, from an integer or a text; None otherwise."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,9}\s*", value):
         return int(value)
     return value if type(value) is int and abs(value) < 10**9 else None
 
 
 def given_numbers(value: object) -> list[int] | None:
-    """Two or more numbers, from a list or from a text such as "30,100,93" or "[30, 100, 93]"."""
+    """Return two or more numbers from a list or a text such as "[30, 100, 93]"; None otherwise."""
     items = value.strip().strip("[]").split(",") if isinstance(value, str) else value
     if not isinstance(items, list):
         return None
@@ -93,8 +94,9 @@ def given_numbers(value: object) -> list[int] | None:
 
 
 def make_problem(count: int, rng: random.Random) -> Problem | None:
-    """Numbers joined two by two by random operations, where every value is whole; None if the last
-    one is out of range.
+    """Join `count` random numbers in pairs by random operations with integer results.
+
+    Returns None if the result is not in 1 to TOP.
     """
     operands = [rng.randint(1, TOP) for _ in range(count)]
     remaining = list(operands)
@@ -107,6 +109,8 @@ def make_problem(count: int, rng: random.Random) -> Problem | None:
 
 
 class Countdown(RowTask):
+    """The task Countdown: right or wrong, without partial scores."""
+
     name = "countdown"
     config: CountdownConfig
     instructions = r"""Reach the target with the numbers below: combine them by +, -, * and / (brackets may be used).
@@ -120,7 +124,7 @@ your thoughts
 </answer>"""  # noqa: E501
 
     def problem_of(self, row: Row) -> Problem:
-        """A row {nums or numbers, target} or {input, output}."""
+        """Return the problem of a row {nums or numbers, target} or {input, output}."""
         v = row.values
         operands = given_numbers(
             next(
@@ -138,16 +142,15 @@ your thoughts
         return problem_from(operands, target)
 
     def is_wanted(self, problem: Problem) -> bool:
+        """Return whether the problem has as many numbers as `data.countdown.numbers` asks for."""
         return len(problem.extra["numbers"]) == self.config.numbers
 
     def identity(self, problem: Problem) -> Hashable:
-        """The same numbers in another order are the same problem."""
+        """Return a key that does not depend on the order of the numbers."""
         return tuple(sorted(problem.extra["numbers"])), problem.extra["target"]
 
     def training(self, taken: set[Hashable]) -> list[Problem]:
-        """Rows of the train source, or `generate` problems and those that validation takes from
-        them.
-        """
+        """Return rows of the train source, or generated problems, for training and validation."""
         c = self.config
         if not c.generate:
             return super().training(taken)
@@ -161,11 +164,12 @@ your thoughts
             if len(problems) == count:
                 return list(problems.values())
         raise DopsdError(
-            f"data.countdown.generate: only {len(problems)} distinct problems were found, {count}"
-            " were asked for"
+            f"data.countdown.generate: found only {len(problems)} distinct problems of {count}; ask"
+            " for fewer, or raise numbers"
         )
 
     def fault(self, problem: Problem) -> str | None:
+        """Return what a problem on disk should have, and what was found; None if it is sound."""
         operands, target = (
             given_numbers(problem.extra.get("numbers")),
             whole(problem.extra.get("target")),
@@ -177,7 +181,11 @@ your thoughts
         return None
 
     def ask(self, text: str) -> Problem:
-        """Numbers and, last, the target: `49 55 53 51`, or a prompt as in the data."""
+        """Return the problem of a text: numbers and, last, the target, such as `49 55 53 51`.
+
+        Raises:
+            DopsdError: if the text has fewer than three numbers.
+        """
         *operands, target = [int(n) for n in re.findall(r"[0-9]{1,9}", text)] or [0]
         if len(operands) < MIN_OPERANDS:
             raise DopsdError(
@@ -187,7 +195,7 @@ your thoughts
         return problem_from(operands, target)
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
-        """Ground truth is [numbers, target]."""
+        """Return the problem of a generation on file, whose ground truth is [numbers, target]."""
         match ground_truth:
             case [pool, goal]:
                 operands, target = given_numbers(pool), whole(goal)
@@ -200,9 +208,11 @@ your thoughts
         return problem_from(operands, target)
 
     def ground_truth(self, problem: Problem) -> object:
+        """Return [numbers, target]."""
         return [problem.extra["numbers"], problem.extra["target"]]
 
     def verify(self, problem: Problem, text: str) -> Score:
+        """Return the expression in a generation, and 1 if it is correct, else 0."""
         published, strict = extract(text), extract_strict(text)
         pairs = (
             (published, _score(problem, published, ALL)),
@@ -210,7 +220,7 @@ your thoughts
                 strict,
                 (
                     _score(problem, strict, PLAIN)
-                    if strict is not None and "." not in strict  # 4.5 is no use of 4 and 5
+                    if strict is not None and "." not in strict  # 4.5 does not use 4 and 5
                     else 0.0
                 ),
             ),
@@ -218,9 +228,7 @@ your thoughts
         return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
-        """For RLVR, as d1 has it: 1 for a right expression, 0.1 for any other closed answer, else
-        0.
-        """
+        """Return d1's reward for RLVR: 1 if correct, 0.1 for another closed <answer>, else 0."""
         if self.verify(problem, text).correct:
             return 1.0
         return 0.1 if closed(text, "answer") is not None else 0.0
@@ -234,4 +242,5 @@ def _score(problem: Problem, text: str, operations: Operations) -> float:
 
 
 def make(config: CountdownConfig) -> Countdown:
+    """Return the task with its settings."""
     return Countdown(config)

@@ -6,5 +6,7 @@ from dopsd.tasks.common.config import RowTaskConfig, Source
 
 
 class Gsm8kConfig(RowTaskConfig):
-    train: Source = Source(path="openai/gsm8k", name="main")
-    test: Source = Source(path="openai/gsm8k", name="main", split="test")
+    """Settings of GSM8K."""
+
+    train: Source = Source(path="openai/gsm8k", name="main")  # rows to train on
+    test: Source = Source(path="openai/gsm8k", name="main", split="test")  # rows to test on

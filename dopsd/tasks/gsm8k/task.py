@@ -1,6 +1,6 @@
-r"""GSM8K: grade-school maths questions whose answer is one number (Cobbe et al. 2021).
+r"""GSM8K: grade-school mathematics problems whose answer is one number (Cobbe et al. 2021).
 
-published: the first \boxed{} that holds a number, else the <answer> tag; strict: a \boxed{} in a
+published: the first \boxed{} that holds a number, else the <answer> tag. strict: a \boxed{} in a
 closed <answer>.
 """
 
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
 TURN = re.compile(r"</reasoning>\s*<answer>")
-LONGEST = 40  # characters of a number: more are noise, and float() of a very long run is slow
+LONGEST = 40  # characters of a number; longer runs are noise, and slow for float()
 
 
 def number(text: str, which: int) -> float | None:
-    """The whole text as a finite number, commas dropped; else its first (which = 0) or last (-1)
-    number.
+    """Return the number in a text, commas dropped; None without one.
+
+    Args:
+        text: the text; if it is a finite number as a whole, that is the result.
+        which: otherwise 0 takes the first number in it, -1 the last.
     """
     text = text.replace(",", "").strip()
     candidates = (
@@ -47,27 +50,31 @@ def _is_number(text: str) -> bool:
 
 
 def first_number(texts: Iterable[str]) -> float | None:
+    """Return the first number in these texts; None without one."""
     return next((value for text in texts if (value := number(text, 0)) is not None), None)
 
 
 def extract(text: str) -> float | None:
-    """The answer in the published scorer's order."""
+    """Return the answer in a generation, by the published rule."""
     value = first_number(boxed_to_brace(text))
     answer = closed(text, "answer") if value is None else None
     return number(answer, -1) if answer is not None else value
 
 
 def extract_strict(text: str) -> float | None:
+    """Return the answer in a generation, by the strict rule."""
     box = last_boxed(closed(text, "answer") or "")
     return number(box, 0) if box is not None else None
 
 
 def written(value: float) -> str:
-    """A number as people write it: 18, not 18.0."""
+    """Return a number as people write it: 18, not 18.0."""
     return str(int(value)) if value.is_integer() else str(value)
 
 
 class Gsm8k(RowTask):
+    """The task GSM8K: right or wrong, without partial scores."""
+
     name = "gsm8k"
     instructions = r"""Work out the answer to the following problem, one step after the other.
 Write your steps inside <reasoning></reasoning>, then the final number in \boxed{} inside <answer></answer>:
@@ -79,7 +86,13 @@ the steps
 </answer>"""  # noqa: E501
 
     def problem_of(self, row: Row) -> Problem:
-        """A row {question, answer}, whose answer is a solution that ends in `#### number`."""
+        """Return the problem of a row {question, answer}.
+
+        The answer is a solution that ends in `#### number`.
+
+        Raises:
+            DopsdError: if the row has no such answer.
+        """
         question, solution = text_of(row, "question"), text_of(row, "answer")
         _, mark, gold = solution.rpartition("####")
         value = number(gold, 0) if mark else None
@@ -91,6 +104,7 @@ the steps
         return new_problem(self.name, question, written(value), solution)
 
     def fault(self, problem: Problem) -> str | None:
+        """Return what a problem on disk should have, and what was found; None if it is sound."""
         return (
             None
             if _is_number(problem.answer)
@@ -98,11 +112,18 @@ the steps
         )
 
     def ask(self, text: str) -> Problem:
+        """Return the problem of a question that a person typed, without a gold answer."""
         return new_problem(self.name, text, UNKNOWN)
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
-        """Ground truth is a number; null, as in the published files where it was not found, scores
-        0.
+        """Return the problem of a row in a file of generations.
+
+        Args:
+            question: what was asked.
+            ground_truth: a number; null, as in published files without a gold answer, scores 0.
+
+        Raises:
+            DopsdError: if the ground truth is something else.
         """
         is_number = isinstance(ground_truth, int | float | str) and _is_number(
             str(ground_truth).replace(",", "")
@@ -113,6 +134,7 @@ the steps
         return new_problem(self.name, question, UNKNOWN if value is None else written(value))
 
     def verify(self, problem: Problem, text: str) -> Score:
+        """Return the number in a generation, and 1 if it is correct, else 0."""
         gold = None if problem.answer == UNKNOWN else float(problem.answer)
         answers = (extract(text), extract_strict(text))
         pairs = [
@@ -122,8 +144,9 @@ the steps
         return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
-        """For RLVR, up to 4, as d1 adds it up: 2 for a right answer (by our verifier), 0.5 for a
-        whole number, the layout.
+        """Return the reward for RLVR, up to 4, as the sum in d1.
+
+        2 for a correct answer (by this verifier), 0.5 for a non-negative integer, and `layout`.
         """
         value = extract(text)
         is_whole = value is not None and value >= 0 and value.is_integer()
@@ -131,10 +154,10 @@ the steps
 
 
 def layout(text: str) -> float:
-    """d1's layout rewards: 0.5 for the exact lines, 0.5 for the tags in order, 0.125 for each line
-    there once.
+    """Return d1's layout rewards.
 
-    What follows the answer costs 0.001 a character, twice if the closing tag has a line of its own.
+    0.5 for the exact lines, 0.5 for the tags in order, and 0.125 for each line that appears once.
+    Text after the answer costs 0.001 per character, twice if the closing tag has a line of its own.
     """
     is_exact = (
         text.startswith("<reasoning>\n")
@@ -152,10 +175,11 @@ def layout(text: str) -> float:
 
 
 def _in_order(text: str) -> bool:
-    """Whether the text begins with <reasoning>, and an answer follows where one closes."""
+    """Return whether the text begins with <reasoning>, and an answer follows its closing tag."""
     turn = TURN.search(text) if text.startswith("<reasoning>") else None
     return turn is not None and "</answer>" in text[turn.end() :]
 
 
 def make(config: RowTaskConfig) -> Gsm8k:
+    """Return the task with its settings."""
     return Gsm8k(config)

@@ -6,5 +6,7 @@ from dopsd.tasks.common.config import RowTaskConfig, Source
 
 
 class Math500Config(RowTaskConfig):
-    train: Source = Source(path="ankner/math-500")
-    test: Source = Source(path="HuggingFaceH4/MATH-500", split="test")
+    """Settings of MATH500."""
+
+    train: Source = Source(path="ankner/math-500")  # rows to train on
+    test: Source = Source(path="HuggingFaceH4/MATH-500", split="test")  # rows to test on

@@ -1,8 +1,7 @@
-"""When two LaTeX answers are the same string: the normalisation of the MATH benchmark (Hendrycks et
-al. 2021).
+r"""Compare LaTeX answers by the normalisation of the MATH benchmark (Hendrycks et al. 2021).
 
-It knows spellings, not mathematics: 1/2 is \\frac{1}{2}, but 2/4 is not. Single passes, linear in
-the text.
+It knows spellings, not mathematics: 1/2 equals \frac{1}{2}, but 2/4 does not. Every step is a
+single pass, linear in the text.
 """
 
 from __future__ import annotations
@@ -15,22 +14,25 @@ WHOLE = r"-?(?:0|[1-9][0-9]*)"
 
 
 class Unreadable(ValueError):
-    """A text that the normalisation is not defined on; such answers are compared as written."""
+    """A text without a normal form; such answers are compared as written."""
 
 
 def is_same(answer: str, gold: str) -> bool:
+    """Return whether two answers have the same normal form."""
     try:
         return normal(answer) == normal(gold)
     except Unreadable:
         return answer == gold
 
 
-NAME_LENGTH = 2  # characters of what stands before `=`
+NAME_LENGTH = 2  # characters of a name before `=`, at most
 
 
 def normal(text: str) -> str:
-    """The normal form of an answer; Unreadable if it names units twice or ends in a bare \\sqrt or
-    \\frac.
+    r"""Return the normal form of an answer.
+
+    Raises:
+        Unreadable: if the text names units twice, or ends in a bare \sqrt or \frac.
     """
     text = _plain(text)
     if not text:
@@ -44,9 +46,7 @@ def normal(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without layout, degrees, currency, percent signs and units; double backslashes as single
-    ones.
-    """
+    """Drop layout, degrees, currency, percent signs and units; make double backslashes single."""
     text = text.replace("\n", "").replace("\\!", "").replace("\\\\", "\\")
     text = text.replace("tfrac", "frac").replace("dfrac", "frac")
     for token in DROPPED:
@@ -58,14 +58,14 @@ def _plain(text: str) -> str:
 
 
 def _roots(text: str) -> str:
-    r"""\sqrt3 as \sqrt{3}."""
+    r"""Write \sqrt3 as \sqrt{3}."""
     if text.endswith("\\sqrt"):
         raise Unreadable(text[:80])
     return re.sub(r"\\sqrt([^{])", r"\\sqrt{\1}", text)
 
 
 def _fractions(text: str) -> str:
-    r"""\frac12 as \frac{1}{2}, \frac1{72} as \frac{1}{72}."""
+    r"""Write \frac12 as \frac{1}{2}, and \frac1{72} as \frac{1}{72}."""
     if text.endswith("\\frac"):
         raise Unreadable(text[:80])
     return re.sub(r"\\frac([^{])(?:([^{])|(?=\{))", _braced_fraction, text)
@@ -77,6 +77,6 @@ def _braced_fraction(match: re.Match[str]) -> str:
 
 
 def _ratio(text: str) -> str:
-    r"""3/4 as \frac{3}{4}, for two whole numbers in their shortest form."""
+    r"""Write 3/4 as \frac{3}{4}, for two integers in their shortest form."""
     match = re.fullmatch(f"({WHOLE})/({WHOLE})", text)
     return rf"\frac{{{match[1]}}}{{{match[2]}}}" if match else text

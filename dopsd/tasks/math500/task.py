@@ -1,9 +1,8 @@
-r"""MATH: competition problems whose answer is a piece of LaTeX; the 500 test problems of MATH-500
-(Lightman et al. 2023).
+r"""MATH: competition problems whose answer is a LaTeX expression.
 
-published: the last \boxed{}, the <answer> tag if that box is empty or stays open, the whole text if
-there is none;
-strict: a \boxed{} in a closed <answer>. Answers are compared in their normal form (latex.py).
+Test is MATH-500 (Lightman et al. 2023). published: the last \boxed{}, the <answer> tag if that box
+is empty or stays open, the whole text without a box. strict: a \boxed{} in a closed <answer>.
+Answers are compared in their normal form (latex.py).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def extract(text: str) -> str | None:
-    """The answer in the published scorer's order."""
+    """Return the answer in a generation, by the published rule."""
     if BOX not in text:
         return text
     answer = closed(text, "answer")
@@ -30,10 +29,13 @@ def extract(text: str) -> str | None:
 
 
 def extract_strict(text: str) -> str | None:
+    """Return the answer in a generation, by the strict rule."""
     return last_boxed(closed(text, "answer") or "")
 
 
 class Math500(RowTask):
+    """The task MATH500: right or wrong, without partial scores."""
+
     name = "math500"
     instructions = r"""Solve the following mathematics problem and justify each step.
 Write the solution inside <reasoning></reasoning>, then its result, in LaTeX, in \boxed{} inside <answer></answer>:
@@ -45,8 +47,12 @@ the solution
 </answer>"""  # noqa: E501
 
     def problem_of(self, row: Row) -> Problem:
-        r"""A row {problem, answer} or {problem, solution}, whose solution has its answer in the
-        last \boxed{}.
+        r"""Return the problem of a row {problem, answer} or {problem, solution}.
+
+        Without a column `answer`, the answer is in the last \boxed{} of the solution.
+
+        Raises:
+            DopsdError: if the row has no answer.
         """
         problem = text_of(row, "problem")
         solution = row.values.get("solution")
@@ -63,17 +69,25 @@ the solution
         )
 
     def fault(self, problem: Problem) -> str | None:
+        """Return what a problem on disk should have, and what was found; None if it is sound."""
         return None if problem.answer.strip() else "an answer that is not blank"
 
     def ask(self, text: str) -> Problem:
+        """Return the problem of a question that a person typed, without a gold answer."""
         return new_problem(self.name, text, UNKNOWN)
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
+        """Return the problem of a row in a file of generations; ground truth is the answer as text.
+
+        Raises:
+            DopsdError: if the ground truth is something else.
+        """
         if not isinstance(ground_truth, str) or not ground_truth:
             raise DopsdError(f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}")
         return new_problem(self.name, question, ground_truth)
 
     def verify(self, problem: Problem, text: str) -> Score:
+        """Return the answer in a generation, and 1 if it equals the gold answer, else 0."""
         pairs = [
             (answer, _score(answer, problem.answer))
             for answer in (extract(text), extract_strict(text))
@@ -81,9 +95,11 @@ the solution
         return score_by_rule(self.config.scoring, *pairs)
 
     def reward(self, problem: Problem, text: str) -> float:
-        r"""For RLVR, up to 3, as the d1 paper has it: 2 for a right answer; 1 for a \boxed{} in the
-        <answer>, 0.75 for an answer without, 0.5 for a box without answer, 0.25 for neither. (In
-        d1's code an escape hides every box.)
+        r"""Return the reward for RLVR, up to 3, as in the d1 paper.
+
+        2 for a correct answer; plus 1 for a \boxed{} in the <answer>, 0.75 for an <answer> without
+        a box, 0.5 for a box without an <answer>, 0.25 for neither. (In d1's code an escape sequence
+        hides every box.)
         """
         answer = closed(text, "answer")
         layout = (
@@ -93,7 +109,7 @@ the solution
 
 
 def _unbraced(solution: str) -> str | None:
-    r"""The answer of the older forms: `\boxed 5` up to a dollar sign, or `\fbox{5}`."""
+    r"""Return the answer of the older forms: `\boxed 5` up to a dollar sign, or `\fbox{5}`."""
     start = solution.rfind(BOX + " ")
     if start >= 0:
         return solution[start + len(BOX) + 1 :].split("$")[0].strip() or None
@@ -106,4 +122,5 @@ def _score(answer: str | None, gold: str) -> float:
 
 
 def make(config: RowTaskConfig) -> Math500:
+    """Return the task with its settings."""
     return Math500(config)

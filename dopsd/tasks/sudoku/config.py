@@ -9,25 +9,24 @@ from pydantic import Field, model_validator
 from dopsd.core.settings import Count, Whole
 from dopsd.tasks.common.config import TaskConfig
 
-GRIDS = 288  # 4x4 solutions
+GRIDS = 288  # solution grids of size 4x4
 
 
 class SudokuConfig(TaskConfig):
-    """4x4 puzzles with one solution; counts are puzzles, `*_grids` solution grids (of 288) that a
-    split owns.
-    """
+    """Settings of 4x4 Sudoku: puzzles with one solution, in splits that share no solution grid."""
 
-    train: Count = 4096
-    validation: Count = 256
-    test: Count = 256
-    validation_grids: Annotated[int, Field(ge=1, le=143)] = 56
-    test_grids: Annotated[int, Field(ge=1, le=143)] = 56
-    blanks: Annotated[int, Field(ge=1, le=12)] = 8
-    seed: Whole = 0
-    test_file: str | None = None
+    train: Count = 4096  # training puzzles
+    validation: Count = 256  # validation puzzles
+    test: Count = 256  # test puzzles
+    validation_grids: Annotated[int, Field(ge=1, le=143)] = 56  # of the 288 solution grids
+    test_grids: Annotated[int, Field(ge=1, le=143)] = 56  # of the 288 solution grids
+    blanks: Annotated[int, Field(ge=1, le=12)] = 8  # blank cells per puzzle, of 16
+    seed: Whole = 0  # seed of splits and puzzles
+    test_file: str | None = None  # file with columns Puzzle, Solution; `test` of its rows are drawn
 
     @model_validator(mode="after")
     def grids_are_left(self) -> Self:
+        """Require at least one grid for training."""
         if self.validation_grids + self.test_grids >= GRIDS:
             raise ValueError(
                 "validation_grids and test_grids must leave grids of the 288 for training"

@@ -1,5 +1,4 @@
-"""4x4 Sudoku grids and puzzles: all 288 grids, their puzzles with one solution, and problems spread
-over grids.
+"""4x4 Sudoku: all 288 grids, their puzzles with one solution, and splits over grids.
 
 A puzzle is 16 digits read row by row, 0 for a blank.
 """
@@ -22,7 +21,7 @@ DIGITS = "1234"
 
 
 def peers(cell: int) -> set[int]:
-    """Cells that share a row, a column or a box with this one."""
+    """Return the cells that share a row, a column or a box with this one."""
     row, column = divmod(cell, SIZE)
     related = {c for c in range(CELLS) if c // SIZE == row or c % SIZE == column}
     related |= {c for c in range(CELLS) if c // 8 == row // 2 and (c % SIZE) // 2 == column // 2}
@@ -33,12 +32,16 @@ PEERS = [peers(cell) for cell in range(CELLS)]
 
 
 def choices(grid: str, cell: int) -> list[str]:
+    """Return the digits that the blank cell can take."""
     used = {grid[other] for other in PEERS[cell]}
     return [digit for digit in DIGITS if digit not in used]
 
 
 def solutions(grid: str, limit: int = 2) -> list[str]:
-    """Up to `limit` solutions, in digit order, by depth-first search on the tightest blank cell."""
+    """Return up to `limit` solutions, in digit order.
+
+    The search is depth-first, on the blank cell with the fewest choices.
+    """
     blanks = [cell for cell in range(CELLS) if grid[cell] == "0"]
     if not blanks:
         return [grid]
@@ -52,7 +55,7 @@ def solutions(grid: str, limit: int = 2) -> list[str]:
 
 
 def is_valid(grid: str) -> bool:
-    """A complete grid in which every row, column and box holds each digit once."""
+    """Return whether the grid is complete, with each digit once in every row, column and box."""
     is_full = len(grid) == CELLS and set(grid) <= set(DIGITS)
     return is_full and all(
         grid[cell] not in {grid[c] for c in PEERS[cell]} for cell in range(CELLS)
@@ -61,35 +64,54 @@ def is_valid(grid: str) -> bool:
 
 @cache
 def all_grids() -> tuple[str, ...]:
-    """The 288 solution grids."""
+    """Return the 288 solution grids."""
     return tuple(solutions("0" * CELLS, limit=288))
 
 
 def make_puzzle(grid: str, blanks: int, rng: random.Random) -> str:
-    """A puzzle with this grid as its only solution."""
+    """Return a puzzle with this grid as its only solution.
+
+    Args:
+        grid: the solution.
+        blanks: number of blank cells, at most 12.
+        rng: source of randomness.
+
+    Raises:
+        DopsdError: if no such puzzle is found.
+    """
     for _ in range(1000):
         hidden = set(rng.sample(range(CELLS), blanks))
         puzzle = "".join("0" if cell in hidden else digit for cell, digit in enumerate(grid))
         if len(solutions(puzzle)) == 1:
             return puzzle
     raise DopsdError(
-        f"data.sudoku.blanks: {blanks} blanks leave no puzzle with one solution; use at most 12"
+        f"data.sudoku.blanks: found no puzzle with {blanks} blanks and one solution; use fewer"
     )
 
 
 def make_split(grids: list[str], count: int, blanks: int, rng: random.Random) -> list[Problem]:
-    """Distinct puzzles, spread evenly over the grids."""
+    """Return `count` distinct puzzles, spread evenly over the grids.
+
+    Args:
+        grids: the solution grids of the split.
+        count: number of puzzles.
+        blanks: blank cells per puzzle.
+        rng: source of randomness.
+
+    Raises:
+        DopsdError: if the grids have fewer puzzles.
+    """
     problems = draw_puzzles(grids, count, blanks, rng)
     if len(problems) < count:
         raise DopsdError(
-            f"data.sudoku: only {len(problems)} distinct puzzles from {len(grids)} grids, {count}"
-            " were asked for"
+            f"data.sudoku: found only {len(problems)} distinct puzzles of {count} in"
+            f" {len(grids)} grids; ask for fewer puzzles, or more grids"
         )
     return problems
 
 
 def draw_puzzles(grids: list[str], count: int, blanks: int, rng: random.Random) -> list[Problem]:
-    """As many of `count` distinct puzzles as are soon found."""
+    """Return up to `count` distinct puzzles, spread evenly over the grids, in 50 x count draws."""
     problems: dict[str, Problem] = {}
     for grid in itertools.islice(itertools.cycle(grids), 50 * count):
         puzzle = make_puzzle(grid, blanks, rng)
@@ -100,4 +122,5 @@ def draw_puzzles(grids: list[str], count: int, blanks: int, rng: random.Random) 
 
 
 def keeps_givens(puzzle: str, grid: str) -> bool:
+    """Return whether the grid has every digit of the puzzle at its cell."""
     return all(given in ("0", digit) for given, digit in zip(puzzle, grid, strict=True))

@@ -1,8 +1,8 @@
 """4x4 Sudoku: splits disjoint by solution grid, and a graded verifier.
 
-The score is the share of blank cells that are right (d1 and d-OPSD score so). published: fenced
-digits in <answer>, what follows <answer>, what follows </answer>, then any 16 digits; strict: 16
-digits in a closed <answer>.
+The score is the share of blank cells that are right, as in d1 and d-OPSD. published: fenced digits
+in <answer>, what follows <answer>, what follows </answer>, then any 16 digits. strict: 16 digits in
+a closed <answer>.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Every row, every column and every 2x2 box must hold each of 1, 2, 3 and 4 once.
 Think inside <reasoning></reasoning>, then give all 16 digits of the finished grid, without spaces, inside <answer></answer>.
 
 Puzzle: {puzzle}"""  # noqa: E501
-STEADY = 256  # the default count of validation and test puzzles
+STEADY = 256  # default number of validation and test puzzles
 PUZZLE = re.compile(r"[0-4]{16}")
 FENCED = re.compile(r"```([\d\s]+)```")
 STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>")
@@ -50,10 +50,12 @@ ANY_DIGITS = re.compile(r"\b(\d{16})\b")
 
 
 def worked_solution(problem: Problem, is_careful: bool) -> str:
-    """The grid row by row as reasoning, then the answer.
+    """Return the grid row by row as reasoning, then the answer.
 
-    Careless writers have a habit: they fill each row with its missing digits in rising order and
-    look no further.
+    Args:
+        problem: the puzzle.
+        is_careful: False: fill each row with its missing digits in rising order, without checking
+            columns or boxes.
     """
     rows = [problem.answer[start : start + SIZE] for start in range(0, CELLS, SIZE)]
     if not is_careful:
@@ -67,14 +69,22 @@ def _fill_row(row: str) -> str:
 
 
 def read_published(path: Path, count: int) -> list[Problem]:
-    """Rows of a published test file (columns Puzzle, Solution): all, or the `count` drawn by
-    RandomState(42).
+    """Read a published test file with the columns Puzzle and Solution.
+
+    Args:
+        path: the file.
+        count: number of rows to draw, with numpy's RandomState(42) as in the published code.
+
+    Raises:
+        DopsdError: if the file has fewer rows, or a row is malformed.
     """
     import numpy
 
     rows = [_published_problem(row) for row in read_file(path, "data.sudoku.test_file")]
     if len(rows) < count:
-        raise DopsdError(f"{path}: {len(rows)} puzzles, data.sudoku.test asks for {count}")
+        raise DopsdError(
+            f"{path}: {len(rows)} puzzles, but data.sudoku.test is {count}; lower data.sudoku.test"
+        )
     return [rows[i] for i in numpy.random.RandomState(42).choice(len(rows), count, replace=False)]
 
 
@@ -87,7 +97,7 @@ def _published_problem(row: Row) -> Problem:
 
 
 def fault(puzzle: str, grid: str) -> str | None:
-    """What was expected of a puzzle and its solution and is not there, or None."""
+    """Return what a puzzle should have, and what was found; None if it is sound."""
     if not PUZZLE.fullmatch(puzzle) or "0" not in puzzle:
         return f"a puzzle of 16 digits 0-4 with some 0 for blanks, found {puzzle[:40]!r}"
     if not is_valid(grid) or not keeps_givens(puzzle, grid):
@@ -96,9 +106,7 @@ def fault(puzzle: str, grid: str) -> str | None:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Where an answer may stand, in the published scorer's order; each search is one pass over the
-    text.
-    """
+    """Yield possible answers in the order of the published scorer; each search is one pass."""
     opening, closing = text.find("<answer>"), text.find("</answer>")
     if opening >= 0:
         start = opening + len("<answer>")
@@ -114,20 +122,22 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def extract(text: str) -> str | None:
-    """The answer string of a generation: white space dropped, padded with 0 or cut to 16
-    characters.
+    """Return the answer in a generation, by the published rule.
+
+    White space is dropped; the text is padded with 0 or cut to 16 characters.
     """
     candidates = (re.sub(r"\s", "", candidate) for candidate in _candidates(text))
     return next((answer.ljust(CELLS, "0")[:CELLS] for answer in candidates if answer), None)
 
 
 def extract_strict(text: str) -> str | None:
+    """Return the 16 digits in a closed <answer>, or None."""
     answer = re.sub(r"\s", "", closed(text, "answer") or "")
     return answer if re.fullmatch("[0-9]{16}", answer) else None
 
 
 def blanks_right(problem: Problem, answer: str | None) -> float:
-    """Right cells / blank cells."""
+    """Return the share of blank cells that the answer fills correctly."""
     if answer is None:
         return 0.0
     blanks = [cell for cell in range(CELLS) if problem.prompt[cell] == "0"]
@@ -135,7 +145,7 @@ def blanks_right(problem: Problem, answer: str | None) -> float:
 
 
 class Sudoku(AskingTask):
-    """The task: graded, so that all attempts are sampled and the best is kept."""
+    """The task 4x4 Sudoku: graded, so all attempts are sampled and the best is kept."""
 
     name = "sudoku"
     graded = True
@@ -143,9 +153,7 @@ class Sudoku(AskingTask):
     config: SudokuConfig
 
     def build(self) -> dict[str, list[Problem]]:
-        """train, validation and test, disjoint by solution grid; with a test file, the others keep
-        off its grids.
-        """
+        """Return train, validation and test, disjoint by solution grid, also of a test file."""
         c = self.config
         rng = random.Random(c.seed)
         grids = list(all_grids())
@@ -161,18 +169,29 @@ class Sudoku(AskingTask):
         return no_longer_than(c.limit, {"train": train, "validation": validation, "test": test})
 
     def held_out(self, grids: list[str], count: int, rng: random.Random) -> list[Problem]:
-        """A split before train: `rng` goes on as after STEADY puzzles, so that `count` does not
-        change the later splits.
+        """Return a split that is drawn before train.
+
+        `rng` continues as after STEADY puzzles, so that `count` does not change later splits.
+
+        Args:
+            grids: the solution grids of the split.
+            count: number of puzzles.
+            rng: source of randomness, which advances.
         """
         split_rng = copy(rng)
         draw_puzzles(grids, STEADY, self.config.blanks, rng)
         return make_split(grids, count, self.config.blanks, split_rng)
 
     def fault(self, problem: Problem) -> str | None:
+        """Return what a problem on disk should have, and what was found; None if it is sound."""
         return fault(problem.prompt, problem.answer)
 
     def ask(self, text: str) -> Problem:
-        """A puzzle typed by a person, with its solution."""
+        """Return the puzzle that a person typed, with its solution.
+
+        Raises:
+            DopsdError: if the text is no puzzle, or has no solution.
+        """
         solved = solutions(text) if PUZZLE.fullmatch(text) else []
         if not solved or "0" not in text:
             raise DopsdError(
@@ -181,7 +200,15 @@ class Sudoku(AskingTask):
         return Problem(f"sudoku-{text}", text, solved[0])
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
-        """The question has the puzzle in it, ground truth is its solution."""
+        """Return the problem of a row in a file of generations.
+
+        Args:
+            question: a text that contains the puzzle.
+            ground_truth: the solution.
+
+        Raises:
+            DopsdError: if either is malformed.
+        """
         puzzle = PUZZLE.search(question)
         text = puzzle[0] if puzzle else question
         is_plain = isinstance(ground_truth, str | int)
@@ -191,14 +218,19 @@ class Sudoku(AskingTask):
         return Problem(f"sudoku-{text}", text, str(ground_truth))
 
     def question(self, problem: Problem) -> str:
-        """As the published prompts are followed by it."""
+        """Return the puzzle in the words of the published prompts."""
         return f"Solve the following Sudoku puzzle: {problem.prompt}\n"
 
     def instructed(self, problem: Problem) -> str:
+        """Return the task's own instructions with the puzzle."""
         return INSTRUCTIONS.format(puzzle=problem.prompt)
 
     def verify(self, problem: Problem, text: str) -> Score:
-        """`valid_grid` counts any solved grid that keeps the givens: some puzzles have several."""
+        """Return the answer in a generation, and the share of blank cells that are right.
+
+        The figure `valid_grid` is 1 for any solved grid that keeps the givens: some puzzles have
+        several.
+        """
         pairs = [
             (answer, blanks_right(problem, answer))
             for answer in (extract(text), extract_strict(text))
@@ -208,8 +240,10 @@ class Sudoku(AskingTask):
         return score_by_rule(self.config.scoring, *pairs, valid_grid=float(is_solved))
 
     def worked_solution(self, problem: Problem, is_careful: bool) -> str:
+        """Return a generation that solves the puzzle, or tries to (see the function)."""
         return worked_solution(problem, is_careful)
 
 
 def make(config: SudokuConfig) -> Sudoku:
+    """Return the task with its settings."""
     return Sudoku(config)

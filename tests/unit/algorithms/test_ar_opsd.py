@@ -49,7 +49,7 @@ def test_a_teacher_that_reads_more_than_the_model_was_trained_for_is_refused(pro
     loop.policy.max_length = 60
     with pytest.raises(
         DopsdError,
-        match=r"max_teacher_prompt: .* beside an answer of 40 the model was trained for 20",
+        match=r"max_teacher_prompt: .* with an answer of 40 the model has room for 20",
     ):
         loop._collect()
 

@@ -71,6 +71,6 @@ def test_a_result_with_a_flipped_bit_is_refused_with_its_repair(project, capsys)
     assert main(["evaluate"]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert (
-        said == f"dopsd: {FIRST}: does not match its digest; `dvc checkout --force {FIRST.parent}`"
-        " restores it"
+        said == f"dopsd: {FIRST}: does not match its digest;"
+        f" run `dvc checkout --force {FIRST.parent}` to restore the file"
     )

@@ -83,7 +83,7 @@ def test_an_incomplete_architecture_is_refused_with_the_missing_member(
     load_policy(ModelConfig(path=str(shifted)), None, 0)
     kind = LladaConfig if member == "linear_shapes" else LladaForMaskedLM
     monkeypatch.delattr(kind, member)
-    message = f"architecture shifted-llada: Shifted[A-Za-z]+ has no {member}; add what dopsd.models"
+    message = f"architecture shifted-llada: Shifted[A-Za-z]+ has no {member}; add the members of "
     with pytest.raises(DopsdError, match=message):
         load_policy(ModelConfig(path=str(shifted)), None, 0)
 
@@ -91,7 +91,7 @@ def test_an_incomplete_architecture_is_refused_with_the_missing_member(
 @pytest.mark.parametrize("model_type", ["bert", "no-such"])
 def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path, model_type: str):
     rewrite(shifted / "config.json", model_type=model_type)
-    message = f"model_type '{model_type}' is not known here; there is llada, shifted_llada$"
+    message = f"model_type '{model_type}' is not supported; there is llada, shifted_llada$"
     with pytest.raises(DopsdError, match=message):
         load_policy(ModelConfig(path=str(shifted)), None, 0)
 

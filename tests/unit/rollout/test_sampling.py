@@ -217,8 +217,8 @@ def test_a_batch_that_does_not_fit_is_sampled_in_halves_and_said_so(capsys):
         halved = denoise_all(small, requests, Decoding(4, 4, 2, 0.9, batch_size=4))
     assert [r.completion_ids.tolist() for r in halved] == [r.completion_ids.tolist() for r in whole]
     assert (
-        capsys.readouterr().err
-        == "4 rollouts at once did not fit into memory: from here on 2; set a smaller batch_size\n"
+        capsys.readouterr().err == "out of memory with 4 rollouts per forward; continuing with 2."
+        " Set batch_size to choose the number\n"
     )
     with pytest.raises(torch.OutOfMemoryError):  # half of six is still too many
         denoise_all(Small(4), requests, Decoding(4, 4, 2, 0.9, batch_size=6))

@@ -147,7 +147,7 @@ def test_a_prompt_longer_than_the_model_was_trained_for_is_named():
     )  # type: ignore[arg-type]
     with pytest.raises(
         DopsdError,
-        match="marked problem b: a prompt of 5 tokens and 2 to write are more than the model's 6",
+        match="marked problem b: a prompt of 5 tokens and a completion of 2 exceed the model's 6",
     ):
         prompt_set.prompts(policy, SAMPLING)
 

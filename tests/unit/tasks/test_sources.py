@@ -51,13 +51,13 @@ def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a.jsonl", b'{"a": 1}\n\n{"a": \n', r"a\.jsonl:3: expected one JSON object a line"),
-        ("a.jsonl", b'{"a": 1}\n[1]\n', r"a\.jsonl:2: expected one JSON object a line"),
+        ("a.jsonl", b'{"a": 1}\n\n{"a": \n', r"a\.jsonl:3: expected one JSON object per line"),
+        ("a.jsonl", b'{"a": 1}\n[1]\n', r"a\.jsonl:2: expected one JSON object per line"),
         ("a.jsonl", b"[" * 100000, r"a\.jsonl:1: expected one JSON object"),
-        ("a.jsonl", b'{"a": "\xff"}', r"a\.jsonl: not a text in UTF-8"),
+        ("a.jsonl", b'{"a": "\xff"}', r"a\.jsonl: not UTF-8 text"),
         ("a.csv", b"", r"a\.csv:1: expected a header"),
         ("a.csv", b"a,b\n1,2\n3\n", r"a\.csv:3: expected 2 columns"),
-        ("a.csv", b'a\n"' + b"x" * 200000, r"a\.csv: not a csv"),
+        ("a.csv", b'a\n"' + b"x" * 200000, r"a\.csv: not a valid csv file"),
         ("a.parquet", b"PAR1", r"a\.parquet: not a readable parquet file"),
         ("a.txt", b"x", r"data\.gsm8k\.train\.path: .*a\.txt: expected a file that ends in"),
     ],
@@ -170,7 +170,7 @@ def test_a_prompt_file_replaces_the_instructions_to_the_byte(
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(None, "No such file"), (b" \n", "is empty"), (b"\xff", "not a text in UTF-8")],
+    [(None, "No such file"), (b" \n", "is empty"), (b"\xff", "not UTF-8 text")],
 )
 def test_a_prompt_file_without_a_prompt_names_the_key(
     tmp_path: Path, content: bytes | None, expected: str

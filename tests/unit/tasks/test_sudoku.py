@@ -180,7 +180,7 @@ def test_a_file_without_its_header_or_text_is_said(tmp_path: Path):
     with pytest.raises(DopsdError, match=r"a\.csv:2: expected a text in column Puzzle"):
         read_published(tmp_path / "a.csv", 1)
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DopsdError, match="not a text in UTF-8"):
+    with pytest.raises(DopsdError, match="not UTF-8 text"):
         read_published(tmp_path / "b.csv", 1)
 
 
