@@ -42,7 +42,7 @@ def scores(
 ) -> tuple[list[float], float, int]:
     """Score of every problem, seconds, and forwards of the model."""
     policy = evaluator.with_adapter(adapter)
-    prompts = evaluator.asked.prompts(policy, protocol)
+    prompts = evaluator.prompt_set.prompts(policy, protocol)
     requests = [
         GenerationRequest(problem.id, 0, ids, 0)
         for problem, ids in zip(evaluator.problems, prompts, strict=True)
