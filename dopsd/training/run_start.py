@@ -69,8 +69,8 @@ def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> No
     if same_code or record_of(scratch).get("code") == code:
         if same_code and answer == "anew":
             log(
-                f"train: --anew: ignored, because the same code trained {scratch}; move that"
-                " folder away to start from update 0"
+                f"train: --anew: ignored, because this code made the last updates in {scratch};"
+                " move that folder away to start from update 0"
             )
         return _begin(run, scratch, _furthest(same_code, scratch))
     best = _furthest(candidates, scratch)
