@@ -1,8 +1,8 @@
-"""What approximate decoding costs in accuracy and gains in time, against exact, on the embedded
-task's validation puzzles.
+"""Compare approximate with exact decoding: accuracy and time on the embedded validation puzzles.
 
-`python benchmarks/approximate.py [--adapter runs/sudoku/d_opsd/0/best]`, after `dvc repro`. Greedy,
-paired by puzzle.
+    python benchmarks/approximate.py [--adapter runs/sudoku/d_opsd/0/best]
+
+Run `dvc repro` first. Decoding is greedy; differences are paired by puzzle.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ WAYS = {
     "threshold 0.7": {"threshold": 0.7},
     "threshold 0.9, dual cache": {"threshold": 0.9, "cache": "dual"},
 }
-TIMES = 3  # of which the fastest counts
+TIMES = 3  # repeats, of which the fastest counts
 
 
 def scores(
     evaluator: Evaluator, protocol: EvalProtocol, adapter: Path | None
 ) -> tuple[list[float], float, int]:
-    """Score of every problem, seconds, and forwards of the model."""
+    """Return the score of every problem, the seconds, and the number of forwards."""
     policy = evaluator.with_adapter(adapter)
-    prompts = evaluator.asked.prompts(policy, protocol)
+    prompts = evaluator.prompt_set.prompts(policy, protocol)
     requests = [
         GenerationRequest(problem.id, 0, ids, 0)
         for problem, ids in zip(evaluator.problems, prompts, strict=True)
@@ -61,11 +61,11 @@ def scores(
         seconds.append(time.perf_counter() - started)
     handle.remove()
     texts = [policy.text.decode(rollout.completion_ids) for rollout in rollouts]
-    found = [
+    values = [
         evaluator.task.verify(p, text).score
         for p, text in zip(evaluator.problems, texts, strict=True)
     ]
-    return found, min(seconds), forwards
+    return values, min(seconds), forwards
 
 
 def main() -> None:
@@ -89,15 +89,15 @@ def main() -> None:
     exact: tuple[list[float], float, int] | None = None
     with torch.no_grad():
         for name, changes in WAYS.items():
-            found, seconds, forwards = scores(
+            values, seconds, forwards = scores(
                 evaluator, EvalProtocol.model_validate(base | changes), a.adapter
             )
-            exact = exact or (found, seconds, forwards)
-            gaps = [one - other for one, other in zip(found, exact[0], strict=True)]
+            exact = exact or (values, seconds, forwards)
+            gaps = [one - other for one, other in zip(values, exact[0], strict=True)]
             low, high = bootstrap(gaps, params.evaluate.bootstrap)
             gap = f"{100 * sum(gaps) / len(gaps):+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
             row = (
-                f"{100 * sum(found) / len(found):.1f}",
+                f"{100 * sum(values) / len(values):.1f}",
                 gap,
                 str(forwards),
                 f"{seconds:.2f}",

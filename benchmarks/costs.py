@@ -1,7 +1,8 @@
-"""Where the time of a rollout and of an update goes: the five largest costs by torch.profiler.
+"""Profile rollouts and updates: the five operators that take the most time, by torch.profiler.
 
-`python benchmarks/costs.py [--shape embedded vocabulary]`; on a GPU `--shape 8b`. Shares are of the
-time spent in operators themselves: on the GPU, or of all threads on a CPU.
+    python benchmarks/costs.py [--shape embedded vocabulary]
+
+On a GPU use `--shape 8b`. Shares are of the operators' own time: on the GPU, or in all CPU threads.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ TOP = 5
 
 
 def largest(work: Callable[[], Any], is_gpu: bool) -> list[tuple[str, float, int]]:
-    """Name, share of all operators' own time, and calls."""
+    """Return name, share of all operators' own time and calls of the TOP operators."""
     work()  # warm-up
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_gpu else [])]
-    with profile(activities=kinds) as found:
+    with profile(activities=kinds) as profiler:
         work()
-    rows = found.key_averages()
-    if is_gpu:  # kernels alone: the operators that start them would count them again
+    rows = profiler.key_averages()
+    if is_gpu:  # kernels only: the operators that start them would count them twice
         rows = [e for e in rows if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
     times = [
         (e.key, e.self_device_time_total if is_gpu else e.self_cpu_time_total, e.count)
@@ -46,6 +47,7 @@ def largest(work: Callable[[], Any], is_gpu: bool) -> list[tuple[str, float, int
 
 
 def parts(shape: Shape) -> dict[str, Callable[[], Any]]:
+    """Return the work to profile, by name."""
     requests = [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
     method, states = states_of(shape)
     few = states if shape.name == "embedded" else next(states.split(2 * shape.micro_batch))

@@ -1,10 +1,11 @@
-"""LLaDA-8B's shape with random bfloat16 weights: one batch of rollouts and one d-OPSD trajectory in
-both presets.
+"""Time rollouts and d-OPSD updates with LLaDA-8B's shape and random bfloat16 weights, on a GPU.
 
-`python benchmarks/llada_8b.py` on a GPU prints seconds, peak memory and model-FLOP utilisation
-against the matmul rate measured in the same run, as JSON. `--toy` runs the same on a CPU in
-minutes, to check the script. Micro-batches are `auto` and fill the card; `--set
-train.micro_batch_states=8` says what an update needs at least.
+    python benchmarks/llada_8b.py [--toy] [--set train.micro_batch_states=8]
+
+Measured are one batch of rollouts and the updates of one trajectory, in both presets. Prints JSON
+with seconds, peak memory and model-FLOP utilisation against the matmul rate of the same run.
+`--toy` checks the script on a CPU in minutes. Micro-batches are `auto` and fill the GPU's memory; a
+number shows what an update needs at least.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from dopsd.training.grad_accumulation import MicroBatches
 
 @dataclass(frozen=True)
 class Bench:
-    """A policy at one shape with the settings of a preset."""
+    """A policy with the settings of a preset."""
 
     params: Params
     policy: LlmPolicy
@@ -49,20 +50,20 @@ class Bench:
 
 
 def timed(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Result, seconds and peak gigabytes of one call."""
+    """Return the result, the seconds and the peak memory in GB of one call."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     started = time.monotonic()
-    found = work()
+    result = work()
     if device.type == "cuda":
         torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else 0.0
-    return found, time.monotonic() - started, peak
+    return result, time.monotonic() - started, peak
 
 
 def median(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, float]:
-    """Of three calls: the last result, the median of the seconds, the largest peak."""
+    """Return the last result, the median seconds and the largest peak in GB of three calls."""
     calls = [timed(device, work) for _ in range(3)]
     return (
         calls[-1][0],
@@ -72,14 +73,15 @@ def median(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, f
 
 
 def rollouts(bench: Bench, size: int) -> tuple[list[Rollout], dict[str, float]]:
+    """Sample one batch of rollouts; return the rollouts and their figures."""
     device, config = bench.policy.device, bench.shape.config
     prompt = torch.randint(0, config.eos_token_id, (PROMPT,), device=device)
     requests = [GenerationRequest(f"p{i}", 0, prompt, i) for i in range(size)]
     d = decoding(bench.params.sampling, 0.9)
     denoise(bench.policy, requests, d)  # warm-up at the measured size
-    found, seconds, peak = median(device, lambda: denoise(bench.policy, requests, d))
+    sampled, seconds, peak = median(device, lambda: denoise(bench.policy, requests, d))
     work = size * d.steps * bench.shape.forward(PROMPT + d.gen_length)
-    return found, {
+    return sampled, {
         "rows": size,
         "seconds": seconds,
         "peak_gb": peak,
@@ -88,7 +90,7 @@ def rollouts(bench: Bench, size: int) -> tuple[list[Rollout], dict[str, float]]:
 
 
 def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
-    """All updates that one kept trajectory feeds: forward, backward, clip, step."""
+    """Make all updates of one kept trajectory (forward, backward, clip, step); return figures."""
     params, policy, t = bench.params, bench.policy, bench.params.train
     context = AlgorithmContext(NoTask(), policy, params.model, params.sampling, 0, 1, 1, 1)  # type: ignore[arg-type]
     method = load_algorithm("d_opsd", params.method.d_opsd, context)
@@ -125,12 +127,13 @@ def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
 
 
 class NoTask:
-    """Random weights solve nothing: the trajectory is trained on as it is."""
+    """Stands in for a task: random weights solve nothing, and the trajectory trains as it is."""
 
     name, graded, scoring, instructions = "none", False, "published", ""
 
 
 def settings(preset: str, hardware: str, changes: list[str], is_toy: bool) -> Params:
+    """Return the settings of the profile llada-8b-gsm8k with changes."""
     raw = with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), changes)
     if is_toy:
         raw = with_changes(
@@ -140,7 +143,9 @@ def settings(preset: str, hardware: str, changes: list[str], is_toy: bool) -> Pa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hardware", default="1xh200")
     parser.add_argument("--rows", type=int, default=16, help="rollouts in the batch")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
@@ -150,7 +155,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     ceiling = matmul_rate(device, torch.bfloat16, 256 if a.toy else 8192)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "device": name,
         "torch": torch.__version__,
         "matmul_tflops": ceiling / 1e12,
@@ -168,12 +173,12 @@ def main() -> None:
             compile_blocks(policy.core)
         bench = Bench(params, policy, Shape(config, lora_parameters(config, params)), ceiling)
         sampled, rolled = rollouts(bench, 2 if a.toy else a.rows)
-        found[preset] = {"made": {"seconds": seconds, "peak_gb": peak}, "rollouts": rolled}
-        found[preset]["trajectory"] = trajectory(bench, sampled[0])
+        results[preset] = {"made": {"seconds": seconds, "peak_gb": peak}, "rollouts": rolled}
+        results[preset]["trajectory"] = trajectory(bench, sampled[0])
         del policy, bench
-    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    sys.stdout.write(json.dumps(results, indent=1) + "\n")
     if a.out:
-        a.out.write_text(json.dumps(found, indent=1) + "\n")
+        a.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

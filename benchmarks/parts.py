@@ -1,10 +1,11 @@
-"""What each saving is worth alone: the same rollouts, or update, with it and without it.
+"""Measure each optimisation alone: the same rollouts or update with and without it.
 
-`python benchmarks/parts.py [--shape embedded vocabulary]`: the head where it is needed against
-everywhere, a batch against one by one, noise in parts that a cache holds against all of it,
-adapters' products with the sum in them against peft's, micro-batches of several sizes, and with
---compile model.compile (after it has compiled). Fastest of a few calls, in turns; peak memory
-beyond what was held before.
+    python benchmarks/parts.py [--shape embedded vocabulary] [--compile]
+
+Optimisations: the head at needed positions instead of everywhere, a batch instead of one rollout at
+a time, noise in parts that fit a cache, adapters with the sum inside their product instead of
+peft's, micro-batches of several sizes, and with --compile model.compile (after compilation). Shown
+are the fastest of a few calls in turns, and peak memory beyond what was held before.
 """
 
 from __future__ import annotations
@@ -30,14 +31,12 @@ from dopsd.models.lowrank import LowRankLinear
 from dopsd.rollout import sampler as sampling
 from dopsd.rollout.sampler import GenerationRequest, denoise
 
-ROWS = {"embedded": 16, "vocabulary": 4, "8b": 16}
-ALL = 2**62
+ROWS = {"embedded": 16, "vocabulary": 4, "8b": 16}  # rollouts of a batch
+ALL = 2**62  # noise elements in one part: no split
 
 
 class FullHead:
-    """A policy that computes the head at every position, as well as where it is asked to; nothing
-    is kept of it.
-    """
+    """A policy that also computes the head at every position, and discards the result."""
 
     def __init__(self, policy: Any) -> None:
         self.policy = policy
@@ -46,13 +45,13 @@ class FullHead:
         return getattr(self.policy, name)
 
     def hidden(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        found = self.policy.hidden(ids, mask)
-        self.policy.head(found)
-        return found
+        hidden = self.policy.hidden(ids, mask)
+        self.policy.head(hidden)
+        return hidden
 
 
 def sampler(shape: Shape, rows: int, policy: Any = None) -> Callable[[], None]:
-    """Rollouts of the shape's prompts, so many at once, of as many steps as the shape times."""
+    """Return the work of sampling the shape's prompts, `rows` at once, for the timed steps."""
     requests = [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
 
     def work() -> None:
@@ -69,6 +68,7 @@ def sampler(shape: Shape, rows: int, policy: Any = None) -> Callable[[], None]:
 
 
 def updater(shape: Shape, micro_batch: int, policy: Any = None) -> Callable[[], None]:
+    """Return the work of one update's gradients with a micro-batch size."""
     method, states = states_of(shape)
     changed = replace(shape, micro_batch=micro_batch, policy=policy or shape.policy)
 
@@ -81,6 +81,8 @@ def updater(shape: Shape, micro_batch: int, policy: Any = None) -> Callable[[], 
 
 
 def all_noise(work: Callable[[], None]) -> Callable[[], None]:
+    """Return the work with all noise drawn in one part."""
+
     def whole() -> None:
         with mock.patch.multiple(sampling, CPU_NOISE=ALL, GPU_NOISE=ALL):
             work()
@@ -89,10 +91,10 @@ def all_noise(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def savings(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
-    """Without, with."""
+    """Return by name the work without and with each optimisation."""
     rows, micro = len(shape.prompts), shape.micro_batch
     ours, update = sampler(shape, rows), updater(shape, micro)
-    found = {
+    pairs = {
         "rollouts: head at masked positions": (sampler(shape, rows, FullHead(shape.policy)), ours),
         f"rollouts: {rows} at once": (sampler(shape, 1), ours),
         "rollouts: noise in parts": (all_noise(ours), ours),
@@ -101,8 +103,8 @@ def savings(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], No
         "update: head at needed positions": (updater(shape, micro, FullHead(shape.policy)), update),
     }
     for size in sorted({1, 4, 14} - {micro}):
-        found[f"update: {micro} states at once, not {size}"] = (updater(shape, size), update)
-    return found
+        pairs[f"update: {micro} states at once, not {size}"] = (updater(shape, size), update)
+    return pairs
 
 
 def main() -> None:
@@ -137,15 +139,15 @@ def main() -> None:
             pairs |= compiled(shape)
         for saving, sides in pairs.items():
             calls = [[measured(own_device(), side) for side in sides] for _ in range(a.repeats)]
-            without, own = (
+            slow, fast = (
                 min(side, key=lambda one: one.seconds) for side in zip(*calls, strict=True)
             )
-            table.add_row(saving, *_figures(without, own))
+            table.add_row(saving, *_figures(slow, fast))
         Console(width=120).print(table)
 
 
 def compiled(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
-    """model.compile; one call of each before anything is timed compiles."""
+    """Return the work without and with model.compile, after a first call that compiles."""
     blocks = shape.policy.core.model.transformer["blocks"]
     compile_blocks(shape.policy.core)
     fast = [block._compiled_call_impl for block in blocks]
@@ -163,19 +165,17 @@ def compiled(shape: Shape) -> dict[str, tuple[Callable[[], None], Callable[[], N
         return run
 
     switched(False)
-    found = {
+    works = {
         "rollouts": sampler(shape, len(shape.prompts)),
         "update": updater(shape, shape.micro_batch),
     }
-    for work in found.values():
+    for work in works.values():
         through(work)()
-    return {f"{name}: compiled": (work, through(work)) for name, work in found.items()}
+    return {f"{name}: compiled": (work, through(work)) for name, work in works.items()}
 
 
 def with_pefts_layers(work: Callable[[], None]) -> Callable[[], None]:
-    """The adapters' sum as peft computes it: three passes over the outputs more, and of a bfloat16
-    model in float32.
-    """
+    """Return the work with peft's adapters: three more passes over the outputs, in float32."""
 
     def run() -> None:
         with mock.patch.object(LowRankLinear, "forward", Linear.forward):
@@ -184,13 +184,13 @@ def with_pefts_layers(work: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _figures(without: Timed, own: Timed) -> list[str]:
-    ratio = without.seconds / own.seconds
+def _figures(slow: Timed, fast: Timed) -> list[str]:
+    ratio = slow.seconds / fast.seconds
     return [
-        f"{without.seconds:.2f}",
-        f"{own.seconds:.2f}",
+        f"{slow.seconds:.2f}",
+        f"{fast.seconds:.2f}",
         f"{ratio:.2f}",
-        *(f"{t.peak / 2**20:.0f}" for t in (without, own)),
+        *(f"{t.peak / 2**20:.0f}" for t in (slow, fast)),
     ]
 
 

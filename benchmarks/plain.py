@@ -1,12 +1,13 @@
-"""The published procedure, literally: batch 1, attempts one after the other, the whole sequence's
-logits, chunks in memory.
+"""The published procedure, literally, as the baseline of the benchmarks ("plain").
 
-What ours is measured against (`rollout.py`, `update.py`, `evaluate.py`): same model, same LoRA
-layers, same attention kernel, same threads. Nothing is slowed down on purpose: these are LLaDA's
-and d-OPSD's loops as they are written down, without a progress bar, in the model's own dtype. Two
-things differ from the published code, for the sake of the same
-result: ids that may not be sampled are banned, and equal confidence goes to the lower position.
-Evaluation has the published batch of 8.
+Batch 1, attempts one after the other, logits of the whole sequence, whole chunks in memory;
+evaluation with the published batch of 8. `rollout.py`, `update.py`, `trajectory.py` and
+`evaluate.py` measure against it with the same model, LoRA layers, attention kernel and threads.
+
+Nothing is slowed down on purpose: these are the published loops of LLaDA and d-OPSD, without a
+progress bar and in the model's own dtype. Two things differ from the published code, so that both
+sides give the same result: tokens that must not be sampled are suppressed, and the lower position
+wins between equal confidences.
 """
 
 from __future__ import annotations
@@ -25,21 +26,19 @@ from dopsd.rollout.sampler import Decoding
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A completion, and a copy of the whole sequence as it was before each step."""
+    """A completion, and a copy of the whole sequence before each step."""
 
     ids: Tensor  # [P+G]
     states: list[Tensor]  # S x [P+G]
 
 
 def logits_of(policy: LlmPolicy, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-    """[B, T] -> [B, T, V]: the head at every position."""
+    """Return the logits at every position: [B, T] -> [B, T, V]."""
     return policy.head(policy.hidden(ids, mask))
 
 
 def noisy(logits: Tensor, temperature: float) -> Tensor:
-    """Gumbel noise as the published samplers write it: exp(l) / (-ln u)^t, whose largest entry is
-    the sample.
-    """
+    """Add Gumbel noise as the published samplers do: the sample is argmax exp(l) / (-ln u)^t."""
     if temperature == 0:
         return logits
     u = torch.rand_like(logits)
@@ -50,8 +49,13 @@ def noisy(logits: Tensor, temperature: float) -> Tensor:
 def generate(
     policy: LlmPolicy, prompts: Tensor, decoding: Decoding, mask: Tensor | None = None
 ) -> list[Trajectory]:
-    """Semi-autoregressive low-confidence remasking of prompts [B, P]; mask [B, P+G] where they are
-    padded.
+    """Sample completions by semi-autoregressive low-confidence remasking.
+
+    Args:
+        policy: the model.
+        prompts: [B, P].
+        decoding: lengths, steps and temperature.
+        mask: [B, P+G], False at padding; None if no prompt is padded.
     """
     size, start = prompts.shape
     ids = torch.cat([prompts, prompts.new_full((size, decoding.gen_length), policy.mask_id)], 1)
@@ -79,22 +83,21 @@ def sequential_attempts(
     attempts: int,
     is_correct: Callable[[Tensor], bool],
 ) -> list[Trajectory]:
-    """pass@k of one prompt [P], an answer after the other until one is right."""
-    found: list[Trajectory] = []
+    """Sample one prompt [P] until a completion is correct, at most `attempts` times."""
+    trajectories: list[Trajectory] = []
     for _ in range(attempts):
-        found += generate(policy, prompt[None], decoding)
-        if is_correct(found[-1].ids[len(prompt) :]):
+        trajectories += generate(policy, prompt[None], decoding)
+        if is_correct(trajectories[-1].ids[len(prompt) :]):
             break
-    return found
+    return trajectories
 
 
 def chunk_loss(policy: LlmPolicy, states: States, config: DOpsdConfig) -> Tensor:
-    """The loss of one chunk of a trajectory's states, both models' logits of the whole chunk in
-    memory.
+    """Return the published loss of one chunk of states, with all logits of the chunk in memory.
 
-    The published objective: fixed teacher, its k surest candidates by raw logit, its top_k entries
-    renormalised, reverse KL with each entry clipped from above, summed over positions; a mean over
-    the chunk's states.
+    The teacher is the base. At its k most confident candidates by raw logit, the loss is the
+    reverse KL over the teacher's renormalised top_k entries, each clipped from above. The loss is
+    summed over positions and averaged over the chunk's states.
     """
     length, most = states.candidates.shape[1], int(states.k.max())
     completion_mask = torch.arange(most, device=states.k.device) < states.k[:, None]  # [n, K]
@@ -103,12 +106,12 @@ def chunk_loss(policy: LlmPolicy, states: States, config: DOpsdConfig) -> Tensor
         teacher[..., policy.suppress_tokens] = -torch.inf
         sure = teacher.amax(-1).masked_fill(~states.candidates, -torch.inf)  # [n, G]
         places = sure.sort(dim=1, descending=True, stable=True).indices[:, :most, None]  # [n, K, 1]
-        told = teacher.take_along_dim(places, 1)  # [n, K, V]
-        best = told.topk(config.top_k, -1).indices
+        teacher_logits = teacher.take_along_dim(places, 1)  # [n, K, V]
+        best = teacher_logits.topk(config.top_k, -1).indices
     student = logits_of(policy, states.student_ids)[:, -length:].take_along_dim(
         places, 1
     )  # [n, K, V]
-    t = told.gather(-1, best).float().log_softmax(-1)
+    t = teacher_logits.gather(-1, best).float().log_softmax(-1)
     s = student.gather(-1, best).float().log_softmax(-1)
     terms = (s.exp() * (s - t)).clamp(max=config.clip)  # [n, K, top_k]
     return (terms.sum(-1) * completion_mask).sum() / len(states)

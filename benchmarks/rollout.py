@@ -1,10 +1,11 @@
-"""Rollouts: ours (one batch, head at the block's masked positions) against plain (one by one, the
-whole logits).
+"""Rollouts, ours against plain: first equal greedy rollouts, then the time.
 
-`python benchmarks/rollout.py`: first the same greedy rollouts, token for token; then the time at
-the embedded shape and at LLaDA's vocabulary on 50 million parameters, where the 16 steps of one
-block of the eight are timed. On a GPU: `--shape 8b`, checked at every 8th step within what bfloat16
-allows, all steps timed.
+    python benchmarks/rollout.py
+
+Ours samples one batch with the head at the block's masked positions; plain samples one by one with
+the whole logits. Measured at the embedded shape, and with LLaDA's vocabulary on 50 million
+parameters, where the 16 steps of one of eight blocks are timed. On a GPU use `--shape 8b`: every
+8th step is checked within the rounding of bfloat16, and all steps are timed.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from versus import Side, arguments, duel, each_shape, first_steps, report
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.rollout.sampler import GenerationRequest, StepInput, denoise, most_confident
 
-ROWS, FEW = 16, 4  # of the batch; of LLaDA's vocabulary on a CPU
-WARM_UP = 2  # steps, where a whole rollout takes minutes
-LOGITS = 0.25  # largest difference of logits in bfloat16
-PROBABILITY = 2**-7  # relative: plain's confidence is rounded to bfloat16
+ROWS, FEW = 16, 4  # rollouts of a batch; with LLaDA's vocabulary on a CPU
+WARM_UP = 2  # steps of the warm-up if a whole rollout takes minutes
+LOGITS = 0.25  # largest allowed difference of logits in bfloat16
+PROBABILITY = 2**-7  # relative error of plain's confidence, which is rounded to bfloat16
 
 
 def same(shape: Shape) -> int:
-    """Greedy: every token, and the step that committed it, are plain's. How many rollouts were
-    compared.
+    """Check that greedy rollouts equal plain's in every token and step; return how many.
+
+    Raises:
+        AssertionError: if a token, or the step that committed it, differs.
     """
     policy, greedy = shape.policy, replace(shape.sampling, temperature=0.0)
     ours = denoise(
@@ -43,17 +46,19 @@ def same(shape: Shape) -> int:
             raise AssertionError("rollouts differ in a token")
         for step, state in enumerate(theirs.states):
             if not torch.equal(state[len(prompt) :] == policy.mask_id, rollout.revealed_at >= step):
-                raise AssertionError(f"rollouts differ in what stands before step {step}")
+                raise AssertionError(f"rollouts differ in their masks before step {step}")
     return len(ours)
 
 
 def same_in_half_precision(shape: Shape) -> dict[str, float]:
-    """At every 8th state of plain's own greedy rollout: logits within LOGITS, and what a step of
-    ours commits in a batch.
+    """Compare ours with plain at every 8th state of plain's greedy rollout, within rounding.
 
-    Raises AssertionError where logits are further apart, or where a token or a place differs
-    although plain's logits (or confidences) lead by more than the largest difference seen at this
-    state can explain.
+    Returns:
+        The largest difference of logits, and how many tokens and steps were compared.
+
+    Raises:
+        AssertionError: if logits differ by more than LOGITS, or if ours commits another token or
+            position although plain's leads by more than the state's largest difference explains.
     """
     policy, prompt, greedy = (
         shape.policy,
@@ -100,7 +105,7 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
                 int(slot) for slot in slots if after[slot] != policy.mask_id
             }:
                 raise AssertionError(
-                    f"step {step}: other places, although the confidence leads by more than"
+                    f"step {step}: other positions, although their confidence leads by more than"
                     " rounding explains"
                 )
     if not tokens_compared:
@@ -115,13 +120,14 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
 
 
 def allowed_logits(policy: LlmPolicy, rows: Tensor, slots: Tensor) -> Tensor:
-    """The first row's logits at these positions, as a batch computes them."""
+    """Return the first row's sampleable logits at these positions, computed in a batch."""
     logits = policy.head(policy.hidden(rows, None)[0, slots]).float()
     logits[:, policy.suppress_tokens] = -torch.inf
     return logits
 
 
 def timed(shape: Shape, repeats: int) -> dict[str, Any]:
+    """Time both sides at a shape."""
     requests = [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
 
     def one(prompt: Tensor, timed: Shape = shape) -> None:
@@ -131,9 +137,8 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
         first_steps(timed, lambda policy: denoise(policy, requests, shape.sampling))
 
     few = replace(shape, steps=WARM_UP) if shape.steps else shape
-    alone = (
-        1 if shape.steps else len(requests)
-    )  # of a slow shape, one prompt stands for all: plain takes them one by one
+    # at a slow shape plain is timed on one prompt only, as it takes them one by one
+    alone = 1 if shape.steps else len(requests)
     steps = shape.steps or shape.sampling.steps
     theirs = Side(
         lambda: [one(p) for p in shape.prompts[:alone]],
@@ -147,19 +152,19 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
         * shape.flops.forward(len(shape.prompts[0]) + shape.sampling.gen_length)
     )
     tokens = len(requests) * steps * shape.sampling.gen_length / shape.sampling.steps
-    found = duel(shape, theirs, ours, flops, tokens, repeats)
+    figures = asdict(duel(shape, theirs, ours, flops, tokens, repeats))
     facts = {
         "rows": len(requests),
         "plain_rows_timed": alone,
         "steps_timed": steps,
         "steps": shape.sampling.steps,
     }
-    return facts | asdict(found)
+    return facts | figures
 
 
 def main() -> None:
     a = arguments(__doc__)
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for shape in each_shape(a, ROWS):
         if shape.name == "vocabulary":
             shape = replace(shape, prompts=shape.prompts[:FEW])
@@ -168,8 +173,8 @@ def main() -> None:
             if shape.is_exact
             else same_in_half_precision(shape)
         )
-        found[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
-    report(found, a.out)
+        results[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
+    report(results, a.out)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""`python benchmarks/seeds.py [--seeds 0 1 2]`: the result table: d-OPSD and its two controls,
-several seeds, on test.
+"""Make the table of results: d-OPSD and two controls on test, for several seeds.
 
-Each row is trained from the same base with params.yaml's settings, selected on validation and
-tested once: `d_opsd`, the control `no_reveal` (reveal ratio 0: the teacher is the base, nothing can
-be learnt) and the control `rft` (fine-tuning on the rollouts that d-OPSD keeps: the filter without
-the teacher). Runs live in work/seeds/<row>/ and are continued where they stopped; the table goes to
-benchmarks/seeds.md and benchmarks/seeds.json.
+    python benchmarks/seeds.py [--seeds 0 1 2]
+
+Each row trains from the same base with the settings of params.yaml, is selected on validation and
+tested once. The rows are `d_opsd`, the control `no_reveal` (reveal ratio 0: the teacher is the
+base, so there is nothing to learn) and the control `rft` (fine-tuning on the rollouts that d-OPSD
+keeps, without the teacher). Runs are in work/seeds/<row>/ and continue after an interruption. The
+table goes to benchmarks/seeds.md and benchmarks/seeds.json.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ ROWS: dict[str, tuple[str, dict[str, float]]] = {
     "no_reveal": ("d_opsd", {"reveal_ratio": 0.0}),
     "rft": ("rft", {}),
 }
-RATE = 1e-3  # the same for all three, so that they differ in nothing else
+RATE = 1e-3  # learning rate of all rows, so that they differ in nothing else
 STAGES = ("train", "evaluate", "select", "test")
 
 
 def workspace(row: str) -> Path:
-    """A folder with the data, the base and this row's settings."""
+    """Make a folder with the data, the base and a row's settings."""
     folder = ROOT / "work" / "seeds" / row
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("data", "base"):
@@ -47,6 +48,7 @@ def workspace(row: str) -> Path:
 
 
 def run(row: str, seed: int) -> dict[str, Any]:
+    """Run all stages of one row and seed, and return the figures of the table."""
     folder, method = workspace(row), ROWS[row][0]
     cell = folder / "runs" / "sudoku" / method / str(seed)
     env = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -65,22 +67,23 @@ def run(row: str, seed: int) -> dict[str, Any]:
         ]
         subprocess.run(command, cwd=folder, env=env, check=True)
     tested = json.loads((cell / "test" / "paired.json").read_text())
-    found = tested["protocols"][tested["selected"]["protocol"]]
+    result = tested["protocols"][tested["selected"]["protocol"]]
     return {
         "row": row,
         "seed": seed,
-        "base": found["base"]["accuracy"],
-        "trained": found["best"]["accuracy"],
-        "difference": found["paired"]["difference"],
-        "interval": found["paired"]["interval"],
-        "whole": [found["base"]["whole"], found["best"]["whole"]],
-        "n": found["base"]["n"],
+        "base": result["base"]["accuracy"],
+        "trained": result["best"]["accuracy"],
+        "difference": result["paired"]["difference"],
+        "interval": result["paired"]["interval"],
+        "whole": [result["base"]["whole"], result["best"]["whole"]],
+        "n": result["base"]["n"],
         "selected_update": tested["selected"]["update"],
         "rollouts": json.loads((cell / "train.json").read_text())["rollouts"],
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
+    """Return the figures of all runs as a Markdown table, with a mean for each row."""
     lines = [
         (
             "| run | seed | base | trained | difference, paired 95% interval | whole grids | update"
@@ -105,7 +108,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     a = parser.parse_args()

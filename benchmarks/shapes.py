@@ -1,7 +1,7 @@
-"""Models, prompts and lengths that ours and plain are timed at.
+"""The shapes of the benchmarks: models, prompts and lengths for ours and plain.
 
-`embedded`: the base that comes with the repository; `vocabulary`: LLaDA's on 50 million parameters,
-for a CPU; `8b`: LLaDA-8B with random weights, for a GPU.
+`embedded`: the repository's trained base. `vocabulary`: LLaDA's vocabulary on 50 million
+parameters, for a CPU. `8b`: LLaDA-8B with random weights, for a GPU.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ from dopsd.rollout.sampler import Decoding
 # LLaDA's vocabulary on 50 million parameters: 40 of them are embedding and head
 WIDE = {"d_model": 160, "n_heads": 5, "n_kv_heads": 5, "n_layers": 32, "mlp_hidden_size": 432}
 WIDE_ROWS = 8
-CHUNK = 14  # states of one update: 112 recorded ones in the published 8 chunks
-TOLERANCE, HALF = 1e-5, 0.1  # relative, in float32 and in bfloat16
-EMPTY = {"evaluate": {"protocols": {"greedy": {}}}}  # settings that are all defaults
+CHUNK = 14  # states of one update: 112 recorded states in the published 8 chunks
+TOLERANCE, HALF = 1e-5, 0.1  # relative tolerance in float32 and in bfloat16
+EMPTY = {"evaluate": {"protocols": {"greedy": {}}}}  # settings with all defaults
 PROMPT = 200  # tokens
 
 
 class AnyTokens:
-    """A tokenizer with a word for every id, of which only mask and end are special: random weights
-    speak no language.
-    """
+    """A tokenizer with one word for each id, for random weights; mask and end are special."""
 
     added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
 
@@ -60,22 +58,21 @@ class Shape:
     prompts: list[Tensor]  # R x [P], all of one length
     sampling: Decoding
     method: DOpsdConfig
-    micro_batch: int
+    micro_batch: int  # states
     flops: Flops
     ceiling: float  # measured matmul rate in the shape's dtype, FLOP/s
     tolerance: float  # relative, of loss and gradients
-    steps: int | None = None  # of a rollout, timed; None: all
-    states: int | None = None  # of one update; None: all of a trajectory's
+    steps: int | None = None  # timed steps of a rollout; None: all
+    states: int | None = None  # states of one update; None: all of a trajectory
 
     @property
     def is_exact(self) -> bool:
+        """Whether both sides must agree within float32's rounding."""
         return self.tolerance == TOLERANCE
 
     @property
     def short(self) -> Shape:
-        """Two rollouts of one block in four steps, and two states, where whole ones take
-        minutes.
-        """
+        """The shape with two rollouts of one block in four steps, if whole ones take minutes."""
         if self.steps is None:
             return self
         one = replace(self.sampling, gen_length=self.sampling.block_length, steps=4)
@@ -85,7 +82,7 @@ class Shape:
 def random_policy(
     config: LladaConfig, lora: AdapterConfig, device: torch.device, dtype: torch.dtype
 ) -> LlmPolicy:
-    """Random weights made on the device."""
+    """Return a policy with random weights, created on the device."""
     torch.manual_seed(0)
     old = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -100,9 +97,7 @@ def random_policy(
 
 
 def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
-    """As after much training: the adapter's B so far from zero that a loss is more than its
-    rounding.
-    """
+    """Move the adapter's B away from zero, as training does, so that the loss exceeds rounding."""
     generator = torch.Generator().manual_seed(1)
     for name, p in policy.trainable().items():
         if "lora_B" in name:
@@ -113,13 +108,21 @@ def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
 def random_prompts(
     policy: LlmPolicy, rows: int, length: int, least: int, most: int
 ) -> list[Tensor]:
-    """Without the mask, which plain would fill in a prompt as well."""
+    """Return random prompts without the mask id, which plain would fill in too.
+
+    Args:
+        policy: the policy, for its device.
+        rows: number of prompts.
+        length: tokens of each prompt.
+        least: the smallest token id.
+        most: the upper bound of token ids, not included.
+    """
     generator = torch.Generator().manual_seed(2)
     return list(torch.randint(least, most, (rows, length), generator=generator).to(policy.device))
 
 
 def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
-    """The trained small base in float32, with the settings of params.yaml."""
+    """Return the trained embedded base in float32, with the settings of params.yaml."""
     params: Params = load_params(Path("params.yaml"))
     policy = moved(load_policy(params.model_of("sudoku"), params.train.lora, 0, device))
     prompts = random_prompts(policy, rows, 17, 6, 90)
@@ -132,14 +135,12 @@ def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
 
 
 def vocabulary(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
-    """LLaDA's vocabulary on 50 million parameters, float32; at most 8 rows: they take a CPU seconds
-    a step.
-    """
+    """Return LLaDA's vocabulary on 50 million parameters in float32, with at most 8 rows."""
     return _random("vocabulary", LladaConfig(**WIDE), min(rows, WIDE_ROWS), device)
 
 
 def eight_billion(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
-    """LLaDA-8B in bfloat16 with random weights; `is_toy`: two narrow layers."""
+    """Return LLaDA-8B in bfloat16 with random weights; `is_toy`: two narrow layers."""
     config = LladaConfig(**TOY) if is_toy else LladaConfig()
     return _random("8b", config, 2 if is_toy else rows, device)
 
@@ -181,17 +182,15 @@ SHAPES: dict[str, Callable[..., Shape]] = {
 
 
 def published() -> DOpsdConfig:
-    """The code's defaults, which are the published settings, with all states of a trajectory in one
-    update.
-    """
+    """Return the published settings with all states of a trajectory in one update."""
     return DOpsdConfig(updates_per_trajectory=1, drop_remainder=False)
 
 
 def matmul_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
-    """FLOP/s of square products, after a warm-up: the ceiling of utilisation."""
+    """Return the FLOP/s of square matrix products after a warm-up: the ceiling of utilisation."""
     a = torch.randn(size, size, device=device, dtype=dtype)
     seconds = 0.0
-    for products in (3, 10):  # the first few are the warm-up
+    for products in (3, 10):  # the first three are the warm-up
         wait(device)
         started = time.perf_counter()
         for _ in range(products):
@@ -202,6 +201,6 @@ def matmul_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """Until a GPU has done what it was given."""
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

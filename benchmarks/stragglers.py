@@ -1,17 +1,19 @@
-"""How much of many GPUs a collect uses when some problems take one attempt and others eight: a
-simulation.
+"""Simulate how well a collect uses many GPUs when problems take between one and eight attempts.
 
-`python benchmarks/stragglers.py`: 8, 64 and 512 processes, so many problems each. Three schedules:
-`own` (each process its own problems, as published), `shared` (every wave split evenly, and the
-states to train on too), `ahead` (shared, and where fewer problems wait than there are processes
-several attempts at each at once: what dopsd does). Efficiency is work that the stopping law asks
-for over processes x time. In `own`, the first gradient is summed when the slowest has sampled, and
-the next collect starts when the slowest has trained. Time is taken to grow with the rollouts at
-hand.
+    python benchmarks/stragglers.py
 
-A problem's chance of a right answer is drawn from a Beta distribution with the measured accuracy as
-its mean, and spread so that the mean number of attempts is the measured one
-(dopsd/config/profiles/llada-8b.yaml, facts).
+Simulated are 8, 64 and 512 processes under three schedules:
+    own     each process samples its own problems, as published
+    shared  every wave and the states to train on are split evenly over the processes
+    ahead   shared, and with fewer problems than processes several attempts at once, as dopsd does
+
+Efficiency is the work that pass@k with early stopping needs, divided by processes x time. Under
+`own` the gradient waits for the slowest sampler, and the next collect for the slowest trainer. Time
+is taken to be proportional to the number of rollouts.
+
+A problem's chance of a correct answer has a Beta distribution. Its mean is the measured accuracy,
+and its spread gives the measured mean number of attempts (dopsd/config/profiles/llada-8b.yaml,
+facts).
 """
 
 from __future__ import annotations
@@ -30,19 +32,16 @@ from dopsd.distributed.process_group import SingleProcess
 from dopsd.rollout.engine import SamplingPlan, wave_width
 from dopsd.rollout.sampler import Decoding
 
-ATTEMPTS = 8
-ACCURACY = {
-    "gsm8k": 0.773,
-    "math500": 0.324,
-    "countdown": 0.195,
-}  # of LLaDA-8B-Instruct at length 256, published generations
+ATTEMPTS = 8  # k of pass@k
+# of LLaDA-8B-Instruct at length 256, from published generations
+ACCURACY = {"gsm8k": 0.773, "math500": 0.324, "countdown": 0.195}
 ROLLOUT, TRAJECTORY = 0.83, 0.0266 * 112  # PFLOP: 128 forwards; 112 states with layer checkpointing
 COLLECTS = 200
 PASS_K = SamplingPlan(ATTEMPTS, 0.9, 0.9, stop_at_first_correct=True, decoding=Decoding(1, 1, 1))
 
 
 class SimulatedGroup(SingleProcess):
-    """Processes that are counted together."""
+    """A group of simulated processes."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -50,13 +49,13 @@ class SimulatedGroup(SingleProcess):
 
 @dataclass(frozen=True)
 class Beta:
-    """Chances of a right answer over problems."""
+    """The distribution over problems of the chance of a correct answer."""
 
     a: float
     b: float
 
     def mean_attempts(self) -> float:
-        """E[min(first right attempt, ATTEMPTS)] = sum over n of E[(1-p)^n]."""
+        """Return E[min(first correct attempt, ATTEMPTS)] = sum over n of E[(1-p)^n]."""
         total, product = 0.0, 1.0
         for n in range(ATTEMPTS):
             total += product
@@ -65,7 +64,7 @@ class Beta:
 
 
 def fitted(accuracy: float, attempts: float) -> Beta:
-    """The spread by bisection: the wider, the more attempts."""
+    """Fit the spread by bisection: a wider distribution needs more attempts."""
     narrow, wide = 1000.0, 1e-3  # a + b
     for _ in range(60):
         middle = (narrow * wide) ** 0.5
@@ -77,8 +76,12 @@ def fitted(accuracy: float, attempts: float) -> Beta:
 
 
 def first_right(beta: Beta, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
-    """Collects x processes x problems: which attempt is the first right one, counted from 1;
-    ATTEMPTS + 1 for none.
+    """Draw the first correct attempt of each problem, from 1; ATTEMPTS + 1 means none.
+
+    Args:
+        beta: the chances of a correct answer.
+        shape: collects, processes, problems of each process.
+        generator: the random numbers.
     """
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
     chance = torch.distributions.Beta(beta.a, beta.b).sample(shape).clamp(1e-6, 1 - 1e-6)
@@ -87,7 +90,7 @@ def first_right(beta: Beta, shape: tuple[int, int, int], generator: torch.Genera
 
 
 def efficiency(first: Tensor, schedule: str) -> float:
-    """Useful work over capacity. first [collects, R, m]."""
+    """Return useful work divided by capacity; `first` is [collects, processes, problems]."""
     collects, ranks, _ = first.shape
     attempts, kept = first.clamp(max=ATTEMPTS), first <= ATTEMPTS
     useful = ROLLOUT * attempts.sum().item() + TRAJECTORY * kept.sum().item()
@@ -103,9 +106,7 @@ def efficiency(first: Tensor, schedule: str) -> float:
             width = width if schedule == "ahead" else 1
             elapsed += ROLLOUT * -(-waiting * width // ranks)
             done += width
-        elapsed += (
-            TRAJECTORY * int((one <= ATTEMPTS).sum()) / ranks
-        )  # states are shared to within one
+        elapsed += TRAJECTORY * int((one <= ATTEMPTS).sum()) / ranks  # states are split evenly
     return useful / (ranks * elapsed)
 
 
@@ -126,11 +127,11 @@ def main() -> None:
                 first = first_right(
                     beta, (COLLECTS if ranks < 512 else COLLECTS // 4, ranks, problems), generator
                 )
-                found = [
+                shares = [
                     f"{100 * efficiency(first, schedule):.0f}"
                     for schedule in ("own", "shared", "ahead")
                 ]
-                table.add_row(task, str(ranks), str(problems), *found)
+                table.add_row(task, str(ranks), str(problems), *shares)
     Console().print(table)
 
 

@@ -1,10 +1,11 @@
-"""Trajectories an hour: pass@8, then learning from what was right: ours (waves, micro-batches)
-against plain (one by one).
+"""Trajectories an hour, ours against plain: pass@8, then an update from each correct rollout.
 
-`python benchmarks/trajectory.py`: problems of the embedded shape, whose first right attempts are
-drawn as those of GSM8K with LLaDA-8B-Instruct (stragglers.py), so that both sides have the same
-work. Checked first: greedy attempts are as many, and the same, token for token. On a GPU: `--shape
-8b`.
+    python benchmarks/trajectory.py
+
+Ours samples in waves and trains in micro-batches; plain does everything one by one. First it is
+checked that greedy attempts are equal in number and in every token. The first correct attempt of
+each problem is drawn as for GSM8K with LLaDA-8B-Instruct (stragglers.py), so that both sides do the
+same work. On a GPU use `--shape 8b`.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ ROWS, TASK = 16, "gsm8k"
 
 
 class Work:
-    """Problems, and which attempt at each is the first right one, counted from 1; more than
-    ATTEMPTS: none.
-    """
+    """Problems with the number of the first correct attempt, from 1; above ATTEMPTS: none."""
 
     def __init__(self, shape: Shape, temperature: float) -> None:
         self.shape, self.decoding = shape, replace(shape.sampling, temperature=temperature)
@@ -49,14 +48,16 @@ class Work:
 
     @property
     def rollouts(self) -> int:
+        """Rollouts of all problems."""
         return sum(min(first, ATTEMPTS) for first in self.first)
 
     @property
     def kept(self) -> list[int]:
+        """Indices of the problems with a correct rollout."""
         return [i for i, first in enumerate(self.first) if first <= ATTEMPTS]
 
     def ours(self) -> list[list[Rollout]]:
-        """All problems together, in waves."""
+        """Sample all problems together, in waves."""
         problems = [
             (Problem(str(i), "", ""), prompt) for i, prompt in enumerate(self.shape.prompts)
         ]
@@ -74,6 +75,7 @@ class Work:
         return list(generate_until_correct(self.shape.policy, problems, plan, is_correct).values())
 
     def theirs(self) -> list[list[plain.Trajectory]]:
+        """Sample problem by problem, attempt by attempt."""
         return [
             self._one_by_one(prompt, first)
             for prompt, first in zip(self.shape.prompts, self.first, strict=True)
@@ -86,14 +88,17 @@ class Work:
         )
 
     def states(self, rollout: Rollout) -> States:
+        """Return all states of a rollout to train on."""
         return states_by_update([rollout], self.shape.method, self.blocks, (0, 0))[0]
 
     def learn_ours(self, tried: list[list[Rollout]]) -> None:
+        """Compute the gradients of each kept rollout in micro-batches."""
         for i in self.kept:
             in_parts(self.shape, self.method, self.states(tried[i][-1]))
             self._forget()
 
     def learn_theirs(self, tried: list[list[plain.Trajectory]]) -> None:
+        """Compute the gradients of each kept rollout in chunks."""
         for i in self.kept:
             ids, prompt = tried[i][-1].ids, self.shape.prompts[i]
             for chunk in self.states(
@@ -103,8 +108,9 @@ class Work:
             self._forget()
 
     def _as_rollout(self, ids: Tensor, prompt: Tensor, states: list[Tensor]) -> Rollout:
-        """The step that committed a position is the number of states in which it was still masked,
-        less one.
+        """Return plain's trajectory as a rollout.
+
+        The step that committed a position is the number of states that mask it, minus 1.
         """
         masked = torch.stack(
             [state[len(prompt) :] == self.shape.policy.mask_id for state in states]
@@ -112,28 +118,33 @@ class Work:
         return Rollout("p", 0, prompt, ids, masked.sum(0) - 1)
 
     def _forget(self) -> None:
-        """An optimizer's step costs both sides the same: here gradients are dropped."""
+        """Drop the gradients: an optimizer step would cost both sides the same."""
         for p in self.shape.policy.trainable().values():
             p.grad = None
 
 
 def same(shape: Shape) -> int:
-    """Greedy: as many attempts at every problem, and the same rollouts. How many there were."""
+    """Check that both sides make the same greedy attempts; return how many.
+
+    Raises:
+        AssertionError: if the number of attempts or a rollout differs.
+    """
     work = Work(shape, 0.0)
     for ours, theirs, prompt in zip(work.ours(), work.theirs(), shape.prompts, strict=True):
         if len(ours) != len(theirs):
             raise AssertionError(f"{len(ours)} attempts, plain has {len(theirs)}")
         for one, other in zip(ours, theirs, strict=True):
-            again = work._as_rollout(other.ids[len(prompt) :], prompt, other.states)
+            expected = work._as_rollout(other.ids[len(prompt) :], prompt, other.states)
             if not (
-                torch.equal(one.completion_ids, again.completion_ids)
-                and torch.equal(one.revealed_at, again.revealed_at)
+                torch.equal(one.completion_ids, expected.completion_ids)
+                and torch.equal(one.revealed_at, expected.revealed_at)
             ):
                 raise AssertionError("rollouts differ")
     return work.rollouts
 
 
 def timed(shape: Shape, repeats: int) -> dict[str, Any]:
+    """Time both sides at a shape."""
     work, decoding = Work(shape, shape.sampling.temperature), shape.sampling
     length = len(shape.prompts[0]) + decoding.gen_length
     states = len(work.kept) * per_trajectory(decoding)
@@ -144,7 +155,7 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
         Side(lambda: work.learn_ours(work.ours())),
         Side(lambda: work.learn_theirs(work.theirs())),
     )
-    found = duel(shape, theirs, ours, flops, work.rollouts * decoding.gen_length, repeats)
+    figures = duel(shape, theirs, ours, flops, work.rollouts * decoding.gen_length, repeats)
     facts = {
         "problems": len(shape.prompts),
         "rollouts": work.rollouts,
@@ -152,25 +163,25 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
         "states": states,
     }
     plain_hour, ours_hour = (
-        3600 * len(work.kept) / seconds for seconds in (found.plain_seconds, found.ours_seconds)
+        3600 * len(work.kept) / seconds for seconds in (figures.plain_seconds, figures.ours_seconds)
     )
-    return facts | {"plain_an_hour": plain_hour, "ours_an_hour": ours_hour} | asdict(found)
+    return facts | {"plain_an_hour": plain_hour, "ours_an_hour": ours_hour} | asdict(figures)
 
 
 def per_trajectory(decoding: Decoding) -> int:
-    """States of a trajectory: all steps but those of the last block."""
+    """Return the states of a trajectory: all steps except those of the last block."""
     return decoding.steps - decoding.steps * decoding.block_length // decoding.gen_length
 
 
 def main() -> None:
     a = arguments(__doc__, ["embedded"])
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for shape in each_shape(a, ROWS):
         if a.toy:
             shape = replace(shape, sampling=replace(shape.sampling, gen_length=64, steps=8))
         check = {"same_rollouts": same(shape)} if shape.is_exact else {}
-        found[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
-    report(found, a.out)
+        results[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
+    report(results, a.out)
 
 
 if __name__ == "__main__":

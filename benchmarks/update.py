@@ -1,9 +1,11 @@
-"""A d-OPSD update: ours (micro-batches, head at the needed positions) against plain (a chunk at
-once, the whole logits).
+"""A d-OPSD update, ours against plain: first equal loss and gradients, then the time.
 
-`python benchmarks/update.py`: first the same loss and LoRA gradients within 1e-5 (8b in bfloat16:
-within 10%); then the time at the embedded shape, and LLaDA's vocabulary on 50 million parameters
-with one chunk of 14 states.
+    python benchmarks/update.py
+
+Ours takes micro-batches with the head at needed positions; plain takes a chunk at once with the
+whole logits. Loss and LoRA gradients must agree within 1e-5 (8b in bfloat16: within 10%). Measured
+at the embedded shape, and with LLaDA's vocabulary on 50 million parameters and one chunk of 14
+states.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from dopsd.rollout.sampler import GenerationRequest, denoise
 
 
 def states_of(shape: Shape) -> tuple[SelfDistillation, States]:
-    """The states of one trajectory that train one update, and the method that learns from them."""
+    """Return d-OPSD's loss and the states of one trajectory for one update."""
     policy, d = shape.policy, shape.sampling
     blocks = BlockSchedule(
         d.block_length, tuple(d.num_transfer_tokens), policy.mask_id, policy.eos_id
@@ -40,9 +42,7 @@ def states_of(shape: Shape) -> tuple[SelfDistillation, States]:
 
 
 def trajectory(shape: Shape) -> Rollout:
-    """A rollout of the policy, or where one would take minutes random tokens, two a step from left
-    to right.
-    """
+    """Return a rollout of the policy; if that takes minutes, random tokens from left to right."""
     d, policy, prompt = shape.sampling, shape.policy, shape.prompts[0]
     if shape.steps is None:
         return denoise(policy, [GenerationRequest("p", 0, prompt, 0)], d)[0]
@@ -54,6 +54,7 @@ def trajectory(shape: Shape) -> Rollout:
 
 
 def gradients(policy: LlmPolicy, loss: Callable[[], float]) -> tuple[float, dict[str, Tensor]]:
+    """Return the loss and the gradients of the trainable weights by name."""
     for p in policy.trainable().values():
         p.grad = None
     value = loss()
@@ -63,22 +64,28 @@ def gradients(policy: LlmPolicy, loss: Callable[[], float]) -> tuple[float, dict
 
 
 def in_parts(shape: Shape, method: SelfDistillation, states: States) -> float:
+    """Add gradients in micro-batches, as ours does, and return the loss."""
     total = 0.0
     for part in states.split(shape.micro_batch):
-        found = method.loss(shape.policy, part).total
-        found.backward()
-        total += found.item()
+        loss = method.loss(shape.policy, part).total
+        loss.backward()
+        total += loss.item()
     return total
 
 
 def at_once(shape: Shape, states: States) -> float:
+    """Add gradients of all states at once, as plain does, and return the loss."""
     loss = plain.chunk_loss(shape.policy, states, shape.method)
     loss.backward()
     return loss.item()
 
 
 def same(shape: Shape) -> float:
-    """The largest relative difference of loss and gradients, which must be below the tolerance."""
+    """Return the largest relative difference of loss and gradients.
+
+    Raises:
+        AssertionError: if the difference exceeds the shape's tolerance.
+    """
     method, states = states_of(shape)
     (ours, mine), (theirs, other) = (
         gradients(shape.policy, work)
@@ -99,6 +106,7 @@ def _norm(tensors: list[Tensor]) -> float:
 
 
 def timed(shape: Shape, repeats: int) -> dict[str, Any]:
+    """Time both sides at a shape."""
     method, states = states_of(shape)
     few = next(states.split(2))
     length = len(shape.prompts[0]) + shape.sampling.gen_length
@@ -107,19 +115,19 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
     ours = Side(
         lambda: in_parts(shape, method, states), warm_up=lambda: in_parts(shape, method, few)
     )
-    found = duel(shape, theirs, ours, flops, len(states) * length, repeats)
+    figures = duel(shape, theirs, ours, flops, len(states) * length, repeats)
     for p in shape.policy.trainable().values():
         p.grad = None
-    return {"states": len(states), "micro_batch": shape.micro_batch} | asdict(found)
+    return {"states": len(states), "micro_batch": shape.micro_batch} | asdict(figures)
 
 
 def main() -> None:
     a = arguments(__doc__)
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for shape in each_shape(a, 1):
         check = {"relative_difference": same(replace(shape, states=2 if shape.states else None))}
-        found[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
-    report(found, a.out)
+        results[shape.name] = {"checked": check, "timed": timed(shape, a.repeats)}
+    report(results, a.out)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Ours against plain in one process: repeats taken in turns, medians, peak memory, utilisation, one
-table and JSON.
+"""Measure ours against plain in one process: repeats in turns, medians, peak memory, utilisation.
 
-What `rollout.py`, `update.py` and `evaluate.py` stand on; their shapes are in shapes.py.
+`rollout.py`, `update.py`, `trajectory.py` and `evaluate.py` use this; their shapes are in
+shapes.py.
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ from dopsd.models.loading import own_device
 
 
 class Enough(Exception):
-    """So many forwards have been timed."""
+    """Raised when enough forwards have been timed."""
 
 
 class Counted:
-    """A policy that stops after `most` forwards of its trunk: the first steps of a rollout stand
-    for all of them.
-    """
+    """A policy that stops after `most` forwards: the first steps of a rollout represent all."""
 
     def __init__(self, policy: LlmPolicy, most: int) -> None:
         self.policy, self.left = policy, most
@@ -53,20 +51,21 @@ class Counted:
 
 
 def first_steps(shape: Shape, work: Callable[[LlmPolicy], Any]) -> None:
-    """`shape.steps` forwards of it."""
+    """Run the work until it has made `shape.steps` forwards."""
     with suppress(Enough):
         work(shape.policy if shape.steps is None else Counted(shape.policy, shape.steps))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of one call, and the bytes that it held at most beyond what was held before."""
+    """Time and memory of one call."""
 
     seconds: float
-    peak: int
+    peak: int  # bytes beyond what was held before
 
 
 def measured(device: torch.device, work: Callable[[], Any]) -> Timed:
+    """Measure one call."""
     seconds: list[float] = []
 
     def timed() -> None:
@@ -83,21 +82,19 @@ def measured(device: torch.device, work: Callable[[], Any]) -> Timed:
 
 @dataclass(frozen=True)
 class Duel:
-    """Medians over repeats that were taken in turns; `ratio` is plain's seconds over ours, with its
-    range over them.
-    """
+    """Medians over repeats that were taken in turns."""
 
-    plain_seconds: float  # of as much work as ours
+    plain_seconds: float  # for as much work as ours
     ours_seconds: float
-    ratio: float
-    ratio_low: float
-    ratio_high: float
+    ratio: float  # plain's seconds divided by ours
+    ratio_low: float  # smallest ratio of a repeat
+    ratio_high: float  # largest ratio of a repeat
     plain_peak_mb: float
     ours_peak_mb: float
     repeats: int
-    plain_tokens_per_second: float  # committed by rollouts, read by updates
+    plain_tokens_per_second: float  # tokens that rollouts commit or updates read
     ours_tokens_per_second: float
-    # useful work: the model's forwards and backwards, without a head's logits that nobody reads
+    # useful work: forwards and backwards of the model, without logits that are not needed
     plain_tflops: float
     ours_tflops: float
     ours_utilisation: float  # of the matmul rate measured in the same process
@@ -105,18 +102,23 @@ class Duel:
 
 @dataclass(frozen=True)
 class Side:
-    """What one side does in a timed call; `share` of the other side's work."""
+    """What one side does in a timed call."""
 
     work: Callable[[], Any]
-    share: float = 1.0
-    warm_up: Callable[[], Any] | None = (
-        None  # less of the same, where a whole call would take minutes
-    )
+    share: float = 1.0  # of the other side's work
+    warm_up: Callable[[], Any] | None = None  # less work, if a whole call would take minutes
 
 
 def duel(shape: Shape, plain: Side, ours: Side, flops: float, tokens: float, repeats: int) -> Duel:
-    """A warm-up each, then plain and ours in turns, so that a machine that slows down slows both.
-    flops, tokens: of ours.
+    """Time plain and ours in turns after a warm-up, so that a slower machine slows both.
+
+    Args:
+        shape: the shape.
+        plain: plain's work.
+        ours: our work.
+        flops: useful FLOPs of a call of ours.
+        tokens: tokens of a call of ours.
+        repeats: timed calls of each side.
     """
     device = shape.policy.device
     for side in (plain, ours):
@@ -146,6 +148,7 @@ def duel(shape: Shape, plain: Side, ours: Side, flops: float, tokens: float, rep
 
 
 def arguments(text: str, shapes: Sequence[str] = ("embedded", "vocabulary")) -> argparse.Namespace:
+    """Parse the command line that these benchmarks share; `text` describes the benchmark."""
     parser = argparse.ArgumentParser(
         description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -161,13 +164,13 @@ def arguments(text: str, shapes: Sequence[str] = ("embedded", "vocabulary")) -> 
 
 
 def each_shape(a: argparse.Namespace, rows: int) -> Iterator[Shape]:
-    """One after the other."""
+    """Yield the shapes of the command line."""
     for name in a.shape:
         yield SHAPES[name](rows, own_device(), a.toy)
 
 
-def report(found: dict[str, dict[str, Any]], out: Path | None) -> None:
-    """A table and JSON on standard output, the JSON to a file as well."""
+def report(results: dict[str, dict[str, Any]], out: Path | None) -> None:
+    """Print a table and JSON, and write the JSON to a file if one is given."""
     device = own_device()
     name = (
         torch.cuda.get_device_name()
@@ -185,11 +188,11 @@ def report(found: dict[str, dict[str, Any]], out: Path | None) -> None:
     )
     columns += ("ours_tflops", "ours_utilisation")
     table = Table(*("shape", *(column.replace("_", " ") for column in columns)), box=SIMPLE)
-    for shape, figures in found.items():
+    for shape, figures in results.items():
         timed = figures["timed"]
         table.add_row(shape, *(f"{timed[column]:.3g}" for column in columns))
     Console(width=130).print(table)
-    text = json.dumps({"machine": machine} | found, indent=1)
+    text = json.dumps({"machine": machine} | results, indent=1)
     sys.stdout.write(text + "\n")
     if out:
         out.write_text(text + "\n")

@@ -1,1 +1,1 @@
-"""Finished runs side by side: tables and figures."""
+"""Compare finished runs in tables and figures."""

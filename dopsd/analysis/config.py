@@ -1,4 +1,4 @@
-"""Sections `ablate` and `compare`: what is laid side by side beyond the pipeline."""
+"""Sections `ablate` and `compare`: comparisons beyond the pipeline's runs."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from dopsd.tasks.registry import TASKS
 
 
 class CompareConfig(Section):
-    """`dopsd compare` says what reaching the best of this method cost the others."""
+    """Settings of `dopsd compare`."""
 
-    baseline: str = "diffu_grpo"
+    baseline: str = "diffu_grpo"  # the method whose best accuracy the others have to reach
 
 
 class AblateConfig(Section):
-    """One method's settings, a few changed at a time: what each variant changes, and which stand in
-    one table.
-    """
+    """Variants of one method with a few settings changed, and the tables that compare them."""
 
-    task: str = "sudoku"
-    method: str = "d_opsd"
-    seeds: list[Natural] = Field([0], min_length=1)
-    run: list[str] = Field([])
-    variants: dict[str, dict[str, Any]] = Field({"default": {}}, min_length=1)
-    tables: dict[Name, list[str]] = Field({})
+    task: str = "sudoku"  # the task of all variants
+    method: str = "d_opsd"  # the method that the variants change
+    seeds: list[Natural] = Field([0], min_length=1)  # one run of each variant for each seed
+    run: list[str] = Field([])  # variants that `dvc repro` runs too
+    variants: dict[str, dict[str, Any]] = Field({"default": {}}, min_length=1)  # changes by name
+    tables: dict[Name, list[str]] = Field({})  # variants of each table
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:
+        """Check the names of the task, the method and all variants."""
         if self.variants.get("default") != {}:
             raise ValueError(
-                "variants.default: expected {}: the settings as they stand in the method's registry"
+                "variants.default: expected {}, the unchanged settings of the method's section"
             )
         invalid = [name for name in self.variants if not re.fullmatch("[a-z0-9_]{1,100}", name)]
         if invalid:
             raise ValueError(
-                f"variants: {invalid[0]!r}: expected lowercase letters, digits and _ : it names"
-                " folders and stages"
+                f"variants: {invalid[0]!r}: expected lowercase letters, digits and _ in the name of"
+                " a folder and a stage"
             )
         for key, value, registry in (
             ("task", self.task, TASKS),

@@ -1,4 +1,4 @@
-"""Figures: a grid of axes without a screen, saved so that the same data give the same bytes."""
+"""Create and save figures without a screen; the same data give the same bytes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ PNG: dict[str, Any] = {"dpi": 110, "bbox_inches": "tight", "metadata": {"Softwar
 
 
 def axes_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, Any]:
+    """Return a figure and its axes [rows, columns].
+
+    Args:
+        rows: rows of axes.
+        columns: columns of axes.
+        size: width and height in inches.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -22,6 +29,7 @@ def axes_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure,
 
 
 def save_figure(figure: Figure, path: Path) -> None:
+    """Save a figure as PNG without metadata, and close it."""
     from matplotlib import pyplot
 
     figure.savefig(path, **PNG)

@@ -1,4 +1,4 @@
-"""A finished run, read from runs/: its test, its curve, and what each of its updates had cost."""
+"""Read a finished run from runs/: its test results, its accuracy curve and its cost."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ from dopsd.core.tables import read_log, read_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COUNTED = ("trajectories", "rollouts", "sampled_tokens")
-COSTS = ("updates", "rollouts", "seconds")  # that curves are drawn against
+COUNTED = ("trajectories", "rollouts", "sampled_tokens")  # costs in a run's table
+COSTS = ("updates", "rollouts", "seconds")  # x axes of curves
 
 
 class Finished(RunKey):
-    """A cell whose stages have run, read from runs/."""
+    """A run whose stages have finished, read from runs/."""
 
     @property
     def tested(self) -> dict[str, Any]:
-        """The reports of base and best under the protocol that selected, and their paired
-        difference.
-        """
+        """Test reports `base` and `best` under select.protocol, and their difference `paired`."""
         results = read_json(self.folder / "test" / "paired.json", "dopsd test")
         tested: dict[str, Any] = results["protocols"][results["selected"]["protocol"]]
         return tested
 
     @property
     def selected(self) -> dict[str, Any]:
+        """The selected checkpoint: its update, split, protocol, accuracy and digest."""
         selection: dict[str, Any] = read_json(self.folder / "best" / "select.json", "dopsd select")
         return selection
 
     def costs(self) -> dict[int, dict[str, float]]:
-        """Cost by update: counts from the run's table, seconds from its log, which a run from DVC's
-        cache lacks.
+        """Return the cumulative cost of each update.
 
-        Seconds count what another run had done for this one before (d3LLM's recordings).
+        Counts are from the run's table. Seconds are from its log, which a run from DVC's cache
+        lacks; they include work that another run did for this one (d3LLM's recordings).
+
+        Returns:
+            By update, 0 included: `updates`, the counts of COUNTED, and if known `seconds`.
         """
         log_file = WORK / read_json(self.folder / "train.json", "dopsd train")["fingerprint"] / LOG
         elapsed: dict[int, float] = {}
@@ -53,9 +55,7 @@ class Finished(RunKey):
         return costs
 
     def points(self) -> list[tuple[int, float]]:
-        """Update and accuracy on the selection split, a point a checkpoint, by the protocol that
-        selected.
-        """
+        """Return update and accuracy of each checkpoint on the selection split and protocol."""
         rows = read_table(self.folder / "curve.csv")
         return [
             (row["update"], row["accuracy"])
@@ -64,7 +64,11 @@ class Finished(RunKey):
         ]
 
     def curve(self, cost: str) -> list[tuple[float, float]]:
-        """Cost and accuracy on the selection split, a point a checkpoint."""
+        """Return cost and accuracy of each checkpoint on the selection split.
+
+        Args:
+            cost: one of COSTS.
+        """
         costs = self.costs()
         return [
             (costs[update][cost], accuracy)
@@ -76,12 +80,15 @@ class Finished(RunKey):
 def paired_over_seeds(
     gaps: Sequence[Sequence[float]], resamples: int
 ) -> tuple[float, tuple[float, float]]:
-    """Mean of differences [seed, problem] and its 95% percentile interval: seeds and problems are
-    both drawn again.
+    """Return the mean of paired differences and its 95% bootstrap interval over seeds and problems.
 
-    Problems alone would tell how sure the difference of THESE runs is, not of the methods. Of few
-    seeds the interval is too narrow: where seeds differ more than problems do, three of them give
+    Resampling problems alone would describe these runs, not the methods. With few seeds the
+    interval is too narrow: if seeds differ more than problems do, the interval of three seeds is
     the range of three values, which misses the mean one time in four.
+
+    Args:
+        gaps: differences, [seed, problem].
+        resamples: bootstrap resamples.
     """
     import numpy
 

@@ -1,6 +1,4 @@
-"""Tables of finished runs in Markdown: rows, means over seeds, paired differences and what they
-cost.
-"""
+"""Markdown tables of finished runs: rows, means over seeds, paired differences and costs."""
 
 from __future__ import annotations
 
@@ -14,15 +12,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RESAMPLED = (
-    "Intervals resample problems and seeds: of three seeds they are too narrow where seeds differ"
-    " more than problems (they then miss one time in four), of one seed they resample problems"
-    " alone and say nothing of other seeds."
+    "Intervals resample problems and seeds. With three seeds they are too narrow if seeds differ"
+    " more than problems: they then miss the mean one time in four. With one seed they resample"
+    " problems only and do not cover other seeds."
 )
 Difference = tuple[float, tuple[float, float]]  # mean and its 95% interval
 
 
 def row_of(run: Finished) -> dict[str, Any]:
-    """What a run reached and what it cost until its selected checkpoint."""
+    """Return a run's accuracies, their paired difference, and the cost of its best checkpoint."""
     tested, update = run.tested, run.selected["update"]
     return {
         "run": str(run),
@@ -39,24 +37,31 @@ def row_of(run: Finished) -> dict[str, Any]:
 
 
 def head(*names: str) -> list[str]:
+    """Return the two header lines of a table."""
     return [line(*names), "|" + "---|" * len(names)]
 
 
 def line(*cells: object) -> str:
+    """Return one line of a table."""
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def cost_cells(
     costs: dict[str, float] | None, names: Sequence[str] = (*COUNTED, "seconds")
 ) -> list[str]:
-    """A cell a cost; seconds are not known of a run that came from DVC's cache."""
+    """Return one cell for each cost.
+
+    Args:
+        costs: costs by name; None if the accuracy was never reached.
+        names: the costs to show; the seconds of a run from DVC's cache are unknown.
+    """
     if costs is None:
         return ["not reached"] * len(names)
     return [f"{costs[name]:.0f}" if name in costs else "from the cache" for name in names]
 
 
 def mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Of the costs that all of them have."""
+    """Return the mean of each cost that all runs have."""
     return {
         name: sum(c[name] for c in costs) / len(costs)
         for name in costs[0]
@@ -65,6 +70,7 @@ def mean_cost(costs: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def groups(runs: list[Finished]) -> dict[tuple[str, str], list[Finished]]:
+    """Group runs by task and method, across seeds."""
     runs_by_method: dict[tuple[str, str], list[Finished]] = {}
     for run in runs:
         runs_by_method.setdefault((run.task, run.method), []).append(run)
@@ -72,29 +78,33 @@ def groups(runs: list[Finished]) -> dict[tuple[str, str], list[Finished]]:
 
 
 def percent(share: float) -> str:
+    """Format a share as a percentage without sign: 0.643 as 64.3."""
     return f"{100 * share:.1f}"
 
 
 def within(mean: float, interval: Sequence[float]) -> str:
+    """Format a share and its interval as percentages: 64.3 [60.1, 68.2]."""
     return f"{percent(mean)} [{percent(interval[0])}, {percent(interval[1])}]"
 
 
 def chosen_on(run: Finished) -> str:
-    """The split that chose the checkpoint, in capitals where that is the test set itself (the
-    paper's rule).
-    """
+    """Return the split that selected the checkpoint, in capitals if it is the test set."""
     return "THE TEST SET ITSELF" if run.selected["split"] == "test" else run.selected["split"]
 
 
 def gap(mean: float, interval: Sequence[float]) -> str:
+    """Format a difference and its interval as percentages with signs: +4.2 [+1.0, +7.3]."""
     return f"{100 * mean:+.1f} [{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
 
 
 def means(
     runs: list[Finished], resamples: int
 ) -> Iterator[tuple[str, str, int, Difference, Difference, dict[str, float]]]:
-    """Each method's mean test accuracy over seeds, its paired difference to the base, and its mean
-    cost.
+    """Yield each method's results, averaged over seeds.
+
+    Yields:
+        Task, method, number of seeds, test accuracy with interval, paired difference to the base
+        with interval, and the mean cost of the selected checkpoints.
     """
     for (task, method), group in groups(runs).items():
         gaps = [gaps_between(run.tested["best"], run.tested["base"]) for run in group]
@@ -103,21 +113,23 @@ def means(
             [[per_problem[name] for name in sorted(per_problem)] for per_problem in scores],
             resamples,
         )
-        if len(group) == 1:  # the report's own, which is Wilson's for right and wrong
+        if len(group) == 1:  # the report's interval, which is Wilson's for 0/1 scores
             accuracy = group[0].tested["best"]["accuracy"], group[0].tested["best"]["interval"]
         cost = mean_cost([run.costs()[run.selected["update"]] for run in group])
         yield task, method, len(group), accuracy, paired_over_seeds(gaps, resamples), cost
 
 
 def gaps_between(first: dict[str, Any], second: dict[str, Any]) -> list[float]:
-    """Differences of two reports' scores, problem by problem."""
+    """Return the differences of two reports' scores, by problem."""
     a, b = first["per_problem"], second["per_problem"]
     return [a[name] - b[name] for name in sorted(a)]
 
 
 def gaps_of(first: list[Finished], second: list[Finished]) -> list[list[float]]:
-    """Score of the first's selected checkpoint less the second's, over the seeds that both have. ->
-    [seed, problem].
+    """Return the test scores of one method minus those of another, for their common seeds.
+
+    Returns:
+        Differences of the selected checkpoints, [seed, problem].
     """
     second_by_seed = {run.seed: run for run in second}
     return [
@@ -128,7 +140,7 @@ def gaps_of(first: list[Finished], second: list[Finished]) -> list[list[float]]:
 
 
 def mean_curve(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
-    """Mean accuracy over seeds and mean cost at each checkpoint that all of them have."""
+    """Return mean accuracy and mean cost over seeds, at each checkpoint that all runs have."""
     curves = [dict(run.points()) for run in group]
     shared = [update for update in curves[0] if all(update in curve for curve in curves)]
     costs = [run.costs() for run in group]
@@ -139,7 +151,7 @@ def mean_curve(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
 
 
 def draw_group(axis: Axes, group: list[Finished], cost: str, colour: str, label: str) -> None:
-    """Accuracy against a cost: thin each seed, thick their mean."""
+    """Draw accuracy against a cost: a thin line for each seed, a thick one for their mean."""
     for run in group:
         points = run.curve(cost)
         if points and len(group) > 1:
@@ -150,12 +162,12 @@ def draw_group(axis: Axes, group: list[Finished], cost: str, colour: str, label:
 
 
 def print_markdown(text: str) -> None:
-    """Rendered on a terminal, as it is elsewhere."""
+    """Print Markdown: rendered on a terminal, unchanged into a file or pipe."""
     from rich.console import Console
     from rich.markdown import Markdown
 
     console = Console()
-    is_terminal = console.is_terminal  # a file gets the lines as they are
+    is_terminal = console.is_terminal
     console.print(
         Markdown(text) if is_terminal else text,
         markup=False,

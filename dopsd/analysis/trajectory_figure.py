@@ -1,4 +1,4 @@
-"""A denoising trajectory as a figure: student and teacher states step by step (paper, Fig. 2)."""
+"""Draw a denoising trajectory: student and teacher states at each step (paper, Fig. 2)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-COLOURS = (
-    "lightgrey",
-    "palegreen",
-    "white",
-    "orange",
-)  # masked, committed now, known, shown to the teacher
-LEGIBLE = 64  # tokens whose text still fits their cells
+# masked, committed at this step, known, shown to the teacher
+COLOURS = ("lightgrey", "palegreen", "white", "orange")
+LEGIBLE = 64  # most tokens of an answer whose text still fits the cells
 
 
 def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
-    """Student and teacher states side by side, a row a step: which token was revealed when (paper,
-    Fig. 2).
+    """Draw the student's and the teacher's states side by side, one row for each step.
 
-    Grey is masked, green committed at this step, white known, orange shown to the teacher; tokens
-    are written where they can be read.
+    Grey is masked, green is committed at this step, white is known and orange is shown to the
+    teacher. Tokens are written into the cells of answers of up to LEGIBLE tokens.
+
+    Args:
+        trajectory: contents of trajectory.json, as `dopsd test` writes it.
+        path: the PNG file to write.
     """
     from matplotlib.colors import ListedColormap
     from matplotlib.ticker import MaxNLocator
@@ -76,7 +75,7 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
 
 
 def _kind(revealed_at: int, step: int, is_shown: bool) -> int:
-    """Index into COLOURS of a cell."""
+    """Return a cell's index into COLOURS."""
     return 3 if is_shown else 1 if revealed_at == step else 0 if revealed_at > step else 2
 
 
@@ -92,12 +91,12 @@ def _write_tokens(axis: Axes, cells: list[list[int]], tokens: list[str]) -> None
 
 
 def _plain(text: str) -> str:
-    """A dollar sign would start a formula."""
+    """Escape dollar signs, which would start a formula."""
     return text.replace("$", r"\$")
 
 
 def _label(token: str) -> str:
-    """Tags and special tokens by their first letters, so that they fit a cell."""
+    """Abbreviate tags and special tokens so that they fit into a cell."""
     if token.startswith("<|"):
         return "·"
     return (

@@ -1,1 +1,1 @@
-"""params.yaml as one checked object."""
+"""Load, check and write params.yaml."""

@@ -1,4 +1,4 @@
-"""Section `method`: a section for each algorithm."""
+"""Section `method`: one subsection for each registered algorithm."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from dopsd.core.settings import Section
 if TYPE_CHECKING:
 
     class AlgorithmsConfig(Section):
+        """Section `method`, with one field for each registered algorithm."""
+
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # the registry knows its class
 
 else:

@@ -1,4 +1,4 @@
-"""What sections of params.yaml must agree on: refused here, before anything loads."""
+"""Check settings across sections of params.yaml, before any data or model is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def check_variants(params: Params) -> None:
-    """Raise ValueError where a row of ablate.variants is no sound setting of its method."""
+    """Check every row of ablate.variants against the settings of its method.
+
+    Raises:
+        ValueError: if a variant has an unknown key, a wrong value or no state to train on.
+    """
     for name in params.ablate.variants:
         try:
             _check_states(params, f"ablate.variants.{name}", params.changed(name))
@@ -27,7 +31,11 @@ def check_variants(params: Params) -> None:
 
 
 def check_sections(params: Params) -> None:
-    """Raise ValueError where two sections contradict each other."""
+    """Check that no two sections contradict each other.
+
+    Raises:
+        ValueError: with the first contradiction, named by its keys.
+    """
     if unknown := [name for name in params.verify_teacher.tasks if name not in vars(params.data)]:
         known = ", ".join(sorted(vars(params.data)))
         raise ValueError(f"verify_teacher.tasks: {unknown[0]}: unknown; there is {known}")
@@ -41,7 +49,7 @@ def check_sections(params: Params) -> None:
 
 
 def _models(params: Params) -> dict[str, ModelConfig]:
-    """Section `model`, and what it is for each task that has something of its own, by key."""
+    """Return section `model` and every task's overridden copy of it, by key in params.yaml."""
     models = {"model": params.model}
     for task, config in vars(params.data).items():
         if config.model is not None:
@@ -61,7 +69,8 @@ def _check_protocols(params: Params, models: dict[str, ModelConfig]) -> None:
         )
     if words := params.evaluate.protocols[params.select.protocol].approximations:
         raise ValueError(
-            f"select.protocol {params.select.protocol!r} is approximate ({', '.join(words)})"
+            f"select.protocol {params.select.protocol!r} is approximate ({', '.join(words)}); set"
+            " an exact protocol"
         )
     cached = [
         name for name, protocol in params.evaluate.protocols.items() if protocol.cache != "none"
@@ -69,7 +78,7 @@ def _check_protocols(params: Params, models: dict[str, ModelConfig]) -> None:
     for key, model in models.items():
         if cached and (model.attention != "sdpa" or model.compile):
             raise ValueError(
-                f"evaluate.protocols.{cached[0]}.cache needs {key}.attention sdpa, and"
+                f"evaluate.protocols.{cached[0]}.cache needs {key}.attention sdpa and"
                 f" {key}.compile false"
             )
 
@@ -78,29 +87,27 @@ def _check_matrix(params: Params) -> None:
     for task in params.matrix.tasks:
         if vars(params.data)[task].prompt_file and params.model_of(task).prompt_style == "compact":
             raise ValueError(
-                f"data.{task}.prompt_file is not read with model.prompt_style compact: set"
-                " instructions"
+                f"data.{task}.prompt_file is not read with model.prompt_style compact; set"
+                " model.prompt_style to instructions"
             )
     for method in params.matrix.methods:
         if params.launch.processes > params.of(method).train.prompts_per_collect:
             raise ValueError(
-                f"launch.processes must be at most train.prompts_per_collect of {method}: a"
-                " prompt for each"
+                f"launch.processes must be at most train.prompts_per_collect of {method}, one"
+                " prompt for each process"
             )
         without_solutions = [
             t for t in params.matrix.tasks if not vars(params.data)[t].has_solutions
         ]
         if without_solutions and vars(params.method)[method].wants_solutions:
             raise ValueError(
-                f"matrix.methods: {method} needs reference solutions, and"
-                f" {without_solutions[0]} has none: leave one out"
+                f"matrix.methods: {method} needs reference solutions and {without_solutions[0]} has"
+                " none; remove one of them"
             )
 
 
 def _check_shard(params: Params, models: dict[str, ModelConfig]) -> None:
-    """In parts over processes, all of them must make the same forwards, of weights as they are
-    in the file.
-    """
+    """Check what sharding needs: stored weights, and the same forwards in every process."""
     for key, model in models.items():
         if model.quantization != "none" or model.attention == "auto" or model.compile:
             raise ValueError(
@@ -110,7 +117,8 @@ def _check_shard(params: Params, models: dict[str, ModelConfig]) -> None:
     merged = [name for name, protocol in params.evaluate.protocols.items() if protocol.merged]
     if merged:
         raise ValueError(
-            f"launch.shard: evaluate.protocols.{merged[0]}.merged cannot be computed from parts"
+            f"launch.shard: evaluate.protocols.{merged[0]}.merged must be false; sharded weights"
+            " cannot be merged"
         )
     for method in params.matrix.methods:
         if fault := params.run(params.matrix.tasks[0], method, 0).reason_against_shards:
@@ -118,17 +126,17 @@ def _check_shard(params: Params, models: dict[str, ModelConfig]) -> None:
 
 
 def _check_states(params: Params, key: str, config: AlgorithmConfig) -> None:
-    """Whether a trajectory has states to train on, for methods that distil at every step."""
+    """Check that a trajectory gives a method of self-distillation states to train on."""
     if not isinstance(config, SelfDistillationConfig):
         return
     s = params.sampling
     if s.gen_length == s.block_length and not config.record_last_block:
         raise ValueError(
-            f"sampling: one block only, and {key}.record_last_block is false: no state to train on"
+            f"sampling: one block only and {key}.record_last_block false leave no state to train on"
         )
     if config.reveal_scope == "all_masked" and config.reveal_ratio == 1:
         raise ValueError(
-            f"{key}.reveal_ratio 1 with reveal_scope all_masked: nothing is left to learn"
+            f"{key}.reveal_ratio 1 with reveal_scope all_masked leaves nothing to learn"
         )
     if config.updates_per_trajectory > s.steps:
         raise ValueError(f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}")

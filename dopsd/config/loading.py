@@ -1,5 +1,6 @@
-"""load_params(): params.yaml read and checked; every fault is one line that names the key's full
-path.
+"""Read and check params.yaml.
+
+Every error is one line that names the file, the full path of the key and what is wrong.
 """
 
 from __future__ import annotations
@@ -31,18 +32,17 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from ruamel.yaml.nodes import MappingNode
 
-FILES = (".jsonl", ".json", ".csv", ".parquet")
-LONGEST, MARKS = (
-    65536,
-    10_000,
-)  # characters of settings, and commas, colons, brackets and lines: a second to read at most
-DEEPEST = 32  # sections in sections
-VALUES = 10_000  # with what aliases repeat
-SHOWN = 20  # faults; the rest is counted
+FILES = (".jsonl", ".json", ".csv", ".parquet")  # a source that ends so is a file, not a hub name
+# Bounds of a settings file, so that reading it takes a second at most.
+LONGEST = 65536  # characters
+MARKS = 10_000  # commas, colons, brackets and lines
+DEEPEST = 32  # nested sections
+VALUES = 10_000  # values, including those that aliases repeat
+SHOWN = 20  # errors to print; the rest is counted
 
 
 def _line(fault: ErrorDetails, path: Path | str) -> str:
-    """One pydantic fault as `file: full.key: what was expected, what came`."""
+    """Format a pydantic error as `file: full.key: what was expected, what was found`."""
     key = ".".join(str(part) for part in fault["loc"]) or "(several keys)"
     if fault["type"] == "extra_forbidden":
         return f"{path}: {key}: unknown key; {_nearest(fault['loc'])}"
@@ -54,14 +54,14 @@ def _line(fault: ErrorDetails, path: Path | str) -> str:
 
 
 def _nearest(key_path: tuple[Any, ...]) -> str:
-    """The key of the same section that was probably meant, or those that there are."""
+    """Suggest the most similar key of the same section, or list the section's keys."""
     section: Any = Params
     for part in key_path[:-1]:
         field = section.model_fields.get(part)
         section = field.annotation if field else None
         section = next((kind for kind in get_args(section) if kind is not NoneType), section)
         if not isinstance(section, type) or not issubclass(section, Section):
-            return "see the comments in params.yaml for those that exist"
+            return "see the comments in params.yaml for the known keys"
     matches = get_close_matches(str(key_path[-1])[:80], section.model_fields, 1)
     return (
         f"did you mean {matches[0]}?" if matches else f"there is {', '.join(section.model_fields)}"
@@ -69,7 +69,11 @@ def _nearest(key_path: tuple[Any, ...]) -> str:
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:
-    """Read and check params.yaml; every fault is one line that names the key's full path."""
+    """Read and check params.yaml.
+
+    Raises:
+        DopsdError: if the file is missing or invalid, with one line for each error.
+    """
     if not path.is_file():
         raise DopsdError(f"{path}: no such file; run from the project's root, where params.yaml is")
     params = checked(read_yaml(path), path)
@@ -78,47 +82,56 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """YAML 1.2, as DVC reads it: 1e-3 is a number."""
+    """Read a settings file as YAML 1.2, as DVC does: 1e-3 is a number.
+
+    Raises:
+        DopsdError: if the file is not UTF-8, not YAML, too large or not a mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not valid YAML: not a text in UTF-8 ({error})") from error
+        raise DopsdError(f"{path}: not valid YAML: not UTF-8 text ({error})") from error
     settings = parse_yaml(text, f"{path}: not valid YAML")
     if not isinstance(settings, dict):
         raise DopsdError(
-            f"{path}: expected sections by name, found {type(settings).__name__}; `dopsd params"
-            " --profile embedded` writes a whole one, after the old one is removed"
+            f"{path}: expected sections by name, found {type(settings).__name__}; remove the file"
+            " and run `dopsd params --profile embedded` to write a complete one"
         )
     return settings
 
 
 class Unmerged(SafeConstructor):
-    """Without merge keys: a few of them make millions of values."""
+    """Build YAML values and refuse merge keys, a few of which expand to millions of values."""
 
     def flatten_mapping(self, node: MappingNode) -> None:
+        """Raise ValueError if the mapping has a merge key."""
         if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
-            raise ValueError("merge keys (<<) are not read; write the keys out")
+            raise ValueError("merge keys (<<) are not supported; write the keys out")
 
 
 def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
-    """The value of a YAML text within bounds of size, depth and time; `fault` begins the line that
-    refuses it.
+    """Parse a YAML text within bounds of size, depth and time.
+
+    Args:
+        text: the YAML document.
+        fault: the beginning of the error line, such as the file's name.
+
+    Raises:
+        DopsdError: if the text is not valid YAML or exceeds a bound.
     """
     if len(text) > LONGEST or sum(map(text.count, ",:[]{}\n")) > MARKS:
         raise DopsdError(
-            f"{fault}: longer than {LONGEST} characters, or than {MARKS} values and lines"
+            f"{fault}: more than {LONGEST} characters, or more than {MARKS} values and lines"
         )
     if _brackets(text) > DEEPEST:
-        raise DopsdError(f"{fault}: more than {DEEPEST} brackets are open")
+        raise DopsdError(f"{fault}: more than {DEEPEST} nested brackets")
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = Unmerged
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that an anchor is used again
+            warnings.simplefilter("ignore")  # an anchor may be used again
             value = reader.load(text)
-    except (
-        Exception
-    ) as error:  # for odd numbers, dates and keys the YAML reader raises what its parts raise
+    except Exception as error:  # the reader has no error class of its own for odd numbers and dates
         reason = "too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise DopsdError(f"{fault}: {reason}") from error
     _check_size(value, fault)
@@ -126,8 +139,9 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
 
 
 def _brackets(text: str) -> int:
-    """How deep brackets are nested, those in quotes and comments counted too: the YAML reader's
-    time grows with the square.
+    """Return how deep brackets are nested, including those in quotes and comments.
+
+    The YAML reader's time grows with the square of this depth.
     """
     return max(
         accumulate((1 if mark in "[{" else -1 for mark in re.findall(r"[\[\]{}]", text)), initial=0)
@@ -135,7 +149,7 @@ def _brackets(text: str) -> int:
 
 
 def _check_size(value: object, fault: str) -> None:
-    """Refuse what aliases blow up, or close to a circle; and texts that no file can hold."""
+    """Refuse values that aliases multiply or make circular, and strings that are not Unicode."""
     pending, count = [(value, 0)], 0
     while pending:
         item, depth = pending.pop()
@@ -148,20 +162,20 @@ def _check_size(value: object, fault: str) -> None:
         )
         count += 1
         if isinstance(item, str) and not is_unicode(item):
-            raise DopsdError(f"{fault}: half a character (a lone surrogate) in {item[:40]!r}")
+            raise DopsdError(f"{fault}: a lone surrogate (half a character) in {item[:40]!r}")
         pending += [(child, depth + 1) for child in children]
         if depth > DEEPEST or count + len(pending) > VALUES:
             raise DopsdError(
-                f"{fault}: more than {DEEPEST} levels, or than {VALUES} values with those that"
-                " aliases repeat"
+                f"{fault}: more than {DEEPEST} levels, or more than {VALUES} values including those"
+                " that aliases repeat"
             )
 
 
 def _with_new_names(raw: object, path: Path | str) -> object:
-    """Return the settings with values of release 0.1 as this one has them; a line says each, once
-    in a folder.
+    """Return the settings with release 0.1's model.path translated, and log that once per folder.
 
-    Its embedded base lay in base/ itself. Where it still does, the setting is right as it stands.
+    Release 0.1 kept its embedded base in base/ itself. While that base exists, the old value is
+    still right and stays.
     """
     if not isinstance(raw, dict):
         return raw
@@ -170,7 +184,8 @@ def _with_new_names(raw: object, path: Path | str) -> object:
         return raw
     new: str = ModelConfig.model_fields["path"].default
     _say_once(
-        f"{path}: model.path: {BASES} is now {new}; read as that until release 0.3", Path.cwd()
+        f"{path}: model.path: {BASES} is now {new}; the old value works until release 0.3",
+        Path.cwd(),
     )
     return raw | {"model": model | {"path": new}}
 
@@ -181,9 +196,7 @@ def _say_once(line: str, _folder: Path) -> None:
 
 
 def missing_files(params: Params) -> list[str]:
-    """Files that the matrix's tasks and the model are to be read from and that are not here, as
-    `key: file`.
-    """
+    """Return the missing files that the matrix's tasks, methods and models need, as `key: file`."""
     files: dict[str, str] = {}
     for task in params.matrix.tasks:
         section = vars(vars(params.data)[task])
@@ -203,12 +216,12 @@ def missing_files(params: Params) -> list[str]:
     return [
         f"{key}: {file}"
         for key, file in files.items()
-        if not os.path.isfile(file)  # noqa: PTH113
-    ]  # also of a name too long for a disk
+        if not os.path.isfile(file)  # noqa: PTH113  # Path.is_file raises for a name that is too long
+    ]
 
 
 def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
-    """Files that a section's datasets are read from, by key; names on the hub are none."""
+    """Return the local files of a section's datasets by key, without names on the hub."""
     return {
         f"{key}.{name}.path": value.path
         for name, value in section.items()
@@ -217,9 +230,18 @@ def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
 
 
 def checked(raw: object, path: Path | str) -> Params:
+    """Check raw settings and return them as `Params`.
+
+    Args:
+        raw: the settings as read from YAML.
+        path: the file or option that error lines name.
+
+    Raises:
+        DopsdError: with one line for each of the first errors, and the number of the others.
+    """
     try:
         return Params.model_validate(_with_new_names(raw, path))
     except ValidationError as error:
         faults = error.errors()
-        more = [f"{path}: and {len(faults) - SHOWN} other faults"] if len(faults) > SHOWN else []
+        more = [f"{path}: and {len(faults) - SHOWN} more errors"] if len(faults) > SHOWN else []
         raise DopsdError([_line(fault, path) for fault in faults[:SHOWN]] + more) from error

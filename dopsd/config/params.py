@@ -1,8 +1,7 @@
-"""params.yaml as frozen pydantic models: every key, type and combination is checked here, before
-anything loads.
+"""params.yaml as frozen pydantic models that check every key, type and combination.
 
-Code defaults are the published d-OPSD settings (preset `reference`); params.yaml carries those of
-the embedded model.
+The defaults in code are the published d-OPSD settings (preset `reference`). The repository's
+params.yaml holds the settings of the embedded model.
 """
 
 from __future__ import annotations
@@ -31,14 +30,15 @@ from dopsd.training.run_settings import RunSettings
 
 
 class MatrixConfig(Section):
-    """The cells that train and all later stages run on: every task x method x seed."""
+    """The runs of the pipeline: every combination of task, method and seed."""
 
-    tasks: list[str] = Field(["sudoku"], min_length=1)
-    methods: list[str] = Field(["d_opsd"], min_length=1)
-    seeds: list[Natural] = Field([0], min_length=1)
+    tasks: list[str] = Field(["sudoku"], min_length=1)  # names of tasks, keys of section data
+    methods: list[str] = Field(["d_opsd"], min_length=1)  # names of algorithms, keys of method
+    seeds: list[Natural] = Field([0], min_length=1)  # one run for each seed
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:
+        """Check that every task and every method is registered."""
         for key, section in (("tasks", TasksConfig), ("methods", AlgorithmsConfig)):
             known = sorted(section.model_fields)
             unknown = [name for name in vars(self)[key] if name not in known]
@@ -50,20 +50,26 @@ class MatrixConfig(Section):
 
 
 class Params(Section):
-    matrix: MatrixConfig = MatrixConfig()
-    data: TasksConfig = TasksConfig()
-    model: ModelConfig = ModelConfig()
-    pretrain: PretrainConfig = PretrainConfig()
-    sampling: SamplingConfig = SamplingConfig()
-    method: AlgorithmsConfig = AlgorithmsConfig()
-    train: TrainConfig = TrainConfig()
-    evaluate: EvaluateConfig
-    select: SelectConfig = SelectConfig()
-    launch: LaunchConfig = LaunchConfig()
-    verify_teacher: VerifyTeacherConfig = VerifyTeacherConfig()
-    ablate: AblateConfig = AblateConfig()
-    compare: CompareConfig = CompareConfig()
-    tracking: TrackingConfig = TrackingConfig()
+    """All settings of a project, section by section as in params.yaml.
+
+    Only `dopsd.config`, `dopsd.pipeline`, `dopsd.cli` and `flows` see this object. The packages
+    below receive the sections that they need (`run`, `evaluation`, `embedded_base`).
+    """
+
+    matrix: MatrixConfig = MatrixConfig()  # tasks, methods and seeds to run
+    data: TasksConfig = TasksConfig()  # the problems of each task
+    model: ModelConfig = ModelConfig()  # the base model
+    pretrain: PretrainConfig = PretrainConfig()  # the embedded base
+    sampling: SamplingConfig = SamplingConfig()  # training rollouts
+    method: AlgorithmsConfig = AlgorithmsConfig()  # the settings of each algorithm
+    train: TrainConfig = TrainConfig()  # the training loop
+    evaluate: EvaluateConfig  # decoding protocols of evaluations
+    select: SelectConfig = SelectConfig()  # how the best checkpoint is chosen
+    launch: LaunchConfig = LaunchConfig()  # processes on this machine
+    verify_teacher: VerifyTeacherConfig = VerifyTeacherConfig()  # `dopsd verify-teacher`
+    ablate: AblateConfig = AblateConfig()  # `dopsd ablate`
+    compare: CompareConfig = CompareConfig()  # `dopsd compare`
+    tracking: TrackingConfig = TrackingConfig()  # MLflow
     _file: Path = PrivateAttr(Path("params.yaml"))
 
     @property
@@ -72,8 +78,14 @@ class Params(Section):
         return self._file
 
     def of(self, method: str) -> Self:
-        """These settings for a method or a variant: with what it changes in its own section and in
-        section `train`.
+        """Return these settings with a method's or a variant's changes applied.
+
+        Args:
+            method: a method such as `rft`, or a variant such as `d_opsd-live_teacher`.
+
+        Returns:
+            The settings with the variant's own section `method.<kind>`, and with the method's
+            overrides in section `train`.
         """
         kind, _, variant = method.partition(BETWEEN)
         config = self.changed(variant) if variant else vars(self.method)[kind]
@@ -87,7 +99,7 @@ class Params(Section):
         return self.model_copy(update=sections)
 
     def run(self, task: str, method: str, seed: int) -> RunSettings:
-        """Return the sections of one run, of a method or of a variant."""
+        """Return the sections that one run needs, for a method or a variant."""
         method_params = self.of(method)
         return RunSettings(
             RunKey(task, method, seed),
@@ -100,7 +112,7 @@ class Params(Section):
         )
 
     def evaluation(self, task: str, method: str | None = None) -> EvalSettings:
-        """Return what evaluating adapters of a method, or the base, on a task needs."""
+        """Return the sections that an evaluation needs, for a method's adapters or for the base."""
         return EvalSettings(
             task,
             vars(self.data)[task],
@@ -112,12 +124,12 @@ class Params(Section):
         )
 
     def model_of(self, task: str) -> ModelConfig:
-        """Return section `model` as it is for a task: with what the task has of its own."""
+        """Return section `model` with the task's overrides `data.<task>.model` applied."""
         overrides: ModelOverrides | None = vars(self.data)[task].model
         return overrides.over(self.model) if overrides else self.model
 
     def embedded_base(self, task: str) -> BaseSettings:
-        """Return what pretraining a task's embedded base depends on, beside its data."""
+        """Return the settings that decide a task's embedded base, beside its data."""
         prompt_style = self.model_of(task).prompt_style
         return BaseSettings(self.pretrain, self.sampling.gen_length, prompt_style)
 
@@ -128,7 +140,12 @@ class Params(Section):
         return [self.run(t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
 
     def changed(self, variant: str) -> AlgorithmConfig:
-        """The settings of method ablate.method as this one of ablate.variants has them."""
+        """Return the settings of `ablate.method` with one of `ablate.variants` applied.
+
+        Raises:
+            ValueError: if the variant's `train` is not a section.
+            ValidationError: if the variant has an unknown key or a wrong value.
+        """
         config: AlgorithmConfig = vars(self.method)[self.ablate.method]
         changes = self.ablate.variants[variant]
         train_overrides = changes.get("train", {})
@@ -143,19 +160,22 @@ class Params(Section):
 
     @property
     def variants(self) -> list[str]:
+        """The names that runs of the ablation's variants have, such as `d_opsd-live_teacher`."""
         return [f"{self.ablate.method}{BETWEEN}{name}" for name in self.ablate.variants]
 
     @property
     def methods(self) -> list[str]:
-        """Every name that a run may have: methods, and the variants of one."""
+        """Every method name that a run may have: all methods, then the ablation's variants."""
         return sorted(type(self.method).model_fields) + self.variants
 
     @model_validator(mode="after")
     def variants_are_sound(self) -> Self:
+        """Check every variant of the ablation."""
         check_variants(self)
         return self
 
     @model_validator(mode="after")
     def sections_agree(self) -> Self:
+        """Check that no two sections contradict each other."""
         check_sections(self)
         return self

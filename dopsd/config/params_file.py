@@ -1,4 +1,4 @@
-"""`dopsd params`: write params.yaml with the settings of a profile, or those there now, changed."""
+"""`dopsd params`: write params.yaml from a profile, or change the settings that it holds."""
 
 from __future__ import annotations
 
@@ -18,12 +18,22 @@ from dopsd.config.profiles import FOLDER, HARDWARE, PRESET, names, resolve, with
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS
 
-BEFORE = Path("work/params.before.yaml")
+BEFORE = Path("work/params.before.yaml")  # a copy of the file that was replaced
 
 
 def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
-    """`key=value` pairs put in place; values are YAML. Whether key and value are sound is checked
-    afterwards.
+    """Apply changes to raw settings in place, and return them.
+
+    Args:
+        raw: the settings as read from YAML.
+        changes: `key=value` with a dotted key and a YAML value, such as `train.updates=50`.
+
+    Returns:
+        `raw`, not yet checked: that is up to `checked`.
+
+    Raises:
+        DopsdError: if a change has no key, no `=` or no YAML value, or if its path leads through
+            a value.
     """
     for change in changes:
         key, sign, text = change.partition("=")
@@ -35,13 +45,13 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
         for part in path:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
-                raise DopsdError(f"--set {change}: {part} is a value, not a section")
+                raise DopsdError(f"--set {change}: {part} is not a section")
         section[last] = value
     return raw
 
 
 def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted key; what is not a section is a value."""
+    """Return the settings by dotted key; an empty section counts as a value."""
     flattened: dict[str, Any] = {}
     for key, value in raw.items():
         flattened |= (
@@ -53,7 +63,7 @@ def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _entries(raw: dict[str, Any]) -> dict[str, Any]:
-    """Settings by dotted key, a protocol being one."""
+    """Return the settings by dotted key, with each evaluation protocol as one value."""
     section = raw.get("evaluate")
     raw_protocols = section.get("protocols") if isinstance(section, dict) else None
     protocols = (
@@ -67,9 +77,7 @@ def _entries(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def overruled(settings: Params, changes: list[str]) -> list[str]:
-    """What was changed in section train and does not hold for a method of the matrix that has a
-    value of its own.
-    """
+    """Return a line for every change to section `train` that a method of the matrix overrides."""
     keys = {
         change.partition("=")[0].split(".")[1] for change in changes if change.startswith("train.")
     }
@@ -78,13 +86,14 @@ def overruled(settings: Params, changes: list[str]) -> list[str]:
         for name in settings.matrix.methods
     }
     return [
-        f"method.{name}.train.{key} is {values[key]} and goes before train.{key}"
+        f"method.{name}.train.{key} is {values[key]} and overrides train.{key}"
         for name, values in overrides.items()
         for key in sorted(keys & values.keys())
     ]
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Return a line `key: old -> new` for every key whose value differs."""
     old_entries, new_entries = _entries(old), _entries(new)
     keys = [
         key
@@ -92,18 +101,19 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         if old_entries.get(key, "absent") != new_entries.get(key, "absent")
     ]
     return [
-        f"{key}: {_as_yaml(old_entries, key, '(absent)')} -> {_as_yaml(new_entries, key, '(gone)')}"
+        f"{key}: {_as_yaml(old_entries, key, '(absent)')} ->"
+        f" {_as_yaml(new_entries, key, '(removed)')}"
         for key in keys
     ]
 
 
 def _as_yaml(settings: dict[str, Any], key: str, default: str) -> str:
-    """A value as YAML has it: true and null, not True and None."""
+    """Format a value as YAML: true and null, not True and None."""
     return json.dumps(settings[key], default=str) if key in settings else default
 
 
 def render(raw: dict[str, Any]) -> str:
-    """The text of params.yaml: the embedded profile's layout and comments with these values."""
+    """Return these settings as YAML, in the embedded profile's layout and with its comments."""
     editor = YAML()
     editor.width, editor.preserve_quotes = 4096, True
     editor.representer.add_representer(
@@ -120,14 +130,15 @@ def render(raw: dict[str, Any]) -> str:
 
 
 def _number(value: float) -> str:
-    """A float that YAML 1.1 readers take for one too: 5.0e-06, not 5e-06."""
+    """Format a float so that YAML 1.1 readers see a number too: 5.0e-06, not 5e-06."""
     text = repr(value)
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
-    """Values over a commented document: comments stay at the keys that stay, new sections and lists
-    take one line.
+    """Write values into a commented document.
+
+    Keys that stay keep their comments. New sections take one line.
     """
     for key in [key for key in document if key not in raw]:
         del document[key]
@@ -144,8 +155,9 @@ def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
 
 
 def add_sections(raw: dict[str, Any], settings: Params) -> None:
-    """Write out the sections of the matrix's tasks and methods that are missing: DVC's stages name
-    their keys.
+    """Add the missing sections of the matrix's tasks and methods with their defaults.
+
+    DVC's stages name the keys of these sections as parameters, so the file must have them.
     """
     named = (
         ("data", TASKS, settings.matrix.tasks),
@@ -154,9 +166,11 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
     for section, registry, names_listed in named:
         for name in names_listed:
             defaults = registry.config_class(name)().model_dump(mode="json")
-            if section == "method":  # null means as in section train: left out
-                own = {key: value for key, value in defaults["train"].items() if value is not None}
-                defaults["train"] = own
+            if section == "method":  # null means the value of section train: left out
+                overrides = {
+                    key: value for key, value in defaults["train"].items() if value is not None
+                }
+                defaults["train"] = overrides
             raw.setdefault(section, {}).setdefault(name, without_model(defaults))
 
 
@@ -168,17 +182,27 @@ def params(
     path: Path,
     needs_files: bool = False,
 ) -> list[str]:
-    """Write `path` for a profile (None: the settings that stand there) with changes; a line for
-    every key that changed.
+    """Write a settings file and return a line for every key that changed.
 
-    With `needs_files`, settings that name files which are not here are refused as well.
+    The previous file is kept as work/params.before.yaml.
+
+    Args:
+        profile: the profile to start from; None starts from the settings in `path`.
+        preset: preset of a llada-8b profile.
+        hardware: hardware of a llada-8b profile.
+        changes: `key=value` pairs to apply.
+        path: the file to write.
+        needs_files: refuse settings that name missing files.
+
+    Raises:
+        DopsdError: if an option, a change or the resulting settings are invalid.
     """
     if path.is_dir():
         raise DopsdError(f"--params {path}: is a folder; name a file")
     old = read_yaml(path) if path.is_file() else {}
     if profile is None and (preset, hardware) != (PRESET, HARDWARE):
         raise DopsdError(
-            "--preset and --hardware choose among a profile's settings: name one with --profile"
+            "--preset and --hardware need a profile; add --profile llada-8b-gsm8k or another"
         )
     if profile is None and not old:
         raise DopsdError(f"{path}: no such file; name a --profile: {', '.join(names())}")

@@ -1,4 +1,4 @@
-"""Section `data`: a section for each task."""
+"""Section `data`: one subsection for each registered task."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from dopsd.tasks.registry import TASKS
 if TYPE_CHECKING:
 
     class TasksConfig(Section):
+        """Section `data`, with one field for each registered task."""
+
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # the registry knows its class
 
 else:

@@ -1,1 +1,1 @@
-"""Evaluating adapters, and scoring generations on file."""
+"""Evaluate adapters, and score generations from files."""

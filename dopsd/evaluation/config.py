@@ -11,18 +11,17 @@ from dopsd.rollout.config import EvalProtocol
 
 
 class VerifyTeacherConfig(Section):
-    """Is the base better when it sees part of its own answer? `problems` training questions (paper,
-    Table 1).
-    """
+    """Whether the base answers better when it sees part of its own answer (paper, Table 1)."""
 
-    tasks: list[str] = Field([])
-    problems: Count = 500
-    attempts: Count = 8
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    reveal_ratios: list[Share] = Field([0.10, 0.25, 0.50], min_length=1)
+    tasks: list[str] = Field([])  # tasks for which `dvc repro` runs it too
+    problems: Count = 500  # the first problems of the training split
+    attempts: Count = 8  # k of pass@k
+    temperature: Annotated[float, Field(ge=0)] = 1.0  # of sampled attempts
+    reveal_ratios: list[Share] = Field([0.10, 0.25, 0.50], min_length=1)  # share of tokens revealed
 
     @model_validator(mode="after")
     def ratios_differ(self) -> Self:
+        """Check that the ratios have different names in the results."""
         if len({f"{ratio:.2f}" for ratio in self.reveal_ratios}) < len(self.reveal_ratios):
             raise ValueError(
                 "reveal_ratios must differ in their first two decimals, which name the rows"
@@ -31,16 +30,14 @@ class VerifyTeacherConfig(Section):
 
 
 class EvaluateConfig(Section):
-    """How checkpoints are compared: `protocols` are decoding settings by name; selection uses
-    select.protocol.
-    """
+    """How evaluations decode and how their intervals are computed."""
 
-    protocols: dict[Name, EvalProtocol] = Field(min_length=1)
-    bootstrap: Annotated[int, Field(ge=100, le=LARGEST)] = 2000
+    protocols: dict[Name, EvalProtocol] = Field(min_length=1)  # decoding settings by name
+    bootstrap: Annotated[int, Field(ge=100, le=LARGEST)] = 2000  # resamples of an interval
 
 
 class SelectConfig(Section):
-    """Checkpoints are compared on this split under this one of evaluate.protocols."""
+    """How the best checkpoint of a run is selected."""
 
-    split: Literal["validation", "test"] = "validation"
-    protocol: str = "greedy"
+    split: Literal["validation", "test"] = "validation"  # the problems that decide
+    protocol: str = "greedy"  # one of evaluate.protocols

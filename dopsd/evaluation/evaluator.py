@@ -1,5 +1,6 @@
-"""Evaluations of adapters, cached in work/eval/ by everything that decides them, so that no door
-computes one twice.
+"""Evaluate adapters, with a cache in work/eval/ that DVC, the flows and the CLI share.
+
+A cached report is found by all that decides it: adapter, protocol, data, base, settings and code.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Scores adapters on one split of one task; the model is loaded when the first evaluation is
-    not in the cache.
+    """Scores adapters on one split of one task.
+
+    The model is loaded only for the first evaluation that is not in the cache.
     """
 
     def __init__(self, settings: EvalSettings, split: str, trials: Trials | None = None) -> None:
@@ -49,7 +51,12 @@ class Evaluator:
         self.policy: LlmPolicy | None = None
 
     def cached(self, adapter: Path | None, protocol: EvalProtocol) -> Path:
-        """work/eval/<adapter digest>.<hash of protocol, data, base and code>.json."""
+        """Return the file of an evaluation's report in the cache.
+
+        Args:
+            adapter: the checkpoint folder; None for the base.
+            protocol: the decoding settings.
+        """
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
         sections: dict[str, Any] = {
             "sampling": protocol.model_dump(),
@@ -78,18 +85,28 @@ class Evaluator:
         )
 
     def answering(self, adapter: Path | None, protocol: EvalProtocol) -> Answering:
+        """Return the answers of an evaluation, complete or not."""
         return Answering(
             self.cached(adapter, protocol).with_suffix(""), self.prompt_set, protocol, self.trials
         )
 
     def answers(self, adapter: Path | None, protocol: EvalProtocol) -> dict[str, list[Answer]]:
-        """Every attempt at every problem, of an evaluation that has been made."""
+        """Return all attempts of a finished evaluation by problem."""
         return self.answering(adapter, protocol).found()
 
     def reports(
         self, stage: str, adapters: list[Path | None], *protocols: EvalProtocol
     ) -> list[list[dict[str, Any]]]:
-        """For every protocol, one report an adapter (None: the base), in their order."""
+        """Return the reports of all adapters under all protocols, and make those that are missing.
+
+        Args:
+            stage: the name in the progress line.
+            adapters: checkpoint folders; None stands for the base.
+            protocols: decoding settings.
+
+        Returns:
+            For each protocol a list with one report for each adapter.
+        """
         pending = [
             (a, p) for p in protocols for a in adapters if _cached_report(self.cached(a, p)) is None
         ]
@@ -123,20 +140,18 @@ class Evaluator:
             time.sleep(LOOK_EVERY)
 
     def take_part(self) -> None:
-        """Until no process computes any more: where the base is in parts over them, none can
-        without the others.
-        """
+        """With a sharded base, take part in the other processes' forwards until all are done."""
         if self.settings.shard:
             self.with_adapter(None).forwards.join()
 
     def prompt_of(self, problem: Problem) -> Tensor:
-        """One problem's tokens [P] as training rollouts are asked."""
+        """Return a problem's prompt tokens [P] as in training rollouts."""
         policy = self.policy or self.with_adapter(None)
         prompt_set = replace(self.prompt_set, problems=[problem])
         return prompt_set.prompts(policy, self.settings.sampling)[0]
 
     def with_adapter(self, adapter: Path | None) -> LlmPolicy:
-        """The policy with this adapter in place; without one it computes as the base."""
+        """Return the policy with an adapter's weights; None restores a fresh adapter: the base."""
         if self.policy is None:
             shard = self.settings.shard and int(os.environ.get("WORLD_SIZE", "1")) > 1
             self.policy = load_policy(self.settings.model, self.lora, 0, shard=shard)
@@ -158,9 +173,7 @@ def _read_report(path: Path) -> dict[str, Any]:
 
 
 def _cached_report(path: Path) -> dict[str, Any] | None:
-    """The report in this file of the cache; None where there is none, or it is damaged and must be
-    made again.
-    """
+    """Return the report in a file of the cache; None if the file is missing or damaged."""
     try:
         return _read_report(path)
     except FileNotFoundError:

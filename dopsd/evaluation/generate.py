@@ -1,5 +1,6 @@
-"""Answers to the problems of a split, written down as they come: shared by ranks, continued after a
-kill by problem.
+"""Generate answers to the problems of a split, and write them to disk batch by batch.
+
+Ranks share the problems. After an interruption only the missing problems are generated.
 """
 
 from __future__ import annotations
@@ -27,37 +28,39 @@ if TYPE_CHECKING:
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.rollout.config import EvalProtocol
 
-LOOK_EVERY = 0.5  # seconds between two looks at what the other ranks have written
+LOOK_EVERY = 0.5  # seconds between two checks of what the other ranks have written
 
 
 @dataclass(frozen=True)
 class Trials:
-    """pass@k: the first attempt is greedy, later ones (all, where scores are partial: no stop) are
-    sampled.
+    """How often each problem is attempted for pass@k.
+
+    The first attempt is greedy and later ones are sampled. Attempts stop at the first correct
+    answer, unless the task gives partial scores.
     """
 
-    attempts: int = 1
-    temperature: float = 1.0
+    attempts: int = 1  # k of pass@k
+    temperature: float = 1.0  # of the attempts after the first
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One attempt at one problem, and the verdict on it."""
+    """One attempt at one problem, with its score."""
 
     problem_id: str
-    attempt: int
+    attempt: int  # counted from 0
     text: str
     score: Score
 
 
 class Answering:
-    """The answers of one adapter under one protocol, in `folder`: a file of lines a rank.
+    """The answers of one adapter under one protocol, in `folder`: one file of lines for each rank.
 
-    Every rank takes every so-manieth batch, and a run may be continued with another number of
-    ranks. Where padding is masked an answer does not depend on its batch: every rank gets a share,
-    and only missing problems are asked. Where it is not, batches are those of the file, whatever
-    the ranks.
+    Of n ranks each takes every n-th batch, and an evaluation may continue with another number of
+    ranks. With masked padding an answer does not depend on its batch: batches are split so that
+    every rank gets a share, and only missing problems are generated. With unmasked padding the
+    batches follow the order of the problems, whatever the number of ranks.
     """
 
     def __init__(
@@ -75,8 +78,9 @@ class Answering:
         )
 
     def found(self) -> dict[str, list[Answer]]:
-        """Answers by problem, attempts in order; a line holds all attempts at a problem, and one
-        cut short by a kill none.
+        """Return the answers on disk by problem, attempts in order.
+
+        A line holds all attempts at a problem; a line that was cut off is skipped.
         """
         answers: dict[str, list[Answer]] = {}
         for path in sorted(self.folder.glob("answers.*.jsonl")):
@@ -87,19 +91,26 @@ class Answering:
         return answers
 
     def missing(self) -> list[Problem]:
+        """Return the problems without answers on disk."""
         answers = self.found()
         return [problem for problem in self.prompt_set.problems if problem.id not in answers]
 
     def complete(self, policy: LlmPolicy, progress: Progress) -> dict[str, list[Answer]]:
-        """Ask what is missing of this rank's share; all answers, when the other ranks are done as
-        well.
+        """Generate the missing answers of this rank's share, then wait for the other ranks.
+
+        Args:
+            policy: the model with the adapter in place.
+            progress: the progress line, which counts problems.
+
+        Returns:
+            All answers by problem, attempts in order.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = {problem.id for problem in self.missing()}
         progress.step(len(self.prompt_set.problems) - len(missing))
         prompts = self.prompt_set.prompts(policy, self.protocol)
         while not self._generate_share(policy, prompts, progress):
-            log("evaluate: answers on disk were not whole; asking those problems again")
+            log("evaluate: answers on disk are incomplete; generating the missing ones again")
         policy.forwards.join()
         self.wait()
         return self.found()
@@ -107,7 +118,7 @@ class Answering:
     def _generate_share(
         self, policy: LlmPolicy, prompts: Sequence[Tensor], progress: Progress
     ) -> bool:
-        """Ask what is missing of this rank's batches; whether all of it is then on disk."""
+        """Generate the missing answers of this rank; return whether all are on disk then."""
         missing = {problem.id for problem in self.missing()}
         share = self._batches(prompts)[self.rank :: self.ranks]
         for batch in share:
@@ -120,28 +131,25 @@ class Answering:
                 done_elsewhere = min(
                     len(pending) * (self.ranks - 1), progress.total - progress.done - len(pending)
                 )
-                # the other ranks are about as far
+                # assume that the other ranks advance at the same pace
                 progress.step(len(pending) + max(done_elsewhere, 0))
         return not {problem.id for problem in self.missing()} & {
             self.prompt_set.problems[i].id for batch in share for i in batch
         }
 
     def wait(self) -> None:
-        """Until the other ranks have written their share as well."""
+        """Wait until the other ranks have written their shares."""
         while self.missing():
             time.sleep(LOOK_EVERY)
 
     def _batches(self, prompts: Sequence[Tensor]) -> list[list[int]]:
-        """Indices in batches of similar length; in the order of the file where the padding is part
-        of the protocol.
-        """
+        """Return batches of indices: sorted by length if padding is masked, else in file order."""
         order, size = list(range(len(prompts))), self.protocol.batch_size
         if self.protocol.mask_padding:
             order.sort(key=lambda i: len(prompts[i]))
             size = min(size, -(-len(order) // self.ranks))
-            if (
-                self.prompt_set.task.graded
-            ):  # no attempt is skipped: fewer problems at a time, so that a kill loses little
+            # Graded tasks skip no attempt: smaller batches lose less at an interruption.
+            if self.prompt_set.task.graded:
                 size = -(-size // self.trials.attempts)
         return [order[start : start + size] for start in range(0, len(order), size)]
 
@@ -160,7 +168,7 @@ class Answering:
             return answers[problem.id, rollout.attempt].score.correct
 
         def sampled(rollouts: int) -> None:
-            progress.step(0, f"{rollouts} rollouts more")
+            progress.step(0, f"{rollouts} more rollouts")
 
         plan = SamplingPlan(
             trials.attempts,
@@ -190,7 +198,7 @@ class Answering:
 
 @contextmanager
 def _precision(policy: LlmPolicy, protocol: EvalProtocol) -> Iterator[None]:
-    """float16 autocast, as the published accuracies were made, or the model's own dtype."""
+    """Compute in float16 autocast, as for the published accuracies, or in the model's own dtype."""
     is_half = protocol.autocast == "float16"
     with torch.autocast(policy.device.type, torch.float16) if is_half else nullcontext():
         yield

@@ -1,6 +1,7 @@
-"""Files of generations, as evaluation scripts write them: JSON lines {question, ground_truth,
-generation}, or one JSON object {"generations": [{question, ground_truth, generations}, ...]} (d1,
-d-OPSD).
+"""Read files of generations as evaluation scripts write them.
+
+A .jsonl file has one object {question, ground_truth, generation} on each line. A .json file is one
+object {"generations": [{question, ground_truth, generations}, ...]}, as of d1 and d-OPSD.
 """
 
 from __future__ import annotations
@@ -21,16 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Generation:
-    """One text that a model wrote for a problem; `row` counts from 1 in `file`."""
+    """One text that a model generated for a problem."""
 
     file: str
-    row: int
+    row: int  # line or list position in the file, from 1
     problem: Problem
     text: str
 
 
 def read_generations(path: Path, task: Task) -> list[Generation]:
-    """Every row of a file; a malformed one is named by file and row."""
+    """Read all generations of a file.
+
+    Args:
+        path: a .jsonl or .json file.
+        task: the task that turns questions into problems.
+
+    Raises:
+        DopsdError: with file and row, if the file is unreadable, empty or malformed.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -38,18 +47,18 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
             f"{path}: {error.strerror}; expected a file of generations, .jsonl or .json"
         ) from error
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not a text in UTF-8 ({error})") from error
+        raise DopsdError(f"{path}: not UTF-8 text ({error})") from error
     rows = _listed(text, path) if path.suffix == ".json" else _lines(text, path)
     generations = [_generation(row, path, number, task) for number, row in rows]
     if not generations:
-        raise DopsdError(f"{path}: no generations in it; expected at least one row")
+        raise DopsdError(f"{path}: no generations; expected at least one row")
     return generations
 
 
 def _lines(text: str, path: Path) -> Iterator[tuple[int, object]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield number, _parsed(line, f"{path}:{number}", "one JSON object a line")
+            yield number, _parsed(line, f"{path}:{number}", "one JSON object on each line")
 
 
 def _listed(text: str, path: Path) -> Iterator[tuple[int, object]]:
@@ -80,7 +89,7 @@ def _generation(row: object, path: Path, number: int, task: Task) -> Generation:
         text = text[0]
     if not isinstance(text, str) or not isinstance(row["question"], str):
         raise DopsdError(
-            f"{location}: expected question and generation to be texts, one generation a row"
+            f"{location}: expected question and generation as strings, one generation in each row"
         )
     try:
         problem = task.of_generation(row["question"], row["ground_truth"])

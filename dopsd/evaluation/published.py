@@ -1,4 +1,4 @@
-"""Published results, to lay beside our own: dopsd/evaluation/published.yaml."""
+"""Published results for comparison, from dopsd/evaluation/published.yaml."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 
 def published() -> dict[str, Any]:
-    """Published accuracies to stand beside one's own."""
+    """Return the contents of published.yaml: accuracies in percent by method and task."""
     text = files("dopsd.evaluation").joinpath("published.yaml").read_text()
     accuracies: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
     return accuracies

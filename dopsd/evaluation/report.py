@@ -1,4 +1,4 @@
-"""Scores of all attempts as one report with intervals."""
+"""Summarise the scores of an evaluation as one report with intervals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,16 @@ def report(
     attempts: int,
     resamples: int,
 ) -> EvalReport:
-    """Verdicts of every attempt at every problem, as figures: Wilson interval for 0/1 scores,
-    bootstrap for partial ones.
+    """Return the report of an evaluation.
+
+    Intervals are 95%: Wilson for 0/1 scores, bootstrap over problems for partial scores.
+
+    Args:
+        prompt_set: the task, the split and its problems.
+        protocol: the decoding settings.
+        scores: the scores of all attempts by problem id.
+        attempts: k of pass@k.
+        resamples: bootstrap resamples.
     """
     task = prompt_set.task
     scores_by_problem = [scores[problem.id] for problem in prompt_set.problems]

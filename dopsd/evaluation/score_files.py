@@ -1,6 +1,4 @@
-"""`dopsd score --task gsm8k FILE...`: accuracies of generations on file, without a model or a
-params.yaml.
-"""
+"""`dopsd score --task gsm8k FILE...`: score generations from files, without a model or settings."""
 
 from __future__ import annotations
 
@@ -29,25 +27,37 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.task import Task
 
 RESAMPLES = EvaluateConfig.model_fields["bootstrap"].default
-PIPE_WIDTH = 200  # columns where there is no terminal: no name is cut
+PIPE_WIDTH = 200  # columns of a table that does not go to a terminal, so that no name is cut
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: shares in [0, 1]; `figures` are the means of the verdicts' own."""
+    """One line of the table."""
 
     file: str
-    n: int
-    accuracy: float
-    interval: tuple[float, float]
-    figures: dict[str, float]
+    n: int  # generations
+    accuracy: float  # mean score, in [0, 1]
+    interval: tuple[float, float]  # 95%
+    figures: dict[str, float]  # means of the scorer's other figures, by name
 
 
 def run(
     task_name: str, files: Sequence[Path], scoring: str, as_json: bool, verdicts_path: Path | None
 ) -> None:
-    """Score every file by one rule; the other is shown beside it. Faults in any file stop before
-    anything is written.
+    """Score files of generations, and print a table or JSON.
+
+    The accuracy is by one scoring rule; the table shows the other rule's share too. All files are
+    read before anything is written.
+
+    Args:
+        task_name: the task of the generations.
+        files: .jsonl or .json files.
+        scoring: the rule, published or strict.
+        as_json: print JSON instead of a table.
+        verdicts_path: a file to write one JSON line for each generation to; None: no file.
+
+    Raises:
+        DopsdError: if the task is unknown, a file is invalid or the output would replace an input.
     """
     if task_name not in TASKS.names:
         raise DopsdError(f"--task {task_name}: unknown; there is {', '.join(TASKS.names)}")
@@ -81,8 +91,9 @@ def run(
 
 
 def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
-    """Mean score with its 95% interval: bootstrap over problems for partial scores, Wilson for
-    0/1.
+    """Return the mean score of a file with its 95% interval.
+
+    The interval is a bootstrap over problems for partial scores, and Wilson's for 0/1 scores.
     """
     values = [score.score for score in scores]
     sums = MetricSums()
@@ -98,7 +109,7 @@ def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
 
 
 def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
-    """A table in percent; the rule that gave the accuracy is not repeated among the figures."""
+    """Print a table in percent, without a second column for the rule of the accuracy."""
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     figure_names = [name for name in lines[0].figures if name != scoring]
     table = Table(box=SIMPLE)
@@ -125,17 +136,21 @@ def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
 
 
 def check_new(path: Path, files: Sequence[Path]) -> None:
-    """Refuse an output that is a folder, or one of the files that are read."""
+    """Check that an output file is neither a folder nor one of the input files.
+
+    Raises:
+        DopsdError: if it is.
+    """
     if path.is_dir() or not path.name:
-        raise DopsdError(f"--verdicts {path}: expected the name of a file, and it is a folder")
+        raise DopsdError(f"--verdicts {path}: expected a file name, found a folder")
     if path.exists() and any(file.exists() and path.samefile(file) for file in files):
-        raise DopsdError(f"--verdicts {path}: is one of the files that are scored; name another")
+        raise DopsdError(f"--verdicts {path}: is one of the scored files; name another file")
 
 
 def write_verdicts(
     path: Path, generations: Sequence[Sequence[Generation]], scores: Sequence[Sequence[Score]]
 ) -> None:
-    """A JSON line a generation, under a temporary name until all are written."""
+    """Write one JSON line for each generation, under a temporary name until all are written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".{path.name}.tmp")
     with tmp.open("w") as stream:

@@ -1,4 +1,4 @@
-"""What an evaluation needs to know, without the rest of params.yaml."""
+"""The settings that an evaluation needs from params.yaml."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvalSettings:
-    """What an evaluation needs beside the protocol: the task, the model, and the sections that read
-    them.
-
-    `lora` is the shape of the adapters, `sampling` how training rollouts are asked.
-    """
+    """The settings of an evaluation, except its protocol."""
 
     task: str
     data: TaskConfig
     model: ModelConfig
-    sampling: SamplingConfig
-    lora: AdapterConfig
-    bootstrap: int
-    shard: bool = False
+    sampling: SamplingConfig  # of training rollouts
+    lora: AdapterConfig  # shape of the adapters
+    bootstrap: int  # resamples of an interval
+    shard: bool = False  # the base is split over the processes

@@ -1,1 +1,1 @@
-"""MLflow: runs, models, dashboards."""
+"""Publish runs, models and dashboards to MLflow."""

@@ -1,6 +1,4 @@
-"""`dopsd baselines import`: published accuracies as MLflow runs, so that they stand beside one's
-own on the same page.
-"""
+"""`dopsd baselines import`: add published accuracies to MLflow, for comparison with own runs."""
 
 from __future__ import annotations
 
@@ -19,39 +17,34 @@ if TYPE_CHECKING:
 
     from dopsd.tracking.config import TrackingConfig
 
-# the length whose accuracy stands under the name that our runs use: profiles select at this one
+# The length whose accuracy gets the metric name that trained runs use: profiles select at it.
 SHOWN = 256
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """One published row: accuracies in [0, 1] by length, and the update that reached them, where it
-    is told.
-    """
+    """One published row: the accuracy of a method on a task."""
 
     task: str
     method: str
-    accuracy: dict[int, float]
-    updates: int | None
+    accuracy: dict[int, float]  # in [0, 1], by answer length in tokens
+    updates: int | None  # updates of the best checkpoint, if published
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Under the names of `dopsd publish`; chosen on the test set, as the tag `selection`
-        says.
-        """
+        """Metrics under the names of `dopsd publish`; the checkpoint was selected on test."""
         values = {f"best/test_accuracy/{length}": value for length, value in self.accuracy.items()}
         values["best/test_accuracy"] = self.accuracy[SHOWN]
         return values | ({} if self.updates is None else {"best/update": float(self.updates)})
 
 
 def baselines() -> Iterator[Baseline]:
-    """Every row of dopsd/evaluation/published.yaml."""
+    """Yield every row of dopsd/evaluation/published.yaml."""
     table = published()
     for method, tasks in table["methods"].items():
         for task, row in tasks.items():
-            percent = zip(
-                table["lengths"][task], row["accuracy"], strict=False
-            )  # of some only the first length is told
+            # some rows have only the first length
+            percent = zip(table["lengths"][task], row["accuracy"], strict=False)
             yield Baseline(
                 task,
                 method,
@@ -61,11 +54,18 @@ def baselines() -> Iterator[Baseline]:
 
 
 def import_published(tracking: TrackingConfig) -> int:
-    """One run a task and method, tagged source=published; the same rows are never imported twice.
-    How many there are.
+    """Import the published rows as MLflow runs, tagged source=published, and return their number.
+
+    A second import finds the runs of the first one and changes nothing.
+
+    Args:
+        tracking: section `tracking`.
+
+    Raises:
+        DopsdError: if tracking is disabled or the server fails.
     """
     if not tracking.enabled:
-        raise DopsdError("tracking.enabled is false in params.yaml: set it to true to import")
+        raise DopsdError("tracking.enabled is false in params.yaml; set it to true to import")
     uri, count = tracking_uri(tracking.uri), 0
     with one_line(uri):
         client = connect(uri)

@@ -1,9 +1,8 @@
-"""MLflow, or silence: a run's log on disk is copied to the tracking server by a process of its own.
+"""Send a run's log to the MLflow server from a process of its own.
 
-Training only appends to its log file. `dopsd follow`, a process beside it, copies that file, so
-that a slow, dead or missing server can neither stop nor slow an update, and no step is lost: what
-was not sent stays in the file, and the next start, or `dopsd publish`, sends it. Steps that the
-server has are never sent twice.
+Training only appends to its log file, and a second process, `dopsd follow`, sends that file. A
+slow, dead or missing server therefore neither stops nor slows an update. No step is lost: unsent
+steps stay in the file until the next start or `dopsd publish` sends them. No step is sent twice.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
     from mlflow import MlflowClient
 
-SERVICES = Path("work/services/services.json")  # of `make up`
-FOLLOW_EVERY = 5.0  # seconds
-MOST_METRICS = 1000  # in a request, by MLflow's API
+SERVICES = Path("work/services/services.json")  # written by `make up`
+FOLLOW_EVERY = 5.0  # seconds between two looks at the log
+MOST_METRICS = 1000  # metrics in a request, the limit of MLflow's API
 FINGERPRINT_TAG = "dopsd.fingerprint"
-# set before mlflow is imported: answer fast when the server is gone, and send nothing home
+# Set before mlflow is imported: fail fast without a server, send no telemetry, print nothing.
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -42,11 +41,9 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Identity:
-    """Which MLflow run a training run is: found again by its fingerprint, made with these tags and
-    parameters.
-    """
+    """The MLflow run of a training run: found by its fingerprint, created with these values."""
 
-    uri: str
+    uri: str  # of the tracking server
     experiment: str
     name: str
     fingerprint: str
@@ -55,8 +52,12 @@ class Identity:
 
 
 def tracking_uri(configured: str | None) -> str:
-    """MLFLOW_TRACKING_URI, else params.yaml's, else an sqlite file in the project's root; always
-    absolute.
+    """Return the address of the tracking server.
+
+    That is MLFLOW_TRACKING_URI, else the configured one, else an sqlite file in the project root.
+
+    Args:
+        configured: tracking.uri of params.yaml.
     """
     return (
         os.environ.get("MLFLOW_TRACKING_URI")
@@ -66,13 +67,13 @@ def tracking_uri(configured: str | None) -> str:
 
 
 def local_port(service: str, default_port: int) -> int:
-    """Where `make up` of this folder has put a service, else where it usually is."""
+    """Return the port of a service that `make up` started in this folder, or the default port."""
     services = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
     return int(services.get(service, {}).get("port", default_port))
 
 
 def shown(uri: str) -> str:
-    """Without user and password, for logs and pages."""
+    """Return an address without user and password, for logs and pages."""
     parts = urlsplit(uri)
     return (
         urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
@@ -82,8 +83,9 @@ def shown(uri: str) -> str:
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client whose store is ready. A local database is made by one process at a time: two at once
-    break its migration.
+    """Return a client whose store is ready.
+
+    A lock lets one process at a time create a local database: two at once break its migration.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -101,15 +103,16 @@ def connect(uri: str) -> MlflowClient:
 
 @contextmanager
 def _sync_lock(scratch: Path) -> Iterator[None]:
-    """Two processes must not send the same steps at once."""
+    """Hold a run's lock, so that two processes do not send the same steps."""
     with (scratch / "tracking.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def experiment_id(client: MlflowClient, identity: Identity) -> str:
-    """The experiment, made if there is none: with a local file its artifacts go beside it, else
-    where the server says.
+    """Return the experiment's id; create the experiment if it is missing.
+
+    With a local database the artifacts go to ./mlartifacts, else where the server puts them.
     """
     experiment = client.get_experiment_by_name(identity.experiment)
     if experiment:
@@ -119,7 +122,7 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
 
 
 def find_run(client: MlflowClient, identity: Identity) -> str:
-    """The id of this training run's MLflow run, which is created if there is none."""
+    """Return the id of a training run's MLflow run; create the run if it is missing."""
     experiment = experiment_id(client, identity)
     from mlflow.entities import Param
 
@@ -127,7 +130,7 @@ def find_run(client: MlflowClient, identity: Identity) -> str:
     runs = client.search_runs([experiment], query, max_results=1)
     tags = identity.tags | {FINGERPRINT_TAG: identity.fingerprint}
     run = runs[0] if runs else client.create_run(experiment, tags=tags, run_name=identity.name)
-    if not run.data.params:  # new, or made by a process that was killed before it came to this
+    if not run.data.params:  # new, or created by a process that was killed before this line
         client.log_batch(
             run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()]
         )
@@ -136,14 +139,15 @@ def find_run(client: MlflowClient, identity: Identity) -> str:
 
 
 def sent_until(client: MlflowClient, run_id: str) -> int:
-    """The last update whose metrics the server has; an update's metrics are sent in one
-    transaction.
+    """Return the last update whose metrics the server has; 0 if there is none.
+
+    The metrics of an update are sent in one transaction, so looking at one of them is enough.
     """
     return max((point.step for point in client.get_metric_history(run_id, "train/loss")), default=0)
 
 
 def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
-    """Every row's metrics in one transaction, several rows in one request where they fit."""
+    """Send the metrics of log rows: each row in one transaction, as many rows a request as fit."""
     from mlflow.entities import Metric
 
     batch: list[Metric] = []
@@ -169,8 +173,9 @@ def log_once(
     step: int,
     model_id: str | None = None,
 ) -> None:
-    """Log what the run does not have: another value at the same step is a new evaluation, and is
-    added.
+    """Log the metrics whose last value at this step is missing or differs.
+
+    A different value at the same step comes from a new evaluation and is added.
     """
     for name, value in metrics.items():
         points = [point for point in client.get_metric_history(run_id, name) if point.step == step]
@@ -179,7 +184,7 @@ def log_once(
 
 
 def whole_rows(log_file: Path) -> list[dict[str, Any]]:
-    """The log's lines; one that is still being written is left for the next look."""
+    """Return the complete rows of a log, without a line that is still being written."""
     if not log_file.exists():
         return []
     lines = [line for line in log_file.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -189,7 +194,14 @@ def whole_rows(log_file: Path) -> list[dict[str, Any]]:
 def sync(
     client: MlflowClient, identity: Identity, rows: list[dict[str, Any]], lock_folder: Path
 ) -> str:
-    """Send what the server lacks, once; the run's id."""
+    """Send the rows that the server lacks, and return the run's id.
+
+    Args:
+        client: the MLflow client.
+        identity: the MLflow run.
+        rows: all rows of the log.
+        lock_folder: the folder of the lock against a second sender.
+    """
     lock_folder.mkdir(parents=True, exist_ok=True)
     with _sync_lock(lock_folder):
         run_id = find_run(client, identity)
@@ -199,21 +211,25 @@ def sync(
 
 
 def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) -> None:
-    """Copy the log while it grows, until `is_over(seconds)`, which waits that long, says that
-    training has ended.
+    """Send the log while it grows, until training has ended.
+
+    A failing server is logged once. The rows stay on disk and are sent later.
+
+    Args:
+        identity: the MLflow run.
+        scratch: the run's folder with log.jsonl.
+        is_over: waits for the given seconds and returns whether training has ended.
     """
     warned, client = False, connect(identity.uri)
     while True:
         is_last = is_over(FOLLOW_EVERY)
         try:
             sync(client, identity, whole_rows(scratch / "log.jsonl"), scratch)
-        except (
-            Exception
-        ) as error:  # any fault of a server that is not ours: keep the log, try again, say it once
+        except Exception as error:  # whatever a server does: keep the log, retry, warn once
             if not warned:
                 log(
-                    f"tracking: {identity.uri} does not take metrics ({type(error).__name__}:"
-                    f" {error}); kept on disk"
+                    f"tracking: {identity.uri} does not accept metrics ({type(error).__name__}:"
+                    f" {error}); all metrics stay on disk"
                 )
             warned = True
         if is_last:

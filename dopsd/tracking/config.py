@@ -1,4 +1,4 @@
-"""Section `tracking`: where runs go."""
+"""Section `tracking`: the MLflow server and the names used there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from dopsd.core.settings import Name, Section
 
 
 class TrackingConfig(Section):
-    """Where runs go. `uri` null is an sqlite file in the project root; MLFLOW_TRACKING_URI goes
-    before both.
-    """
+    """Where runs are published; the environment variable MLFLOW_TRACKING_URI overrides `uri`."""
 
-    enabled: bool = True
-    uri: str | None = None
-    experiment: Annotated[str, Field(min_length=1, max_length=500)] = "dopsd"
-    registered_model: Name = "dopsd"
+    enabled: bool = True  # send runs to MLflow
+    uri: str | None = None  # the tracking server; null: an sqlite file in the project root
+    experiment: Annotated[str, Field(min_length=1, max_length=500)] = "dopsd"  # MLflow experiment
+    registered_model: Name = "dopsd"  # registered models are named <registered_model>-<task>

@@ -1,12 +1,11 @@
-"""The page of MLflow's UI on which the runs of a task stand side by side: a saved chart view of the
-experiment.
-"""
+"""Save a chart view of the experiment that compares the runs of a task in MLflow's UI."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Protocol
 
+# Metrics and chart types of the two parts of the page.
 RESULTS = {"best/test_accuracy": "BAR", "best/test_difference": "BAR"}
 CURVES = {
     "eval/accuracy": "LINE",
@@ -14,9 +13,7 @@ CURVES = {
     "train/loss": "LINE",
     "train/grad_norm": "LINE",
 }
-SHARED_VIEW = (  # the tag of an experiment where MLflow's UI looks for a view by its key
-    "mlflow.sharedViewState."
-)
+SHARED_VIEW = "mlflow.sharedViewState."  # prefix of the experiment tags that hold views by key
 RUNS_SHOWN = 100
 CURVE = {
     "lineSmoothness": 0,
@@ -33,25 +30,39 @@ CURVE = {
 
 
 class Experiments(Protocol):
-    """What an MlflowClient can do, as far as it matters here."""
+    """The part of an MlflowClient that is needed here."""
 
-    def set_experiment_tag(self, experiment_id: str, key: str, value: object) -> None: ...
+    def set_experiment_tag(self, experiment_id: str, key: str, value: object) -> None:
+        """Set a tag of an experiment."""
+        ...
 
 
 def save(client: Experiments, experiment: str, task: str) -> None:
-    """The view of one task: accuracy on test first, then curves; every run is shown, the best
-    first.
+    """Save the view of a task as a tag of the experiment.
+
+    Args:
+        client: the MLflow client.
+        experiment: the experiment's id.
+        task: the task whose runs the view shows.
     """
     client.set_experiment_tag(experiment, f"{SHARED_VIEW}dopsd-{task}", json.dumps(view(task)))
 
 
 def link(page: str, experiment: str, task: str) -> str:
+    """Return the address of a task's view.
+
+    Args:
+        page: the address of MLflow's UI.
+        experiment: the experiment's id.
+        task: the task.
+    """
     return f"{page}/#/experiments/{experiment}/runs?compareRunsMode=CHART&viewStateShareKey=dopsd-{task}"  # noqa: E501
 
 
 def view(task: str) -> dict[str, Any]:
-    """As the UI writes it for "share view" (MLflow 3.17); keys that another version does not know
-    are left alone by it.
+    """Return the view of a task: bars of test accuracy, then curves; all runs, the best first.
+
+    The format is that of "share view" in the UI of MLflow 3.17. Other versions ignore unknown keys.
     """
     charts = [_chart(metric, kind, "results") for metric, kind in RESULTS.items()]
     charts += [_chart(metric, kind, "curves") for metric, kind in CURVES.items()]

@@ -1,4 +1,4 @@
-"""A tracking server that fails, as one line."""
+"""Report a failing tracking server in one line."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from dopsd.tracking.client import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-START_OR_NAME = "`make up` starts servers here, then `source work/services/env` names them"
+START = " Or start a server with `make up`, then `source work/services/env`."
 
 
 @contextmanager
 def one_line(uri: str) -> Iterator[None]:
-    """A missing package or a server that does not answer is one line, not mlflow's traceback."""
+    """Turn errors of mlflow in this context into one line.
+
+    Args:
+        uri: the tracking server.
+
+    Raises:
+        DopsdError: if mlflow is not installed, the server fails or the disk is full.
+    """
     try:
         from mlflow.exceptions import MlflowException
     except ImportError as error:
@@ -27,12 +34,9 @@ def one_line(uri: str) -> Iterator[None]:
     except (MlflowException, OSError) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         failure = "no space is left for the artifacts of" if is_full else "no expected answer from"
-        message, advice = (
-            " ".join(str(error).split())[:160],
-            "" if is_full else f"; {START_OR_NAME}",
-        )
+        message, advice = " ".join(str(error).split())[:160], "" if is_full else START
         raise DopsdError(
-            f"publish: {failure} {shown(uri)} ({message}); all results are on disk, publish again"
-            f" later{advice}",
+            f"publish: {failure} {shown(uri)} ({message}). All results are on disk: publish again"
+            f" later.{advice}",
             TEMPORARY,
         ) from error

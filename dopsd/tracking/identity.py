@@ -1,4 +1,4 @@
-"""The MLflow run that a training run has: its experiment, name, tags and parameters."""
+"""The MLflow run of a training run: its experiment, name, tags and parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
-    """Return the MLflow run of a run: the same names of tags and parameters for every algorithm."""
+    """Return the MLflow run of a training run; tags and parameters are named alike for all."""
     key, train = run.key, run.train.model_dump()
     sections = {
         "sampling": run.sampling.model_dump(),

@@ -1,4 +1,4 @@
-"""`dopsd follow`: send a run's log to the tracking server while the run trains."""
+"""`dopsd follow`: send a run's log to the tracking server during training."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
-    """`dopsd follow`, started by training: copies its log until standard input closes, as it does
-    when training ends.
+    """Send a run's log until standard input closes.
+
+    Training starts this process, and closes its standard input at the end.
     """
 
     def is_over(seconds: float) -> bool:

@@ -1,6 +1,4 @@
-"""The card of a registered checkpoint: what it is, how good it is and where it came from, as a
-README beside its weights.
-"""
+"""Write the model card of a registered checkpoint: settings, accuracies and origin."""
 
 from __future__ import annotations
 
@@ -24,16 +22,20 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the results of a run came from: digests of its data by split, and the commit of the
-    code.
-    """
+    """Where a run's results came from."""
 
-    data: dict[str, str]
-    commit: str
+    data: dict[str, str]  # DVC's md5 of each split
+    commit: str  # git commit of the code
 
 
 def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
-    """Markdown with the head that model hubs read; every figure is read from the run's results."""
+    """Return the card as Markdown, with the YAML header that model hubs read.
+
+    Args:
+        run: the run; all figures come from its results on disk.
+        evaluate: section `evaluate`, with the protocols.
+        origin: the run's data and code.
+    """
     task, method, seed = run.key.parts
     test_results = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
     chosen = test_results["selected"]
@@ -116,12 +118,13 @@ def _digest(path: Path) -> str:
 
 
 def commit() -> str:
+    """Return the current git commit, or "unknown" outside a repository."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return head.stdout.strip() or "unknown"
 
 
 def data_digests(task: str) -> dict[str, str]:
-    """DVC's md5 of each split, from dvc.lock."""
+    """Return DVC's md5 of each split of a task, from dvc.lock."""
     lock = Path("dvc.lock")
     stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
     outs = [

@@ -1,6 +1,4 @@
-"""Checkpoints in MLflow: LoggedModels found again by their digest, and versions of a registered
-model with their card.
-"""
+"""Checkpoints in MLflow: logged models, versions of the registered model, and the champion."""
 
 from __future__ import annotations
 
@@ -15,36 +13,41 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-DIGEST_TAG = "dopsd.digest"
-ACCURACY, JUDGED_BY = (
-    "accuracy",
-    "judged_by",
-)  # on the selection split; the problems and the protocol
-CHAMPION = "champion"
+DIGEST_TAG = "dopsd.digest"  # of the adapter
+ACCURACY = "accuracy"  # tag: accuracy on the selection split
+JUDGED_BY = "judged_by"  # tag: hash of the problems and the protocol of that accuracy
+CHAMPION = "champion"  # alias of the best version
 CARD = "README.md"
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A selected checkpoint on its way into the registry: its run, its LoggedModel, and what is
-    said of it.
-    """
+    """A selected checkpoint to register."""
 
-    run_id: str
-    model_id: str
+    run_id: str  # its MLflow run
+    model_id: str  # its LoggedModel
     tags: dict[str, str]
-    card: str
+    card: str  # Markdown
 
     @property
     def text(self) -> str:
-        """The card without the head that model hubs read."""
+        """The card without its YAML header."""
         return self.card.partition("---\n\n")[2]
 
 
 def log_model(
     client: MlflowClient, experiment: str, run_id: str, name: str, folder: Path, digest: str
 ) -> str:
-    """A checkpoint folder as a LoggedModel of its run; its id."""
+    """Log a checkpoint folder as a LoggedModel of its run, and return the model's id.
+
+    Args:
+        client: the MLflow client.
+        experiment: the experiment's id.
+        run_id: the checkpoint's MLflow run.
+        name: the model's name.
+        folder: the checkpoint, step-N.
+        digest: the adapter's digest.
+    """
     tags = {DIGEST_TAG: digest, "update": folder.name[5:]}
     model = client.create_logged_model(experiment, name, run_id, tags, model_type="lora")
     client.log_model_artifacts(model.model_id, str(folder))
@@ -53,8 +56,15 @@ def log_model(
 
 
 def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
-    """The version of the registered model that this checkpoint is, made if there is none; its
-    number.
+    """Register a checkpoint, and return its version number.
+
+    A checkpoint that is already registered keeps its version; tags and card are updated.
+
+    Args:
+        client: the MLflow client.
+        uri: the tracking server.
+        name: the registered model.
+        chosen: the checkpoint.
     """
     import mlflow
 
@@ -84,7 +94,7 @@ def _log_card(client: MlflowClient, chosen: Chosen) -> None:
 
 
 def _refresh(client: MlflowClient, version: ModelVersion, chosen: Chosen) -> None:
-    """What is said of a version that was evaluated again."""
+    """Update the card and the tags of a version that was evaluated again."""
     if version.description != chosen.text:
         _log_card(client, chosen)
         client.update_model_version(version.name, version.version, description=chosen.text)
@@ -94,8 +104,17 @@ def _refresh(client: MlflowClient, version: ModelVersion, chosen: Chosen) -> Non
 
 
 def promote_champion(client: MlflowClient, name: str, number: int) -> int:
-    """The champion's version: this one, unless the one before did as well on the same problems by
-    the same protocol.
+    """Make a version the champion unless the current one is at least as good.
+
+    Accuracies count only if both come from the same problems and protocol.
+
+    Args:
+        client: the MLflow client.
+        name: the registered model.
+        number: the version to promote.
+
+    Returns:
+        The champion's version afterwards.
     """
     champion = client.get_registered_model(name).aliases.get(CHAMPION)
     if champion and int(champion) != number:

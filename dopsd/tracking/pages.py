@@ -1,4 +1,4 @@
-"""Addresses of what was published, for people and for the flows' links."""
+"""Addresses of published results, for people and for the links of flows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ if TYPE_CHECKING:
     from dopsd.tracking.publish import Publication
     from dopsd.tracking.publish_run import Tracked
 
-PAGE = "DOPSD_MLFLOW_PAGE"
+PAGE = "DOPSD_MLFLOW_PAGE"  # environment variable with the address that browsers use
 
 
 def save_pages(
     publication: Publication, client: MlflowClient, uri: str, tracked_runs: list[Tracked]
 ) -> dict[str, Any]:
-    """What a flow links to: the server's address (none for a local file), each cell's run, each
-    task's comparison.
+    """Save the comparison view of each task, and return what flows link to.
 
-    Workers may know the server by a name that browsers do not: DOPSD_MLFLOW_PAGE is the address
-    that people open.
+    Workers may reach the server under a name that browsers do not know: DOPSD_MLFLOW_PAGE is the
+    address for browsers.
+
+    Returns:
+        `page`: the server's address, None for a local file; `experiment`: its id; `runs`: run ids
+        by run; `comparison`: the address of each task's view.
     """
     experiment = client.get_experiment_by_name(publication.tracking.experiment)
     page = os.environ.get(PAGE) or (shown(uri) if uri.startswith("http") else None)
@@ -46,5 +49,5 @@ def save_pages(
 
 
 def local_page() -> str:
-    """Where `make up` or `make mlflow` shows a local file."""
+    """Return the address at which `make up` or `make mlflow` shows a local database."""
     return f"http://127.0.0.1:{local_port('mlflow', 5000)}"

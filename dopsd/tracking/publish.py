@@ -1,8 +1,8 @@
-"""`dopsd publish`: MLflow runs, checkpoints and the champion alias, rebuilt from files on disk.
+"""`dopsd publish`: send finished runs from files on disk to MLflow.
 
-No stage writes to the registry: a result restored from DVC's cache, without running anything, must
-be published as well. Everything is looked up by digest or fingerprint first, so that publishing
-twice changes nothing.
+Published are runs, checkpoints, registered models and the champion alias. No stage writes to the
+registry, so that results from DVC's cache can be published too. Everything is looked up by digest
+or fingerprint first: publishing twice changes nothing.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Publication:
-    """What publishing needs to know: where to, which runs, and how they were evaluated and
-    selected.
-    """
+    """The server, the runs to publish, and how these were evaluated and selected."""
 
     tracking: TrackingConfig
     runs: list[RunSettings]
@@ -45,9 +43,16 @@ class Publication:
 
 
 def publish(publication: Publication) -> dict[str, int]:
-    """Publish every finished run; return the champion's version by task."""
+    """Publish every finished run.
+
+    Returns:
+        The champion's version by task.
+
+    Raises:
+        DopsdError: if tracking is disabled or the server fails.
+    """
     if not publication.tracking.enabled:
-        raise DopsdError("tracking.enabled is false in params.yaml: set it to true to publish")
+        raise DopsdError("tracking.enabled is false in params.yaml; set it to true to publish")
     uri = tracking_uri(publication.tracking.uri)
     with one_line(uri):
         client = connect(uri)
@@ -70,16 +75,14 @@ def publish(publication: Publication) -> dict[str, int]:
 
 
 def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -> Tracked | None:
-    """Return the run with its MLflow run, its log sent; None if it is not finished or not
-    current.
-    """
+    """Send the log of a finished run and return its MLflow run; None if not finished or stale."""
     folder = run.key.folder
     if not (folder / "test" / "paired.json").is_file():
-        log(f"publish: {folder} has no test results yet; left out")
+        log(f"publish: {folder} has no test results yet; skipped")
         return None
     if not is_current(run, read_json(folder / "train.json", "dopsd train")):
         log(
-            f"publish: {folder} was made with other settings, data or code; left out until `dvc"
+            f"publish: {folder} was made with other settings, data or code; skipped until `dvc"
             " repro` has run"
         )
         return None

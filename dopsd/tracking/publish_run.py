@@ -1,4 +1,4 @@
-"""Publish one finished run: its curve, checkpoints, figures and registered model."""
+"""Publish a finished run: curve, checkpoints, figures and registered model."""
 
 from __future__ import annotations
 
@@ -33,25 +33,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tracked:
-    """A run whose stages have run, and its MLflow run."""
+    """A finished run and its MLflow run."""
 
     run: RunSettings
     run_id: str
 
     @property
     def key(self) -> RunKey:
+        """The run's task, method and seed."""
         return self.run.key
 
 
 def model_name(publication: Publication, task: str) -> str:
+    """Return the name of a task's registered model."""
     return f"{publication.tracking.registered_model}-{task}"
 
 
 def publish_run(
     publication: Publication, client: MlflowClient, tracked: Tracked
 ) -> tuple[int, float]:
-    """Curve, checkpoints, figures and registration of one run; the registered version and its
-    selection accuracy.
+    """Publish the curve, checkpoints, figures and selected model of a run.
+
+    Args:
+        publication: the settings of publishing.
+        client: the MLflow client.
+        tracked: the run.
+
+    Returns:
+        The registered version and its accuracy on the selection split.
     """
     chosen = read_json(tracked.key.folder / "best" / "select.json", "dopsd select")
     protocols = read_json(tracked.key.folder / "test" / "paired.json", "dopsd test")["protocols"]
@@ -73,7 +82,7 @@ def publish_run(
 
 
 def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str, float]:
-    """Of the protocol that selected; the test accuracy of every other stands under its name."""
+    """Return the selected checkpoint's metrics, and its test accuracy under every protocol."""
     tested = protocols[chosen["protocol"]]
     low, high = tested["paired"]["interval"]
     return {
@@ -95,7 +104,7 @@ def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str
 
 
 def _cost(tracked: Tracked, update: int) -> dict[str, float]:
-    """What the selected checkpoint had cost."""
+    """Return the counters of training up to the selected checkpoint, as metrics."""
     rows = [row for row in read_table(tracked.key.folder / "train.csv") if row["update"] == update]
     return {
         f"best/{key.removeprefix('count/')}": value
@@ -120,7 +129,7 @@ def _log_tags_and_data(client: MlflowClient, tracked: Tracked) -> None:
 def _log_checkpoints(
     publication: Publication, client: MlflowClient, tracked: Tracked
 ) -> dict[str, str]:
-    """Every checkpoint as a LoggedModel with its evaluation; ids by adapter digest."""
+    """Log every checkpoint as a LoggedModel with its evaluation; return ids by adapter digest."""
     experiment = client.get_run(tracked.run_id).info.experiment_id
     models = client.search_logged_models(
         [experiment], f"source_run_id = '{tracked.run_id}'", max_results=1000
@@ -159,7 +168,7 @@ def _register(
     chosen: dict[str, Any],
     model_id: str,
 ) -> int:
-    """The registered version of the selected checkpoint."""
+    """Register the selected checkpoint with its card, and return the version."""
     tags = {
         DIGEST_TAG: chosen["digest"],
         "method": tracked.key.method,

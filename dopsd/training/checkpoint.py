@@ -1,9 +1,8 @@
-"""Checkpoints: written under a temporary name, verified by digest, resumed from the newest that is
-whole.
+"""Checkpoints: write under a temporary name, verify by digest, resume from the newest intact one.
 
-A folder step-N holds the adapter, and the two newest also what resuming needs: optimizer moments,
-random state and the batches of the current collect that no update has used yet (newer weights could
-not sample them again), and the log so far.
+A folder step-N holds the adapter. The two newest folders also hold what resuming needs: the
+optimizer's moments, random states, the log, and the batches of the current collect that no update
+has used yet, because newer weights cannot sample them again.
 """
 
 from __future__ import annotations
@@ -27,13 +26,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REPLACED = ".old"  # suffix of a checkpoint while a newer one of the same update takes its place
-NEEDED = (ADAPTER, "adapter_config.json", "state.json")
-RESUMED = ("trainer", "batches", "log")  # how names of files start that only resuming needs
-KEPT_RESUMABLE = 2  # folders that keep the optimizer: at 8B it is 2 GB a folder
+NEEDED = (ADAPTER, "adapter_config.json", "state.json")  # files of every checkpoint
+RESUMED = ("trainer", "batches", "log")  # first letters of the files that only resuming needs
+KEPT_RESUMABLE = 2  # folders that keep these files: at 8B they take 2 GB a folder
 
 
 def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
-    """Unused updates of a collect as named tensors: <update>.<batch>.<type>.<field>."""
+    """Return a collect's unused updates as tensors named <update>.<batch>.<type>.<field>.
+
+    Args:
+        updates: the batches of each update.
+    """
     return {
         f"{u}.{b}.{type(batch).__name__}.{name}": tensor
         for u, batches in enumerate(updates)
@@ -43,8 +46,17 @@ def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
 
 
 def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
-    """Raises ValueError, KeyError, TypeError or IndexError where these are not what pack_updates
-    made.
+    """Rebuild the updates that `pack_updates` packed.
+
+    Args:
+        tensors: named tensors, <update>.<batch>.<type>.<field>.
+        count: the number of updates; an update without batches has no tensors.
+
+    Raises:
+        ValueError: if a name is malformed, or a tensor has an unexpected shape.
+        KeyError: if a batch type is unknown.
+        TypeError: if a batch lacks a field.
+        IndexError: if an update's number is not below `count`.
     """
     batch_tensors: dict[tuple[int, int, str], dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -57,13 +69,14 @@ def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
 
 
 def write_digests(folder: Path) -> None:
+    """Write the SHA-256 digests of a folder's files into the folder."""
     write_json(
         folder / DIGESTS, {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.name != DIGESTS}
     )
 
 
 def seal(tmp: Path, final: Path) -> None:
-    """Finish a checkpoint written in `tmp`: digests of its files, onto the disk, then its name."""
+    """Finish a checkpoint: write digests, flush `tmp` to disk, then rename it to `final`."""
     write_digests(tmp)
     replaced = final.with_suffix(REPLACED)
     if final.exists():
@@ -73,9 +86,7 @@ def seal(tmp: Path, final: Path) -> None:
 
 
 def finish_replacements(scratch: Path) -> None:
-    """Put back a checkpoint whose replacement a kill cut short; remove what is half-written or
-    replaced.
-    """
+    """Restore checkpoints whose replacement was interrupted; remove replaced and partial ones."""
     for replaced in scratch.glob(f"step-??????{REPLACED}"):
         if replaced.with_suffix("").exists():
             shutil.rmtree(replaced)
@@ -86,10 +97,10 @@ def finish_replacements(scratch: Path) -> None:
 
 
 def prune(scratch: Path, update: int) -> None:
-    """Drop what only resuming needs from all but the newest folders up to this update.
+    """Remove the files that only resuming needs from all but the newest folders up to `update`.
 
-    Later ones are of a run that has gone back behind a damaged checkpoint: where that is made
-    again, they can be continued.
+    Later folders exist when a run went back to before a damaged checkpoint. Once that checkpoint
+    is made again, the run can resume from them.
     """
     for folder in [folder for folder in folders(scratch) if update_of(folder) <= update][
         :-KEPT_RESUMABLE
@@ -99,16 +110,17 @@ def prune(scratch: Path, update: int) -> None:
 
 
 def folders(scratch: Path) -> list[Path]:
-    """Checkpoints by update, damaged ones too."""
+    """Return the checkpoint folders of a run by update, including damaged ones."""
     return sorted(scratch.glob("step-[0-9][0-9][0-9][0-9][0-9][0-9]"))
 
 
 def update_of(folder: Path) -> int:
+    """Return the update that a folder step-N holds."""
     return int(folder.name[5:])
 
 
 def fault(folder: Path) -> str | None:
-    """Why this checkpoint cannot be used, or None."""
+    """Return why a checkpoint cannot be used, or None if it is intact."""
     digests = read_digests(folder)
     if not digests:
         return f"{DIGESTS} is missing or damaged"
@@ -132,22 +144,25 @@ def fault(folder: Path) -> str | None:
 
 
 def checkpoints(scratch: Path) -> list[Checkpoint]:
-    """Whole checkpoints, oldest first; a damaged one is said and passed over."""
+    """Return the intact checkpoints, oldest first; log and skip damaged ones."""
     usable = []
     for folder in folders(scratch):
         reason = fault(folder)
         if reason:
-            log(f"checkpoint {folder}: {reason}; it is not used")
+            log(f"checkpoint {folder}: {reason}; skipped")
         else:
             usable.append(Checkpoint(folder, update_of(folder), sha256(folder / ADAPTER)))
     return usable
 
 
 def newest_resumable(scratch: Path, every: int) -> Checkpoint | None:
-    """The newest checkpoint that can be continued and has no damaged one before it, which would be
-    missing at the end.
+    """Return the newest resumable checkpoint with no damaged one before it, or None.
 
-    every: train.checkpoint_every; what was saved at other updates is not missed.
+    A damaged checkpoint is made again, because the finished run must have all of them.
+
+    Args:
+        scratch: the run's folder.
+        every: train.checkpoint_every; a damaged checkpoint at another update does not matter.
     """
     usable = checkpoints(scratch)
     damaged = [

@@ -1,5 +1,6 @@
-"""Collapse watch: does a run still answer as well as it did? (arXiv 2606.18195, Fig. 4; the rule is
-ours.)
+"""Detect the collapse of a run: its first attempts score much worse than they did.
+
+Collapses are shown in arXiv 2606.18195, Fig. 4; the rule that detects them is not from the paper.
 """
 
 from __future__ import annotations
@@ -15,24 +16,29 @@ if TYPE_CHECKING:
 
 @dataclass
 class CollapseDetector:
-    """First attempts of a run, collect by collect; flags when their rolling mean falls a share
-    `drop` below its best.
+    """Detects a collapse from the first-attempt scores of each collect.
 
-    And by `errors` standard errors of the difference between two windows of such answers: small
-    windows of right and wrong swing by more than any share, and the best of many is high by chance.
-    A policy that is seldom right needs wide windows. Checkpoints that were good stay, and selection
-    takes the best of them: a flag says that what follows is lost time.
+    A run has collapsed when the rolling mean of its scores falls below the best mean by the share
+    `drop` and by `errors` standard errors of the difference between two windows. The second
+    condition rules out chance: means over few answers vary widely, and the best of many is high by
+    chance. A policy that is seldom right needs a wide window. Good checkpoints stay and selection
+    takes the best of them, so a collapse only means that further training is lost time.
     """
 
-    window: int  # collects
-    drop: float
-    problems: int  # a collect
-    errors: float
-    scores: list[float] = field(default_factory=list)  # mean of each collect
-    squares: list[float] = field(default_factory=list)  # mean square of its scores
+    window: int  # collects in the rolling mean
+    drop: float  # share of the best mean
+    problems: int  # in a collect
+    errors: float  # standard errors
+    scores: list[float] = field(default_factory=list)  # mean score of each collect
+    squares: list[float] = field(default_factory=list)  # mean squared score of each collect
 
     def see(self, score: float, square: float) -> bool:
-        """Whether this collect is the one that flags a collapse."""
+        """Add a collect; return whether it is the first one of a collapse.
+
+        Args:
+            score: the mean first-attempt score.
+            square: the mean squared first-attempt score.
+        """
         was_collapsed = self.is_collapsed
         self.scores.append(score)
         self.squares.append(square)
@@ -40,30 +46,45 @@ class CollapseDetector:
 
     @property
     def means(self) -> list[float]:
-        """Rolling means of whole windows, first to last."""
+        """Rolling means of full windows, first to last."""
         n = self.window
         return [sum(self.scores[i : i + n]) / n for i in range(len(self.scores) - n + 1)]
 
     @property
     def is_collapsed(self) -> bool:
-        """Whether any rolling mean has been that far below the best before it; once flagged, it
-        stays so.
-        """
+        """Whether any rolling mean was far below the best one before it; a collapse is final."""
         best, scores, squares = 0.0, list(accumulate(self.scores)), list(accumulate(self.squares))
         for i, mean in enumerate(self.means):
             seen = i + self.window
-            variance = max(
-                0.0, squares[seen - 1] / seen - (scores[seen - 1] / seen) ** 2
-            )  # of all answers so far
+            # variance of all answers so far
+            variance = max(0.0, squares[seen - 1] / seen - (scores[seen - 1] / seen) ** 2)
             margin = self.errors * math.sqrt(2 * variance / (self.window * self.problems))
             if mean < (1 - self.drop) * best and mean < best - margin:
                 return True
             best = max(best, mean)
         return False
 
+    def describe(self, settings: TrainConfig) -> str:
+        """Return one line about a collapse that has just been found."""
+        outcome = (
+            "the run ends here"
+            if settings.stop_on_collapse
+            else "train.stop_on_collapse true would end the run"
+        )
+        return (
+            f"the run has collapsed: first attempts score {self.means[-1]:.2f}, after"
+            f" {max(self.means):.2f} at best (means of {self.window} collects); {outcome}, and"
+            " better checkpoints stay"
+        )
+
 
 def detector_of(settings: TrainConfig, *history: list[float]) -> CollapseDetector:
-    """Return the detector of a run; `history`: its scores and their squares so far."""
+    """Return a run's detector.
+
+    Args:
+        settings: section `train`.
+        history: the mean scores and the mean squared scores of the collects so far.
+    """
     s = settings
     rule = (s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors)
     return CollapseDetector(*rule, *history)

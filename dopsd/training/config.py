@@ -1,4 +1,4 @@
-"""Section `train`: the loop, the same for every algorithm."""
+"""Section `train`: the training loop, the same for every algorithm."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from pydantic import Field
 from dopsd.core.settings import Betas, Count, Natural, Positive, Section, Share
 from dopsd.models.config import AdapterConfig
 
-AUTO = "auto"  # train.micro_batch_states: as memory was measured to hold
-GUESS = 8  # micro_batch_states, where a number is needed before anything could be measured
+AUTO = "auto"  # train.micro_batch_states: as many as measured memory holds
+GUESS = 8  # micro_batch_states where a number is needed before memory is measured
 
 
 class TrainConfig(Section):
-    """The loop: a collect takes `prompts_per_collect` problems; `updates` counts optimizer steps.
+    """The training loop: collects of problems and optimizer updates.
 
-    A method's own section may change what stands here: method.NAME.train.
+    A method overrides these settings in its own section, `method.<name>.train`.
     """
 
-    updates: Count = 500
-    prompts_per_collect: Count = 4
-    learning_rate: Positive = 5e-6
-    schedule: Literal["constant", "cosine"] = "constant"
-    warmup_updates: Natural = 1
-    betas: Betas = Field([0.9, 0.99])
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    grad_clip: Positive = 0.2
-    micro_batch_states: Count | Literal["auto"] = 64
-    gradient_checkpointing: bool = False
-    checkpoint_every: Count = 25
-    max_empty_collects: Count = 50
-    collapse_window: Count = 8
-    collapse_drop: Share = 0.3
-    collapse_errors: Positive = 4.0
-    stop_on_collapse: bool = False
-    lora: AdapterConfig = AdapterConfig()
+    updates: Count = 500  # optimizer steps
+    prompts_per_collect: Count = 4  # problems of a collect, over all processes
+    learning_rate: Positive = 5e-6  # after warm-up
+    schedule: Literal["constant", "cosine"] = "constant"  # cosine: down to 0 at the last update
+    warmup_updates: Natural = 1  # updates of linear warm-up from 0
+    betas: Betas = Field([0.9, 0.99])  # of AdamW
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1  # of AdamW
+    grad_clip: Positive = 0.2  # largest gradient norm
+    micro_batch_states: Count | Literal["auto"] = 64  # states in one forward and backward pass
+    gradient_checkpointing: bool = False  # recompute layers in the backward pass to save memory
+    checkpoint_every: Count = 25  # updates between checkpoints
+    max_empty_collects: Count = 50  # end after more collects in a row without anything to learn
+    collapse_window: Count = 8  # collects in the rolling mean of the first-attempt score
+    collapse_drop: Share = 0.3  # share of the best mean by which a collapse falls below it
+    collapse_errors: Positive = 4.0  # standard errors by which a collapse falls below the best mean
+    stop_on_collapse: bool = False  # end a collapsed run
+    lora: AdapterConfig = AdapterConfig()  # the adapter in training
 
     @property
     def states_at_once(self) -> int:
-        """micro_batch_states, or a guess at what will be measured."""
+        """micro_batch_states, or for `auto` a guess at the number that will be measured."""
         return GUESS if isinstance(self.micro_batch_states, str) else self.micro_batch_states

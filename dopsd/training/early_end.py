@@ -1,4 +1,4 @@
-"""After which update a run of these settings would have ended, from its log and its scores."""
+"""Tell from a run's log and scores after which update it ends under changed settings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ WATCHING = ("collapse_window", "collapse_drop", "collapse_errors")
 def watched_again(
     rows: list[dict[str, Any]], state: dict[str, Any], settings: TrainConfig
 ) -> list[dict[str, Any]]:
-    """The rows as they had been with these settings of collapse_*, from the scores of all collects
-    that a checkpoint keeps.
+    """Return a log's rows as other collapse_* settings would have written them.
+
+    Args:
+        rows: the log's rows.
+        state: state.json of the last checkpoint, with the scores of all collects.
+        settings: section `train` with the new settings.
     """
     scores, squares = state["scores"], state["squares"]
-    if (
-        len(scores) != state["counters"]["collects"]
-    ):  # the method's rollouts are not those of the policy in training
+    # Without a score for each collect, the method's rollouts are not those of the trained policy.
+    if len(scores) != state["counters"]["collects"]:
         return rows
     new_rows, previous_collects = [], 0
     for row in rows:
@@ -45,12 +48,12 @@ def watched_again(
 
 
 def collapse_update(rows: list[dict[str, Any]]) -> float:
-    """The update after which a run ends that stops on collapse."""
+    """Return the update after which a run with stop_on_collapse ends; infinity if none."""
     return next((row["update"] for row in rows if row.get("collapsed")), math.inf)
 
 
 def starvation_update(rows: list[dict[str, Any]], settings: TrainConfig) -> float:
-    """The update after which more than max_empty_collects in a row gave nothing."""
+    """Return the last update before more than max_empty_collects empty collects; else infinity."""
     in_a_row = collects = empty = last = 0
     for row in rows:
         new, new_empty = row["count/collects"] - collects, row["count/empty_collects"] - empty

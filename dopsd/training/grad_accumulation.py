@@ -1,6 +1,4 @@
-"""Gradients of one update, a micro-batch at a time: as many sequences at once as memory was
-measured to hold.
-"""
+"""Accumulate the gradients of an update over micro-batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -24,27 +22,32 @@ if TYPE_CHECKING:
     from dopsd.algorithms.common.batch import Batch
     from dopsd.models.policy import Policy
 
-ROWS = 3  # of the second pass that memory is measured with; the first has one
-# share of the free memory to plan for: the optimizer's moments come later, and allocators waste
-# some
+ROWS = 3  # rows of the second pass that measures memory; the first pass has one
+# Share of the free memory to plan for: the optimizer's moments come later, and allocators waste
+# some of it.
 FILLED = 0.8
-MOST = 64  # sequences: more at once are no faster
+MOST = 64  # sequences; more in one pass are no faster
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Bytes at the peak of a pass over so many sequences; others that the process held before are
-    among them.
-    """
+    """Measured memory of one forward and backward pass."""
 
     sequences: int
-    peak: int
+    peak: int  # bytes, including those that the process held before
 
 
 def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
-    """Sequences whose pass fits, from a straight line through two probes; MOST at most.
+    """Return how many sequences fit into memory, at most MOST, by linear extrapolation.
 
-    Where the line does not rise, all that the smaller pass took is counted as its sequences'.
+    If the line through the two probes does not rise, the smaller probe's whole use of memory is
+    attributed to its sequences.
+
+    Args:
+        small: the probe with fewer sequences.
+        large: the probe with more sequences.
+        held: bytes that the process held before.
+        free: bytes of free memory.
     """
     bytes_per_sequence = (large.peak - small.peak) / (large.sequences - small.sequences)
     if bytes_per_sequence <= 0:
@@ -54,15 +57,16 @@ def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
 
 
 class MicroBatches:
-    """How many sequences stand in memory at once; halved once where that was too many. 0: not
-    measured yet.
+    """The micro-batch size of a run, measured when `auto` and halved at most once.
+
+    `size` is the number of states in one pass; 0 means not measured yet.
     """
 
     def __init__(self, requested: int | str, device: torch.device) -> None:
         if requested == AUTO and not memory.is_measurable(device):
             raise DopsdError(
                 "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory;"
-                " give a number"
+                " set a number"
             )
         self.size = 0 if isinstance(requested, str) else requested
         self.device, self.is_halved = device, False
@@ -70,9 +74,16 @@ class MicroBatches:
     def gradients(
         self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
     ) -> MetricSums:
-        """Add the gradients of the batches' loss / weight to the trainable weights; its metrics.
+        """Add the gradients of loss / weight to the trainable weights, and return the metrics.
 
-        Raises DopsdError where memory does not hold half of what was tried first.
+        Args:
+            method: the algorithm, which computes the loss.
+            policy: the model in training.
+            batches: the batches of this rank; may be empty.
+            weight: the denominator of the update, over all ranks.
+
+        Raises:
+            DopsdError: if half of the first micro-batch does not fit into memory.
         """
         if batches and not self.size:
             self.size = self._measured(method, policy, max(batches, key=len))
@@ -81,25 +92,24 @@ class MicroBatches:
         return metrics
 
     def _halve(self, is_locked: bool) -> None:
-        if (
-            self.is_halved or self.size == 1 or is_locked
-        ):  # locked: the other processes would not make as many passes
+        # With sharded weights (locked) the other processes would not make as many passes.
+        if self.is_halved or self.size == 1 or is_locked:
             raise DopsdError(
-                f"train: {self.size} states at once do not fit into memory; set a smaller"
-                " train.micro_batch_states or train.gradient_checkpointing",
+                f"train: out of memory at {self.size} states per pass; set a smaller"
+                " train.micro_batch_states, or train.gradient_checkpointing true",
                 exit_code=1,
             )
         self.is_halved, previous_size = True, self.size
         self.size = previous_size // 2
         log(
-            f"train: {previous_size} states at once did not fit into memory: from here on"
-            f" {self.size}"
+            f"train: out of memory at {previous_size} states per pass; micro-batch reduced to"
+            f" {self.size}. Set train.micro_batch_states to choose another size."
         )
 
     def _try_gradients(
         self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
     ) -> MetricSums | None:
-        """None, and no gradient, where memory ran out."""
+        """Return the metrics, or None and no gradients if memory ran out."""
         metrics = MetricSums()
         try:
             for micro_batch, share in self._passes(policy, batches):
@@ -108,16 +118,16 @@ class MicroBatches:
                 if share:
                     metrics.merge(output.metrics)
                     metrics.add("loss", output.total.item() / weight, 0)
-        except (
-            torch.OutOfMemoryError
-        ):  # the pass keeps its memory until this block is left: no second try in here
+        except torch.OutOfMemoryError:  # the pass holds its memory until this block ends: no retry
             _forget(policy.trainable().values())
             return None
         return metrics
 
     def _passes(self, policy: Policy, batches: list[Batch]) -> list[tuple[Batch, float]]:
-        """The micro-batches, each with its share in the loss: 0 for passes made only because other
-        processes make one.
+        """Return the micro-batches, each with its factor in the loss.
+
+        With sharded weights every process must make as many passes: a process with fewer
+        micro-batches repeats a row with factor 0.
         """
         micro_batches = [
             (micro_batch, 1.0) for batch in batches for micro_batch in batch.split(self.size)
@@ -133,8 +143,9 @@ class MicroBatches:
         ]
 
     def _measured(self, method: Algorithm, policy: Policy, batch: Batch) -> int:
-        """A pass over one row and one over a few, without a trace but the time; random numbers are
-        put back.
+        """Measure how many states fit by passes over one row and over ROWS.
+
+        Gradients are dropped and random states restored, so that only time passes.
         """
         devices = [self.device] if self.device.type == "cuda" else []
 
@@ -145,7 +156,7 @@ class MicroBatches:
 
         try:
             with torch.random.fork_rng(devices):
-                probe(1)  # what is made once, at the first pass, is no part of a sequence's size
+                probe(1)  # warm-up: the first pass also allocates what is needed only once
                 size = fitting(
                     probe(1), probe(ROWS), memory.held(self.device), memory.free(self.device)
                 )
@@ -153,7 +164,7 @@ class MicroBatches:
             size = 1
         _forget(policy.trainable().values())
         log(
-            f"train: {size} states at once, as measured memory allows (train.micro_batch_states:"
+            f"train: micro-batch of {size} states, from measured memory (train.micro_batch_states:"
             f" {AUTO})"
         )
         return size

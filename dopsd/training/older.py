@@ -1,5 +1,6 @@
-"""Training folders of releases that named them by a hash of settings and code together, and wrote
-no run.json.
+"""Find and check training folders of older releases.
+
+These releases wrote no run.json and named a folder by a hash of settings and code together.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from dopsd.training.resuming import object_of, record_of
 if TYPE_CHECKING:
     from dopsd.training.run_settings import RunSettings
 
-NAME = re.compile("train-[0-9a-f]{16}")
+NAME = re.compile("train-[0-9a-f]{16}")  # a folder of an older release
 
 
 def older_folders(run: RunSettings) -> dict[Path, int]:
-    """Those that may be this cell's, by their adapters, and the last update of each."""
+    """Return the older folders whose adapters fit this run, with the last update of each."""
     adopted = {record_of(path).get("adopted") for path in WORK.glob("train-*")}
     owners = {
         object_of(path).get("fingerprint"): path.parent for path in RUNS.glob("*/*/*/train.json")
@@ -51,7 +52,7 @@ def _last_checkpoint(folder: Path) -> Path | None:
 
 
 def misfit(run: RunSettings, step: Path) -> str | None:
-    """What of the checkpoint's adapter is not as these settings make it."""
+    """Return how a checkpoint's adapter differs from these settings, or None if it fits."""
     from safetensors import safe_open
 
     saved, expected, base_config = (
@@ -79,14 +80,19 @@ def misfit(run: RunSettings, step: Path) -> str | None:
 
 
 def refuse_misfit(run: RunSettings, folder: Path) -> None:
+    """Check that the run can adopt an older folder.
+
+    Raises:
+        DopsdError: if the folder has no intact checkpoint, or an adapter of other settings.
+    """
     step = _last_checkpoint(folder)
     if step is None:
         raise DopsdError(
-            f"--adopt {folder}: no whole checkpoint in it; name a folder work/train-... of an older"
+            f"--adopt {folder}: no intact checkpoint; name a folder work/train-... of an older"
             " release"
         )
     if difference := misfit(run, step):
         raise DopsdError(
-            f"--adopt {folder}: its adapter has {difference}, other than the settings of {run.key};"
+            f"--adopt {folder}: the adapter has {difference}, unlike the settings of {run.key};"
             " name another folder"
         )

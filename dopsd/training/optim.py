@@ -1,4 +1,4 @@
-"""The optimizer's step: gradients summed over ranks and clipped, at this update's learning rate."""
+"""The optimizer: AdamW, its learning-rate schedule and its step over all ranks."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def adamw(parameters: Iterable[Tensor], settings: TrainConfig) -> Optimizer:
+    """Return AdamW with the settings of section `train`."""
     betas = (settings.betas[0], settings.betas[1])
     return torch.optim.AdamW(
         parameters, lr=settings.learning_rate, betas=betas, weight_decay=settings.weight_decay
@@ -27,8 +28,14 @@ def adamw(parameters: Iterable[Tensor], settings: TrainConfig) -> Optimizer:
 
 
 def lr_factor(update: int, settings: TrainConfig) -> float:
-    """Factor of the learning rate: linear warm-up from 0 at the first update, then constant or half
-    a cosine to 0.
+    """Return the factor of the learning rate at an update.
+
+    The factor warms up linearly from 0 at the first update. Then it is 1, or half a cosine that
+    ends at 0 after the last update.
+
+    Args:
+        update: the number of finished updates.
+        settings: section `train`.
     """
     warmup = settings.warmup_updates
     if update < warmup:
@@ -41,9 +48,19 @@ def lr_factor(update: int, settings: TrainConfig) -> float:
 def optimizer_step(
     optimizer: Optimizer, accelerator: Accelerator, settings: TrainConfig, update: int
 ) -> float:
-    """Sum gradients over ranks, clip them, take the step; the gradient norm before clipping.
+    """Sum the gradients over ranks, clip them and step.
 
-    Raises DopsdError, before anything has changed, where that norm is not finite.
+    Args:
+        optimizer: the optimizer; weights without a gradient get zeros.
+        accelerator: the ranks.
+        settings: section `train`.
+        update: the number of finished updates.
+
+    Returns:
+        The norm of the summed gradients before clipping.
+
+    Raises:
+        DopsdError: if that norm is not finite; weights and moments have not changed then.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for p in parameters:

@@ -1,8 +1,7 @@
-"""What base/<task>/ was made from: settings, data and files, noted in it, so that it is never made
-again without leave.
+"""Record what base/<task>/ was made from, so that it is retrained only on request.
 
-The code's part is the number `pretrain.recipe`: a base behaves like a downloaded checkpoint, not
-like a cached result.
+The record holds settings and digests of data and files. The number `pretrain.recipe` stands for
+the code: a base behaves like a downloaded checkpoint, not like a cached result.
 """
 
 from __future__ import annotations
@@ -19,28 +18,26 @@ from dopsd.core.settings import Section
 from dopsd.tasks.common.storage import DATA
 from dopsd.training.pretrain_config import BaseSettings, PretrainConfig
 
-ALLOWANCE = "DOPSD_ALLOW_RETRAIN"
-FORCE = "force"  # also a base that matches
-MINUTES = 3  # the default shape on two CPU cores
+ALLOWANCE = "DOPSD_ALLOW_RETRAIN"  # the environment variable that allows retraining
+FORCE = "force"  # retrain even a base that matches
+MINUTES = 3  # time to pretrain the default shape on two CPU cores
 
 
 class Origin(Section):
     """Contents of base/<task>/pretrain.json."""
 
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # by key of params.yaml
     data: str  # digest of the training problems
-    files: dict[str, str]  # digests of what pretraining wrote
+    files: dict[str, str]  # digest of each file that pretraining wrote
 
 
 def place(task: str) -> Path:
-    """Return the folder of a task's embedded base: `base` itself in a project where release 0.1
-    made it.
-    """
+    """Return the folder of a task's embedded base: base/<task>, or base itself of release 0.1."""
     return BASES if is_base(BASES) else BASES / task
 
 
 def settings(base: BaseSettings) -> dict[str, Any]:
-    """What decides the base's numbers beside its data, by key of params.yaml."""
+    """Return the settings that decide a base's weights, by key of params.yaml."""
     shape = {
         f"pretrain.{key}": value for key, value in base.shape.model_dump(exclude={"tasks"}).items()
     }
@@ -51,19 +48,23 @@ def settings(base: BaseSettings) -> dict[str, Any]:
 
 
 def problems_of(task: str) -> Path:
+    """Return the file of a task's training problems."""
     return DATA / task / "train.jsonl"
 
 
 def note(base: BaseSettings, task: str, folder: Path) -> None:
-    """Write into a new base what it was made from."""
+    """Write into a new base's folder what the base was made from."""
     files = {path.name: sha256(path) for path in sorted(folder.iterdir()) if path.name != ORIGIN}
     contents = Origin(settings=settings(base), data=sha256(problems_of(task)), files=files)
     write_json(folder / ORIGIN, contents.model_dump())
 
 
 def mismatch(base: BaseSettings, task: str) -> str | None:
-    """Why a task's base is not what these settings and data make, and both ways out; None where it
-    is, or there is none.
+    """Compare a task's base with what these settings and data would make.
+
+    Returns:
+        One line with the difference, how to keep the base and how to retrain it; None if the base
+        matches or does not exist.
     """
     folder = place(task)
     if not any(folder.glob("*.safetensors")) and not (folder / ORIGIN).exists():
@@ -72,25 +73,25 @@ def mismatch(base: BaseSettings, task: str) -> str | None:
     if difference is None:
         return None
     remedy = (
-        f"{ALLOWANCE}=1 dvc repro pretrain (in a flow: allow_retrain=true) to make it again (about"
-        f" {_minutes(base)} min)"
+        f"{ALLOWANCE}=1 dvc repro pretrain (in a flow: allow_retrain=true) to retrain the base"
+        f" (about {_minutes(base)} min)"
     )
-    return f"pretrain: {difference}, or {remedy}."
+    return f"pretrain: {difference}, or run {remedy}."
 
 
 def _difference(base: BaseSettings, task: str, folder: Path) -> str | None:
-    """What differs, and how to keep the base; data that is not there cannot differ."""
-    drops = f"git checkout -- {folder} params.yaml drops every other change too"
+    """Return what differs and how to keep the base, or None; missing data does not differ."""
+    drops = f"git checkout -- {folder} params.yaml also discards every other change"
     try:
         recorded = Origin.model_validate_json((folder / ORIGIN).read_bytes())
     except (OSError, ValueError):
-        lost = f"{folder / ORIGIN}: missing or damaged, so nothing says what {folder} was made from"
-        return f"{lost}. Run git checkout -- {folder}"
+        lost = f"{folder / ORIGIN}: missing or damaged, so the origin of {folder} is unknown"
+        return f"{lost}. Run git checkout -- {folder} to restore the base"
     for name, digest in recorded.files.items():
         if not (folder / name).is_file() or sha256(folder / name) != digest:
             return (
                 f"{folder / name}: not the file that pretraining wrote. Run git checkout --"
-                f" {folder} to restore it"
+                f" {folder} to restore the file"
             )
     requested = settings(base)
     mismatched = [
@@ -104,16 +105,16 @@ def _difference(base: BaseSettings, task: str, folder: Path) -> str | None:
             f" {requested.get(key, 'unset')})"
             for key in mismatched
         )
-        return f"{folder} was made with {listed}. To keep it, set that back ({drops})"
+        return f"{folder} was made with {listed}. To keep the base, set that back ({drops})"
     problems = problems_of(task)
     if problems.is_file() and sha256(problems) != recorded.data:
         restore = f"set section data.{task} of params.yaml back and run dvc repro prepare"
-        return f"{folder} was made from another {problems}. To keep it, {restore} ({drops})"
+        return f"{folder} was made from another {problems}. To keep the base, {restore} ({drops})"
     return None
 
 
 def _minutes(base: BaseSettings) -> int:
-    """By the weights that every update's tokens go through."""
+    """Estimate the time of pretraining from the weights and sequences of all updates."""
 
     def work(shape: PretrainConfig, updates: int) -> int:
         return (
@@ -131,13 +132,18 @@ def _minutes(base: BaseSettings) -> int:
 
 
 def allowance() -> str:
-    """Whether a base that is there may be made again: "" (no), "1" (where it does not match) or
-    "force".
+    """Return whether an existing base may be retrained, from DOPSD_ALLOW_RETRAIN.
+
+    Returns:
+        "" (no), "1" (a base that does not match) or "force" (any base).
+
+    Raises:
+        DopsdError: if the variable has another value.
     """
     value = os.environ.get(ALLOWANCE, "").removeprefix("0")
     if value not in ("", "1", FORCE):
         raise DopsdError(
-            f"{ALLOWANCE}={value}: expected 1 (make a base that does not match again) or {FORCE}"
-            " (any)"
+            f"{ALLOWANCE}={value}: expected 1 (retrain a base that does not match) or {FORCE}"
+            " (retrain any base)"
         )
     return value

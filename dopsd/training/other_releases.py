@@ -1,5 +1,6 @@
-"""Runs that another release of dopsd began, whose settings had other keys: they lie in folders of
-other names.
+"""Find runs that another release began under a different folder name.
+
+The name is a hash of the settings, and a release may have had other keys.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def of_other_releases(run: RunSettings) -> Iterator[Path]:
-    """Folders of this cell with the same data and base, whose settings differ only in keys that one
-    of the two lacks.
+    """Yield folders of this run whose settings differ only in keys that one side lacks.
 
-    What they lack must have its default now: another value is another run.
+    Data and base are the same. A key that the other release lacked must have its default now,
+    because another value is another run.
     """
     settings, inputs = settings_of(run)[0], inputs_of(run)
     for file in WORK.glob(f"train-*/{RECORD}"):
@@ -44,7 +45,7 @@ def of_other_releases(run: RunSettings) -> Iterator[Path]:
 def differing(
     before: dict[str, Any], now: dict[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Keys whose values differ, and which of the two settings has them: before, now or both."""
+    """Yield each dotted key whose values differ, and the side that has it: before, now or both."""
     for key in sorted(before.keys() | now.keys()):
         if key not in before or key not in now:
             yield prefix + key, "now" if key in now else "before"
@@ -55,7 +56,7 @@ def differing(
 
 
 def _is_default(run: RunSettings, key: str) -> bool:
-    """Whether a key of settings_of has the value that it has where params.yaml does not name it."""
+    """Return whether a key of settings_of has its default in code."""
     value: Any = vars(run) | {run.kind: run.algorithm}
     *sections, name = key.split(".")
     for section in sections:
@@ -67,5 +68,5 @@ def _is_default(run: RunSettings, key: str) -> bool:
 
 
 def inputs_of(run: RunSettings) -> dict[str, str]:
-    """Digests of the files that decide a run."""
+    """Return the digests of the files that decide a run, by path."""
     return {path.as_posix(): sha256(path) for path in input_files(run)}

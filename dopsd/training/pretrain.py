@@ -1,14 +1,12 @@
-"""`dopsd pretrain --task sudoku`: the embedded base, trained by masked diffusion on careful and
-careless worked solutions.
+"""`dopsd pretrain --task sudoku`: train the embedded base by masked diffusion.
 
-The mixture makes the base what a pretrained model is: able, but not reliable. The response keeps
-the layout of rollouts (gen_length tokens, padded with end of text), as LLaDA's fine-tuning does
-(arXiv 2502.09992, section 2.3).
+The base learns from careful (correct) and careless worked solutions. The mixture makes the base
+like a pretrained model: able, but not reliable. Responses have the layout of rollouts (gen_length
+tokens, padded with end of text), as in LLaDA's fine-tuning (arXiv 2502.09992, section 2.3).
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
 from typing import TYPE_CHECKING
@@ -23,13 +21,14 @@ from dopsd.core.files import WORK
 from dopsd.core.fingerprint import fingerprint
 from dopsd.core.progress import Progress, log
 from dopsd.core.rng import key_from
-from dopsd.core.tensor_files import fsync_rename, load_tensors, save_tensors
+from dopsd.core.tensor_files import fsync_rename
 from dopsd.core.tensors import left_pad
 from dopsd.models.embedded import build_config, build_tokenizer
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.tasks.registry import TASKS
 from dopsd.training import origin
+from dopsd.training.resume_point import read_resume_point, write_resume_point
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +43,16 @@ SAVE_EVERY = 50  # updates between resume points
 
 
 def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
-    """Make base/<task>/ if there is none; one that does not match its settings and data only with
-    leave, else say why.
+    """Train base/<task>/ if it is missing, or if retraining is allowed and needed.
+
+    Args:
+        base: the settings that decide the base.
+        task_name: the task whose worked solutions the base learns.
+        data: the task's section.
+
+    Raises:
+        DopsdError: if the existing base does not match its settings or data and
+            DOPSD_ALLOW_RETRAIN is not set, or if a gradient is not finite.
     """
     shape = base.shape
     scratch = (
@@ -70,11 +77,11 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
             if (update + 1) % SAVE_EVERY == 0:
                 trainer.save(scratch, update + 1)
     _write(policy, base, task_name, scratch / "base")
-    shutil.rmtree(scratch)  # a forced run begins at the first update
+    shutil.rmtree(scratch)  # so that a forced run begins at update 0
 
 
 def fresh(base: BaseSettings) -> LlmPolicy:
-    """The model before its first update."""
+    """Return the embedded model before its first update."""
     tokenizer = build_tokenizer()
     with torch.random.fork_rng():
         torch.manual_seed(base.shape.seed)
@@ -84,7 +91,7 @@ def fresh(base: BaseSettings) -> LlmPolicy:
 
 
 def initialise(model: nn.Module) -> None:
-    """Weights of unit gain: at this width the 8B model's std of 0.02 is slow to leave zero."""
+    """Draw weights with unit gain; at this width the 8B model's std of 0.02 trains slowly."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=module.in_features**-0.5)
@@ -109,14 +116,12 @@ def _write(policy: LlmPolicy, base: BaseSettings, task_name: str, tmp: Path) -> 
 
 
 def _beside(task_name: str) -> tuple[Path, Path]:
-    """Where a whole new base stands, and the one that it takes the place of."""
+    """Return the folders of a complete new base, and of the old base during the replacement."""
     return WORK / f"base.{task_name}.new", WORK / f"base.{task_name}.old"
 
 
 def recover(task_name: str) -> Path:
-    """Put the old base back if a kill came when it had left its place and the new one had not taken
-    it; the place.
-    """
+    """Restore the old base if a replacement was interrupted, and return the base's folder."""
     folder, (_, old) = origin.place(task_name), _beside(task_name)
     if old.exists() and folder.exists():
         shutil.rmtree(old)
@@ -127,7 +132,7 @@ def recover(task_name: str) -> Path:
 
 
 class Pretrainer:
-    """AdamW on batches of freshly written solutions; every draw is keyed by (seed, update)."""
+    """Trains the base with AdamW on generated solutions; each draw is keyed by seed and update."""
 
     def __init__(self, base: BaseSettings, task: TaughtTask, policy: LlmPolicy) -> None:
         self.shape, self.length, self.style = base.shape, base.gen_length, base.prompt_style
@@ -142,7 +147,7 @@ class Pretrainer:
         )
 
     def rate(self, update: int) -> float:
-        """Linear warm-up, then linear decay to a twentieth."""
+        """Return the learning-rate factor: linear warm-up, then linear decay to 0.05."""
         if update < self.shape.warmup_updates:
             return (update + 1) / self.shape.warmup_updates
         decay_progress = (update - self.shape.warmup_updates) / max(
@@ -151,6 +156,11 @@ class Pretrainer:
         return 1 - 0.95 * decay_progress
 
     def step(self, update: int) -> float:
+        """Make one update and return its loss.
+
+        Raises:
+            DopsdError: if the gradient is not finite.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = self.shape.learning_rate * self.rate(update)
         loss = masked_diffusion_loss(self.policy, self.batch(update)).mean()
@@ -167,17 +177,16 @@ class Pretrainer:
         return loss.item()
 
     def batch(self, update: int) -> MaskedTexts:
+        """Return an update's batch: solutions with random masks, at mask ratios t ~ U(0.001, 1)."""
         rng = random.Random(key_from("pretrain", self.shape.seed, update))
         rows = [self.row(rng.choice(self.problems), rng) for _ in range(self.shape.batch_size)]
         prompts, mask = left_pad([prompt for prompt, _ in rows], self.policy.eos_id)
         targets = torch.stack([text for _, text in rows])  # [B, G]
         generator = torch.Generator().manual_seed(key_from("mask", self.shape.seed, update))
-        spread = torch.arange(len(rows))[:, None] / len(
-            rows
-        )  # one draw, spread evenly: less noise than B draws
-        mask_ratio = (
-            torch.rand(1, 1, generator=generator) + spread
-        ) % 1 * 0.999 + 0.001  # [B, 1], t ~ U(0.001, 1)
+        # one draw, spread evenly over the batch: less noise than B draws
+        spread = torch.arange(len(rows))[:, None] / len(rows)
+        draw = torch.rand(1, 1, generator=generator)
+        mask_ratio = (draw + spread) % 1 * 0.999 + 0.001  # [B, 1]
         loss_mask = torch.rand(targets.shape, generator=generator) < mask_ratio
         ids = torch.cat([prompts, targets.masked_fill(loss_mask, self.policy.mask_id)], 1)
         mask = torch.cat([mask, torch.ones_like(loss_mask)], 1)
@@ -186,38 +195,43 @@ class Pretrainer:
         )
 
     def row(self, problem: Problem, rng: random.Random) -> tuple[Tensor, Tensor]:
-        """Prompt [P] and completion [G], padded with end of text."""
+        """Return a problem's prompt [P] and worked solution [G], padded with end of text.
+
+        Args:
+            problem: the problem.
+            rng: decides whether the solution is careful.
+
+        Raises:
+            DopsdError: if sampling.gen_length is too short for the solution.
+        """
         is_careful = rng.random() < self.shape.careful_share
         text = self.task.worked_solution(problem, is_careful)
         ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(ids) >= self.length:
             raise DopsdError(
-                f"sampling.gen_length: {self.length} tokens do not hold a solution of {len(ids)}"
-                " and its end"
+                f"sampling.gen_length: {self.length} tokens cannot hold a solution of {len(ids)}"
+                " tokens and an end of text"
             )
         prompt = self.policy.text.encode(self.task.messages(problem, self.style))
         return prompt, torch.tensor(ids + [self.policy.eos_id] * (self.length - len(ids)))
 
     def save(self, scratch: Path, update: int) -> None:
+        """Write a resume point: weights, moments and the number of finished updates."""
         state = {f"model.{name}": p.detach() for name, p in self.parameters.items()}
         for name, p in self.parameters.items():
             state |= {f"{kind}.{name}": value for kind, value in self.optimizer.state[p].items()}
         scratch.mkdir(parents=True, exist_ok=True)
         state["update"] = torch.tensor(update)
-        save_tensors(state | {"digest": _digest(state)}, scratch / "resume.tmp")
-        fsync_rename(scratch / "resume.tmp", scratch / "resume.safetensors")
+        write_resume_point(state, scratch / "resume.safetensors")
 
     def resume(self, scratch: Path) -> int:
-        """Put the last resume point in place; 0 where there is none, or a damaged one."""
+        """Load the last resume point and return its update; 0 if it is missing or damaged."""
         path = scratch / "resume.safetensors"
         if not path.is_file():
             return 0
-        state = _read(path)
+        state = read_resume_point(path)
         if not state:
-            log(
-                f"pretrain: {path}: damaged, or of an older release; it is not used, and"
-                " pretraining begins at zero"
-            )
+            log(f"pretrain: {path}: damaged, or from an older release; starting from update 0")
             return 0
         for name, p in self.parameters.items():
             p.data.copy_(state[f"model.{name}"])
@@ -225,25 +239,3 @@ class Pretrainer:
                 kind: state[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")
             }
         return int(state["update"])
-
-
-def _digest(state: dict[str, Tensor]) -> Tensor:
-    """Of all names, shapes and numbers: safetensors files have none, and a file beside them is not
-    renamed with them.
-    """
-    hasher = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
-        hasher.update(
-            f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes()
-        )
-    return torch.tensor([*hasher.digest()], dtype=torch.uint8)
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    """A resume point; nothing, where it is damaged."""
-    try:
-        state = load_tensors(path)
-    except DopsdError:
-        return {}
-    digest = state.pop("digest", torch.empty(0))
-    return state if digest.tolist() == _digest(state).tolist() else {}

@@ -12,31 +12,30 @@ from dopsd.models.config import EmbeddedShape
 
 
 class PretrainConfig(EmbeddedShape):
-    """The embedded model's shape and its masked-diffusion pretraining on worked solutions of a
-    task.
+    """The embedded model's shape and its masked-diffusion pretraining on worked solutions.
 
-    `tasks` is empty where the base is a downloaded checkpoint: then there is nothing to pretrain.
+    `tasks` is empty if the base is a downloaded checkpoint: there is nothing to pretrain then.
     `recipe` stands for the code: raise it when pretraining's numbers change on purpose
-    (tests/unit/training/test_recipes.py holds them).
+    (tests/unit/training/test_recipes.py checks them).
     """
 
-    tasks: list[Literal["sudoku"]] = Field([], max_length=1)
-    recipe: Count = 1
-    updates: Count = 800
-    batch_size: Count = 64
-    learning_rate: Positive = 3e-3
-    betas: Betas = Field([0.9, 0.98])
-    warmup_updates: Natural = 50
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    grad_clip: Positive = 1.0
-    careful_share: Share = 0.5
-    seed: Whole = 0
+    tasks: list[Literal["sudoku"]] = Field([], max_length=1)  # the task whose solutions it learns
+    recipe: Count = 1  # version of the pretraining code
+    updates: Count = 800  # optimizer steps
+    batch_size: Count = 64  # sequences in an update
+    learning_rate: Positive = 3e-3  # peak, after warm-up; then decays linearly to 5%
+    betas: Betas = Field([0.9, 0.98])  # of AdamW
+    warmup_updates: Natural = 50  # updates of linear warm-up
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01  # of AdamW
+    grad_clip: Positive = 1.0  # largest gradient norm
+    careful_share: Share = 0.5  # share of correct worked solutions
+    seed: Whole = 0  # of the weights, the batches and the masks
 
 
 @dataclass(frozen=True)
 class BaseSettings:
-    """What pretraining the embedded base depends on, beside its data."""
+    """The settings that pretraining the embedded base depends on."""
 
     shape: PretrainConfig
     gen_length: int  # tokens of a completion, with its padding
-    prompt_style: str
+    prompt_style: str  # model.prompt_style

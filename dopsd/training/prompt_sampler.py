@@ -1,10 +1,11 @@
-"""Which training problems a collect takes: a new order each epoch, a share for each rank."""
+"""Choose the training problems of a collect: a new order each epoch, a share for each rank."""
 
 from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
 
+from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
 
 if TYPE_CHECKING:
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
 
 
 class PromptSampler:
-    """The training problems, `size` a collect, in a new order each epoch; this rank's share of
-    them.
+    """This rank's share of the training problems of each collect.
+
+    A collect takes the next `size` problems of all ranks together, in an order that is shuffled
+    anew each epoch and keyed by seed and epoch.
+
+    Raises:
+        DopsdError: if a collect has fewer problems than ranks, or more than there are.
     """
 
     def __init__(
@@ -25,21 +31,30 @@ class PromptSampler:
     ) -> None:
         self.problems, self.size, self.seed = problems, size, seed
         self.rank, self.ranks = accelerator.process_index, accelerator.num_processes
+        if self.ranks > size:
+            raise DopsdError(
+                f"train.prompts_per_collect: {size} problems leave some of the {self.ranks} ranks"
+                " without one; use at least one for each rank"
+            )
+        if size > len(problems):
+            raise DopsdError(
+                f"train.prompts_per_collect: {size} problems are more than the {len(problems)} of"
+                " the training split"
+            )
         self.known: dict[int, list[int]] = {}
 
     def of(self, collect: int) -> list[Problem]:
-        """The problems of the collect with this number."""
+        """Return this rank's problems of a collect, which is numbered from 0."""
         first, n = collect * self.size, len(self.problems)
         chosen = [
             self.problems[self._epoch(i // n)[i % n]] for i in range(first, first + self.size)
         ]
-        chosen = list(
-            {problem.id: problem for problem in chosen}.values()
-        )  # an epoch's edge may bring one twice
+        # a collect across two epochs may hold a problem twice
+        chosen = list({problem.id: problem for problem in chosen}.values())
         return chosen[self.rank :: self.ranks]
 
     def _epoch(self, epoch: int) -> list[int]:
-        """Indices in this epoch's order; kept, since a large split takes its time to shuffle."""
+        """Return the indices of an epoch's order; the last order is kept, as shuffling is slow."""
         if epoch not in self.known:
             order = list(range(len(self.problems)))
             random.Random(key_from("order", self.seed, epoch)).shuffle(order)

@@ -1,5 +1,7 @@
-"""What a training folder holds that a run of these settings would have come to as well, and copying
-that without copies.
+"""Find what a run can resume from in a training folder, and link it into the run's own folder.
+
+A run may resume from the checkpoints and log rows that the same run with another length, other
+checkpoint updates or other collapse settings would have written as well.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ if TYPE_CHECKING:
 
     from dopsd.training.config import TrainConfig
 
-RECORD = "run.json"
-COUNTS = ("count/collects", "count/empty_collects")  # of every row of a log
-KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}
+RECORD = "run.json"  # which settings, inputs and code trained a folder
+COUNTS = ("count/collects", "count/empty_collects")  # numbers that every row of a log has
+KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
 
 
 def record_of(folder: Path) -> dict[str, Any]:
-    """The folder's run.json; nothing, where that is missing or damaged."""
+    """Read a folder's run.json; return an empty dict if it is missing or damaged."""
     record = object_of(folder / RECORD)
     return record if record.keys() >= KEYS else {}
 
 
 def object_of(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; nothing, where that is missing or damaged."""
+    """Read a JSON object from a file; return an empty dict if it is missing or damaged."""
     with suppress(OSError):
         return _object(path.read_bytes())
     return {}
@@ -52,14 +54,12 @@ def _object(content: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Resumable:
-    """Checkpoints of a folder and the log's rows up to the last of them, which can be continued or
-    is the end.
-    """
+    """Checkpoints that a run can continue from, or end with, and the log up to the last one."""
 
     folder: Path
-    steps: list[Path]
-    rows: list[dict[str, Any]]
-    lacking: list[int]  # updates whose checkpoints these settings keep, and the folder's did not
+    steps: list[Path]  # checkpoints, oldest first
+    rows: list[dict[str, Any]]  # of the log
+    lacking: list[int]  # updates whose checkpoints these settings keep and the folder lacks
 
     @property
     def is_logged(self) -> bool:
@@ -68,18 +68,25 @@ class Resumable:
 
     @property
     def update(self) -> int:
+        """The last checkpoint's update; 0 without checkpoints."""
         return update_of(self.steps[-1]) if self.steps else 0
 
 
 def steps_of(folder: Path) -> list[Path]:
+    """Return the checkpoint folders of a run by update, without checking them."""
     return sorted(folder.glob("step-??????"))
 
 
 def resumable(
     folder: Path, made_with: dict[str, Any], settings: TrainConfig, is_whole: bool
 ) -> Resumable:
-    """What `folder`, made with other values of layout.ENDS, has for these settings; is_whole: none
-    of its checkpoints lacks.
+    """Return what a run of these settings can resume from in a folder.
+
+    Args:
+        folder: a training folder.
+        made_with: the folder's values of `run_settings.ENDS`.
+        settings: section `train` of the run.
+        is_whole: end before the first checkpoint that these settings keep and the folder lacks.
     """
     sound = list(takewhile(lambda step: checkpoint.fault(step) is None, steps_of(folder)))
     last_update = update_of(sound[-1]) if sound else 0
@@ -131,7 +138,7 @@ def _state(step: Path) -> dict[str, Any]:
 
 
 def _rows(log_file: Path) -> list[dict[str, Any]]:
-    """Whole lines up to the first damaged one: another process may be writing the last one."""
+    """Read the rows before the first damaged line; a process may still write the last line."""
     lines = log_file.read_bytes().split(b"\n")[:-1] if log_file.is_file() else []
     return list(takewhile(_is_row, map(_object, lines)))
 
@@ -143,7 +150,7 @@ def _is_row(row: dict[str, Any]) -> bool:
 
 
 def is_finished(folder: Path, settings: TrainConfig) -> bool:
-    """Whether it has all updates, and no optimizer any more to load for that."""
+    """Return whether a folder holds a finished run: all updates, and no file for resuming."""
     steps = steps_of(folder)
     if (
         not steps
@@ -160,8 +167,9 @@ def is_finished(folder: Path, settings: TrainConfig) -> bool:
 
 
 def bring(source: Resumable, folder: Path) -> None:
-    """Put these checkpoints and this log in the place of the folder's own; ended half way, it can
-    be done again.
+    """Replace a folder's checkpoints and log by those of `source`.
+
+    Files are linked, not copied. An interrupted call can be repeated.
     """
     empty(folder)
     (folder / LOG).write_text(_text(source.rows))
@@ -169,7 +177,7 @@ def bring(source: Resumable, folder: Path) -> None:
         tmp = folder / f"{step.name}.tmp"
         shutil.copytree(step, tmp, copy_function=_link)
         if (tmp / LOG).exists():
-            (tmp / LOG).unlink()  # a second name of the other folder's file
+            (tmp / LOG).unlink()  # a link to the other folder's file, which must not change
             (tmp / LOG).write_text(
                 _text(row for row in source.rows if row["update"] <= update_of(step))
             )
@@ -182,23 +190,19 @@ def _text(rows: Iterable[dict[str, Any]]) -> str:
 
 
 def log_of(step: Path) -> Path:
-    """The log that a checkpoint brings under its digests; those that can no longer be continued
-    have none.
-    """
+    """Return a checkpoint's own copy of the log, or the folder's log if it has none any more."""
     return step / LOG if (step / LOG).is_file() else step.parent / LOG
 
 
 def empty(folder: Path) -> None:
-    """Remove checkpoints and log; locks stay."""
+    """Remove a folder's checkpoints and log, and keep its locks."""
     for step in folder.glob("step-*"):
         shutil.rmtree(step)
     (folder / LOG).unlink(missing_ok=True)
 
 
 def _link(source: str, target: str) -> None:
-    """A second name for the file, which nothing writes into again; a copy where the disk has no
-    such names.
-    """
+    """Hard-link a file that is never written again, or copy it if the disk has no hard links."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,4 +1,4 @@
-"""The folder of one training run: its lock, its log, its checkpoints and its resume."""
+"""The folder of a training run: lock it, write log and checkpoints, and resume from them."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
     from dopsd.training.trainer import Trainer
 
-SAVING = 60.0  # seconds that a stopped trainer may take to save before the next one gives up
+SAVING = 60.0  # seconds to wait for a stopped trainer that is still saving
 
 
 class RunFolder:
-    """Log lines and checkpoints of a Loop in `scratch`."""
+    """The log and the checkpoints of a `Trainer` in the folder `scratch`.
+
+    Enter it as a context, which locks the folder for one trainer.
+    """
 
     def __init__(self, scratch: Path, accelerator: Accelerator) -> None:
         self.scratch, self.accelerator = scratch, accelerator
         self.is_main = accelerator.is_main_process
         scratch.mkdir(parents=True, exist_ok=True)
-        self.lines: list[
-            str
-        ] = []  # of the log, which every checkpoint has a copy of: the one on the disk may change
+        # the log's lines: every checkpoint gets a copy from here, as the file on disk may change
+        self.lines: list[str] = []
 
     def __enter__(self) -> Self:
-        """Hold the folder: two trainers in one, after a kill that left one of them alive, would mix
-        their files.
-        """
+        """Lock the folder: two trainers, one of them left over by a kill, would mix their files."""
         self.lock = (self.scratch / "lock").open("w")
         if self.is_main:
             self._wait_for_lock()
@@ -55,7 +55,7 @@ class RunFolder:
         return self
 
     def _wait_for_lock(self) -> None:
-        """Wait a while for the lock: a trainer that was asked to stop is still saving."""
+        """Wait up to SAVING seconds for the lock; a stopped trainer may still be saving."""
         deadline, is_announced = time.monotonic() + SAVING, False
         while True:
             try:
@@ -63,14 +63,14 @@ class RunFolder:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise DopsdError(
-                        f"train: another process is training in {self.scratch}; wait for it or"
-                        " stop it",
+                        f"train: another process is training in {self.scratch}; wait for that"
+                        " process or stop it",
                         TEMPORARY,
                     ) from error
             if not is_announced:
                 log(
                     f"train: another process is training in {self.scratch}; waiting up to"
-                    f" {SAVING:.0f} s for it to end"
+                    f" {SAVING:.0f} s for that process to end"
                 )
             is_announced = True
             time.sleep(0.2)
@@ -79,7 +79,13 @@ class RunFolder:
         self.lock.close()
 
     def log(self, update: int, figures: dict[str, float], seconds: float) -> None:
-        """Append one update's figures; lines under `time/` stay out of what DVC compares."""
+        """Append one update to the log.
+
+        Args:
+            update: the number of finished updates.
+            figures: metrics by name; DVC does not compare those under `time/`.
+            seconds: time of the update with its collect.
+        """
         if not self.is_main:
             return
         line = json.dumps(
@@ -90,7 +96,11 @@ class RunFolder:
             out.write(self.lines[-1])
 
     def save(self, loop: Trainer) -> None:
-        """Write step-N; a full disk leaves the checkpoints that were there."""
+        """Write the checkpoint step-N of the last update; every rank must call this.
+
+        Raises:
+            DopsdError: if the disk is full; the earlier checkpoints stay intact.
+        """
         tmp = self.scratch / f"step-{loop.update:06d}.tmp"
         try:
             if self.is_main:
@@ -102,7 +112,7 @@ class RunFolder:
             if self.is_main:
                 checkpoint.seal(tmp, tmp.with_suffix(""))
                 checkpoint.prune(self.scratch, loop.update)
-            # a process that ended earlier would have the others killed
+            # torchrun kills the others when one process ends early
             self.accelerator.wait_for_everyone()
         except OSError as error:
             shutil.rmtree(tmp, ignore_errors=True)
@@ -110,7 +120,7 @@ class RunFolder:
                 raise
             raise DopsdError(
                 f"train: no space left on the disk for a checkpoint in {self.scratch}; those before"
-                f" update {loop.update} are whole. Free some space (`dopsd clean`), then run the"
+                f" update {loop.update} are intact. Free some space (`dopsd clean`), then run the"
                 " same command",
                 TEMPORARY,
             ) from error
@@ -119,9 +129,8 @@ class RunFolder:
         rank = self.accelerator.process_index
         rank_tensors = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
         micro_batches = loop.micro_batches
-        rank_tensors["micro_batch"] = torch.tensor(
-            [micro_batches.size, micro_batches.is_halved]
-        )  # measured again it might differ, and round otherwise
+        # kept, because a new measurement might give another size and thus other rounding
+        rank_tensors["micro_batch"] = torch.tensor([micro_batches.size, micro_batches.is_halved])
         if torch.cuda.is_available():
             rank_tensors["cuda_rng"] = torch.cuda.get_rng_state()
         save_tensors(rank_tensors, tmp / f"batches.{rank}.safetensors")
@@ -145,7 +154,11 @@ class RunFolder:
         )
 
     def resume(self, loop: Trainer) -> None:
-        """Bring the loop to the newest whole checkpoint, and the log with it."""
+        """Restore the trainer and the log from the newest resumable checkpoint, if there is one.
+
+        Raises:
+            DopsdError: if the checkpoint has another number of ranks or cannot be restored.
+        """
         newest = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
         if newest:
             state = parse_object(
@@ -156,7 +169,7 @@ class RunFolder:
                 raise DopsdError(
                     f"train: {newest.path} was made by {ranks} ranks, this run has"
                     f" {self.accelerator.num_processes}; use as many, or remove the folder to start"
-                    " anew"
+                    " again"
                 )
             try:
                 self._restore(loop, newest.path, state)
@@ -172,12 +185,12 @@ class RunFolder:
             ) as error:  # written by other code
                 reason = f"{type(error).__name__}: {error}"
                 raise DopsdError(
-                    f"train: {newest.path}: cannot be continued ({reason}); remove the folder to"
-                    " use an older one"
+                    f"train: {newest.path}: cannot be resumed ({reason}); remove the folder to"
+                    " resume from an older one"
                 ) from error
             log(f"train: continuing after update {loop.update} from {newest.path}")
         elif checkpoint.folders(self.scratch) and self.is_main:
-            log(f"train: no checkpoint of {self.scratch} can be continued; starting at zero")
+            log(f"train: no checkpoint in {self.scratch} can be resumed; starting from update 0")
         if self.is_main:
             self._restore_log(loop.update, log_of(newest.path) if newest else None)
 
@@ -213,9 +226,7 @@ class RunFolder:
         )
 
     def _restore_log(self, update: int, saved_log: Path | None) -> None:
-        """The log as it was at the checkpoint: later lines, half-written ones included, will be
-        made again.
-        """
+        """Restore the log as it was at the checkpoint; later lines will be written again."""
         lines = (
             saved_log.read_text(errors="replace").splitlines()
             if saved_log and saved_log.exists()

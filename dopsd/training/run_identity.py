@@ -1,4 +1,4 @@
-"""run.json in a training folder: the code that learnt what is in it."""
+"""Identify the code that trained a run: digests of its modules, recorded in run.json."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
     from dopsd.training.run_settings import RunSettings
 
-UNKNOWN = "unknown"  # code of a folder without run.json
+UNKNOWN = "unknown"  # stands for the code of a folder without run.json
 
 
 @cache
 def code_of(task: str, algorithm: str) -> dict[str, str]:
-    """Digests of the modules that train this algorithm on this task; comments, docstrings and
-    layout do not count.
+    """Return digests of the modules that train this algorithm on this task, by module.
+
+    Comments, docstrings and layout do not count.
     """
     modules = (
         "dopsd.training.train",
@@ -35,6 +36,7 @@ def code_of(task: str, algorithm: str) -> dict[str, str]:
 
 
 def digest(code: dict[str, str]) -> str:
+    """Return one digest of 16 hex digits for all modules; UNKNOWN without modules."""
     return (
         hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:16]
         if code
@@ -43,16 +45,15 @@ def digest(code: dict[str, str]) -> str:
 
 
 def codes(scratch: Path) -> dict[str, str]:
-    """What a result says of the code that made it: that of its last update, and that of its
-    first.
-    """
+    """Return the digests of the code of a run's last update (`code`) and first (`first_code`)."""
     history = record_of(scratch)["history"]
     return {"code": history[-1]["code"], "first_code": history[0]["code"]}
 
 
 def first_code(run: RunSettings) -> str:
-    """That of a run's first update: of what is in training, else of what has ended, else of what
-    would begin.
+    """Return the digest of the code of a run's first update.
+
+    It comes from the run in training, else from the finished run, else from the current code.
     """
     history = record_of(scratch_folder(run)).get("history")
     if history:
@@ -67,8 +68,11 @@ def first_code(run: RunSettings) -> str:
 
 
 def is_current(run: RunSettings, published: dict[str, Any]) -> bool:
-    """Whether a train.json is of these settings and of this code, or of older code that a person
-    has accepted.
+    """Return whether a train.json has the fingerprint and the last code of this run.
+
+    Args:
+        run: the run.
+        published: the contents of train.json.
     """
     name = scratch_folder(run).name
     return published.get("fingerprint") == name and published.get("code") == digest(

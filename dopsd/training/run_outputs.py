@@ -1,4 +1,4 @@
-"""What a finished run hands to the stages after training: adapters, log and costs."""
+"""Write the outputs of a finished run for later stages: adapters, log and counters."""
 
 from __future__ import annotations
 
@@ -20,8 +20,17 @@ if TYPE_CHECKING:
 
 
 def publish_run(scratch: Path, out: Path, every: int) -> None:
-    """Copy adapters and log to the stage's out, without timings or anything else that differs
-    between two doors.
+    """Copy a finished run's adapters, log and counters to the outputs of stage `train`.
+
+    Timings and run ids are left out, so that equal runs give equal bytes.
+
+    Args:
+        scratch: the run's folder in work/.
+        out: the folder for adapters; the log goes to `out`.csv and the counters to `out`.json.
+        every: train.checkpoint_every.
+
+    Raises:
+        DopsdError: if a checkpoint was damaged after saving.
     """
     checkpoints = checkpoint.checkpoints(scratch)
     last_update, known_folders = (
@@ -33,7 +42,7 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
             update_of(folder) % every == 0 or update_of(folder) > last_update
         ):
             raise DopsdError(
-                f"train: {folder} was damaged after it was saved; the same command makes it again",
+                f"train: {folder} was damaged after saving; run the same command to repeat it",
                 TEMPORARY,
             )
     with fresh_folder(out) as tmp:
@@ -49,12 +58,10 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
         for row in read_log(log_of(checkpoints[-1].path))
     ]
     write_table(out.with_suffix(".csv"), rows)
-    counts = json.loads((checkpoints[-1].path / "state.json").read_text())[
-        "counters"
-    ]  # with collects after the last update
-    if (
-        checkpoints[-1].update == record_of(scratch)["ends"]["updates"]
-    ):  # which a run has that was interrupted there, or longer
+    # state.json also counts collects after the last update
+    counts = json.loads((checkpoints[-1].path / "state.json").read_text())["counters"]
+    # a run that was interrupted at its end, or was longer before, has such collects
+    if checkpoints[-1].update == record_of(scratch)["ends"]["updates"]:
         counts = {
             name.removeprefix("count/"): value
             for name, value in rows[-1].items()

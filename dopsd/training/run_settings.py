@@ -1,4 +1,4 @@
-"""What decides a training run, and the name of its folder."""
+"""The settings and inputs that decide a training run, and the name of its folder."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.config import TaskConfig
     from dopsd.training.config import TrainConfig
 
-# Keys of section train on which no update depends.
+# Keys of section train on which no update depends: where a run ends and what it keeps.
 ENDS: tuple[str, ...] = ("updates", "checkpoint_every", "max_empty_collects", "stop_on_collapse")
 ENDS += ("collapse_window", "collapse_drop", "collapse_errors")
-# Keys of section train that change the use of memory alone, as sampling.batch_size does.
+# Keys of section train that only change the use of memory, as sampling.batch_size does.
 MEMORY = ("micro_batch_states", "gradient_checkpointing")
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """One training run: its name, and the sections of the packages that it goes through.
+    """One training run: its key and the sections of the packages that it uses.
 
-    `train` has the values of the algorithm's own section `train` in it.
+    `train` already contains the algorithm's overrides.
     """
 
     key: RunKey
@@ -49,25 +49,25 @@ class RunSettings:
 
     @property
     def kind(self) -> str:
-        """The algorithm: of the variant `d_opsd-live_teacher` that is d_opsd."""
+        """The algorithm's name: d_opsd for the variant `d_opsd-live_teacher`."""
         return kind_of(self.key.method)
 
     @property
     def reason_against_shards(self) -> str | None:
-        """Why this run cannot train with a base in parts over processes; None: it can."""
+        """Why this run cannot train with a sharded base; None if it can."""
         method = self.key.method
         if self.train.micro_batch_states == AUTO:
             return f"launch.shard: train.micro_batch_states of {method} must be a number"
         if self.algorithm.has_uneven_forwards:
             return (
-                f"launch.shard: {method} makes more forwards for some batches than for others:"
-                " leave it out"
+                f"launch.shard: {method} makes more forwards for some batches than for others;"
+                " remove the method"
             )
         return None
 
 
 def sources_of(run: RunSettings) -> dict[str, str]:
-    """Return files or hub names that the algorithm's own section names, by key."""
+    """Return the files or hub names in the algorithm's section, by key of params.yaml."""
     return {
         f"method.{run.key.method}.{key}.path": value.path
         for key, value in vars(run.algorithm).items()
@@ -76,27 +76,29 @@ def sources_of(run: RunSettings) -> dict[str, str]:
 
 
 def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what decides every update of a run, and what decides only where it ends and what it
-    keeps.
+    """Return the settings that decide a run's updates, and those that only decide its end.
 
-    What changes the use of memory alone is in neither, and where files lie: their contents count.
+    Neither holds settings that only change the use of memory, nor paths: contents of files count.
+
+    Returns:
+        The settings of every update, and the values of ENDS.
     """
     train, model = run.train.model_dump(), run.model
     decisive = {name: value for name, value in train.items() if name not in (*ENDS, *MEMORY)}
     if run.train.schedule == "cosine" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
     if model.attention == "auto":
-        from dopsd.models.loading import resolved  # heavy, and seldom needed
+        from dopsd.models.loading import resolved  # slow to import and rarely needed
 
         model = resolved(model)
-    algorithm = run.algorithm.model_dump(exclude={"train"})  # which is in `train`
+    algorithm = run.algorithm.model_dump(exclude={"train"})  # these are part of run.train
     settings = {
         "model": model.model_dump(exclude={"path"}),
         "sampling": run.sampling.model_dump(exclude={"batch_size"}),
         "train": decisive,
         "task": run.key.task,
         "seed": run.key.seed,
-        "method": run.kind,  # so that variants with the same settings share a run
+        "method": run.kind,  # the algorithm, so that variants with equal settings share a run
         run.kind: algorithm,
         "scoring": run.data.scoring,
     }
@@ -104,8 +106,9 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def input_files(run: RunSettings) -> list[Path]:
-    """Return files whose contents decide a run: problems, instructions, base, and what the
-    algorithm reads.
+    """Return the files whose contents decide a run.
+
+    These are the problems, the instructions, the base and the algorithm's own datasets.
     """
     files = [*data_files(run.key.task, "train"), *base_files(run.model)]
     files += [Path(run.data.prompt_file)] if run.data.prompt_file else []
@@ -113,9 +116,10 @@ def input_files(run: RunSettings) -> list[Path]:
 
 
 def scratch_folder(run: RunSettings) -> Path:
-    """Return work/train-<hash of what decides the updates, data and base>-<hash of where it ends>.
+    """Return the run's folder in work/.
 
-    The code is not in the name, but in the folder's run.json.
+    Its name is train-<fingerprint of settings and inputs>-<hash of ENDS>. The code is not part of
+    the name: the folder's run.json records it.
     """
     decisive, ends = settings_of(run)
     end = hashlib.sha256(json.dumps(ends, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,7 +1,7 @@
-"""Start a run in its folder, or continue what is there; with other code a person decides how.
+"""Start a run in its folder, or prepare the folder to continue; other code needs a decision.
 
-A run that differs in nothing but its length, or in which checkpoints it keeps, is the same run: its
-folder begins with what another length has learnt.
+A run that differs only in its length, or in the checkpoints that it keeps, is the same run: its
+folder starts from the checkpoints of the other length.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ if TYPE_CHECKING:
 
     from dopsd.training.run_settings import RunSettings
 
-ANSWERS = ("stop", "continue", "anew")
-OTHER_CODE = "DOPSD_OTHER_CODE"  # one of them, where a command's words cannot be changed
+ANSWERS = ("stop", "continue", "anew")  # what to do with checkpoints of other code
+OTHER_CODE = "DOPSD_OTHER_CODE"  # environment variable with an answer, for DVC, flows and clusters
 
 
 def answer_of(flag: str | None) -> str:
-    """What to do where other code began the run: as the command line says, else as the environment
-    does.
+    """Return what to do with a run that other code began.
+
+    Args:
+        flag: the command line's answer; None reads DOPSD_OTHER_CODE, whose default is stop.
+
+    Raises:
+        DopsdError: if the answer is not one of ANSWERS.
     """
     answer = flag or os.environ.get(OTHER_CODE) or "stop"
     if answer not in ANSWERS:
@@ -39,66 +44,70 @@ def answer_of(flag: str | None) -> str:
 
 
 def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> None:
-    """Bring into the cell's folder what can be continued; ask, by DopsdError, where other code has
-    learnt it.
+    """Put the checkpoints that a run can continue from into its folder, and write run.json.
 
-    adopted: a folder of an older release, which wrote no run.json, of which a person says that it
-    is this run's.
+    Args:
+        run: the run.
+        answer: what to do with checkpoints of other code, one of ANSWERS.
+        adopted: a folder of an older release without run.json to continue from.
+
+    Raises:
+        DopsdError: if other code trained the checkpoints and the answer is stop, or if `adopted`
+            does not fit the run.
     """
-    own_folder, code = scratch_folder(run), code_of(run.key.task, run.kind)
-    if adopted and not steps_of(own_folder):
-        return _begin(run, own_folder, _adopted(run, adopted))
+    scratch, code = scratch_folder(run), code_of(run.key.task, run.kind)
+    if adopted and not steps_of(scratch):
+        return _begin(run, scratch, _adopted(run, adopted))
     if adopted:
         if not adopted.is_dir():
             raise DopsdError(f"--adopt {adopted}: no such folder")
-        log(f"train: --adopt {adopted}: {own_folder} has begun already, and continues")
-    candidates = _candidates(run, own_folder)
+        log(f"train: --adopt {adopted}: ignored; {scratch} has checkpoints and continues")
+    candidates = _candidates(run, scratch)
     same_code = [
         candidate for candidate in candidates if record_of(candidate.folder).get("code") == code
     ]
-    if same_code or record_of(own_folder).get("code") == code:
+    if same_code or record_of(scratch).get("code") == code:
         if same_code and answer == "anew":
             log(
-                f"train: --anew: this code has learnt the last of {own_folder}, so that it"
-                " continues; move that away to start at zero"
+                f"train: --anew: ignored, because this code made the last updates in {scratch};"
+                " move that folder away to start from update 0"
             )
-        return _begin(run, own_folder, _furthest(same_code, own_folder))
-    best = _furthest(candidates, own_folder)
+        return _begin(run, scratch, _furthest(same_code, scratch))
+    best = _furthest(candidates, scratch)
     if best and answer == "stop":
         raise DopsdError(_question(run, best, code))
     if not best and answer != "anew":
-        _ask_about_older(run, own_folder)
-    _begin(run, own_folder, None if answer == "anew" else best)
+        _ask_about_older(run, scratch)
+    _begin(run, scratch, None if answer == "anew" else best)
 
 
-def _furthest(candidates: list[Resumable], own_folder: Path) -> Resumable | None:
+def _furthest(candidates: list[Resumable], scratch: Path) -> Resumable | None:
     return max(
         candidates,
-        key=lambda candidate: (candidate.update, candidate.folder == own_folder),
+        key=lambda candidate: (candidate.update, candidate.folder == scratch),
         default=None,
     )
 
 
-def _candidates(run: RunSettings, own_folder: Path) -> list[Resumable]:
-    """What the cell's folder holds, and folders of other lengths of the run that hold more and have
-    the same history.
+def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
+    """Return what the run can continue from: its own folder, and folders with more updates.
 
-    A cell that has learnt nothing yet is also looked for under the names that other releases gave
-    to its settings.
+    These are folders of the run with other lengths and the same history. For a run without
+    checkpoints, folders that other releases named differently count too.
     """
     settings, (_, ends), record = (
         run.train,
         settings_of(run),
-        record_of(own_folder),
+        record_of(scratch),
     )
-    current = resumable(own_folder, ends, settings, is_whole=False)
+    current = resumable(scratch, ends, settings, is_whole=False)
     candidates = [current] if current.update else []
-    siblings = set(own_folder.parent.glob(f"{own_folder.name.rpartition('-')[0]}-*"))
+    siblings = set(scratch.parent.glob(f"{scratch.name.rpartition('-')[0]}-*"))
     for folder in sorted(siblings if current.update else {*siblings, *of_other_releases(run)}):
         other_record = record_of(folder)
         is_further = max(map(update_of, steps_of(folder)), default=0) > current.update
         if (
-            folder == own_folder
+            folder == scratch
             or not other_record
             or not is_further
             or (current.update and other_record["history"] != record.get("history"))
@@ -114,8 +123,8 @@ def _candidates(run: RunSettings, own_folder: Path) -> list[Resumable]:
             candidates.append(candidate)
         else:
             log(
-                f"train: {folder} has learnt more, but kept no checkpoint that {settings.updates}"
-                " updates can begin with"
+                f"train: {folder} has more updates, but no checkpoint that a run of"
+                f" {settings.updates} updates can start from"
             )
     return candidates
 
@@ -127,29 +136,26 @@ def _question(run: RunSettings, best: Resumable, code: dict[str, str]) -> str:
     changes = changed_files[0] + (
         f" and {len(changed_files) - 1} more changed" if changed_files[1:] else " changed"
     )
-    changes = changes if old_code else f"no {RECORD} says which"
+    changes = changes if old_code else f"no {RECORD} records which"
     unknown = [key for key, _ in differing(record.get("settings", settings), settings)]
-    changes += (
-        f"; settings that one of the two does not have: {', '.join(unknown)}" if unknown else ""
-    )
+    changes += f"; settings that only one of the two has: {', '.join(unknown)}" if unknown else ""
     return (
-        f"train: {best.folder} stands at update {best.update}, learnt by other code ({changes});"
-        f" `dopsd train {' '.join(run.key.words)} --continue` goes on from there with this code,"
-        f" --anew starts at zero; where DVC, a flow or a cluster runs it: {OTHER_CODE}=continue or"
-        " anew"
+        f"train: {best.folder} is at update {best.update}, trained by other code ({changes});"
+        f" `dopsd train {' '.join(run.key.words)} --continue` continues with this code, --anew"
+        f" starts from update 0; under DVC, a flow or a cluster set {OTHER_CODE}=continue or anew"
     )
 
 
-def _ask_about_older(run: RunSettings, own_folder: Path) -> None:
-    from dopsd.training.older import older_folders  # heavy, and seldom needed
+def _ask_about_older(run: RunSettings, scratch: Path) -> None:
+    from dopsd.training.older import older_folders  # slow to import and rarely needed
 
-    if record_of(own_folder) or not (older := older_folders(run)):
+    if record_of(scratch) or not (older := older_folders(run)):
         return
     listing = ", ".join(f"{folder} (update {update})" for folder, update in older.items())
     raise DopsdError(
-        f"train: {listing}: written by an older release, which does not say of which settings; if"
-        f" it is this run, `dopsd train {' '.join(run.key.words)} --adopt {next(iter(older))}`"
-        f" continues it, --anew (or {OTHER_CODE}=anew) starts at zero"
+        f"train: {listing}: from an older release, which did not record the settings; `dopsd train"
+        f" {' '.join(run.key.words)} --adopt {next(iter(older))}` continues if this is the same"
+        f" run, --anew (or {OTHER_CODE}=anew) starts from update 0"
     )
 
 
@@ -160,13 +166,13 @@ def _adopted(run: RunSettings, folder: Path) -> Resumable:
     source = resumable(folder, {}, run.train, is_whole=False)
     if not source.update or not source.is_logged:
         raise DopsdError(
-            f"--adopt {folder}: no whole checkpoint in it that these settings can continue from"
+            f"--adopt {folder}: no intact checkpoint that these settings can continue from"
         )
     return source
 
 
 def _set_aside(folder: Path) -> None:
-    """Everything but the lock, which this process holds."""
+    """Move a folder's contents aside, except the lock, which this process holds."""
     if not steps_of(folder):
         return
     number = 1 + len([*ASIDE.glob(f"{folder.name}.*")])
@@ -175,30 +181,28 @@ def _set_aside(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name != "lock":
             path.rename(target / path.name)
-    log(f"train: starting at zero; what was learnt before is in {target} until `dopsd clean`")
+    log(f"train: starting from update 0; the old checkpoints are in {target} until `dopsd clean`")
 
 
-def _begin(run: RunSettings, own_folder: Path, best: Resumable | None) -> None:
-    """Write run.json, after the folder holds what it tells of."""
+def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
+    """Bring the checkpoints to continue from into the folder, then write run.json."""
     decisive, ends = settings_of(run)
-    code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else own_folder)
-    if best and best.folder != own_folder and not record:  # an older release's
+    code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else scratch)
+    if best and best.folder != scratch and not record:  # a folder of an older release
         record = {"adopted": best.folder.name}
-    if best and best.folder != own_folder:
-        if record_of(
-            best.folder
-        ):  # before the checkpoints: nobody should have to ask whose they are
-            write_json(own_folder / RECORD, record)
-        bring(best, own_folder)
-        log(f"train: {own_folder} begins with update {best.update} of {best.folder}")
+    if best and best.folder != scratch:
+        if record_of(best.folder):  # before the checkpoints, so that their origin is always known
+            write_json(scratch / RECORD, record)
+        bring(best, scratch)
+        log(f"train: {scratch} starts from update {best.update} of {best.folder}")
         if best.lacking:
             log(
-                f"train: no checkpoints {', '.join(map(str, best.lacking))}: the run kept others"
-                " (train.checkpoint_every)"
+                f"train: no checkpoints of updates {', '.join(map(str, best.lacking))}: the other"
+                " run kept others (train.checkpoint_every)"
             )
     if not best and record.get("code") != code:
-        _set_aside(own_folder)
-        empty(own_folder)
+        _set_aside(scratch)
+        empty(scratch)
         record = {}
     history = record.get("history", [{"update": 0, "code": UNKNOWN}] if best else [])
     if not history or history[-1]["code"] != digest(code):
@@ -207,7 +211,7 @@ def _begin(run: RunSettings, own_folder: Path, best: Resumable | None) -> None:
             {"update": best.update if best else 0, "code": digest(code), "version": _version()},
         ]
     cells = sorted(
-        {str(run.key), *(record.get("cells", []) if not best or best.folder == own_folder else [])}
+        {str(run.key), *(record.get("cells", []) if not best or best.folder == scratch else [])}
     )
     new_record = {
         "settings": decisive,
@@ -218,8 +222,8 @@ def _begin(run: RunSettings, own_folder: Path, best: Resumable | None) -> None:
         "cells": cells,
     }
     new_record |= {"adopted": record["adopted"]} if "adopted" in record else {}
-    if new_record != record_of(own_folder):
-        write_json(own_folder / RECORD, new_record)
+    if new_record != record_of(scratch):
+        write_json(scratch / RECORD, new_record)
 
 
 def _version() -> str:

@@ -1,6 +1,6 @@
-"""`dopsd train`: train until the run is over, and publish it; the same for every algorithm.
+"""`dopsd train`: train until the run is over, then copy its outputs; the same for every algorithm.
 
-Work goes to work/train-<fingerprint>/; the finished run is copied to
+Checkpoints and log are in work/train-<fingerprint>-<end>/. The outputs of a finished run go to
 runs/<task>/<method>/<seed>/train/.
 """
 
@@ -37,14 +37,19 @@ def train(
     other_code: str = "stop",
     adopted: Path | None = None,
 ) -> None:
-    """Train until the run is over, and put its checkpoints and log into its folder.
+    """Train until the run is over, then copy its adapters and log to the stage's outputs.
+
+    A run that was interrupted continues from its newest checkpoint.
 
     Args:
         run: the run and its settings.
-        tracked_by: the params.yaml of the process beside this one that sends the log to MLflow;
-            None: there is no such process.
-        other_code: what to do where the run was begun by other code: stop, continue or anew.
-        adopted: a folder of an older release that is this run's.
+        tracked_by: the params.yaml for a second process that sends the log to MLflow; None: no
+            tracking.
+        other_code: what to do with a run that other code began: stop, continue or anew.
+        adopted: a folder of an older release to continue from.
+
+    Raises:
+        DopsdError: if the run cannot start or continue, or was stopped by a signal.
     """
     accelerator, scratch = all_processes(), scratch_folder(run)
     with ExitStack() as stack:
@@ -56,8 +61,8 @@ def train(
             updates = set(trainer.policy.process_group.all_gather_object([trainer.update]))
             if len(updates) > 1:
                 raise DopsdError(
-                    f"train: {scratch}: processes see other checkpoints: {sorted(updates)}; run"
-                    " again",
+                    f"train: {scratch}: processes see checkpoints of different updates"
+                    f" {sorted(updates)}; run the same command again",
                     TEMPORARY,
                 )
             if tracked_by is not None and accelerator.is_main_process:
@@ -68,8 +73,10 @@ def train(
 
 
 def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
-    """Train until the run is over. Raises DopsdError after a signal, when the last finished update
-    is saved.
+    """Advance the trainer until the run is over, and save its checkpoints.
+
+    Raises:
+        DopsdError: after a signal, when the last finished update is saved.
     """
     settings = trainer.settings
     with (
@@ -99,11 +106,10 @@ def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
 
 @contextmanager
 def log_uploader(key: RunKey, scratch: Path, params_file: Path) -> Iterator[None]:
-    """While this context lasts, a process beside this one copies the log to the tracking server."""
+    """Start `dopsd follow`, which sends the log to the tracking server while this context lasts."""
     if find_spec("mlflow") is None:
         log(
-            "tracking: mlflow is not installed, so nothing is tracked; the run's log stays in its"
-            " folder"
+            f"tracking: mlflow is not installed, so no metrics are sent; the log stays in {scratch}"
         )
         yield
         return
@@ -114,4 +120,4 @@ def log_uploader(key: RunKey, scratch: Path, params_file: Path) -> Iterator[None
         yield
     finally:
         if uploader.stdin:
-            uploader.stdin.close()  # it sends what is left and ends; training does not wait for it
+            uploader.stdin.close()  # the uploader sends the rest and ends; training does not wait

@@ -1,8 +1,7 @@
-"""State of a training run, its collects and its updates; the same for every algorithm.
+"""The trainer: a run's state, its collects and its updates, the same for every algorithm.
 
-It knows ranks with nothing to train on, checkpoints and resume. Micro-batches are in
-grad_accumulation.py, clipping and the optimizer's step in optim.py, the ranks' shares in
-prompt_sampler.py, signals in core/interrupts.py.
+Micro-batches are in grad_accumulation.py, clipping and the optimizer in optim.py, the ranks' shares
+of problems in prompt_sampler.py, checkpoints in run_dir.py, signals in core/interrupts.py.
 """
 
 from __future__ import annotations
@@ -37,24 +36,18 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """State of a run between two updates: everything that a checkpoint must bring back."""
+    """The state of a run between two updates: all that a checkpoint must restore.
+
+    `advance` makes one update; `roll_back` returns to the state before an interrupted one.
+    """
 
     def __init__(self, run: RunSettings, accelerator: Accelerator) -> None:
         train, seed = run.train, run.key.seed
-        if accelerator.num_processes > train.prompts_per_collect:
-            raise DopsdError(
-                f"train.prompts_per_collect: {train.prompts_per_collect} problems leave some of the"
-                f" {accelerator.num_processes} ranks without one; use at least as many as ranks"
-            )
         self.settings, self.seed, self.accelerator = train, seed, accelerator
         torch.manual_seed(key_from("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
         self.task = load_task(run.key.task, run.data)
         self.problems = self.task.load("train")
-        if train.prompts_per_collect > len(self.problems):
-            raise DopsdError(
-                f"train.prompts_per_collect must be at most the {len(self.problems)} training"
-                f" problems of {run.key.task}"
-            )
+        self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
         shard = run.launch.shard and accelerator.num_processes > 1
         if shard and (fault := run.reason_against_shards):
             raise DopsdError(fault)
@@ -77,13 +70,13 @@ class Trainer:
         self.counters = dict.fromkeys(
             ("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0
         )
-        self.spent = 0.0  # seconds since the last update, on collects that gave nothing
-        self.waiting: list[list[Batch]] = []
-        self.gathered = MetricSums()
-        self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
+        self.spent = 0.0  # seconds of collects since the last update
+        self.waiting: list[list[Batch]] = []  # the batches of each update of the current collect
+        self.gathered = MetricSums()  # metrics of the collects since the last update
         self.detector = detector_of(train)
 
     def context_of(self, run: RunSettings) -> AlgorithmContext:
+        """Return what the algorithm may know of the run."""
         return AlgorithmContext(
             self.task,
             self.policy,
@@ -97,6 +90,7 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
+        """Whether the run has made all updates, has collapsed, or found too little to learn."""
         ended = self.settings.stop_on_collapse and self.detector.is_collapsed and self.update > 0
         return self.update >= self.settings.updates or ended or self._is_starved
 
@@ -105,18 +99,28 @@ class Trainer:
         return self.empty_in_a_row > self.settings.max_empty_collects
 
     def advance(self, folder: RunFolder) -> str:
-        """A collect if no batches wait, and one optimizer update if there is one to take; what the
-        progress line says.
+        """Collect if no batches wait, then make one update if there are batches.
+
+        Args:
+            folder: the run's folder, which logs the update.
+
+        Returns:
+            A note for the progress line.
+
+        Raises:
+            StopRequested: if a signal asked to stop; call `roll_back` then.
+            DopsdError: if no collect of the run found anything to learn from.
         """
         self._mark()
-        self.policy.process_group.all_gather_object([])  # every process goes on, or none does
+        self.policy.process_group.all_gather_object([])  # all processes continue, or none
         if not self.waiting:
             started = time.monotonic()
             self._collect()
             self.spent += time.monotonic() - started
-            # where it is over, a resumed run would be kept from the update that this collect is for
+            # If the run is over now, a checkpoint with this collect would keep a resumed run from
+            # the update that the collect is for.
             if not self.is_over:
-                self._mark()  # a whole collect is kept
+                self._mark()  # keep the finished collect
         if not self.waiting:
             return "nothing to learn from"
         started = time.monotonic()
@@ -134,8 +138,9 @@ class Trainer:
         return f"loss {means['loss']:.4f}{best_note}"
 
     def _mark(self) -> None:
-        """Remember the state to which a stop goes back; weights and moments change at the end of an
-        update alone.
+        """Remember the state that `roll_back` restores.
+
+        Weights and moments are not part of it: they change only at the end of an update.
         """
         state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
         state |= {
@@ -148,7 +153,7 @@ class Trainer:
         self.marked = state, history, torch.get_rng_state(), cuda
 
     def roll_back(self) -> None:
-        """Drop the unfinished collect or update."""
+        """Discard the unfinished collect or update."""
         state, (self.detector.scores, self.detector.squares), rng, cuda_rng = self.marked
         for name, value in state.items():
             setattr(self, name, value)
@@ -182,8 +187,10 @@ class Trainer:
             self._give_up()
 
     def _give_up(self) -> None:
-        """End a run that finds nothing to learn from any more; one that never found anything is a
-        mistake to be mended.
+        """End a run that no longer finds anything to learn from.
+
+        Raises:
+            DopsdError: if no collect of the run ever gave anything: the settings are wrong.
         """
         message = (
             f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from"
@@ -193,34 +200,26 @@ class Trainer:
             raise DopsdError(
                 f"{message}; try more attempts, a lower keep_threshold or an easier split"
             )
-        self.waiting.clear()  # where empty collects count, an update on momentum alone
-        log(f"{message}: the run ends after update {self.update}, its checkpoints stay")
+        self.waiting.clear()  # with skip_empty false, an empty update on momentum alone
+        log(f"{message}; the run ends after update {self.update}, and its checkpoints stay")
 
     def _look_for_collapse(self, metrics: MetricSums) -> None:
-        """First attempts of one collect, those of all ranks, to the watch; what it sees goes to the
-        metrics.
+        """Give the collect's first-attempt scores of all ranks to the collapse detector.
+
+        Adds the rolling mean to the metrics, and logs a new collapse.
         """
         names = ("first_attempt_score", "first_attempt_square")
         scores = over_ranks(
             self.accelerator, MetricSums({name: metrics[name] for name in names if name in metrics})
         ).means()
         metrics.pop(names[1], None)
-        if names[0] not in scores:  # the method's rollouts are not those of the policy in training
+        if names[0] not in scores:  # the method does not sample from the policy in training
             return
         is_new, means = self.detector.see(*(scores[name] for name in names)), self.detector.means
         if means:
             metrics.add("rolling_score", means[-1])
         if is_new:
-            outcome = (
-                "it ends here"
-                if self.settings.stop_on_collapse
-                else "train.stop_on_collapse would end it"
-            )
-            log(
-                f"train: update {self.update}: the run has collapsed: first attempts score"
-                f" {means[-1]:.2f}, after {max(means):.2f} at best (means of {self.detector.window}"
-                f" collects); {outcome}, its better checkpoints stay"
-            )
+            log(f"train: update {self.update}: {self.detector.describe(self.settings)}")
 
     def _step(self, batches: list[Batch]) -> MetricSums:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
@@ -228,7 +227,7 @@ class Trainer:
         metrics = self.micro_batches.gradients(
             self.algorithm, self.policy, batches, self._weight(batches)
         )
-        # from here on the update is finished, by every process
+        # once all processes are here, each of them finishes the update
         self.policy.process_group.all_gather_object([], is_done=True)
         metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
         norm = optimizer_step(self.optimizer, self.accelerator, self.settings, self.update)
@@ -237,14 +236,10 @@ class Trainer:
         return metrics
 
     def _weight(self, batches: list[Batch]) -> float:
-        """The denominator of the update: all prompts of the collect, or the weight of what is
-        trained on.
-        """
+        """Return the update's denominator over all ranks: the prompts or the batches' weight."""
         if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
         # a float also without batches: ranks must send one dtype
         weight = float(sum(float(batch.weight.sum()) for batch in batches))
-        total = self.accelerator.reduce(
-            torch.tensor(weight, device=self.policy.device), "sum"
-        ).item()
-        return total or 1.0
+        total = self.accelerator.reduce(torch.tensor(weight, device=self.policy.device), "sum")
+        return total.item() or 1.0

@@ -71,7 +71,7 @@ def test_a_run_and_its_evaluations_stay_where_the_base_has_moved(older, capsys):
     assert main(["train"]) == 0
     said = capsys.readouterr().err
     assert said.count("params.yaml: model.path: base is now base/sudoku") == 1
-    assert "begins with update 4" in said
+    assert "starts from update 4" in said
     assert main(["evaluate_base"]) == 0
     assert sorted(stopped_at.glob("eval/*")) == evaluated
     assert set(learnt) < set(stopped_at.glob("train-*"))

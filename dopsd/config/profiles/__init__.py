@@ -1,4 +1,4 @@
-"""Profiles: ready settings by name."""
+"""Profiles: complete settings by name, made from the YAML files of this folder."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ def _layers() -> dict[str, Any]:
 
 
 def names() -> list[str]:
+    """Return the names of all profiles."""
     return [EMBEDDED, *(f"llada-8b-{task}" for task in _layers()["tasks"])]
 
 
 def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """`other` over `into`, section by section; `protocols` are replaced as a whole."""
+    """Merge `other` into `into` in place, section by section, and return `into`.
+
+    `protocols` are replaced as a whole, because a profile names all of its own.
+    """
     for key, value in other.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict) and key != "protocols":
             merge(into[key], value)
@@ -40,16 +44,21 @@ def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dict[str, Any]:
-    """Every setting of a profile. `embedded` is the shipped params.yaml; the others stand on the
-    code's defaults.
+    """Return every setting of a profile.
+
+    `embedded` is embedded.yaml as it is. A llada-8b profile is the code's defaults with the layers
+    of llada-8b.yaml merged over them: common, task, preset and hardware.
+
+    Raises:
+        DopsdError: if the profile, the preset or the hardware is unknown.
     """
     if profile not in names():
         raise DopsdError(f"--profile {profile}: unknown; there is {', '.join(names())}")
     if profile == EMBEDDED:
         if (preset, hardware) != (PRESET, HARDWARE):
             raise DopsdError(
-                f"--profile {EMBEDDED} has no preset and no hardware: they go with a llada-8b"
-                " profile"
+                f"--profile {EMBEDDED}: --preset and --hardware apply to llada-8b profiles only;"
+                " remove them"
             )
         return _read("embedded.yaml")
     layers, task = _layers(), profile.removeprefix("llada-8b-")
@@ -84,19 +93,27 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
 
 
 def without_model(section: dict[str, Any]) -> dict[str, Any]:
-    """A section as params.yaml has it: a task that has nothing of its own in section `model` has no
-    such key.
-    """
+    """Return a task's section without `model: null`: params.yaml has the key only for overrides."""
     return {key: value for key, value in section.items() if (key, value) != ("model", None)}
 
 
 def facts(task: str) -> dict[str, Any]:
-    """What an estimate needs to know about a task."""
+    """Return LLaDA-8B-Instruct's figures on a task for estimates.
+
+    Returns:
+        `attempts`: mean rollouts for each problem under pass@8; `test`: problems of the published
+        test set.
+    """
     values: dict[str, Any] = _layers()["facts"][task]
     return values
 
 
 def gpus(hardware: str) -> list[str]:
+    """Return the GPUs that an estimate is made for with this hardware.
+
+    Raises:
+        DopsdError: if the hardware is unknown.
+    """
     known: dict[str, list[str]] = _layers()["gpus"]
     if hardware not in known:
         raise DopsdError(f"--hardware {hardware}: unknown; there is {', '.join(known)}")

@@ -100,12 +100,12 @@ def test_the_shipped_params_are_sound_and_state_every_setting():
         ({"evaluate__protocols": {}}, "evaluate.protocols"),
         (
             {"matrix__tasks": ["countdown"], "matrix__methods": ["sft"]},
-            "sft needs reference solutions, and countdown has none",
+            "sft needs reference solutions and countdown has none",
         ),
         ({"verify_teacher__reveal_ratios": [0.1, 0.101]}, "reveal_ratios must differ"),
         (
             {"method__d_opsd__reveal_scope": "all_masked", "method__d_opsd__reveal_ratio": 1.0},
-            "nothing is left to learn",
+            "leaves nothing to learn",
         ),
         (
             {"select__protocol": "other"},

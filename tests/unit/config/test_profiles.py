@@ -101,14 +101,14 @@ def test_a_profile_is_written_and_what_changed_is_said(tmp_path, monkeypatch, ca
         (["--profile", "embedded", "--set", "train.update=3"], "train.update: unknown key"),
         (
             ["--profile", "embedded", "--set", "train.updates.x=3"],
-            "updates is a value, not a section",
+            "updates is not a section",
         ),
         (["--profile", "embedded", "--set", "train.updates=["], "is not a YAML value"),
         ([], "name a --profile: embedded"),
-        (["--hardware", "4x80gb"], "--preset and --hardware choose among a profile's settings"),
+        (["--hardware", "4x80gb"], "--preset and --hardware need a profile"),
         (
             ["--profile", "embedded", "--hardware", "4x80gb"],
-            "--profile embedded has no preset and no hardware",
+            "--profile embedded: --preset and --hardware apply to llada-8b",
         ),
     ],
 )
@@ -150,5 +150,5 @@ def test_a_change_that_does_not_hold_for_a_method_is_said(tmp_path, monkeypatch,
     assert main(["params", "--set", "train.updates=20", "--set", "train.grad_clip=0.1"]) == 0
     assert (
         capsys.readouterr().err
-        == "note: method.diffu_grpo.train.updates is 200 and goes before train.updates\n"
+        == "note: method.diffu_grpo.train.updates is 200 and overrides train.updates\n"
     )

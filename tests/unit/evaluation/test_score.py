@@ -105,7 +105,7 @@ def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
         (
             "a.jsonl",
             '{"question": "q", "ground_truth": 1, "generation": "x"}\n{',
-            "a.jsonl:2: expected one JSON object per line",
+            "a.jsonl:2: expected one JSON object on each line",
         ),
         (
             "a.jsonl",
@@ -126,7 +126,7 @@ def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
         (
             "a.json",
             '{"generations": [{"question": "q", "ground_truth": 1, "generations": ["x", "y"]}]}',
-            "a.json:1: expected question and generation to be texts, one generation a row",
+            "a.json:1: expected question and generation as strings, one generation in each row",
         ),
     ],
 )

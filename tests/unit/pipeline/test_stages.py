@@ -320,7 +320,7 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
     capsys.readouterr()
     assert main(["pretrain"]) == 0
     assert (
-        f"pretrain: {resume}: damaged, or of an older release; it is not used"
+        f"pretrain: {resume}: damaged, or from an older release; starting from update 0"
         in capsys.readouterr().err
     )
     assert sha256(WEIGHTS) == few_updates
@@ -332,4 +332,4 @@ def test_an_answer_that_does_not_fit_is_said(project, capsys, monkeypatch):
         sampling__gen_length=32, sampling__steps=16, method__d_opsd__updates_per_trajectory=1
     )
     assert main(["pretrain"]) == 2
-    assert "sampling.gen_length: 32 tokens do not hold a solution of 36" in capsys.readouterr().err
+    assert "sampling.gen_length: 32 tokens cannot hold a solution of 36" in capsys.readouterr().err

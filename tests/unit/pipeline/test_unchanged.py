@@ -97,5 +97,5 @@ def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_trainin
     assert "params.yaml (train) changed while it ran" in said and "exited with 2" in said
     assert not Path("dvc.lock").exists()
     said = repro()
-    assert "train: continuing after update 4" in said or "begins with update 4" in said
+    assert "train: continuing after update 4" in said or "starts from update 4" in said
     assert (Path("runs/sudoku/d_opsd/0/train/step-000006")).is_dir() and Path("dvc.lock").is_file()

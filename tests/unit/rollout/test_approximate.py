@@ -155,6 +155,6 @@ def test_what_is_approximate_is_named_and_selects_nothing(project):
         raw["model"] |= {"attention": "sdpa", "compile": False, key: value}
         with pytest.raises(
             ValueError,
-            match=r"protocols\.fast\.cache needs model\.attention sdpa, and model\.compile false",
+            match=r"protocols\.fast\.cache needs model\.attention sdpa and model\.compile false",
         ):
             Params.model_validate(raw)

@@ -194,7 +194,7 @@ def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeyp
     said = capsys.readouterr().err
     assert (
         "no expected answer from http://127.0.0.1:9" in said
-        and "publish again later; `make up` starts servers here" in said
+        and "publish again later. Or start a server with `make up`" in said
     )
     assert len(said.strip().splitlines()) == 1
 
@@ -227,7 +227,7 @@ def test_publish_is_refused_where_tracking_is_off_and_says_what_is_missing(proje
 def test_results_of_other_settings_are_not_published_under_these(tracked, capsys):
     write_params(tracking__enabled=True, train__learning_rate=5e-4)
     assert main(["publish"]) == 0
-    assert "made with other settings, data or code; left out" in capsys.readouterr().err
+    assert "made with other settings, data or code; skipped" in capsys.readouterr().err
     assert connect(tracking_uri(None)).search_model_versions("name = 'dopsd-sudoku'") == []
 
 

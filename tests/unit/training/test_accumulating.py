@@ -74,11 +74,13 @@ def test_what_does_not_fit_is_halved_once_and_the_gradient_is_whole(capsys):
     assert model.w.grad.tolist() == ((rows(8).x.sum(0) + rows(3).x.sum(0)) / 2).tolist()
     assert found["loss"][0] == float(rows(8).x.sum() + rows(3).x.sum()) / 2
     assert (
-        capsys.readouterr().err.count("8 states at once did not fit into memory: from here on 4")
+        capsys.readouterr().err.count(
+            "out of memory at 8 states per pass; micro-batch reduced to 4"
+        )
         == 1
     )
     model.room = 2
-    with pytest.raises(DopsdError, match="4 states at once do not fit") as caught:
+    with pytest.raises(DopsdError, match="out of memory at 4 states per pass") as caught:
         micro.gradients(model, model, [rows(8)], 2.0)
     assert caught.value.exit_code == 1
 
@@ -120,7 +122,7 @@ def test_auto_measures_without_a_trace(capsys):
     for _ in range(passes):
         torch.rand(1)
     assert torch.equal(torch.get_rng_state(), after)
-    assert f"{micro.size} states at once, as measured memory allows" in capsys.readouterr().err
+    assert f"micro-batch of {micro.size} states, from measured memory" in capsys.readouterr().err
 
 
 def test_a_peak_counts_what_was_freed_since():

@@ -152,7 +152,7 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
     assert main(["train"]) == 0
     said = capsys.readouterr().err
     assert (
-        "4 collects in a row gave nothing to learn from (train.max_empty_collects): the run ends"
+        "4 collects in a row gave nothing to learn from (train.max_empty_collects); the run ends"
         " after update 2" in said
     )
     found = json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())

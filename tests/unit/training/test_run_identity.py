@@ -103,7 +103,7 @@ def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer
     assert train() == 0
     assert (result(), updates) == (three, [1, 2, 3])  # step 2 had lost its optimizer
     assert (
-        "has learnt more, but kept no checkpoint that 3 updates can begin with"
+        "has more updates, but no checkpoint that a run of 3 updates can start from"
         in capsys.readouterr().err
     )
     updates.clear()
@@ -154,7 +154,7 @@ def test_checkpoints_more_often_or_more_seldom_continue(undisturbed, updates, ca
         "step-000006",
         "step-000009",
     ]
-    assert "no checkpoints 3: the run kept others" in capsys.readouterr().err
+    assert "no checkpoints of updates 3: the other run kept others" in capsys.readouterr().err
 
 
 def test_another_cell_takes_only_what_it_would_have_kept_itself(project, updates):
@@ -239,7 +239,7 @@ def test_other_code_stops_and_says_what_changed_and_both_ways_out(
     assert train() == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert (
-        f"{other_code} stands at update 4, learnt by other code (dopsd.core.rng and 2 more changed)"
+        f"{other_code} is at update 4, trained by other code (dopsd.core.rng and 2 more changed)"
         in line
     )
     assert "--continue" in line and "--anew" in line and "DOPSD_OTHER_CODE=continue" in line
@@ -281,8 +281,8 @@ def test_a_release_with_another_key_asks_before_a_run_begins_at_zero(
     assert train() == 2 and not updates
     said = capsys.readouterr().err
     key = "train.weight_decay" if is_newer else "d_opsd.old_key"
-    assert "train-0123456789abcdef-01234567 stands at update 4, learnt by other code" in said
-    assert f"settings that one of the two does not have: {key})" in said
+    assert "train-0123456789abcdef-01234567 is at update 4, trained by other code" in said
+    assert f"settings that only one of the two has: {key})" in said
     write_params(train__updates=6)
     assert train("--continue") == 0 and updates == [5, 6]
     write_params(train__updates=6, train__weight_decay=0.5)  # another run
@@ -325,7 +325,7 @@ def test_where_nothing_was_learnt_nothing_is_asked(project, other_code, updates)
 def test_without_run_json_nobody_knows_the_code(project, other_code, capsys):
     (other_code / "run.json").write_text('{"code')
     assert train() == 2
-    assert "no run.json says which" in capsys.readouterr().err
+    assert "no run.json records which" in capsys.readouterr().err
     assert train("--continue") == 0
 
 
@@ -388,7 +388,7 @@ def test_a_run_of_an_older_release_with_another_adapter_is_nobodys(project, upda
     old = as_an_older_release()
     write_params(train__lora={"r": 2, "alpha": 4, "dropout": 0.0, "targets": ["q_proj"]})
     assert train("--adopt", str(old)) == 2
-    assert f"--adopt {old}: its adapter has lora.r 4" in capsys.readouterr().err
+    assert f"--adopt {old}: the adapter has lora.r 4" in capsys.readouterr().err
     assert train() == 0
 
 

@@ -177,7 +177,8 @@ def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(
         stop_in(patch, 6)
         assert train() == 130
     assert (
-        f"no checkpoint of {scratch} can be continued; starting at zero" in capsys.readouterr().err
+        f"no checkpoint in {scratch} can be resumed; starting from update 0"
+        in capsys.readouterr().err
     )
     assert checkpoint.newest_resumable(scratch, 2).update == kept
     assert train() == 0 and adapter_digests() == whole
@@ -197,7 +198,7 @@ def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(
         patch.setattr(RunFolder, "save", saved)
         assert train() == 75
     assert (
-        "step-000002 was damaged after it was saved; the same command makes it again"
+        "step-000002 was damaged after saving; run the same command to repeat it"
         in capsys.readouterr().err
     )
     assert not OUT.exists()
@@ -294,7 +295,7 @@ def test_a_sealed_state_of_another_make_is_one_line(project, capsys, change):
     capsys.readouterr()
     assert train() == 2
     said = capsys.readouterr().err
-    assert "state.json" in said if change is None else "cannot be continued" in said
+    assert "state.json" in said if change is None else "cannot be resumed" in said
 
 
 def test_the_log_uploader_reads_the_settings_that_training_read(project, monkeypatch):
