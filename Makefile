@@ -1,4 +1,4 @@
-# `make demo`, `make test`: each makes .venv if there is none, installs the tested set, and runs. Python >= 3.11 and git.
+# Start here: `make demo`, `make test`. Every target first installs the tested versions into .venv. Needs Python >= 3.11 and git.
 PYTHON ?= python3
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
@@ -11,7 +11,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 install: .venv/.installed
 
 .venv/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dopsd needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dopsd needs Python 3.11 or newer; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
@@ -28,7 +28,7 @@ demo-full: install
 test: install
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
-test-all: install # the tests of `make test`, and those marked `full`
+test-all: install # the tests of `make test` and those marked `full`
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not slurm' \
 		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
@@ -56,7 +56,7 @@ integration: install
 chaos: install
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)
 
-integration-slurm: install # Debian: apt-get install slurm-wlm munge; root; 17 minutes on two cores
+integration-slurm: install # needs root and, on Debian, apt-get install slurm-wlm munge; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
 
 lint: install

@@ -1,1 +1,1 @@
-"""Prefect flows: the second door. The stages are those of dvc.yaml; nothing is computed here."""
+"""Prefect flows: they run the stages of dvc.yaml, and compute nothing themselves."""

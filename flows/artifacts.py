@@ -1,6 +1,4 @@
-"""What the Prefect UI shows of a run: a bar while a stage works, the table of checkpoints, the
-result in words.
-"""
+"""Artifacts in the Prefect UI: progress bars of stages, the table of checkpoints, the result."""
 
 from __future__ import annotations
 
@@ -28,16 +26,16 @@ from flows.running import OutputListener
 
 WORK = Path("work")
 EVERY = 5.0  # seconds between two looks at a stage's progress
-SILENT = (
-    httpx.HTTPError,
-    PrefectException,
-    OSError,
-)  # the server is away, or stops: the work goes on
+# errors of a server that is away or stopping; the work continues without it
+SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
 
 
 class ProgressBar(OutputListener):
-    """A progress artifact that follows work/<stage>.json, which the stage's own command rewrites as
-    it goes.
+    """Progress artifact of a stage, read from work/<stage>.json, which the stage keeps rewriting.
+
+    Args:
+        stage: Name of the stage.
+        key: What the stage runs for: a task, or a run.
     """
 
     def __init__(self, stage: str, key: str) -> None:
@@ -51,11 +49,12 @@ class ProgressBar(OutputListener):
         self.artifact: UUID | None = None
 
     def on_tick(self) -> None:
+        """Update the bar if the last look is EVERY seconds old."""
         if time.monotonic() - self.looked > EVERY:
             self.finish()
 
     def finish(self) -> None:
-        """As it stands now, whenever the last look was."""
+        """Update the bar at once."""
         self.looked = time.monotonic()
         with suppress(OSError, ValueError):
             if self.file.stat().st_mtime >= self.started:
@@ -63,14 +62,14 @@ class ProgressBar(OutputListener):
 
     def _show(self, state: dict[str, Any]) -> None:
         percent = 100.0 * state["done"] / state["total"] if state["total"] else 100.0
-        if not state["total"] or percent == self.shown or not server.is_there():
+        if not state["total"] or percent == self.shown or not server.is_reachable():
             return
         seconds_left = (state["total"] - state["done"]) / state["rate"] if state["rate"] else 0
         description = (
             f"{self.stage}: {state['done']} of {state['total']}, {state['rate']:.2f}/s, "
             f"{seconds_left / 60:.1f} min left"
         )
-        with suppress(*SILENT):
+        with suppress(*SERVER_ERRORS):
             if self.artifact is None:
                 self.artifact = create_progress_artifact(  # type: ignore[assignment]  # a coroutine only where asyncio calls
                     percent, key=self.key, description=description
@@ -81,11 +80,12 @@ class ProgressBar(OutputListener):
 
 
 def percent(value: float) -> str:
+    """Format a share as percent, with one digit."""
     return f"{100 * value:.1f}"
 
 
 def show_checkpoints(run_key: RunKey) -> None:
-    """Every checkpoint's accuracy on the selection split; the selected one is marked."""
+    """Show the accuracy of every checkpoint on the selection split; the selected one is marked."""
     chosen = json.loads((run_key.folder / "best" / "select.json").read_text())
     rows = [
         {
@@ -108,8 +108,11 @@ def show_checkpoints(run_key: RunKey) -> None:
 
 
 def show_result(run_key: RunKey, links: dict[str, str]) -> None:
-    """Base against best on test, the numbers of the plots, what it cost, and where everything
-    is.
+    """Show the result of a run, and its link to MLflow.
+
+    Args:
+        run_key: Task, method and seed.
+        links: Addresses in the MLflow UI by name; empty if not published.
     """
     text = result(run_key, links)
     create_markdown_artifact(text, key=f"result-{run_key.key}", description=f"Result of {run_key}")
@@ -123,6 +126,12 @@ def show_result(run_key: RunKey, links: dict[str, str]) -> None:
 
 
 def result(run_key: RunKey, links: dict[str, str]) -> str:
+    """Return as Markdown: test accuracies, cost, numbers of the plots, and paths of the files.
+
+    Args:
+        run_key: Task, method and seed.
+        links: Addresses in the MLflow UI by name.
+    """
     tested = json.loads((run_key.folder / "test" / "paired.json").read_text())
     costs = json.loads((run_key.folder / "train.json").read_text())
     chosen = tested["selected"]
@@ -174,8 +183,9 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
 
 
 def _training(run_key: RunKey, rows: int = 10) -> list[str]:
-    """About so many rows of means over equally many updates: single updates differ by the part of
-    the answer they train.
+    """Return about `rows` rows of means over equally many updates.
+
+    Single updates are hard to compare, since they train different parts of answers.
     """
     table = read_table(run_key.folder / "train.csv")
     step = max(1, len(table) // rows)
@@ -188,6 +198,6 @@ def _training(run_key: RunKey, rows: int = 10) -> list[str]:
 
 
 def _mean(rows: list[dict[str, Any]], name: str) -> str:
-    """Of the rows that have it; empty where none has."""
+    """Format the mean of a column over the rows that have it; empty if none has."""
     values = [row[name] for row in rows if name in row]
     return f"{sum(values) / len(values):.4f}" if values else ""

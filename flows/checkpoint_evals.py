@@ -1,4 +1,4 @@
-"""Evaluations of checkpoints before DVC collects them: one process for each device."""
+"""Evaluate checkpoints before DVC collects the results: one process per device."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ LOOK_EVERY = 0.5  # seconds
 
 
 class Devices:
-    """GPUs handed out one at a time, so that no two evaluations share one; a machine without any
-    counts as one.
+    """GPUs, handed out so that no two evaluations share one; a machine without GPUs is one device.
+
+    Args:
+        names: Names for CUDA_VISIBLE_DEVICES.
     """
 
     def __init__(self, names: list[str]) -> None:
@@ -29,7 +31,7 @@ class Devices:
 
     @contextmanager
     def one(self) -> Iterator[dict[str, str]]:
-        """The environment of a process that sees one device, and starts no others."""
+        """Wait for a device, and yield the environment of a single process that sees only it."""
         name = self.free.get()
         try:
             single_process = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -39,8 +41,9 @@ class Devices:
 
 
 def gpus() -> list[str]:
-    """Names for CUDA_VISIBLE_DEVICES of the GPUs that this process may use, without loading
-    torch.
+    """List the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    Does not import torch.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -57,8 +60,13 @@ def gpus() -> list[str]:
 
 
 class CheckpointEvalJob(OutputListener):
-    """Checkpoints that one process evaluates one after another, on one device; each has a task that
-    waits for it.
+    """Checkpoints that one process evaluates in turn on one device; a task waits for each of them.
+
+    Args:
+        run_key: Run whose checkpoints are evaluated.
+        updates: Updates of the checkpoints.
+        devices: Where the process gets its device.
+        log: Where the process' output goes.
     """
 
     def __init__(self, run_key: RunKey, updates: list[int], devices: Devices, log: Log) -> None:
@@ -69,8 +77,12 @@ class CheckpointEvalJob(OutputListener):
         self.process: threading.Thread | None = None
 
     def wait(self, update: int) -> None:
-        """Until this checkpoint is evaluated; the first who waits starts the process, and who tries
-        again restarts it.
+        """Wait until a checkpoint is evaluated.
+
+        The first caller starts the process; a caller that retries starts it again.
+
+        Raises:
+            Exception: the error of the process, if it ended without this checkpoint.
         """
         with self.lock:
             if self.process is None or not self.process.is_alive():
@@ -79,9 +91,12 @@ class CheckpointEvalJob(OutputListener):
                 self.process.start()
         while not self.done[update].wait(LOOK_EVERY):
             if not self.process.is_alive() and not self.done[update].is_set():
-                raise self.error or RuntimeError(f"evaluate {update}: its process ended without it")
+                raise self.error or RuntimeError(
+                    f"evaluate: process ended before checkpoint {update}"
+                )
 
     def on_line(self, line: str) -> None:
+        """Note which checkpoint a line of the process reports as done."""
         _, sign, update = line.partition(EVALUATED)
         if sign and int(update) in self.done:
             self.done[int(update)].set()
@@ -97,5 +112,5 @@ class CheckpointEvalJob(OutputListener):
                     env,
                     self,
                 )
-        except Exception as error:  # who waits raises it
+        except Exception as error:  # wait() raises it
             self.error = error

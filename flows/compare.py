@@ -1,8 +1,6 @@
-"""`prefect deployment run dopsd-compare/compare`: methods x tasks x seeds, then one table and
-figure of all of them.
+"""`prefect deployment run dopsd-compare/compare`: methods x tasks x seeds, in one table and figure.
 
-Each profile is a task; its runs go through the flow `dopsd`, so that what is finished is not run
-again.
+Each profile is a task. Its runs go through the flow `dopsd`, so finished stages do not run again.
 """
 
 from __future__ import annotations
@@ -37,21 +35,21 @@ def compare(
     allow_retrain: bool = False,
     other_code: OtherCode = "stop",
 ) -> list[str] | State[None]:
-    """Train methods on tasks with seeds, all in one MLflow experiment, and lay them side by side.
+    """Train methods on tasks with several seeds, and compare them in one MLflow experiment.
 
     Args:
-        profiles: ready settings, a task each; empty: embedded, which is 4x4 Sudoku on a CPU
-        methods: methods to compare; empty: d_opsd and diffu_grpo
-        seeds: seeds of each; empty: 0, 1 and 2
-        preset: of llada-8b profiles: `reference` is what the published code does, `paper` what the
-            paper's equations say
-        hardware: of llada-8b profiles: the GPUs of this worker
-        max_updates: number of updates of every method (train.updates); empty: the profile's
-        overrides: other keys of params.yaml by full name, and their values; for all profiles
-        allow_retrain: train the embedded base again where it does not match these settings or their
-            data; else the run stops
-        other_code: what to do with runs that other code began: stop and say so, continue them, or
-            train them anew
+        profiles: Ready settings, one task each. Empty: embedded, which is 4x4 Sudoku on a CPU.
+        methods: Methods to compare. Empty: d_opsd and diffu_grpo.
+        seeds: Seeds of each method. Empty: 0, 1 and 2.
+        preset: For llada-8b profiles: `reference` follows the published code, `paper` the paper's
+            equations.
+        hardware: For llada-8b profiles: the GPUs of this worker.
+        max_updates: Number of updates of every method (train.updates). Empty: that of the profile.
+        overrides: Other keys of params.yaml by full name, with their values, for all profiles.
+        allow_retrain: Train the embedded base again if it does not match these settings or their
+            data. Off: the run stops.
+        other_code: For runs that other code began: stop with a message, continue them, or start
+            them anew.
     """
     shared: dict[str, Any] = {
         "preset": preset,
@@ -65,19 +63,19 @@ def compare(
         finished = [
             run_key for profile in profiles or ["embedded"] for run_key in train(profile, **shared)
         ]
-        lay_side_by_side(finished)
+        compare_runs(finished)
     except Exception as error:
         return failed(error)
     return finished
 
 
 @task(name="compare", task_run_name="compare", cache_policy=NO_CACHE)
-def lay_side_by_side(runs: list[str]) -> None:
-    """Table and figure in reports/compare/, and the table as an artifact."""
+def compare_runs(runs: list[str]) -> None:
+    """Write table and figure to reports/compare/, and show the table as an artifact."""
     run("compare", (*DOPSD, "compare", *runs), get_run_logger())
-    get_run_logger().info("reports/compare/ has the table and the figure:\n%s", TABLE.read_text())
+    get_run_logger().info("wrote table and figure to reports/compare/:\n%s", TABLE.read_text())
     figure_note = (
-        "\n\nThe figure, accuracy against updates, rollouts and seconds:"
+        "\n\nFigure of accuracy against updates, rollouts and seconds:"
         " `reports/compare/accuracy.png`.\n"
     )
     create_markdown_artifact(

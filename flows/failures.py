@@ -1,6 +1,4 @@
-"""How a flow fails where only a person can fix it: in one line, without the tracebacks of Prefect's
-engine.
-"""
+"""Fail in one line, without Prefect's traceback, where only a person can fix the error."""
 
 from __future__ import annotations
 
@@ -14,15 +12,16 @@ from dopsd.core.errors import DopsdError
 from flows.running import CommandFailed
 
 EXPLAINED = (DopsdError, CommandFailed)  # their messages name what is wrong and what to do
-ENGINES = (
-    "prefect.flow_runs",
-    "prefect.task_runs",
-)  # loggers of the engine, for all runs of a process
+ENGINES = ("prefect.flow_runs", "prefect.task_runs")  # loggers of the engine, for the whole process
 
 
 def drop_traceback(record: logging.LogRecord) -> bool:
-    """Keep a record, without the traceback of an explained error; a FailedRun only repeats the
-    message of a state.
+    """Filter log records: drop the traceback of an explained error.
+
+    A record of FailedRun is dropped as a whole, since it only repeats the message of a state.
+
+    Returns:
+        Whether the record is logged.
     """
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, EXPLAINED):
@@ -35,8 +34,7 @@ for name in ENGINES:
 
 
 def failed(error: BaseException) -> State[None]:
-    """Return the state Failed with the message of an explained error, of this flow or of one that
-    it called.
+    """Return the state Failed with the message of an explained error of this flow or of a subflow.
 
     Raises:
         BaseException: `error` itself, if its message explains nothing; Prefect then logs the

@@ -1,9 +1,8 @@
-"""`python flows/guard.py COMMAND...`: a command in a process group of its own, which ends with
-whoever started it.
+"""`python flows/guard.py COMMAND...`: run a command in a process group that ends with its starter.
 
-The starter holds this process' standard input open and writes nothing. When it closes, because the
-flow was cancelled or killed, the group gets SIGINT: DVC waits for its stage, training saves a
-checkpoint. What is still there after GRACE seconds is killed.
+The starter holds this process' standard input open and writes nothing. The input closes when the
+flow is cancelled or killed. The group then gets SIGINT: DVC waits for its stage, and training saves
+a checkpoint. Processes that remain after GRACE seconds are killed.
 """
 
 from __future__ import annotations
@@ -19,18 +18,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-LOCK = Path(
-    "work/guard.lock"
-)  # shared by the guards of a workspace: the next run begins when none is left
-GRACE = 1800.0  # seconds: a forward of a large model, and its checkpoint
+LOCK = Path("work/guard.lock")  # all guards of a workspace share it; the next run waits for them
+GRACE = 1800.0  # seconds: time for a forward pass of a large model and its checkpoint
 LOOK_EVERY = 0.2  # seconds
-ADOPT_ORPHANS = (
-    36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
-)
+ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: orphans become this process' children
 
 
 def main(words: list[str]) -> int:
-    """The command's exit status, or 130 after it was stopped."""
+    """Run the command and return its exit code, or 130 if it was stopped."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -38,9 +33,8 @@ def main(words: list[str]) -> int:
     LOCK.parent.mkdir(exist_ok=True)
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        env = os.environ | {
-            "DOPSD_GUARD": str(os.getpid())
-        }  # should this process be killed, the command stops by itself
+        # if this process is killed, the command sees it and stops by itself
+        env = os.environ | {"DOPSD_GUARD": str(os.getpid())}
         group = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True, env=env)
         while group.poll() is None:
             if is_closed():
@@ -55,7 +49,7 @@ def _close_input(*_: object) -> None:
 
 
 def is_closed() -> bool:
-    """Whether standard input has come to its end; waits a moment."""
+    """Tell whether standard input is closed, after waiting for a moment."""
     try:
         return bool(select.select([0], [], [], LOOK_EVERY)[0]) and not os.read(0, 1)
     except OSError:  # a signal closed it
@@ -63,7 +57,7 @@ def is_closed() -> bool:
 
 
 def stop(group: int) -> None:
-    """Ask the group to end, wait for all of its processes, and kill those that do not."""
+    """Ask a process group to end, wait up to GRACE seconds, and kill what remains."""
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGINT)
     deadline = time.monotonic() + GRACE
@@ -71,9 +65,7 @@ def stop(group: int) -> None:
         time.sleep(LOOK_EVERY)
     import psutil
 
-    for process in psutil.Process().children(
-        recursive=True
-    ):  # in whatever group: orphans come to this process
+    for process in psutil.Process().children(recursive=True):  # also orphans, in any group
         with suppress(psutil.Error):
             process.kill()
 

@@ -1,6 +1,4 @@
-"""The keys of params.yaml that a run may override, as a JSON schema: Prefect's server refuses
-others on submission.
-"""
+"""JSON schema of the keys that a run may override; Prefect's server refuses all others."""
 
 from __future__ import annotations
 
@@ -17,11 +15,10 @@ Schema = dict[str, Any]
 
 
 def overrides_schema() -> Schema:
-    """Return the schema of `{"train.updates": 5, ...}`: each key of Params by its full name, with
-    the values it takes.
+    """Return the schema of `{"train.updates": 5, ...}`: every key of Params with its values.
 
-    The keys stand in `then` after an `if` that always holds, because Prefect's form would show
-    `properties` as 200 fields instead of one; `unevaluatedProperties` refuses whatever `then` does
+    The keys are in `then`, after an `if` that always holds, because Prefect's form would show
+    `properties` as 200 fields instead of one. `unevaluatedProperties` refuses keys that `then` does
     not name.
     """
     schema = Params.model_json_schema()
@@ -33,8 +30,9 @@ def overrides_schema() -> Schema:
 
 
 def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
-    """Yield every key below a section as a regular expression, and the schema of its value; a
-    section is any object.
+    """Yield every key below a section as a regular expression, with the schema of its value.
+
+    The value of a section is any object.
     """
     if "$ref" in schema:
         schema = definitions[schema["$ref"].rpartition("/")[2]]
@@ -52,8 +50,9 @@ def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[st
 
 
 def _value(schema: Any, definitions: Schema, is_section: bool) -> Any:  # noqa: ANN401  # any JSON value
-    """The schema of a value with its references resolved; what is in a section is checked when the
-    run writes its settings.
+    """Return the schema of a value, with references resolved.
+
+    The content of a section is not checked here, but when the run writes its settings.
     """
     if isinstance(schema, list):
         return [_value(item, definitions, False) for item in schema]

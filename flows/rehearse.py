@@ -1,6 +1,4 @@
-"""`prefect deployment run dopsd-rehearse/rehearse`: every stage of a profile in small, and what the
-real run will cost.
-"""
+"""`prefect deployment run dopsd-rehearse/rehearse`: run a profile in small, estimate its cost."""
 
 from __future__ import annotations
 
@@ -23,15 +21,16 @@ def rehearse(
     hardware: Hardware = "1x80gb",
     overrides: Overrides | None = None,
 ) -> State[None] | None:
-    """Run every stage with two updates on a tiny random model, in a folder of its own; params.yaml
-    stays as it is.
+    """Run every stage with two updates on a tiny random model, then estimate the real cost.
+
+    Runs in a folder of its own; params.yaml does not change.
 
     Args:
-        profile: ready settings to rehearse
-        preset: of a llada-8b profile: `reference` is what the published code does, `paper` what the
-            paper's equations say
-        hardware: of a llada-8b profile: the GPUs that the estimate is for
-        overrides: keys of params.yaml by full name, and their values
+        profile: Ready settings to rehearse.
+        preset: For llada-8b profiles: `reference` follows the published code, `paper` the paper's
+            equations.
+        hardware: For llada-8b profiles: the GPUs that the estimate is for.
+        overrides: Keys of params.yaml by full name, with their values.
     """
     words = [f"--set={key}={json.dumps(value)}" for key, value in (overrides or {}).items()]
     if profile != AS_IT_STANDS:

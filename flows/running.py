@@ -1,6 +1,4 @@
-"""Commands run by tasks: their lines go to the Prefect log, and they are asked to save and end when
-the flow does.
-"""
+"""Run commands for tasks: output goes to the Prefect log; commands save and end with the flow."""
 
 from __future__ import annotations
 
@@ -26,13 +24,12 @@ Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 GUARD = Path(__file__).with_name("guard.py")
 DVC = (sys.executable, "-m", "dvc")
 DOPSD = (sys.executable, "-m", "dopsd")
-USAGE = 2  # exit status of a mistake that its user must mend
+USAGE = 2  # exit code of an error that the user must fix
 LOGS = Path("work/logs")
 KEPT_LOGS = 100  # files
 LOOK_EVERY = 0.5  # seconds
-SAY_EVERY = 60.0
-# seconds for a stopped command to end before the flow does: the worker kills a flow after 30
-PATIENCE = 20.0
+WARN_EVERY = 60.0  # seconds
+PATIENCE = 20.0  # seconds that a stopped command has to end; the worker kills a flow after 30
 QUIET = {
     "DVC_NO_ANALYTICS": "1",
     "DO_NOT_TRACK": "1",
@@ -52,7 +49,7 @@ _is_stopping = threading.Event()
 
 
 def begin(log: Log) -> None:
-    """A flow begins: wait until what an earlier one started, and was cancelled in, has saved."""
+    """Wait until commands of an earlier, cancelled flow have saved and ended."""
     _is_stopping.clear()
     LOCK.parent.mkdir(exist_ok=True)
     warned_at = 0.0
@@ -61,48 +58,54 @@ def begin(log: Log) -> None:
             try:
                 return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() - warned_at > SAY_EVERY:
+                if time.monotonic() - warned_at > WARN_EVERY:
                     warned_at = time.monotonic()
                     log.warning(
-                        "commands of an earlier run are still saving in this workspace; this one"
-                        " begins after them"
+                        "commands of an earlier run still save in this workspace; this run starts"
+                        " after them"
                     )
                 time.sleep(0.2)
 
 
 class CommandFailed(Exception):
-    """A command that ended with another status than 0; its message is what the command said
-    last.
+    """Error of a command that ended with an exit code other than 0; shows its last message.
+
+    Args:
+        name: What the message calls the command.
+        status: Exit code of the command; that of DVC's stage counts if the output names it.
+        lines: Output of the command.
     """
 
     def __init__(self, name: str, status: int, lines: list[str]) -> None:
         self.status = _status_of_stage(lines) or status
-        super().__init__(f"{name}: {_reason(lines)} (exit status {self.status})")
+        super().__init__(f"{name}: {_reason(lines)} (exit code {self.status})")
 
     @property
     def is_mistake(self) -> bool:
-        """Whether only a person can mend it, so that another try would fail in the same way."""
+        """Whether only a person can fix the error, so that a retry would fail in the same way."""
         return self.status == USAGE
 
 
 def _status_of_stage(lines: list[str]) -> int:
-    """DVC ends with 255 whatever its stage's status was, and says that."""
+    """Return the exit code of DVC's stage, or 0; DVC prints that code, and itself ends with 255."""
     statuses = [match[1] for line in lines if (match := re.search(r"exited with (-?\d+)", line))]
     return int(statuses[-1]) if statuses else 0
 
 
 def _reason(lines: list[str]) -> str:
-    """The last of dopsd's own lines, else the last line."""
+    """Return dopsd's last message, else the last line."""
     dopsd_lines = [line.removeprefix("dopsd: ") for line in lines if line.startswith("dopsd: ")]
-    return (dopsd_lines or lines or ["it said nothing"])[-1]
+    return (dopsd_lines or lines or ["no output"])[-1]
 
 
 class OutputListener:
-    """Who looks on while a command runs: about twice a second, and at every line."""
+    """Follows a running command; the default does nothing."""
 
-    def on_tick(self) -> None: ...
+    def on_tick(self) -> None:
+        """Handle the passing of about half a second."""
 
-    def on_line(self, line: str) -> None: ...
+    def on_line(self, line: str) -> None:
+        """Handle a line of output."""
 
 
 def run(
@@ -112,16 +115,23 @@ def run(
     env: Mapping[str, str] | None = None,
     listener: OutputListener | None = None,
 ) -> list[str]:
-    """Run a command until it ends or the flow is stopped; its lines go to the log.
+    """Run a command until it ends or the flow is stopped, and log its output.
 
-    The command writes to a file in work/logs/, which this process follows: it outlives this
+    The command writes to a file in work/logs/, which this process follows. The file outlives this
     process, and a pipe would not.
+
+    Args:
+        name: What messages and the file in work/logs/ call the command.
+        words: Program and arguments.
+        log: Where output goes.
+        env: Environment variables in addition to those of this process.
+        listener: Called for every line, and about twice a second.
 
     Returns:
         The lines that the command wrote.
 
     Raises:
-        CommandFailed: if its exit status is not 0.
+        CommandFailed: if the exit code is not 0.
     """
     listener = listener or OutputListener()
     path = _log_file(name)
@@ -139,16 +149,16 @@ def run(
     with path.open(errors="replace") as reader:
         try:
             while process.poll() is None and not _is_stopping.is_set():
-                _tell(reader, lines, log, listener)
+                _log_new_lines(reader, lines, log, listener)
                 listener.on_tick()
                 _wait(process, LOOK_EVERY)
         finally:
             _running.discard(process)
             _close(process)
             _wait(process, PATIENCE)
-            _tell(reader, lines, log, listener, is_last=True)
+            _log_new_lines(reader, lines, log, listener, is_last=True)
             if process.poll() is None:
-                log.warning("%s: still saving; its last lines will be in %s", name, path)
+                log.warning("%s: still saving; the last lines will be in %s", name, path)
     if not _is_stopping.is_set():
         server.wait(log)
     if process.returncode != 0:
@@ -157,7 +167,7 @@ def run(
 
 
 def _log_file(name: str) -> Path:
-    """A new file for one command's output; only the newest are kept."""
+    """Return a new file for the output of a command; remove all but the newest files."""
     LOGS.mkdir(parents=True, exist_ok=True)
     for old in sorted(LOGS.glob("*.log"))[:-KEPT_LOGS]:
         old.unlink(missing_ok=True)
@@ -165,12 +175,10 @@ def _log_file(name: str) -> Path:
     return LOGS / f"{started}-{name}.log"
 
 
-def _tell(
+def _log_new_lines(
     reader: TextIO, lines: list[str], log: Log, listener: OutputListener, is_last: bool = False
 ) -> None:
-    """Log the whole lines that were written since the last call; a line without its end only if
-    none can come.
-    """
+    """Log the complete lines since the last call; a line without an end only if `is_last`."""
     while True:
         position, line = reader.tell(), reader.readline()
         if not line or not (line.endswith("\n") or is_last):
@@ -189,15 +197,13 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
-    """End a command's standard input: its guard takes that for a stop."""
+    """Close a command's standard input, which tells its guard to stop."""
     if process.stdin:
         process.stdin.close()
 
 
 def stop_all() -> None:
-    """Ask what tasks in other threads are running to save and end, all at once, and wait for it a
-    while.
-    """
+    """Ask all running commands to save and end, and wait up to PATIENCE seconds for them."""
     _is_stopping.set()
     processes = list(_running)
     for process in processes:

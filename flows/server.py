@@ -1,6 +1,4 @@
-"""Whether Prefect's server is there: a flow outlives its server, and tells it what happened when it
-is back.
-"""
+"""Reach Prefect's server: a flow outlives its server, and reports once the server is back."""
 
 from __future__ import annotations
 
@@ -12,12 +10,12 @@ from urllib.parse import urlsplit
 from prefect.settings import get_current_settings
 
 LOOK_EVERY = 2.0  # seconds
-SAY_EVERY = 60.0
+WARN_EVERY = 60.0  # seconds
 PORTS = {"http": 80, "https": 443}
 
 
-def is_there() -> bool:
-    """Answered in a moment: a call to a server that is away blocks for minutes."""
+def is_reachable() -> bool:
+    """Tell whether the server's port answers; a call to an absent server blocks for minutes."""
     url = urlsplit(str(get_current_settings().api.url or ""))
     if not url.hostname:
         return True
@@ -31,15 +29,13 @@ def is_there() -> bool:
 
 
 def wait(log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
-    """Until the server is there: a task that ended without one would be shown as running for
-    ever.
-    """
+    """Wait until the server is reachable; a task that ended without it would show as running."""
     warned_at = 0.0
-    while not is_there():
-        if time.monotonic() - warned_at > SAY_EVERY:
+    while not is_reachable():
+        if time.monotonic() - warned_at > WARN_EVERY:
             warned_at = time.monotonic()
             log.warning(
-                "Prefect's server is away; the work is on disk, and the flow goes on when `make up`"
-                " brings it back"
+                "Prefect's server does not answer; work is saved on disk, and the flow continues"
+                " once the server is back (`make up`)"
             )
         time.sleep(LOOK_EVERY)

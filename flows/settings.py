@@ -1,6 +1,4 @@
-"""What a person asks of a run, and params.yaml written for it: both doors read their settings from
-that file.
-"""
+"""Parameters of a flow run, and params.yaml written from them."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     Profile: TypeAlias = str
     Task: TypeAlias = str
     Method: TypeAlias = str
-else:  # what there is, so that Prefect's forms offer it
+else:  # the registered names, which Prefect's forms offer as choices
     Profile = Literal[(*profiles.names(), AS_IT_STANDS)]
     Task = Literal[tuple(TASKS.names)]
     Method = Literal[tuple(ALGORITHMS.names)]
@@ -34,9 +32,7 @@ PARAMS = Path("params.yaml")
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The parameters of a run that decide its settings; what is None or empty stays as the profile
-    has it.
-    """
+    """Parameters of a run that decide its settings; None or empty keeps the profile's value."""
 
     profile: Profile = "embedded"
     preset: Preset = "reference"
@@ -49,7 +45,7 @@ class RunRequest:
 
     @property
     def changes(self) -> list[str]:
-        """As `dopsd params --set` takes them; named parameters go before `overrides`."""
+        """Changes as KEY=VALUE; named parameters win over `overrides`."""
         parameters = {
             "matrix.methods": self.methods,
             "matrix.seeds": self.seeds,
@@ -63,10 +59,14 @@ class RunRequest:
 
 
 def write(request: RunRequest) -> list[str]:
-    """params.yaml for this run, checked before it is written; a line for every key that changed."""
+    """Check the settings of a run, write params.yaml, and return a line for every changed key.
+
+    Raises:
+        DopsdError: if a setting is wrong; params.yaml stays as it was.
+    """
     profile = None if request.profile == AS_IT_STANDS else request.profile
     changes = request.changes
-    if request.max_updates:  # of every method, also of those that have a number of their own
+    if request.max_updates:  # for every method, also those with their own train.updates
         raw = (
             profiles.resolve(profile, request.preset, request.hardware)
             if profile
@@ -84,5 +84,6 @@ def write(request: RunRequest) -> list[str]:
 
 
 def run_keys(params: Params) -> list[RunKey]:
+    """Return the runs of params.yaml's matrix."""
     m = params.matrix
     return [RunKey(*run_key) for run_key in product(m.tasks, m.methods, m.seeds)]

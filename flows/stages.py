@@ -1,6 +1,4 @@
-"""Tasks: one for each DVC stage, and one for each checkpoint that is evaluated before DVC collects
-the results.
-"""
+"""Tasks: one for each DVC stage, and one for each checkpoint that is evaluated beforehand."""
 
 from __future__ import annotations
 
@@ -18,26 +16,26 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
 from dopsd.pipeline.writer_lock import WriterLock
 from flows import settings
-from flows.artifacts import SILENT, ProgressBar, show_checkpoints, show_result
+from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
 from flows.checkpoint_evals import CheckpointEvalJob
 from flows.running import DOPSD, DVC, CommandFailed, run
 from flows.settings import RunRequest
 
 
 def may_help(_task: object, _run: TaskRun, state: State[Any]) -> bool:
-    """Another try helps after a kill, a network or a disk that failed, not after a mistake in the
-    settings.
-    """
+    """Tell whether a retry may help: after a kill or a network error, but not a wrong setting."""
     try:
         state.result()
     except CommandFailed as error:
         return not error.is_mistake
     except Exception as error:
-        return isinstance(error, SILENT)
+        return isinstance(error, SERVER_ERRORS)
     return False
 
 
 class TaskOptions(TypedDict):
+    """Options of a task that Prefect retries."""
+
     retries: int
     retry_delay_seconds: list[float]
     retry_condition_fn: Callable[[Any, TaskRun, State[Any]], bool]
@@ -54,14 +52,11 @@ RETRIED: TaskOptions = {
 
 @task(name="settings", task_run_name="settings", cache_policy=NO_CACHE)
 def write_settings(request: RunRequest) -> dict[str, Any]:
-    """params.yaml for this run; refused, with the key that is wrong, before anything else is
-    done.
-    """
+    """Write params.yaml for this run; a wrong key fails the run before anything else happens."""
     log = get_run_logger()
     try:
-        with WriterLock(
-            "settings", tell=log.warning
-        ):  # DVC's stage would take these settings for its own
+        # without the lock, a stage of another writer would read these settings as its own
+        with WriterLock("settings", tell=log.warning):
             changed = settings.write(request)
     except DopsdError as error:
         lines = [line.removeprefix("--set: ") for line in str(error).splitlines()]
@@ -72,7 +67,7 @@ def write_settings(request: RunRequest) -> dict[str, Any]:
 
 
 def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """One DVC stage, alone, by the workspace's one writer: those before it have run."""
+    """Run one DVC stage as the workspace's only writer; the stages before it must have run."""
     bar = ProgressBar(stage.partition("@")[0], key)
     lines = run(stage, (*DOPSD, "repro", "-s", stage), get_run_logger(), env, bar)
     bar.finish()
@@ -81,25 +76,25 @@ def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> dict[s
 
 @task(name="prepare", task_run_name="prepare {name}", **RETRIED)
 def prepare(name: str, after: object) -> dict[str, Any]:
-    """The problems of every split (DVC stage `prepare`)."""
+    """Write the problems of every split (DVC stage `prepare`)."""
     return _repro(f"prepare@{name}", name)
 
 
 @task(name="pretrain", task_run_name="pretrain {name}", **RETRIED)
 def pretrain(name: str, env: Mapping[str, str], after: object) -> dict[str, Any]:
-    """The embedded base (DVC stage `pretrain`)."""
+    """Train the embedded base (DVC stage `pretrain`)."""
     return _repro(f"pretrain@{name}", name, env)
 
 
 @task(name="base", task_run_name="base {name}", **RETRIED)
 def evaluate_base(name: str, after: object) -> dict[str, Any]:
-    """The base on the selection split (DVC stage `evaluate_base`)."""
+    """Score the base on the selection split (DVC stage `evaluate_base`)."""
     return _repro(f"evaluate_base@{name}", name)
 
 
 @task(name="train", task_run_name="train {run_key}", **RETRIED)
 def train(run_key: RunKey, env: Mapping[str, str], after: object) -> dict[str, Any]:
-    """Post-training (DVC stage `train`); another try continues from the last checkpoint."""
+    """Post-train an adapter (DVC stage `train`); a retry continues from the last checkpoint."""
     return _repro(f"train@{run_key.stage}", run_key.key, env)
 
 
@@ -107,8 +102,12 @@ def train(run_key: RunKey, env: Mapping[str, str], after: object) -> dict[str, A
 def evaluate_checkpoint(
     update: int, job: CheckpointEvalJob | None, after: object
 ) -> dict[str, Any] | State[Any]:
-    """One checkpoint on the selection split, into work/eval, where the DVC stage finds it; no
-    shift: it is there.
+    """Score a checkpoint on the selection split into work/eval/, where the DVC stage finds it.
+
+    Args:
+        update: Update of the checkpoint.
+        job: Process that evaluates it; None if its evaluation is up to date.
+        after: What must be done before.
     """
     if job is None:
         return Completed(name="Cached", message="this checkpoint's evaluation is up to date")
@@ -117,7 +116,7 @@ def evaluate_checkpoint(
 
 
 def is_up_to_date(stage: str) -> bool:
-    """Whether DVC would not run this stage."""
+    """Tell whether DVC has nothing to do for a stage."""
     process = subprocess.run(
         [*DVC, "status", "--json", stage], capture_output=True, text=True, check=False
     )
@@ -135,13 +134,13 @@ def select(run_key: RunKey, after: object) -> dict[str, Any]:
 
 @task(name="test", task_run_name="test {run_key}", **RETRIED)
 def test(run_key: RunKey, after: object) -> dict[str, Any]:
-    """Base and best once on test, paired (DVC stage `test`)."""
+    """Score base and best checkpoint once on test, paired by problem (DVC stage `test`)."""
     return _repro(f"test@{run_key.stage}", run_key.key)
 
 
 @task(name="report", task_run_name="report {run_key}", **RETRIED)
 def report(run_key: RunKey, after: object) -> dict[str, Any]:
-    """Figures (DVC stage `report`), and the result in words."""
+    """Draw the figures (DVC stage `report`), and show the result."""
     done = _repro(f"report@{run_key.stage}", run_key.key)
     show_result(run_key, {})
     return done
@@ -149,7 +148,7 @@ def report(run_key: RunKey, after: object) -> dict[str, Any]:
 
 @task(name="publish", task_run_name="publish", **RETRIED)
 def publish(run_keys: list[RunKey], after: object) -> dict[str, Any]:
-    """Runs, checkpoints and champion to MLflow; the results again, with links to what is there."""
+    """Copy runs, checkpoints and champion to MLflow, and show the results with links."""
     run("publish", (*DOPSD, "publish"), get_run_logger())
     published = json.loads(PUBLISHED.read_text())
     for run_key in run_keys:
@@ -158,7 +157,12 @@ def publish(run_keys: list[RunKey], after: object) -> dict[str, Any]:
 
 
 def links(published: dict[str, Any], run_key: RunKey) -> dict[str, str]:
-    """Pages of the MLflow UI; none where the runs are in a file that no server shows yet."""
+    """Return the pages of a run in the MLflow UI; none if no server shows the runs.
+
+    Args:
+        published: What `dopsd publish` wrote.
+        run_key: Task, method and seed.
+    """
     page, run_id = published.get("page"), published["runs"].get(str(run_key))
     if not page or not run_id:
         return {}

@@ -1,8 +1,6 @@
-"""`prefect deployment run dopsd/train`: data, base, training, checkpoints, selection, test, report
-and MLflow as one flow.
+"""`prefect deployment run dopsd/train`: all stages from data to report and MLflow, as one flow.
 
-Every stage is DVC's, run in the workspace that the worker stands in: `dvc repro` afterwards finds
-nothing to do.
+DVC runs every stage in the worker's workspace, so `dvc repro` afterwards finds nothing to do.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from flows.running import begin, stop_all
 from flows.settings import Hardware, Method, OtherCode, Preset, Profile, RunRequest, Task, run_keys
 
 LOOK_EVERY = 1.0  # seconds
-THREADS = 64  # tasks at once; what they run waits for a device
+THREADS = 64  # tasks at once; their processes wait for a device
 
 
 @flow(name="dopsd", task_runner=ThreadPoolTaskRunner(max_workers=THREADS))  # type: ignore[arg-type]  # invariant in its futures
@@ -48,30 +46,29 @@ def train(
     allow_retrain: bool = False,
     other_code: OtherCode = "stop",
 ) -> list[str] | State[None]:
-    """Post-train a diffusion language model by on-policy self-distillation and say how much better
-    it is.
+    """Post-train a diffusion language model by on-policy self-distillation, and measure the gain.
 
-    Writes params.yaml, runs the stages of dvc.yaml that changed, publishes to MLflow. Interrupted
-    at any moment, a retry goes on from the last checkpoint.
+    Writes params.yaml, runs the stages of dvc.yaml that changed, and publishes to MLflow. After an
+    interruption, a retry continues from the last checkpoint.
 
     Args:
-        profile: ready settings: `embedded` is 4x4 Sudoku on a CPU in minutes, the others are
-            LLaDA-8B on GPUs
-        preset: of a llada-8b profile: `reference` is what the published code does, `paper` what the
-            paper's equations say
-        hardware: of a llada-8b profile: the GPUs of this worker
-        task: sudoku, gsm8k, math500 or countdown; empty: the profile's
-        methods: methods to run, such as d_opsd and rft; empty: the profile's
-        seeds: seeds to run; empty: the profile's
-        max_updates: number of updates of every method (train.updates); empty: the profile's
-        overrides: other keys of params.yaml by full name, and their values, such as
-            {"train.learning_rate": 0.0005}
-        evaluate_while_training: score checkpoints as they come; empty: where a GPU is left that
-            training does not use
-        allow_retrain: train the embedded base again where it does not match these settings or their
-            data; else the run stops
-        other_code: what to do with a run that other code began: stop and say so, continue it, or
-            train it anew
+        profile: Ready settings. `embedded` is 4x4 Sudoku on a CPU in minutes; the llada-8b profiles
+            are LLaDA-8B on GPUs.
+        preset: For llada-8b profiles: `reference` follows the published code, `paper` the paper's
+            equations.
+        hardware: For llada-8b profiles: the GPUs of this worker.
+        task: One task, such as sudoku or gsm8k. Empty: that of the profile.
+        methods: Methods to run, such as d_opsd and rft. Empty: those of the profile.
+        seeds: Seeds to run. Empty: those of the profile.
+        max_updates: Number of updates of every method (train.updates). Empty: that of the profile.
+        overrides: Other keys of params.yaml by full name, with their values, such as
+            {"train.learning_rate": 0.0005}.
+        evaluate_while_training: Score checkpoints during training. Empty: only if training leaves a
+            GPU free.
+        allow_retrain: Train the embedded base again if it does not match these settings or their
+            data. Off: the run stops.
+        other_code: For a run that other code began: stop with a message, continue it, or start it
+            anew.
     """
     request = RunRequest(
         profile, preset, hardware, task, methods, seeds, max_updates, overrides or {}
@@ -90,15 +87,25 @@ def run_stages(
     allow_retrain: bool = False,
     other_code: OtherCode = "stop",
 ) -> list[str]:
-    """All stages of all cells; their names."""
+    """Run all stages of all runs of the matrix, and return the names of the runs.
+
+    Args:
+        request: Parameters that decide the settings.
+        evaluate_while_training: Score checkpoints during training; None: if a GPU is free.
+        allow_retrain: Train the embedded base again if it does not match.
+        other_code: What to do with a run that other code began.
+
+    Raises:
+        DopsdError: if settings are wrong, or there is no GPU for evaluate_while_training.
+    """
     done = stages.write_settings(request)
     params = load_params()
     cells, devices = run_keys(params), checkpoint_evals.gpus()
     training, spare = devices[: params.launch.processes], devices[params.launch.processes :]
     if evaluate_while_training and devices and not spare:
         raise DopsdError(
-            f"evaluate_while_training: training takes all of the {len(devices)} GPUs"
-            f" (launch.processes {params.launch.processes}); leave it out, or lower"
+            f"evaluate_while_training: training uses all {len(devices)} GPUs"
+            f" (launch.processes {params.launch.processes}); leave the parameter empty, or lower"
             " launch.processes"
         )
     is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
@@ -132,7 +139,7 @@ def run_stages(
 def evaluate(
     run_key: RunKey, updates: list[int], devices: Devices, after: object
 ) -> list[PrefectFuture[Any]]:
-    """Every checkpoint, shared out evenly: a process a device."""
+    """Submit a task for every checkpoint, shared out evenly over the devices."""
     if stages.is_up_to_date(f"evaluate@{run_key.stage}"):
         return [stages.evaluate_checkpoint.submit(update, None, after) for update in updates]
     n, log = len(devices.names), get_run_logger()
@@ -144,23 +151,31 @@ def evaluate(
 
 
 def updates_in(folder: Path) -> list[int]:
-    """Updates of the whole checkpoints in a folder; one that is being written has a longer name."""
+    """List the updates of complete checkpoints; one that is being written has a longer name."""
     return sorted(int(path.name[5:]) for path in folder.glob("step-??????"))
 
 
 def train_and_evaluate(
     run_key: RunKey, env: dict[str, str], devices: Devices, every: int, after: object
 ) -> list[PrefectFuture[Any]]:
-    """Training in a thread, and each of its checkpoints evaluated when it is there; without a
-    server, after it is back.
+    """Submit training, and an evaluation of each checkpoint as it appears.
+
+    While Prefect's server is away, no evaluation is submitted.
+
+    Args:
+        run_key: Task, method and seed.
+        env: Environment variables of training.
+        devices: Devices for evaluations.
+        every: Updates between two checkpoints (train.checkpoint_every).
+        after: What must be done before training.
     """
     started, evaluations = time.time(), {}
     training: Any = stages.train.submit(run_key, env, after)  # a PrefectConcurrentFuture
     while not training.wrapped_future.done():  # `training.state` would ask the server
         time.sleep(LOOK_EVERY)
-        for update in updates_in(scratch_since(started)) if server.is_there() else []:
+        for update in updates_in(scratch_since(started)) if server.is_reachable() else []:
             if update not in evaluations and update % every == 0:
-                get_run_logger().info("checkpoint %d is there", update)
+                get_run_logger().info("checkpoint %d is saved", update)
                 job = CheckpointEvalJob(run_key, [update], devices, get_run_logger())
                 evaluations[update] = stages.evaluate_checkpoint.submit(update, job, after)
     done = training.result()
@@ -171,8 +186,9 @@ def train_and_evaluate(
 
 
 def scratch_since(started: float) -> Path:
-    """Where training that began after `started` keeps its checkpoints; a folder that does not exist
-    before it says so.
+    """Return the folder of checkpoints of training that began after `started`.
+
+    Until training has written its name, return a folder that does not exist.
     """
     state = Path("work/train.json")
     if not state.is_file() or state.stat().st_mtime < started:

@@ -1,4 +1,4 @@
-"""What commands share: their parser, the types of their arguments, and the cell of a run."""
+"""Parser, argument types and common options of all commands."""
 
 from __future__ import annotations
 
@@ -17,28 +17,40 @@ MAX_TEMPERATURE = 100
 
 
 class Parser(argparse.ArgumentParser):
-    """Also of every command."""
+    """Argument parser whose error messages are safe to print; commands inherit it."""
 
     def error(self, message: str) -> NoReturn:
+        """Print usage and `message` with unprintable characters replaced, then exit with 2."""
         super().error(readable(message))
 
 
 def command(
-    commands: Commands, name: str, help_text: str, *aliases: str
+    commands: Commands, name: str, description: str, *aliases: str
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, aliases=aliases, help=help_text, description=f"{help_text}.")
+    """Add a command that reads params.yaml, and return its parser.
+
+    Args:
+        commands: Subparsers of `dopsd`.
+        name: Name of the command, which a group of dopsd/cli/overview.py lists.
+        description: First lines of `dopsd NAME --help`: full sentences.
+        aliases: Other spellings of the name.
+    """
+    parser = commands.add_parser(name, aliases=aliases, description=description)
     parser.add_argument(
-        "--params", type=Path, default=Path("params.yaml"), help="settings (default: params.yaml)"
+        "--params",
+        type=Path,
+        default=Path("params.yaml"),
+        metavar="FILE",
+        help="settings file (default: params.yaml)",
     )
     return parser
 
 
 def cell_argument(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add --task, --method or --seed, which name one run of params.yaml's matrix."""
     kind = seed if name == "seed" else str
     parser.add_argument(
-        f"--{name}",
-        type=kind,
-        help=f"{name} of the run (default: the first of params.yaml's matrix)",
+        f"--{name}", type=kind, help=f"{name} of the run (default: first of matrix.{name}s)"
     )
 
 
@@ -51,14 +63,17 @@ def _whole(text: str, lowest: int) -> int:
 
 
 def count(text: str) -> int:
+    """Parse a whole number of at least 1."""
     return _whole(text, 1)
 
 
 def seed(text: str) -> int:
+    """Parse a whole number of at least 0."""
     return _whole(text, 0)
 
 
 def temperature(text: str) -> float:
+    """Parse a sampling temperature; 0 means greedy."""
     try:
         value = float(text)
     except ValueError:
@@ -71,9 +86,9 @@ def temperature(text: str) -> float:
 
 
 def require_adapter_config(folder: Path | None) -> None:
-    """Said before the heavy imports."""
+    """Refuse an --adapter folder that holds no checkpoint, before anything heavy is imported."""
     if folder and not (folder / "adapter_config.json").is_file():
         raise DopsdError(
-            f"--adapter {folder}: no adapter_config.json in it; expected a checkpoint folder of"
+            f"--adapter {folder}: no adapter_config.json; expected a checkpoint folder of"
             " `dopsd train`"
         )

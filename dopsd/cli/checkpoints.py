@@ -17,63 +17,87 @@ if TYPE_CHECKING:
 
 
 def add_checkpoints(commands: Commands) -> None:
+    """Add score, export and sample."""
     _score_command(commands)
     _export_command(commands)
     _sample_command(commands)
 
 
 def _score_command(commands: Commands) -> None:
-    text = "score generations on file, by the published rule or strictly"
-    parser = commands.add_parser("score", help=text, description=f"{text}.")
+    parser = commands.add_parser(
+        "score",
+        description="Score generations from files with the published rule or the strict rule.",
+    )
     parser.add_argument(
         "files",
         nargs="+",
         type=Path,
         metavar="FILE",
-        help=".jsonl rows, or .json as d1 and d-OPSD write it",
+        help=".jsonl rows, or .json as the code of d1 and d-OPSD writes it",
     )
-    parser.add_argument("--task", required=True, help="whose verifier scores")
+    parser.add_argument("--task", required=True, help="task whose verifier scores")
     parser.add_argument(
         "--scoring",
         choices=("published", "strict"),
         default="published",
-        help="rule (default published)",
+        help="scoring rule (default: published)",
     )
-    parser.add_argument("--json", action="store_true", dest="as_json", help="the table as JSON")
     parser.add_argument(
-        "--verdicts", type=Path, metavar="OUT.jsonl", help="also write a line for every generation"
+        "--json", action="store_true", dest="as_json", help="print JSON instead of a table"
+    )
+    parser.add_argument(
+        "--verdicts",
+        type=Path,
+        metavar="OUT.jsonl",
+        help="also write the score of every generation, one line each",
     )
 
 
 def _export_command(commands: Commands) -> None:
     parser = command(
-        commands, "export", "write base and adapter as one model that plain transformers loads"
+        commands, "export", "Write base and adapter as one model that plain transformers loads."
     )
-    parser.add_argument("--merged", action="store_true", help="add the adapter into the weights")
-    parser.add_argument("--adapter", type=Path, help="a checkpoint folder")
-    parser.add_argument("--model", help="base model folder (default: that of the task)")
+    parser.add_argument(
+        "--merged", action="store_true", help="add the adapter into the weights (required)"
+    )
+    parser.add_argument(
+        "--adapter", type=Path, metavar="FOLDER", help="checkpoint folder (required)"
+    )
+    parser.add_argument(
+        "--model", metavar="FOLDER", help="base model folder (default: base of the task)"
+    )
     cell_argument(parser, "task")
-    parser.add_argument("--out", type=Path, help="a folder that does not exist yet")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder to write, which must not exist (required)",
+    )
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="bfloat16 loses small changes",
+        help="stored precision; bfloat16 rounds small changes away (default: float32)",
     )
 
 
 def _sample_command(commands: Commands) -> None:
-    sample = command(commands, "sample", "print a model's answer to a problem, step by step")
+    sample = command(commands, "sample", "Print a model's answer to one problem, step by step.")
     problem_help = (
-        "a question, or a puzzle of 16 digits with 0 for blanks (default: the first test problem)"
+        "question, or 16 digits of a 4x4 Sudoku with 0 for blanks (default: first test problem)"
     )
     sample.add_argument("problem", nargs="?", help=problem_help)
     cell_argument(sample, "task")
     sample.add_argument(
-        "--adapter", type=Path, help="a checkpoint folder (default: the base model)"
+        "--adapter", type=Path, metavar="FOLDER", help="checkpoint folder (default: base model)"
     )
-    sample.add_argument("--temperature", type=temperature, default=0.0)
-    sample.add_argument("--seed", type=seed, default=0)
+    sample.add_argument(
+        "--temperature",
+        type=temperature,
+        default=0.0,
+        help="sampling temperature; 0 is greedy (default: 0)",
+    )
+    sample.add_argument("--seed", type=seed, default=0, help="sampling seed (default: 0)")
 
 
 def _score(a: argparse.Namespace) -> None:
@@ -84,7 +108,7 @@ def _score(a: argparse.Namespace) -> None:
 
 def _export(a: argparse.Namespace, params: Params) -> None:
     if a.out and a.out.exists():
-        raise DopsdError(f"--out {a.out}: is there already; name a new folder or remove it")
+        raise DopsdError(f"--out {a.out}: already exists; name a new folder or remove this one")
     require_adapter_config(a.adapter)
     from dopsd.pipeline.export import export
 

@@ -1,4 +1,7 @@
-"""`dopsd <command>`: arguments to run(params); what is heavy is imported inside the commands."""
+"""`dopsd COMMAND`: parse arguments, run the command, turn failures into one line and an exit code.
+
+Heavy packages are imported inside the commands, so that `dopsd --help` stays fast.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.cli import checkpoints, results, settings, stages
 from dopsd.cli.arguments import Parser
+from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
 from dopsd.core.errors import TEMPORARY, DopsdError, readable
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
     from dopsd.config.params import Params
 
-SIGNALLED = 128  # statuses from here on: ended by a signal
+SIGNALLED = 128  # exit codes from here on: ended by a signal
 MISTAKES = (
     FileNotFoundError,
     FileExistsError,
@@ -33,23 +37,28 @@ MISTAKES = (
 )
 SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set"
-    " train.gradient_checkpointing; the same command then continues from the last checkpoint"
+    " train.gradient_checkpointing; then the same command continues from the last checkpoint"
 )
-ONLINE = ("prepare", "rehearse")  # may ask the Hugging Face hub for data
-EPILOG = """the pipeline: `dopsd repro` runs the stages that changed; `make demo` runs it and publishes to MLflow.
-Settings are in params.yaml; `dopsd check` says whether they are sound."""  # noqa: E501
+ONLINE = ("prepare", "rehearse")  # may download data from the Hugging Face hub
 # commands that do not read params.yaml first, and those that do
 FREE = settings.FREE | checkpoints.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser("dopsd", epilog=EPILOG)
-    parser.description = (
-        "Post-train diffusion language models by on-policy self-distillation (d-OPSD)."
+    """Return the parser of all commands; dopsd/cli/overview.py groups them for `dopsd --help`."""
+    parser = Parser(
+        "dopsd",
+        usage="dopsd COMMAND ...",
+        description=overview(),
+        epilog=CLOSING,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="command", help=argparse.SUPPRESS, prog="dopsd"
+    )
     stages.add_stages(commands)
     settings.add_checks(commands)
     results.add_results(commands)
@@ -59,8 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _complete(arguments: argparse.Namespace, params: Params) -> None:
-    """What was not named is the first of the matrix; what does not exist is refused before anything
-    is imported for it.
+    """Fill in task, method and seed from the matrix, and refuse names that do not exist.
+
+    Names are checked before anything heavy is imported for them.
     """
     for name, listed in (
         ("task", params.matrix.tasks),
@@ -81,6 +91,12 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
 
 
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        arguments: What the parser made of `words`.
+        words: The command line after `dopsd`, which DVC and further processes receive.
+    """
     if arguments.command in DVC:
         from dopsd.pipeline.dvc import run
 
@@ -98,9 +114,8 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
                 arguments.command, params.select.split
             )
             split = vars(arguments).get("split") or default_split
-            load_task(arguments.task, vars(params.data)[arguments.task]).load(
-                split
-            )  # what is missing is said once, before any process starts
+            # missing data is reported once, before any process starts
+            load_task(arguments.task, vars(params.data)[arguments.task]).load(split)
             return launch(params.launch.processes, words)
     if arguments.command in STAGES:
         with unchanged(arguments.params, params):
@@ -111,8 +126,9 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _explained(error: OSError) -> str:
-    """What the system said, and of which files; an error of the network or of the working directory
-    names none.
+    """Return the system's message and the files it concerns.
+
+    Errors of the network or of the working directory name no file.
     """
     files = [str(name) for name in (error.filename, error.filename2) if name is not None]
     if not files and isinstance(error, FileNotFoundError):
@@ -121,6 +137,7 @@ def _explained(error: OSError) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run `dopsd ARGV` and return its exit code; without `argv`, run the process' own arguments."""
     if argv is None:
         outlive_readers()
         accept_signals()
@@ -141,14 +158,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Run the command; a failure becomes one line and an exit status."""
+    """Run the command; turn a failure into one line and an exit code."""
     try:
         return dispatch(arguments, words)
     except DopsdError as error:
         rank = os.environ.get("RANK", "0")
-        if (
-            rank == "0" or error.exit_code < SIGNALLED
-        ):  # a signal reaches all processes: one of them says it
+        # a signal reaches all processes: only the first one reports it
+        if rank == "0" or error.exit_code < SIGNALLED:
             print(f"dopsd: {f'process {rank}: ' if rank != '0' else ''}{error}", file=sys.stderr)
         return error.exit_code
     except RuntimeError as error:
@@ -160,7 +176,7 @@ def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         print("dopsd: interrupted; the same command continues", file=sys.stderr)
         return 130
     except OSError as error:
-        advice = "free some space" if error.errno == errno.ENOSPC else "fix that"
+        advice = "free some space" if error.errno == errno.ENOSPC else "fix this"
         print(
             f"dopsd: {readable(_explained(error))}; {advice} and run the same command",
             file=sys.stderr,

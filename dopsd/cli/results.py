@@ -1,4 +1,4 @@
-"""Commands on finished runs: their summary, comparison and ablation, MLflow, and what may go."""
+"""Commands on finished runs: summary, comparison, ablation, MLflow and cleaning."""
 
 from __future__ import annotations
 
@@ -17,40 +17,56 @@ if TYPE_CHECKING:
 
 
 def add_results(commands: Commands) -> None:
-    command(commands, "summary", "one screen: base against trained, cost, where things are")
+    """Add summary, publish, baselines, clean, compare, ablate and the hidden follow."""
+    command(
+        commands,
+        "summary",
+        "Print accuracy of base and trained model on test, cost and paths of finished runs.",
+    )
     command(
         commands,
         "publish",
-        "copy finished runs, checkpoints and the champion to MLflow; safe to repeat",
+        "Copy finished runs, checkpoints and the champion to MLflow; safe to repeat.",
     )
     baselines = command(
-        commands, "baselines", "copy published accuracies to MLflow, to stand beside your own"
+        commands, "baselines", "Copy published accuracies to MLflow, for comparison with your runs."
     )
-    baselines.add_argument("action", choices=("import",))
+    baselines.add_argument("action", choices=("import",), help="the only action")
     command(
-        commands, "clean", "remove scratch folders of settings no longer in params.yaml from work/"
+        commands,
+        "clean",
+        "Remove training folders from work/ that no run of params.yaml continues.",
     )
     compare = command(
-        commands, "compare", "finished runs side by side: paired intervals, accuracy against cost"
+        commands,
+        "compare",
+        "Put finished runs side by side: paired intervals, and accuracy against cost.",
     )
     compare.add_argument(
-        "runs", nargs="*", metavar="task/method/seed", help="default: params.yaml's matrix"
+        "runs",
+        nargs="*",
+        metavar="task/method/seed",
+        help="runs to compare (default: all finished ones of params.yaml's matrix)",
     )
     compare.add_argument(
         "--out",
         type=Path,
         default=Path("reports/compare"),
-        help="folder (default: reports/compare)",
+        metavar="FOLDER",
+        help="folder to write (default: reports/compare)",
     )
     ablate = command(
         commands,
         "ablate",
-        "train a method with one setting changed at a time, and lay that side by side",
+        "Train a method with one setting changed at a time, then compare the results.",
     )
     ablate.add_argument(
-        "tables", nargs="*", metavar="NAME", help="of params.yaml's ablate.tables (none: list them)"
+        "tables",
+        nargs="*",
+        metavar="NAME",
+        help="tables of ablate.tables to make (default: none, list them)",
     )
-    follow = commands.add_parser("follow")  # started by training, not by people: no help line
+    follow = commands.add_parser("follow")  # hidden: training starts it, not a person
     follow.add_argument("--params", type=Path, default=Path("params.yaml"))
     for argument in ("task", "method", "seed"):
         cell_argument(follow, argument)
@@ -89,7 +105,8 @@ def _compare(a: argparse.Namespace, params: Params) -> None:
 def _ablate(a: argparse.Namespace, params: Params) -> None:
     if a.params != Path("params.yaml"):
         raise DopsdError(
-            f"--params {a.params}: variants run through DVC, which reads params.yaml; put it there"
+            f"--params {a.params}: variants run through DVC, which reads params.yaml; copy the"
+            " settings there"
         )
     from dopsd.pipeline.ablate import ablate
 

@@ -18,32 +18,49 @@ if TYPE_CHECKING:
 
 
 def add_checks(commands: Commands) -> None:
-    command(commands, "check", "read params.yaml and report what is wrong in it")
+    """Add check and doctor."""
+    command(commands, "check", "Check params.yaml, and report every error in it.")
     command(
         commands,
         "doctor",
-        "is this machine ready? packages, GPU, disk, ports, servers, hub, files, and what to do",
+        (
+            "Check this machine for what params.yaml needs: packages, GPU, disk, ports, servers,"
+            " hub and files, with advice for each."
+        ),
     )
 
 
 def add_profiles(commands: Commands) -> None:
-    for name, help_text in (
-        ("params", "write the settings of a profile, or change some, and say what changed"),
+    """Add params and rehearse, which take the same options."""
+    for name, description in (
+        ("params", "Write the settings of a profile, or change some keys, and print the changes."),
         (
             "rehearse",
-            "run every stage of a profile on a tiny random model, and estimate the real cost",
+            "Run every stage of a profile on a tiny random model, then estimate the real cost.",
         ),
     ):
-        parser = command(commands, name, help_text)
-        parser.add_argument("--profile", help="ready settings: embedded, or llada-8b-<task>")
+        parser = command(commands, name, description)
+        parser.add_argument(
+            "--profile",
+            help="ready settings: embedded, or llada-8b-<task> (default: those of --params)",
+        )
         parser.add_argument(
             "--preset",
             default="reference",
-            help="reference: the published code; paper: its equations",
+            help="reference: as the published code; paper: as its equations (default: reference)",
         )
-        parser.add_argument("--hardware", default="1x80gb", help="1x80gb, 4x80gb or 1xh200")
         parser.add_argument(
-            "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes"
+            "--hardware",
+            default="1x80gb",
+            help="GPUs: 1x80gb, 4x80gb or 1xh200 (default: 1x80gb)",
+        )
+        parser.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            dest="changes",
+            help="change one key, such as train.updates=50; may be repeated",
         )
 
 

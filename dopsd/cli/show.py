@@ -1,6 +1,4 @@
-"""What a person reads in the terminal: the summary of a demo, and one answer denoised step by
-step.
-"""
+"""Terminal output of `dopsd summary` and `dopsd sample`."""
 
 from __future__ import annotations
 
@@ -36,8 +34,10 @@ def _with_interval(value: float, interval: list[float]) -> str:
 
 
 def summary(params: Params) -> None:
-    """Accuracy in percent on test with 95% intervals, a row a run, then what it cost and where it
-    is.
+    """Print a table of test accuracies, then cost and paths of each finished run.
+
+    Raises:
+        DopsdError: if no run of params.yaml's matrix is finished.
     """
     console = Console()
     table = Table(box=SIMPLE)
@@ -58,17 +58,16 @@ def summary(params: Params) -> None:
         table.add_row(str(run.key), *sides, gap)
         costs.append(_cost(run, tested))
     if not costs:
-        raise DopsdError("summary: no finished run of params.yaml's matrix; `dvc repro` makes them")
+        raise DopsdError("summary: no finished run of params.yaml's matrix; run `dvc repro` first")
     console.print(
-        "Base against trained on test: accuracy in % [95% interval], paired difference",
+        "Base and trained model on test: accuracy in % [95% interval], paired difference",
         markup=False,
     )
     console.print(table)
     for line in costs:
         console.print(line, markup=False, highlight=False)
-    console.print(
-        _where(params), markup=False, highlight=False, soft_wrap=True
-    )  # a link that breaks cannot be followed
+    # soft_wrap: a link that breaks over two lines cannot be clicked
+    console.print(_links(params), markup=False, highlight=False, soft_wrap=True)
 
 
 def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
@@ -86,7 +85,7 @@ def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
     )
 
 
-def _where(params: Params) -> str:
+def _links(params: Params) -> str:
     uri = tracking_uri(params.tracking.uri)
     heading = (
         f"MLflow: {shown(uri)}"
@@ -95,7 +94,7 @@ def _where(params: Params) -> str:
     )
     links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
     if not links:
-        return f"{heading} `dopsd publish` sends what is missing and prints links"
+        return f"{heading} run `dopsd publish` to send what is missing and print links"
     return "\n".join([heading, *(f"  {task} side by side: {link}" for task, link in links.items())])
 
 
@@ -107,7 +106,16 @@ def sample(
     temperature: float,
     seed: int,
 ) -> None:
-    """Denoise one answer and print the state after every step: new tokens green, masks as dots."""
+    """Denoise one answer and print the state after every step: new tokens green, masks as dots.
+
+    Args:
+        params: All settings.
+        task_name: Task that asks the problem and verifies the answer.
+        puzzle: Problem as text; None takes the first test problem.
+        adapter: Checkpoint folder; None takes the base model.
+        temperature: Sampling temperature; 0 is greedy.
+        seed: Seed of the sampling noise.
+    """
     from dopsd.core.rng import key_from
     from dopsd.evaluation.evaluator import Evaluator
     from dopsd.models.adapter_config import lora_of

@@ -1,4 +1,4 @@
-"""The pipeline's stages as commands, and the commands that DVC runs."""
+"""Commands that run one stage of the pipeline, and the two that run DVC."""
 
 from __future__ import annotations
 
@@ -15,39 +15,48 @@ if TYPE_CHECKING:
     from dopsd.cli.arguments import Commands
     from dopsd.config.params import Params
 
-STAGES = {  # stage: (help, arguments beyond --params)
-    "prepare": ("write the problems of every split to data/<task>/", ("task",)),
+STAGES = {  # stage: (description, arguments beyond --params)
+    "prepare": ("Write the problems of every split to data/<task>/.", ("task",)),
     "pretrain": (
         (
-            "train the embedded base model into base/<task>/; another one in its place only with"
-            " DOPSD_ALLOW_RETRAIN=1"
+            "Train the embedded base model into base/<task>/. DOPSD_ALLOW_RETRAIN=1 in the"
+            " environment lets it replace a base that does not match params.yaml."
         ),
         ("task",),
     ),
-    "evaluate_base": ("score the base on the selection split", ("task",)),
+    "evaluate_base": ("Score the base model on the selection split (select.split).", ("task",)),
     "train": (
-        "post-train an adapter; continues where an interrupted run stopped",
+        "Post-train an adapter. An interrupted run continues from its last checkpoint.",
         ("task", "method", "seed"),
     ),
     "evaluate": (
-        "score every checkpoint on the selection split; with the options below: any checkpoint",
+        (
+            "Score every checkpoint of a run on the selection split (select.split), or one"
+            " checkpoint under any protocol."
+        ),
         ("task", "method", "seed"),
     ),
     "select": (
-        "copy the best checkpoint to runs/<task>/<method>/<seed>/best",
+        "Copy the best checkpoint to runs/<task>/<method>/<seed>/best.",
         ("task", "method", "seed"),
     ),
-    "test": ("score base and best once on test, paired", ("task", "method", "seed")),
+    "test": (
+        "Score the base and the best checkpoint once on the test split, paired by problem.",
+        ("task", "method", "seed"),
+    ),
     "report": (
-        "draw accuracy, training curves and a denoising trajectory",
+        (
+            "Draw accuracy, training curves and one denoising trajectory into"
+            " reports/<task>/<method>/<seed>/."
+        ),
         ("task", "method", "seed"),
     ),
     "record": (
-        "in which order the base would write each training answer, for the method d3llm",
+        "Record the order in which the base would write each training answer (method d3llm).",
         ("task",),
     ),
     "verify_teacher": (
-        "pass@1, pass@8 and self-teacher accuracy of the base (paper, Table 1)",
+        "Measure pass@1, pass@k and self-teacher accuracy of the base (paper, Table 1).",
         ("task",),
     ),
 }
@@ -66,35 +75,46 @@ MEASURED = (
 )
 DVC = {  # commands that DVC runs, with DVC's own arguments
     "repro": (
-        "run the stages that changed (DVC's `repro`), as the only writer of this workspace: others"
-        " wait"
+        "Run the stages that changed, as DVC's `repro` does; a second writer of this workspace"
+        " waits."
     ),
-    "commit": "record outputs that were made without DVC (DVC's `commit`), as the only writer",
+    "commit": (
+        "Record results that were made without DVC, as DVC's `commit` does; a second writer waits."
+    ),
 }
 
 
 def add_stages(commands: Commands) -> None:
-    for name, (help_text, arguments) in STAGES.items():
-        stage = command(commands, name, help_text, *ALIASES.get(name, ()))
+    """Add a command for every stage, and those that run DVC."""
+    for name, (description, arguments) in STAGES.items():
+        stage = command(commands, name, description, *ALIASES.get(name, ()))
         for argument in arguments:
             cell_argument(stage, argument)
         if name == "train":
             _train_arguments(stage)
         if name == "evaluate":
-            update_help = "only these checkpoints, into the cache; training may still go on"
-            stage.add_argument("--update", type=count, nargs="+", help=update_help)
+            stage.add_argument(
+                "--update",
+                type=count,
+                nargs="+",
+                help="score only these updates' checkpoints, also during training (default: all)",
+            )
             _measure_arguments(stage)
-    for name, help_text in DVC.items():
-        wrapped = commands.add_parser(name, help=help_text, add_help=False, prefix_chars="\0")
+    for name, description in DVC.items():
+        wrapped = commands.add_parser(
+            name, description=description, add_help=False, prefix_chars="\0"
+        )
         wrapped.add_argument("words", nargs="*")
 
 
 def _train_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to do where other code, or an older release, began the run: without an answer training
-    stops and says so.
+    """Add the choices for a run that other code or an older release began.
+
+    Without a choice training stops at such a run and names them.
     """
     group = parser.add_argument_group(
-        "a run that other code began", "or DOPSD_OTHER_CODE=continue or anew in the environment"
+        "a run that other code began",
+        "default: stop; DOPSD_OTHER_CODE=continue or anew in the environment chooses too",
     )
     answers = group.add_mutually_exclusive_group()
     answers.add_argument(
@@ -102,9 +122,9 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const="continue",
         dest="other_code",
-        help="go on from its last checkpoint",
+        help="continue from its last checkpoint",
     )
-    anew_help = "start at zero; what was learnt goes to work/aside until `dopsd clean`"
+    anew_help = "start at update 0; the old run moves to work/aside until `dopsd clean`"
     answers.add_argument(
         "--anew", action="store_const", const="anew", dest="other_code", help=anew_help
     )
@@ -112,43 +132,64 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         "--adopt",
         type=Path,
         metavar="FOLDER",
-        help="continue work/train-... of a release without run.json",
+        help="continue this work/train-... folder of a release that wrote no run.json",
     )
 
 
 def _measure_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `dopsd evaluate` takes beside the cell of the pipeline: any checkpoint, split and
-    protocol.
-    """
+    """Add the options of `dopsd evaluate` that score one checkpoint on any split and protocol."""
     group = parser.add_argument_group(
-        "any checkpoint", "any of these measures one checkpoint; the rest comes from params.yaml"
-    )
-    group.add_argument("--model", help="base model folder (default: that of the task)")
-    group.add_argument(
-        "--adapter", type=Path, help="a checkpoint folder (default: none, the base itself)"
+        "one checkpoint",
+        "Any of these options scores one checkpoint instead of a run; params.yaml gives the rest.",
     )
     group.add_argument(
-        "--split", choices=("train", "validation", "test"), help="default: select.split"
+        "--model", metavar="FOLDER", help="base model folder (default: base of the task)"
+    )
+    group.add_argument(
+        "--adapter",
+        type=Path,
+        metavar="FOLDER",
+        help="checkpoint folder (default: none, the base alone)",
+    )
+    group.add_argument(
+        "--split",
+        choices=("train", "validation", "test"),
+        help="problems to score on (default: select.split)",
     )
     group.add_argument(
         "--protocol", help="one of evaluate.protocols, or `published` (default: select.protocol)"
     )
-    group.add_argument("--gen-length", type=count, help="tokens to write (default: the protocol's)")
     group.add_argument(
-        "--attempts", type=count, help="pass@k: the first greedy, others at --temperature"
+        "--gen-length",
+        type=count,
+        metavar="TOKENS",
+        help="tokens of an answer (default: those of the protocol)",
     )
-    group.add_argument("--temperature", type=temperature, help="of later attempts (default 1.0)")
-    group.add_argument("--prompt-file", help="a text that replaces the task's instructions")
+    group.add_argument(
+        "--attempts",
+        type=count,
+        metavar="K",
+        help="report pass@K: one greedy attempt, the others at --temperature (default: 1)",
+    )
+    group.add_argument(
+        "--temperature", type=temperature, help="temperature of later attempts (default: 1.0)"
+    )
+    group.add_argument(
+        "--prompt-file",
+        metavar="FILE",
+        help="text that replaces the task's instructions (default: none)",
+    )
     group.add_argument(
         "--merged",
         action="store_const",
         const=True,
-        help="add the adapter into the weights (rounded in bfloat16)",
+        help="add the adapter into the weights, rounded to their dtype (default: off)",
     )
-    group.add_argument("--json", action="store_true", help="print JSON")
+    group.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
 def run_stage(arguments: argparse.Namespace, params: Params) -> None:
+    """Run the stage that was asked for, or the variant of `evaluate` that its options select."""
     if arguments.command == "evaluate" and (
         arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)
     ):

@@ -1,1 +1,1 @@
-"""Stages and the commands around them."""
+"""Stages of the pipeline, and the commands around them."""

@@ -1,8 +1,7 @@
-"""`dopsd ablate NAME`: one method with one setting changed at a time, trained through DVC and laid
-side by side.
+"""`dopsd ablate NAME`: train a method with one setting changed at a time, and compare the results.
 
-params.yaml's section `ablate` names the variants and their tables (paper, Tables 4 to 8); a variant
-is a stage of dvc.yaml once it stands in `ablate.run`.
+Section `ablate` of params.yaml names the variants and their tables (paper, Tables 4 to 8). Variants
+that `ablate.run` lists are stages of dvc.yaml, and run through DVC.
 """
 
 from __future__ import annotations
@@ -47,8 +46,14 @@ OUT = REPORTS / "ablations"
 
 
 def ablate(params: Params, names: Sequence[str]) -> None:
-    """Train what is missing of these tables (none: say which there are), then write and show
-    each.
+    """Train what is missing of some tables of `ablate.tables`, then write and print each.
+
+    Args:
+        params: All settings.
+        names: Tables to make; if empty, print which tables exist and return.
+
+    Raises:
+        DopsdError: if a table is unknown, or with DVC's exit code if DVC fails.
     """
     tables = params.ablate.tables
     unknown = [name for name in names if name not in tables]
@@ -73,7 +78,7 @@ def ablate(params: Params, names: Sequence[str]) -> None:
 
 
 def distinct(params: Params, variants: Sequence[str]) -> list[str]:
-    """Those whose settings are not what params.yaml has anyway: that one is the default's row."""
+    """Return the variants whose settings differ from those of params.yaml, the default row."""
     return [name for name in variants if params.changed(name) != params.changed(DEFAULT)]
 
 
@@ -87,21 +92,23 @@ def _reproduce(params: Params, variants: Sequence[str]) -> None:
     ):
         log(f"ablate: params.yaml: {changed}")
     stages = [f"variant@{name}-{seed}" for name in variants for seed in params.ablate.seeds]
-    log(f"ablate: {len(stages)} runs through DVC; what is finished is not run again")
+    log(f"ablate: {len(stages)} runs through DVC; finished ones do not run again")
     status = run_dvc(["repro", *stages])
     if status:
         raise DopsdError(
-            f"ablate: dvc ended with {status}, as said above; the same command continues", status
+            f"ablate: dvc ended with exit code {status}, see above; the same command continues",
+            status,
         )
 
 
 def runs_of(params: Params, variant: str) -> list[Finished]:
+    """Return the runs of a variant, one for each seed of `ablate.seeds`."""
     a = params.ablate
     return [Finished(a.task, f"{a.method}{BETWEEN}{variant}", seed) for seed in a.seeds]
 
 
 def write(params: Params, name: str, out: Path = OUT) -> str:
-    """Table and figure of one ablation in `out`/NAME; the table's text."""
+    """Write table and figure of one ablation to `out`/NAME, and return the table as Markdown."""
     unchanged = [
         v
         for v in params.ablate.tables[name]
@@ -123,7 +130,13 @@ def write(params: Params, name: str, out: Path = OUT) -> str:
 def table(
     params: Params, name: str, rows: dict[str, list[Finished]]
 ) -> tuple[str, dict[str, dict[str, object]]]:
-    """Markdown and values: a row a variant, paired with the first row by problem and seed."""
+    """Return an ablation as Markdown and as values, one row for each variant.
+
+    Args:
+        params: All settings.
+        name: Name of the table.
+        rows: Runs by row label; each row is paired with the first by problem and seed.
+    """
     a, resamples = params.ablate, params.evaluate.bootstrap
     description = (
         f"{a.method} on {a.task}, {len(a.seeds)} seed{'s' * (len(a.seeds) > 1)}, accuracy in %"
@@ -167,14 +180,14 @@ def table(
         }
         values[label] |= {"last": last, "cost": cost}
     note = (
-        f"`last checkpoint`: on {split}, where a collapse shows; costs are until the chosen"
-        " checkpoint."
+        f"`last checkpoint`: accuracy on {split}, which shows a collapse; costs count up to the"
+        " chosen checkpoint."
     )
     return "\n".join([*lines, "", note]) + "\n", values
 
 
 def draw(rows: dict[str, list[Finished]], title: str, path: Path) -> None:
-    """Accuracy on the selection split against updates; a colour a variant."""
+    """Draw accuracy on the selection split against updates, one colour for each variant."""
     figure, axes = axes_of(1, 1, (7, 4))
     for index, (label, runs) in enumerate(rows.items()):
         draw_group(axes[0][0], runs, "updates", f"C{index}", label)

@@ -1,4 +1,4 @@
-"""`dopsd clean`: remove training folders that nothing would continue."""
+"""`dopsd clean`: remove training folders that no run would continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _is_in_use(folder: Path) -> bool:
-    """Whether a trainer holds its lock."""
+    """Tell whether a trainer holds the folder's lock."""
     if not (folder / "lock").is_file():
         return False
     with (folder / "lock").open() as lock:
@@ -32,11 +32,10 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def clean(params: Params) -> None:
-    """Remove training folders that no cell of params.yaml's matrix and no variant would continue,
-    and what was set aside.
+    """Remove training folders that no run or variant of params.yaml would continue, and work/aside.
 
-    Folders of other lengths of a run stay, and those of other releases that may be a cell's which
-    has learnt nothing yet.
+    Kept are folders of the same run with another number of updates. Kept too are folders of other
+    releases, while the run that could continue them has no checkpoint of its own.
     """
     a, runs = params.ablate, params.runs
     if a.task in params.matrix.tasks:
@@ -67,7 +66,7 @@ def clean(params: Params) -> None:
     locked = [folder for folder in obsolete if _is_in_use(folder)]
     for folder in obsolete:
         if folder in locked:
-            log(f"clean: {folder}: a run is training in it; kept")
+            log(f"clean: {folder}: kept, a run is training in this folder")
         else:
             shutil.rmtree(folder)
     log(

@@ -1,7 +1,7 @@
-"""`dopsd compare`: finished runs side by side: a table with paired intervals, and accuracy against
-what it cost.
+"""`dopsd compare`: put finished runs side by side: paired intervals, and accuracy against cost.
 
-An update costs differently by method, so curves are drawn against updates, rollouts and seconds.
+The cost of an update depends on the method. So curves are drawn against updates, rollouts and
+seconds.
 """
 
 from __future__ import annotations
@@ -32,8 +32,15 @@ FILES = {"comparison.md", "comparison.json", "accuracy.png"}
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
-    """Table and figure of these runs (none: those of params.yaml's matrix that have ended) in
-    `out`; the table's text.
+    """Write table and figure of some runs to a folder, and return the table as Markdown.
+
+    Args:
+        params: All settings.
+        names: Runs as task/method/seed; if empty, all finished runs of params.yaml's matrix.
+        out: Folder to write; only an earlier comparison is replaced.
+
+    Raises:
+        DopsdError: if a name is unknown, or runs were not tested on the same problems.
     """
     if params.compare.baseline not in params.methods:
         known = ", ".join(type(params.method).model_fields)
@@ -46,18 +53,18 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
         (tmp / "comparison.md").write_text(text)
         write_json(tmp / "comparison.json", values(params, runs))
         draw(runs, tmp / "accuracy.png")
-    log(f"compare: {len(runs)} runs, in {out}/comparison.md, comparison.json and accuracy.png")
+    log(f"compare: wrote {len(runs)} runs to {out}/comparison.md, comparison.json, accuracy.png")
     return text
 
 
 def check_replaceable(out: Path) -> None:
-    """Refuse a folder that holds anything else than an earlier comparison: it would be removed."""
+    """Refuse a folder that holds anything but an earlier comparison, since it would be removed."""
     folder = out.resolve()
     if folder == folder.parent or (
         folder.exists() and not (folder.is_dir() and {p.name for p in folder.iterdir()} <= FILES)
     ):
         raise DopsdError(
-            f"--out {out}: is there already and not of an earlier comparison; name a new folder"
+            f"--out {out}: already exists and is not an earlier comparison; name a new folder"
         )
 
 
@@ -85,8 +92,8 @@ def _of_matrix(params: Params) -> list[Finished]:
     unlisted = [name for name in unlisted if name not in map(str, matrix_runs)]
     if unlisted:
         log(
-            "compare: finished too, but not in params.yaml's matrix; name them to see them:"
-            f" {' '.join(unlisted)}"
+            "compare: finished runs outside params.yaml's matrix are left out; name them to include"
+            f" them: {' '.join(unlisted)}"
         )
     finished = [run for run in matrix_runs if (run.folder / "test" / "paired.json").is_file()]
     if len(finished) < len(matrix_runs):
@@ -96,28 +103,28 @@ def _of_matrix(params: Params) -> list[Finished]:
         )
     current_runs = [run for run in finished if is_current(params, run)]
     if not current_runs:
-        raise DopsdError("compare: no finished run of params.yaml's matrix; `dvc repro` makes them")
+        raise DopsdError("compare: no finished run of params.yaml's matrix; run `dvc repro` first")
     return current_runs
 
 
 def is_current(params: Params, run: Finished) -> bool:
-    """Whether these results are of params.yaml's settings; a run that is named is taken as it
-    is.
-    """
+    """Tell whether a run was made with the settings of params.yaml; log where it was not."""
     if run_identity.is_current(
         params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train")
     ):
         return True
     log(
-        f"compare: {run} was made with other settings, data or code; left out until `dvc repro` has"
-        " run, or name it"
+        f"compare: {run}: left out, made with other settings, data or code; run `dvc repro`, or"
+        " name the run to include it"
     )
     return False
 
 
 def check(runs: list[Finished]) -> None:
-    """Results that are missing, or not of the same problems, are named before anything is
-    written.
+    """Refuse runs of one task that were tested under different conditions.
+
+    Raises:
+        DopsdError: if a result is missing, or two runs differ in problems, model or protocol.
     """
     reference_by_task: dict[str, Finished] = {}
     for run in runs:
@@ -128,14 +135,14 @@ def check(runs: list[Finished]) -> None:
         if expected != actual:
             mismatched = next(name for name in expected if expected[name] != actual[name])
             raise DopsdError(
-                f"compare: {reference_by_task[run.task]} and {run} have different {mismatched}: run"
-                " both with the same data, model, evaluate and select sections of params.yaml, or"
-                " name only runs that belong together"
+                f"compare: {reference_by_task[run.task]} and {run} have different {mismatched}; run"
+                " both with the same sections data, model, evaluate and select of params.yaml, or"
+                " name only runs that match"
             )
 
 
 def _test_conditions(run: Finished) -> dict[str, Any]:
-    """What must agree for runs to be laid side by side, by what it is called."""
+    """Return what must be equal for a comparison, by the name that messages use."""
     base, selection = run.tested["base"], run.selected
     conditions: dict[str, Any] = {
         "protocols": (selection["protocol"], base["protocol"]),
@@ -148,10 +155,9 @@ def _test_conditions(run: Finished) -> dict[str, Any]:
 
 
 def draw(runs: list[Finished], path: Path) -> None:
-    """Accuracy on the selection split against updates, rollouts and seconds (paper, Fig. 1), a row
-    a task, a colour a method.
+    """Draw accuracy on the selection split against updates, rollouts and seconds (paper, Fig. 1).
 
-    Thin: each seed; thick: their mean.
+    One row for each task, one colour for each method. Thin lines are seeds, thick ones their means.
     """
     runs_by_method = groups(runs)
     tasks, methods = (list(dict.fromkeys(names)) for names in zip(*runs_by_method, strict=True))
@@ -165,7 +171,11 @@ def draw(runs: list[Finished], path: Path) -> None:
         axis.set(xlabel=cost, title=task)
         if not axis.lines:
             axis.text(
-                0.5, 0.5, "not recorded: from DVC's cache", ha="center", transform=axis.transAxes
+                0.5,
+                0.5,
+                "not recorded: run from DVC's cache",
+                ha="center",
+                transform=axis.transAxes,
             )
     axes[0][0].set_ylabel("accuracy on the selection split")
     for row in axes:
@@ -174,5 +184,5 @@ def draw(runs: list[Finished], path: Path) -> None:
 
 
 def print_comparison(params: Params, names: Sequence[str], out: Path) -> None:
-    """The table, rendered for a terminal."""
+    """Write a comparison to `out` and print its table."""
     print_markdown(compare(params, names, out))

@@ -1,4 +1,4 @@
-"""What a comparison says of finished runs, as values and as a Markdown table."""
+"""Tables of a comparison of finished runs, as values and as Markdown."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 
+UNREPORTED = "not reported"
+
+
 def values(params: Params, runs: list[Finished]) -> dict[str, list[dict[str, Any]]]:
-    """What the table says, unrounded."""
+    """Return the tables as rows of unrounded values: runs, means, pairs and reached."""
     resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
     columns: tuple[str, ...] = ("task", "method", "seeds", "trained", "difference", "cost")
     tables = {"runs": [row_of(run) for run in runs]}
@@ -43,8 +46,10 @@ def values(params: Params, runs: list[Finished]) -> dict[str, list[dict[str, Any
 
 
 def table(params: Params, runs: list[Finished]) -> str:
-    """Markdown: a row a run, a row a method, methods against each other, and what reaching a
-    baseline's best cost.
+    """Return the tables as Markdown.
+
+    They are: each run, each method over its seeds, methods in pairs, the cost of reaching the
+    baseline's best accuracy, and the paper's numbers.
     """
     resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
     splits = " and ".join(dict.fromkeys(chosen_on(run) for run in runs))
@@ -79,7 +84,7 @@ def table(params: Params, runs: list[Finished]) -> str:
     if method_pairs:
         lines += [
             "",
-            "Methods against each other over the seeds that both have, paired by problem.",
+            "Methods in pairs, over the seeds that both have, paired by problem.",
             "",
         ]
         lines += head("task", "first", "second", "seeds", "first - second")
@@ -90,7 +95,7 @@ def table(params: Params, runs: list[Finished]) -> str:
     reached_rows = list(reached(runs, baseline))
     if reached_rows:
         caption = (
-            "The checkpoint at which the mean curve on the selection split first has the best of"
+            "Cost until the mean curve on the selection split first reaches the best of"
             f" `{baseline}`'s"
         )
         lines += ["", f"{caption}, over the seeds that both have:", ""]
@@ -105,7 +110,7 @@ def table(params: Params, runs: list[Finished]) -> str:
 
 
 def _published(task: str) -> list[str]:
-    """The paper's rows of this task, told apart: another base, and chosen on the test set."""
+    """Return the paper's rows of a task, marked as another base and chosen on the test set."""
     paper = published()
     rows = {method: tasks[task] for method, tasks in paper["methods"].items() if task in tasks}
     selection = "the best of 20 checkpoints on the test set"
@@ -119,16 +124,19 @@ def _published(task: str) -> list[str]:
     ]
     lines += head("task", "method", *(f"length {n}" for n in paper["lengths"][task]), "update")
     for method, row in rows.items():
-        missing = ["not told"] * (len(paper["lengths"][task]) - len(row["accuracy"]))
-        lines.append(line(task, method, *row["accuracy"], *missing, row.get("updates", "not told")))
+        missing = [UNREPORTED] * (len(paper["lengths"][task]) - len(row["accuracy"]))
+        lines.append(line(task, method, *row["accuracy"], *missing, row.get("updates", UNREPORTED)))
     return lines
 
 
 def reached(
     runs: list[Finished], baseline: str
 ) -> Iterator[tuple[str, str, int, float, dict[str, float] | None]]:
-    """For every method of a task that the baseline ran on: the cost at which its mean curve has the
-    baseline's best.
+    """Yield for every method the cost at which its mean curve reaches the baseline's best accuracy.
+
+    Yields:
+        Task, method, number of shared seeds, accuracy to reach, and the cost; None if the method
+        never reaches it.
     """
     runs_by_method = groups(runs)
     for (task, method), group in runs_by_method.items():
@@ -154,8 +162,11 @@ def reached(
 def pairs(
     runs: list[Finished], resamples: int
 ) -> Iterator[tuple[str, str, str, int, float, tuple[float, float]]]:
-    """Every two methods of a task: the mean difference over seeds and problems, and its bootstrap
-    interval.
+    """Yield for every two methods of a task their mean difference over seeds and problems.
+
+    Yields:
+        Task, first method, second method, number of shared seeds, difference in accuracy (first
+        minus second) and its bootstrap interval.
     """
     runs_by_method = groups(runs)
     for (task, a), (other_task, b) in combinations(runs_by_method, 2):

@@ -1,6 +1,4 @@
-"""`dopsd doctor`: is this machine ready for what params.yaml asks? Each check says what to do where
-it is not.
-"""
+"""`dopsd doctor`: check this machine for what params.yaml needs, and say what to do."""
 
 from __future__ import annotations
 
@@ -38,22 +36,22 @@ CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
 
 
 def settings(path: Path) -> tuple[Finding, Params]:
-    """Whether params.yaml is sound; where it is not, the machine is looked at for the embedded
-    profile.
-    """
+    """Check and return the settings of params.yaml; if it has errors, return profile embedded."""
     try:
         return Finding("params", True, str(path)), load_params(path)
     except DopsdError as error:
         message = "; ".join(str(error).splitlines())
         embedded = Params.model_validate(profiles.resolve(profiles.EMBEDDED))
         return Finding(
-            "params", False, message, "mend it; the rest of this table is for the embedded profile"
+            "params", False, message, "fix params.yaml; the rows below assume profile embedded"
         ), embedded
 
 
 def doctor(path: Path) -> None:
-    """A table of all checks; raises DopsdError, exit status 1, where one of them stands in the
-    way.
+    """Print a table of all checks.
+
+    Raises:
+        DopsdError: with exit code 1 if a check failed.
     """
     params_finding, params = settings(path)
     findings = [params_finding, *(finding for check in CHECKS for finding in check(params))]
@@ -62,7 +60,7 @@ def doctor(path: Path) -> None:
         table.add_row(
             {True: "ok", None: "-", False: "NO"}[finding.is_fit],
             finding.name,
-            finding.said,
+            finding.message,
             finding.advice,
         )
     Console().print(table)

@@ -1,10 +1,9 @@
-"""`dopsd repro` and `dopsd commit`: DVC's commands of the same name, by the one writer of a
-workspace.
+"""`dopsd repro` and `dopsd commit`: DVC's commands of the same name, one writer per workspace.
 
 The first signal to this process (SIGINT, SIGTERM, SIGHUP, SIGUSR1) stops DVC's stage: training
 saves, DVC waits for it, and this process ends after both. Only a second Ctrl-C at a terminal, some
-seconds later, ends them without saving. Output and exit status are DVC's; DVC asks no questions, so
-that `commit` needs `--force` where it would.
+seconds later, ends them without saving. Output and exit code are DVC's. DVC cannot ask questions
+here, so `commit` needs `--force` where DVC would ask.
 """
 
 from __future__ import annotations
@@ -36,15 +35,12 @@ if TYPE_CHECKING:
     from types import FrameType
 
 LOCKFILE, KEPT, DAMAGED = Path("dvc.lock"), WORK / "dvc.lock", WORK / "dvc.lock.damaged"
-# seconds between two times that DVC and its stage are asked to stop; training ignores repetitions
-AGAIN = 5.0
-ADOPT_ORPHANS = (
-    36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: children of children come to this process
-)
+STOP_EVERY = 5.0  # seconds between two requests to stop; training ignores repetitions
+ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: orphans become this process' children
 
 
 class Writing:
-    """DVC in a process group of its own, and the signals on their way to it."""
+    """Run DVC in a process group of its own, and pass signals on to it."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.words, self.name = words, words[0]
@@ -52,20 +48,20 @@ class Writing:
         self.stopped_at = 0.0
 
     def run(self) -> int:
-        """Wait for the workspace, run DVC, wait for all that it started; DVC's exit status."""
+        """Wait for the workspace, run DVC, wait for all its processes; return DVC's exit code."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
         signal.signal(signal.SIGTSTP, self._go_on)
         with handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
-            forget()  # what cannot be read any more
+            forget()  # DVC refuses to run with a list of locks that a kill cut off
             keep_lockfile(self.name)
             status = self._run_dvc(lock)
-            if status and not self.stopped_at and put_aside_damaged_results(self.name):
+            if status and not self.stopped_at and set_aside_damaged_results(self.name):
                 status = self._run_dvc(lock)
         return status if status >= 0 else 128 - status
 
     def _run_dvc(self, lock: WriterLock) -> int:
-        """DVC's exit status, when all that it started has ended as well."""
+        """Run DVC, and return its exit code once all its processes have ended."""
         command = [
             sys.executable,
             "-m",
@@ -84,19 +80,20 @@ class Writing:
         return status
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
-        """DVC's exit status. A stop is repeated until it ends: between stages, or at the end of
-        one, the first is lost.
+        """Wait for DVC and return its exit code.
+
+        A request to stop is repeated, because DVC loses one that comes between two stages.
         """
         while True:
             with suppress(subprocess.TimeoutExpired):
-                return process.wait(AGAIN)
+                return process.wait(STOP_EVERY)
             if self.stopped_at:
                 self.stop()
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.process is None:
             raise DopsdError(
-                f"{self.name}: {signal.Signals(number).name} before DVC began; nothing was changed",
+                f"{self.name}: {signal.Signals(number).name} before DVC started; nothing changed",
                 128 + number,
             )
         if not self.stopped_at:
@@ -110,30 +107,30 @@ class Writing:
             self.stop(signal.SIGKILL)
 
     def _go_on(self, *_: object) -> None:
-        """At Ctrl-Z: a writer that stands still would lose the workspace to another machine while
-        its DVC goes on.
-        """
-        log(f"{self.name}: is not suspended; Ctrl-C stops it, and the same command continues")
+        """Ignore Ctrl-Z: a suspended writer would lose the workspace while its DVC goes on."""
+        log(f"{self.name}: not suspended; stop with Ctrl-C, and the same command continues")
 
     def stop(self, number: int = signal.SIGINT) -> None:
-        """As Ctrl-C would: DVC waits for its stage, and begins no other."""
+        """Signal DVC and its stage, as Ctrl-C does: DVC waits for its stage and starts no other."""
         if self.process is None:
             return
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def _wait_for_orphans(self) -> None:
-        """Where DVC or a launcher was killed, what it had started may still be saving."""
+        """Wait for processes that a killed DVC or launcher left behind: they may still save."""
         with suppress(ChildProcessError):
             while True:
                 os.wait()
 
 
 def keep_lockfile(name: str) -> None:
-    """Put back a dvc.lock that a full disk or a kill cut off, which DVC refuses to read; else keep
-    a copy of it.
+    """Back up dvc.lock, or restore it from the backup where a full disk or a kill cut it off.
 
-    One with the marks of a git merge is its user's to resolve: DVC says what is wrong with it.
+    A dvc.lock with the marks of a git merge stays as it is: the user must resolve it.
+
+    Args:
+        name: Command that messages name.
     """
     if not LOCKFILE.is_file():
         return
@@ -146,17 +143,22 @@ def keep_lockfile(name: str) -> None:
         _replace(DAMAGED, content)
         _replace(LOCKFILE, backup)
         log(
-            f"{name}: {LOCKFILE} was cut off or damaged; put back as it was before the last run"
-            f" (the damaged one: {DAMAGED})"
+            f"{name}: {LOCKFILE} was cut off or damaged; restored as before the last run"
+            f" (damaged copy: {DAMAGED})"
         )
 
 
-def put_aside_damaged_results(name: str) -> bool:
-    """Move entries of DVC's run cache whose content is not what their names say to work/aside;
-    whether there were any.
+def set_aside_damaged_results(name: str) -> bool:
+    """Move entries of DVC's run cache whose content does not match their names to work/aside.
 
-    DVC fails at an entry that was cut off where it is still valid YAML, and at a folder without
-    entries, which is removed.
+    DVC fails at an entry that was cut off but is still valid YAML. DVC also fails at a folder
+    without entries, which is removed.
+
+    Args:
+        name: Command that messages name.
+
+    Returns:
+        Whether there were any, so that another run can succeed.
     """
     from dvc.repo import Repo
 
@@ -168,16 +170,16 @@ def put_aside_damaged_results(name: str) -> bool:
                 aside.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):
                     shutil.move(path, aside / path.name)
-                log(f"{name}: {path}: damaged; moved to {aside}, and running again")
+                log(f"{name}: {path}: damaged; moved to {aside}, running again")
                 is_any = True
-        with suppress(OSError):  # there are entries left
+        with suppress(OSError):  # entries are left
             folder.rmdir()
             is_any = True
     return is_any
 
 
 def _digest(path: Path) -> str:
-    """As DVC names an entry of its run cache; nothing where the file is no YAML."""
+    """Return the name that DVC gives an entry of its run cache; empty if the file is no YAML."""
     from dvc.utils import dict_sha256
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -211,12 +213,17 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run `dvc WORDS`, such as `repro --force train`, as the workspace's one writer; its exit
-    status.
+    """Run a DVC command as the workspace's one writer, and return DVC's exit code.
+
+    Args:
+        words: Command and arguments, such as `["repro", "--force", "train"]`.
+
+    Raises:
+        DopsdError: if DVC is not installed, or this folder has no dvc.yaml.
     """
     if not find_spec("dvc"):
         raise DopsdError(
-            f"{words[0]}: dvc is not installed, which runs the stages; pip install dvc"
+            f"{words[0]}: dvc, which runs the stages, is not installed; pip install dvc"
         )
     if not Path("dvc.yaml").is_file():
         raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")

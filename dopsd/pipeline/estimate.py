@@ -1,9 +1,8 @@
-"""What a run will cost at full size: floating-point operations, seconds and gigabytes, from the
-shapes alone.
+"""Cost of a run at full size, estimated from shapes: floating-point operations, hours, gigabytes.
 
-The cost model counts matrix products: 2 a parameter and token forward, the same again for gradients
-of activations (frozen weights need none of their own), and attention's two products. Utilisation is
-an assumption, and is printed.
+The cost model counts matrix products. A forward pass takes 2 operations per parameter and token.
+Gradients of activations take as many; frozen weights need none. Attention adds two products.
+Utilisation is an assumption, and is printed.
 """
 
 from __future__ import annotations
@@ -25,16 +24,23 @@ GPUS = {  # name: (dense bf16 peak in TFLOP/s, memory in GB), from the makers' d
 }
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
 PETA, GIGA = 1e15, 1e9
-# saved for the backward pass, a token, a layer and a unit of width, in bfloat16 (5.0 MB a token at
-# 8B)
-EAGER_BYTES = 38
-ADAPTER_BYTES = 12  # besides: the inputs that adapters with dropout keep, and what was dropped
-KEPT_BYTES = 2  # the same with gradient checkpointing: one hidden state a layer
+# bytes saved for the backward pass, per token, layer and unit of width, in bfloat16
+EAGER_BYTES = 38  # 5.0 MB per token at 8B
+ADAPTER_BYTES = 12  # in addition, for adapters with dropout: their inputs and dropout masks
+KEPT_BYTES = 2  # with gradient checkpointing: one hidden state per layer
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one task, method and seed; PFLOP by part, gigabytes on each GPU."""
+    """Cost of one task, method and seed.
+
+    Attributes:
+        rollouts: PFLOP of sampling rollouts.
+        training: PFLOP of updates.
+        selection: PFLOP of scoring checkpoints on the validation split.
+        test: PFLOP of scoring base and best checkpoint on the test split.
+        memory: Gigabytes on each GPU, by what they hold.
+    """
 
     rollouts: float
     training: float
@@ -44,13 +50,18 @@ class Cost:
 
     @property
     def total(self) -> float:
+        """PFLOP of all parts."""
         return self.rollouts + self.training + self.selection + self.test
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Of a task: rollouts that a problem takes with the untrained base, test problems, tokens of a
-    prompt.
+    """Facts about a task that settings do not hold.
+
+    Attributes:
+        attempts: Mean number of rollouts per problem with the untrained base.
+        test: Number of test problems.
+        prompt: Tokens of a prompt.
     """
 
     attempts: float
@@ -60,32 +71,37 @@ class Facts:
 
 @dataclass(frozen=True)
 class Shape:
-    """Floating-point operations of a model with `length` tokens in its sequence."""
+    """Floating-point operations of a model; `length` is the number of tokens of a sequence."""
 
     config: DenoiserConfig
     lora_parameters: int
 
     @property
     def block_parameters(self) -> int:
+        """Parameters of the linear layers of all blocks."""
         layers = self.config.linear_shapes().values()
         return self.config.n_layers * sum(inputs * outputs for inputs, outputs in layers)
 
     @property
     def parameters(self) -> int:
+        """All parameters: blocks, embedding, head and norms."""
         c = self.config
         vocabulary = c.embedding_size * c.d_model * (1 if c.weight_tying else 2)
         return self.block_parameters + vocabulary + (2 * c.n_layers + 1) * c.d_model
 
     def attention(self, length: int) -> float:
+        """Return the operations of attention's two products in one forward pass."""
         return 4 * length**2 * self.config.d_model * self.config.n_layers
 
     def forward(self, length: int) -> float:
-        """The trunk, once: the head at the few positions that need it is left out."""
+        """Return the operations of one forward pass through the blocks, without the head."""
         return 2 * length * self.block_parameters + self.attention(length)
 
     def state(self, length: int, is_checkpointed: bool) -> float:
-        """Teacher forward, student forward with adapter, gradients of activations and of the
-        adapter.
+        """Return the operations of training on one state.
+
+        They are: teacher forward, student forward with adapter, gradients of activations and of the
+        adapter, and the student's second forward with gradient checkpointing.
         """
         adapter = 2 * length * self.lora_parameters
         student = self.forward(length) + adapter
@@ -94,14 +110,20 @@ class Shape:
 
 
 def lora_parameters(config: DenoiserConfig, params: Params) -> int:
-    """r x (in + out) for every adapted layer."""
+    """Count the adapter's parameters: r x (in + out) for every adapted layer."""
     shapes, lora = config.linear_shapes(), params.train.lora
     return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)
 
 
 def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
-    """Cost of the d-OPSD run of these settings, if the attempts stay as many and every problem is
-    kept.
+    """Estimate the cost of a d-OPSD run.
+
+    The estimate assumes that the number of attempts stays the same and no problem is dropped.
+
+    Args:
+        params: Settings of the run.
+        config: Shape of the model.
+        facts: Facts about the task.
     """
     shape, t = Shape(config, lora_parameters(config, params)), params.train
     collects = -(-t.updates // params.method.d_opsd.updates_per_trajectory)
@@ -122,15 +144,17 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
 
 
 def _states(params: Params) -> int:
-    """Recorded states of a trajectory, at most."""
+    """Return the largest number of recorded states per trajectory."""
     s, d = params.sampling, params.method.d_opsd
     last = 0 if d.record_last_block else s.steps * s.block_length // s.gen_length
     return min(s.steps - last, d.state_sample or s.steps)
 
 
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
-    """Base and every checkpoint on validation under the selecting protocol; base and best on test
-    under all of them.
+    """Return the operations of selection and of the test.
+
+    Selection scores base and every checkpoint with one protocol; the test scores base and best
+    checkpoint with all protocols.
     """
 
     def flops(problems: int, protocol: SamplingConfig) -> float:
@@ -145,11 +169,10 @@ def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, flo
 
 
 def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
-    """Gigabytes by what they hold, at the larger of sampling and training."""
+    """Return gigabytes by what they hold, for the larger of sampling and training."""
     c, t = shape.config, params.train
-    linear = (
-        0.53 if params.model_of(params.matrix.tasks[0]).quantization == "nf4" else 2
-    )  # bytes a parameter; nf4 has one scale for 64 weights
+    # bytes per parameter; nf4 stores one scale per 64 weights
+    linear = 0.53 if params.model_of(params.matrix.tasks[0]).quantization == "nf4" else 2
     linear /= params.launch.processes if params.launch.shard else 1
     weights = linear * shape.block_parameters + 2 * (shape.parameters - shape.block_parameters)
     tokens = t.states_at_once * length
@@ -177,7 +200,13 @@ def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
 
 
 def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
-    """The estimate as text: where the work goes, then time and memory on each kind of GPU."""
+    """Return the estimate as lines of text.
+
+    Args:
+        cost: Estimated cost of a run.
+        processes: Number of GPUs that share the work.
+        gpus: Kinds of GPU, keys of GPUS, each with a line of its own.
+    """
     parts = {
         "rollouts": cost.rollouts,
         "training": cost.training,
@@ -187,7 +216,7 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     shares = " + ".join(f"{size:.0f} {name}" for name, size in parts.items())
     output = [f"{cost.total:.0f} PFLOP = {shares}"]
     output.append(
-        "an estimate: every problem kept, no answer ended early, no process waiting for another"
+        "assumes: no problem dropped, no answer ended early, no process waiting for another"
     )
     breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     required = sum(cost.memory.values())

@@ -1,5 +1,6 @@
-"""`dopsd evaluate --model ...`: any checkpoint on any split under a protocol, pass@k included, into
-reports/ and MLflow.
+"""`dopsd evaluate --adapter FOLDER`: score one checkpoint on any split and protocol, with pass@k.
+
+Results go to reports/evaluate/ and MLflow.
 """
 
 from __future__ import annotations
@@ -34,26 +35,27 @@ PUBLISHED = "published"
 
 @dataclass(frozen=True)
 class Request:
-    """What is measured: None takes params.yaml's model, protocol, split and lengths."""
+    """What to evaluate; None takes the value of params.yaml."""
 
     task: str
     split: str | None = None
-    model: str | None = None
-    adapter: Path | None = None
-    protocol: str | None = None
-    gen_length: int | None = None
-    attempts: int = 1
-    temperature: float = 1.0
-    prompt_file: str | None = None
-    merged: bool | None = None
+    model: str | None = None  # base model folder
+    adapter: Path | None = None  # checkpoint folder; None: the base alone
+    protocol: str | None = None  # one of evaluate.protocols, or `published`
+    gen_length: int | None = None  # tokens of an answer
+    attempts: int = 1  # k of pass@k; the first attempt is greedy
+    temperature: float = 1.0  # of later attempts
+    prompt_file: str | None = None  # text that replaces the task's instructions
+    merged: bool | None = None  # whether the adapter is added into the weights
 
 
-LONG = 512  # tokens, from which the published evaluation halves its batches
+LONG = 512  # tokens from which on the published evaluation halves its batches
 
 
 def published(gen_length: int) -> EvalProtocol:
-    """How the published accuracies were made: batches of 8 (4 from length 512), unmasked padding,
-    float16 autocast.
+    """Return the protocol of the published accuracies, for answers of `gen_length` tokens.
+
+    Batches hold 8 problems (4 from length 512), padding is not masked, and autocast is float16.
     """
     return EvalProtocol(
         gen_length=gen_length,
@@ -67,7 +69,11 @@ def published(gen_length: int) -> EvalProtocol:
 
 
 def protocol_of(params: Params, request: Request) -> EvalProtocol:
-    """The protocol asked for; another length keeps its tokens a step."""
+    """Return the requested protocol; another length keeps the number of tokens per step.
+
+    Raises:
+        DopsdError: if the protocol is unknown, or the length does not fit its blocks.
+    """
     protocols = params.evaluate.protocols
     name = request.protocol or params.select.protocol
     if name == PUBLISHED:
@@ -90,11 +96,15 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
 
 
 def with_request(params: Params, request: Request) -> Params:
-    """params.yaml with the model and prompt that were asked for."""
+    """Return the settings with the requested model and prompt.
+
+    Raises:
+        DopsdError: if a prompt file is given but the prompt style reads none.
+    """
     if request.prompt_file and params.model_of(request.task).prompt_style == "compact":
         raise DopsdError(
-            "--prompt-file is not read with model.prompt_style compact: `dopsd params --set "
-            "model.prompt_style=instructions` first"
+            "--prompt-file: model.prompt_style compact reads no prompt file; run"
+            " `dopsd params --set model.prompt_style=instructions` first"
         )
     section = vars(params.data)[request.task]
     changes: dict[str, Any] = {}
@@ -108,11 +118,18 @@ def with_request(params: Params, request: Request) -> Params:
 
 
 def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
-    """Ask every problem `attempts` times, write report and generations, print accuracies with their
-    95% intervals.
+    """Score a checkpoint, write report and generations, and print accuracies with 95% intervals.
+
+    Args:
+        params: All settings.
+        request: What to evaluate.
+        as_json: Print JSON instead of a table.
+
+    Returns:
+        The report, on every rank; only the main rank writes and prints.
     """
     if request.merged and not request.adapter:
-        raise DopsdError("--merged adds an adapter into the weights: name one with --adapter")
+        raise DopsdError("--merged: no adapter to add into the weights; name one with --adapter")
     params, protocol = with_request(params, request), protocol_of(params, request)
     settings = params.evaluation(request.task)
     if request.adapter:
@@ -135,9 +152,7 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
     if params.tracking.enabled:
         try:
             _track(params, request.task, cache_path.stem, facts | report, folder)
-        except (
-            DopsdError
-        ) as error:  # the figures are on disk, and the same command sends them later
+        except DopsdError as error:  # results are on disk; the same command sends them later
             log(str(error))
     _show(facts | report, as_json)
     log(f"evaluate: report and generations in {folder}")
@@ -147,7 +162,7 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
 def _write_generations(
     evaluator: Evaluator, adapter: Path | None, protocol: EvalProtocol, path: Path
 ) -> None:
-    """Every attempt as a line that `dopsd score` reads."""
+    """Write every attempt as a line that `dopsd score` reads."""
     answers = evaluator.answers(adapter, protocol)
     tmp = path.with_name(f".{path.name}.tmp")
     with tmp.open("w") as out:
@@ -169,7 +184,7 @@ def _write_generations(
 def _track(
     params: Params, task: str, fingerprint: str, report: dict[str, Any], folder: Path
 ) -> None:
-    """The evaluation as an MLflow run of its own; the same one is never logged twice."""
+    """Log the evaluation as an MLflow run of its own; the same one is never logged twice."""
     run_params = {
         k: str(report[k]) for k in ("model", "adapter", "scoring", "split", "attempts")
     } | {"task": task}

@@ -1,6 +1,4 @@
-"""`dopsd evaluate --update 25 50`: these checkpoints alone, into the cache of evaluations, also
-while training goes on.
-"""
+"""`dopsd evaluate --update 25 50`: score some checkpoints into the cache, also in training."""
 
 from __future__ import annotations
 
@@ -21,8 +19,17 @@ if TYPE_CHECKING:
 def evaluate_updates(
     params: Params, task_name: str, method_name: str, seed: int, updates: list[int]
 ) -> None:
-    """These checkpoints, of a run that has ended or is still going on; the stage then finds them in
-    the cache.
+    """Score checkpoints of a finished or a running run; stage `evaluate` finds them in the cache.
+
+    Args:
+        params: All settings.
+        task_name: Task of the run.
+        method_name: Method of the run.
+        seed: Seed of the run.
+        updates: Updates whose checkpoints are scored.
+
+    Raises:
+        DopsdError: if there is no checkpoint of an update.
     """
     running_folder, finished_folder = (
         scratch_folder(params.run(task_name, method_name, seed)),
@@ -41,6 +48,5 @@ def _checkpoint(update: int, *folders: Path) -> Path:
         if (folder / name).is_dir():
             return folder / name
     raise DopsdError(
-        f"--update {update}: no {name} in {' or '.join(map(str, folders))}; `dopsd train` makes"
-        " checkpoints"
+        f"--update {update}: no {name} in {' or '.join(map(str, folders))}; run `dopsd train` first"
     )

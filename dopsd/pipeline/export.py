@@ -1,9 +1,8 @@
-"""`dopsd export --merged --adapter runs/sudoku/d_opsd/0/best --out merged`: base and adapter as one
-plain checkpoint.
+"""`dopsd export --merged --adapter FOLDER --out FOLDER`: write base and adapter as one checkpoint.
 
-The folder is read by AutoModelForMaskedLM.from_pretrained after `import dopsd.models.llada`. The
-sum is taken in float32 and rounded once to the dtype that is written; what the rounding costs is
-measured and said.
+AutoModelForMaskedLM.from_pretrained reads the folder after `import dopsd.models.llada`. The sum is
+taken in float32 and rounded once to the dtype of the files. The rounding error is measured and
+logged.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
 
     import torch
 
-SHARD = "5GB"  # as the hub's own; what is written at a time is copied once more in memory
+SHARD = "5GB"  # as on the hub; a shard is copied once in memory while it is written
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What writing W + D in a dtype costs: |round(W + D) - W - D| / |D|, and the share of weights
-    that did not move.
+    """Error of writing weights W plus adapter change D in a dtype.
 
-    `lost` passes 1 where the base is stored in a wider dtype and its own rounding is larger than
-    the change.
+    Attributes:
+        lost: |round(W + D) - W - D| / |D|; above 1 where rounding W costs more than the change.
+        unmoved: Share of the adapted weights that did not change.
     """
 
     lost: float
@@ -45,21 +44,30 @@ class Rounding:
 def export(
     base: str, adapter: Path | None, out: Path | None, dtype: str, is_merged: bool
 ) -> Rounding:
-    """Write the merged model to `out`, which must not exist; needs host memory for one float32 copy
-    of the model.
+    """Write the merged model; needs host memory for one float32 copy of the model.
+
+    Args:
+        base: Base model folder.
+        adapter: Checkpoint folder.
+        out: Folder to write, which must not exist.
+        dtype: `float32` or `bfloat16`, the precision of the files.
+        is_merged: Must be true: there is no other kind of export.
+
+    Raises:
+        DopsdError: if an argument is missing, `out` exists, or the disk is full.
     """
     if not is_merged or adapter is None or out is None:
         raise DopsdError(
-            "export: give --merged --adapter <checkpoint folder> --out <new folder>; an adapter is"
-            " one already"
+            "export: needs --merged --adapter <checkpoint folder> --out <new folder>; an adapter"
+            " alone needs no export"
         )
     if out.exists():
-        raise DopsdError(f"--out {out}: is there already; name a new folder or remove it")
+        raise DopsdError(f"--out {out}: already exists; name a new folder or remove this one")
     policy = adapted_policy(base, adapter)
     rounding = merge(policy, dtype)
     write(policy, out)
     log(
-        f"export: {out}, {dtype}: rounding is off by {rounding.lost:.3%} of the adapter's change;"
+        f"export: {out}, {dtype}: rounding error is {rounding.lost:.3%} of the adapter's change;"
         f" {_advice(rounding, dtype)}"
     )
     return rounding
@@ -67,15 +75,15 @@ def export(
 
 def _advice(rounding: Rounding, dtype: str) -> str:
     if dtype == "float32":
-        return "this is the adapted model"
+        return "equal to the adapted model"
     return (
-        f"{rounding.unmoved:.1%} of the adapted weights did not change at all; --dtype float32"
-        " keeps the change"
+        f"{rounding.unmoved:.1%} of the adapted weights did not change; --dtype float32 keeps the"
+        " change"
     )
 
 
 def adapted_policy(base: str, adapter: Path) -> LlmPolicy:
-    """The unquantised base in float32, on the CPU whatever there is, with the adapter in place."""
+    """Load the unquantised base in float32 on the CPU, with the adapter in place."""
     import torch
 
     lora, tensors = lora_of(adapter), read_adapter(adapter)
@@ -85,7 +93,7 @@ def adapted_policy(base: str, adapter: Path) -> LlmPolicy:
 
 
 def merge(policy: LlmPolicy, dtype: str) -> Rounding:
-    """Add the adapter into the weights, layer by layer, and round them all to `dtype` in place."""
+    """Add the adapter into the weights, and round all of them to `dtype`, in place."""
     import torch
 
     torch_dtype: torch.dtype = getattr(torch, dtype)
@@ -94,7 +102,7 @@ def merge(policy: LlmPolicy, dtype: str) -> Rounding:
     for layer, change in adapted_layers(require_adapter(policy.adapted)):
         old = layer.weight.data  # [out, in]
         new = (old + change).to(torch_dtype)
-        wide = new.double()  # so that only the rounding to `dtype` and that of the sum is measured
+        wide = new.double()  # the measurement itself must not round
         lost += (wide - old.double() - change.double()).square().sum().item()
         changed += change.double().square().sum().item()
         unmoved += int((new == old.to(torch_dtype)).sum())
@@ -106,7 +114,11 @@ def merge(policy: LlmPolicy, dtype: str) -> Rounding:
 
 
 def write(policy: LlmPolicy, out: Path) -> None:
-    """Sharded safetensors, config and tokenizer, under a temporary name until they are whole."""
+    """Write sharded safetensors, config and tokenizer; `out` appears only when complete.
+
+    Raises:
+        DopsdError: if the disk is full or a file cannot be written.
+    """
     from safetensors import SafetensorError
 
     tmp = out.with_name(f".{out.name}.tmp")
@@ -119,5 +131,5 @@ def write(policy: LlmPolicy, out: Path) -> None:
     except (OSError, SafetensorError) as error:
         shutil.rmtree(tmp, ignore_errors=True)
         raise DopsdError(
-            f"export: {out} could not be written ({error}); nothing is left of it. Free some space"
+            f"export: {out}: cannot be written ({error}); partial files removed. Free some space"
         ) from error

@@ -1,9 +1,8 @@
-"""`python -m dopsd.pipeline.patient_dvc WORDS`: DVC that waits for its stage whatever signal comes,
-as it does at Ctrl-C.
+"""`python -m dopsd.pipeline.patient_dvc WORDS`: run DVC, which waits for its stage at any signal.
 
-Slurm signals every process of a job. DVC would die of SIGTERM and leave its stage, which is saving,
-to nobody. Handlers, and not SIG_IGN, because a stage would inherit that. Where the process that
-started it dies, this one dies too.
+DVC itself does so at Ctrl-C only. Slurm signals every process of a job: SIGTERM would kill DVC
+while its stage still saves. Signals get handlers and not SIG_IGN, which a stage would inherit. When
+the process that started this one dies, this one dies too.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ import sys
 from dopsd.core.environment import DVC_PID
 
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
-PARENT = "DOPSD_WRITER"  # in the environment: the process that started this one
+PARENT = "DOPSD_WRITER"  # environment variable: id of the process that started this one
 
 
 def main() -> None:
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a background command of a shell has it ignored
+    """Install the handlers, then become DVC with this process' arguments."""
+    # a shell starts background commands with SIGINT ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda *_: None)
@@ -33,9 +32,8 @@ def main() -> None:
         if str(os.getppid()) != os.environ.pop(PARENT):
             sys.exit(128 + signal.SIGKILL)
     os.environ[DVC_PID] = str(os.getpid())
-    if bash := shutil.which(
-        "bash"
-    ):  # which becomes the stage; dash would stay, and live on when DVC is killed
+    # bash replaces itself by the stage; dash would stay, and survive a killed DVC
+    if bash := shutil.which("bash"):
         os.environ["SHELL"] = bash
     runpy.run_module("dvc", run_name="__main__", alter_sys=True)
 

@@ -1,9 +1,8 @@
-"""`dopsd rehearse --profile llada-8b-gsm8k`: every stage of a profile on a tiny random LLaDA, then
-the real run's cost.
+"""`dopsd rehearse --profile llada-8b-gsm8k`: run every stage in small, then estimate the cost.
 
-A mistake in data, prompts, settings or disk shows here in minutes on a laptop, before a GPU is paid
-for. What is shrunk is said; nothing else differs from the real run: the same commands, in a folder
-of their own.
+The commands are those of the real run, in a folder of their own, with a tiny random LLaDA. So a
+mistake in data, prompts, settings or disk shows in minutes on a laptop, before a GPU is paid for.
+All that is made smaller is logged.
 """
 
 from __future__ import annotations
@@ -36,14 +35,23 @@ if TYPE_CHECKING:
 
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
 INTERRUPTED = "rehearse: interrupted; the same command starts again from the first stage"
-GRACE = 60.0  # seconds for a stopped stage to end
+GRACE = 60.0  # seconds that a stopped stage has to end
 
 
 def rehearse(
     profile: str | None, preset: str, hardware: str, changes: list[str], path: Path
 ) -> None:
-    """Run the stages with two updates, then print time and memory at full size; without a profile,
-    of params.yaml.
+    """Run all stages with two updates, then print time and memory at full size.
+
+    Args:
+        profile: Profile to rehearse; None takes the settings of `path`.
+        preset: `reference` or `paper`, for llada-8b profiles.
+        hardware: GPUs of the estimate: 1x80gb, 4x80gb or 1xh200.
+        changes: KEY=VALUE changes of the settings.
+        path: Settings file, usually params.yaml.
+
+    Raises:
+        DopsdError: if settings are wrong, or with the exit code of the stage that failed.
     """
     raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
     profiles.gpus(hardware)
@@ -59,24 +67,23 @@ def rehearse(
     base = Path(full.model_of(full.matrix.tasks[0]).path)
     with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
         log(f"rehearse: {source}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
-        log(
-            f"  instead of {base}: a random LLaDA of 2 layers; 2 updates, {PROBLEMS} problems a"
-            " split, short"
-        )
-        log("  answers, and every answer is kept, since a random model has no right ones")
+        log(f"  replaced: {base} by a random LLaDA of 2 layers")
+        log(f"  reduced: 2 updates, {PROBLEMS} problems per split, short answers")
+        log("  every answer is kept, since a random model has no correct ones")
         build_toy(base, folder / "toy")
         (folder / "params.yaml").write_text(render(small(raw, full, processes)))
         for stage in STAGES:
             _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder, lock)
     log("rehearse: every stage ran")
     if not is_embedded:
-        tell_cost(full, hardware)
+        print_cost(full, hardware)
 
 
 @contextmanager
 def unused_folder(name: str) -> Iterator[tuple[Path, IO[str]]]:
-    """Yield an empty folder that no other rehearsal uses, and its lock: work/rehearse/NAME, else
-    NAME-2 and so on.
+    """Yield an empty folder that no other rehearsal uses, and its open lock file.
+
+    The folder is work/rehearse/NAME, or NAME-2 and so on while others are in use.
     """
     root = Path("work") / "rehearse"
     root.mkdir(parents=True, exist_ok=True)
@@ -96,9 +103,7 @@ def unused_folder(name: str) -> Iterator[tuple[Path, IO[str]]]:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """End with one line at the first SIGINT, SIGTERM or SIGHUP; those that are ignored stay so, as
-    `nohup` wants it.
-    """
+    """End with one line at the first SIGINT, SIGTERM or SIGHUP; `nohup` keeps SIGHUP ignored."""
 
     def stop(number: int, _: object) -> None:
         for signal_number in previous_handlers:
@@ -118,9 +123,14 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def tell_cost(full: Params, hardware: str) -> None:
-    """The estimate for the GPUs that the hardware names, at the base's real shape if its config is
-    here.
+def print_cost(full: Params, hardware: str) -> None:
+    """Print the estimated cost of the real run.
+
+    The shape is that of the base if its config.json is here, else that of LLaDA-8B.
+
+    Args:
+        full: Settings of the real run.
+        hardware: GPUs of the estimate.
     """
     from dopsd.pipeline.estimate import Facts, estimate, lines
 
@@ -145,11 +155,9 @@ def _config(base: Path) -> DenoiserConfig:
 
 
 def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:
-    """One stage as the pipeline runs it; its failure ends the rehearsal with its message and
-    status.
+    """Run one stage as the pipeline does; its failure ends the rehearsal with its exit code.
 
-    The stage ends with the rehearsal, also where that is killed, and holds the folder's lock until
-    then.
+    The stage ends with the rehearsal, even a killed one, and holds the folder's lock until then.
     """
     words = [sys.executable, "-m", "dopsd", stage, "--task", task]
     if stage not in ("prepare", "evaluate_base"):
@@ -171,7 +179,7 @@ def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> Non
         raise DopsdError(INTERRUPTED, 130)
     if status:
         raise DopsdError(
-            f"rehearse: {stage} failed, as it would in the real run; mend what it says above",
+            f"rehearse: {stage} failed, as in the real run; fix the error above",
             status,
         )
     log(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")

@@ -1,4 +1,4 @@
-"""A toy of a profile: a tiny random model, and settings with sizes that take seconds."""
+"""Toy version of a profile: a tiny random model, and settings that take seconds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ TOY = {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "
 
 
 def build_toy(base: Path, out: Path) -> None:
-    """A tiny random model of the base's kind, with its tokenizer; a LLaDA of characters where there
-    is no base.
+    """Write a tiny random model with the base's architecture and tokenizer.
+
+    Args:
+        base: Base model folder; if absent, the toy is a LLaDA whose tokens are characters.
+        out: Folder to write.
     """
     import torch
 
@@ -49,7 +52,7 @@ def build_toy(base: Path, out: Path) -> None:
             "pad_token_id": tokenizer.pad_token_id,
         }
         config = LladaConfig(**ids, **size)
-        log(f"rehearse: no tokenizer in {base}: characters stand for tokens")
+        log(f"rehearse: {base}: no tokenizer there; using single characters as tokens")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build_model(config.toy())
@@ -59,14 +62,20 @@ def build_toy(base: Path, out: Path) -> None:
 
 
 def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
-    """The profile with sizes that take seconds; paths are made absolute, since the rehearsal has a
-    folder of its own.
+    """Return the settings with sizes that take seconds.
+
+    Paths become absolute, since the rehearsal runs in a folder of its own.
+
+    Args:
+        raw: Settings as read from YAML.
+        full: The same settings, checked.
+        processes: Number of processes of the rehearsal.
     """
     raw = deepcopy(raw)
     for task in full.matrix.tasks:
-        own = vars(full.data)[task].model  # but for what the toy is
-        own = own.model_dump(exclude_none=True, exclude=TOY.keys()) if own else None
-        raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS, "model": own}
+        overrides = vars(full.data)[task].model  # all but what the toy sets itself
+        model = overrides.model_dump(exclude_none=True, exclude=TOY.keys()) if overrides else None
+        raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS, "model": model}
     raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
     raw["model"] |= TOY
     for section in (raw["sampling"], *raw["evaluate"]["protocols"].values()):
@@ -90,14 +99,14 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
 
 
 def _shorten(section: dict[str, Any]) -> None:
-    """At most BLOCKS blocks, with the same tokens a step."""
+    """Shorten a protocol to at most BLOCKS blocks, with the same number of tokens per step."""
     length = min(section["gen_length"], BLOCKS * section["block_length"])
     section["steps"] = length * section["steps"] // section["gen_length"]
     section |= {"gen_length": length, "batch_size": 8}
 
 
 def _absolute(value: Any) -> Any:  # noqa: ANN401  # any YAML value
-    """Names of files that exist here, from the root."""
+    """Return a value whose names of existing files are absolute."""
     if isinstance(value, dict):
         return {key: _absolute(item) for key, item in value.items()}
     return (

@@ -1,5 +1,6 @@
-"""A stage's settings and code, looked at again at its end: DVC records them only then, as what made
-the result.
+"""Check at the end of a stage that its settings and code are those of its start.
+
+DVC records both only at the end, as what made the result.
 """
 
 from __future__ import annotations
@@ -25,8 +26,16 @@ PIPELINE = Path("dvc.yaml")
 
 @contextmanager
 def unchanged(path: Path, params: Params) -> Iterator[None]:
-    """Around a stage that DVC runs: fail it where its sections of the settings, or its code, are
-    others at its end.
+    """Fail the stage inside if its sections of the settings, or its code, change meanwhile.
+
+    Does nothing outside DVC.
+
+    Args:
+        path: Settings file.
+        params: Settings as the stage read them.
+
+    Raises:
+        DopsdError: if a section or a file changed.
     """
     stage = os.environ.get(DVC_STAGE, "").partition("@")[0]
     declared = read_yaml(PIPELINE)["stages"].get(stage, {}) if stage and PIPELINE.is_file() else {}
@@ -44,15 +53,13 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
     )
     if changed:
         raise DopsdError(
-            f"{stage}: {', '.join(changed)} changed while it ran, so that DVC would record its"
-            " result as that of the new ones; nothing learnt is lost: run the same command"
+            f"{stage}: {', '.join(changed)} changed during the stage, so DVC would record the"
+            " result under the new version; no training is lost: run the same command"
         )
 
 
 def _code(declared: dict[str, list[str]]) -> dict[str, str]:
-    """Digests of the code in the files and folders that dvc.yaml names; of a templated name, all
-    that it can stand for.
-    """
+    """Return digests of the code that a stage of dvc.yaml depends on; a template matches all."""
     names = [
         re.sub(r"\$\{.*?\}", "*", name)
         for name in declared.get("deps", [])

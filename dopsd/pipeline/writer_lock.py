@@ -1,10 +1,9 @@
-"""One DVC writer in a workspace, whatever machines and jobs share its folder: `work/writer.lock`
-names it.
+"""Lock `work/writer.lock`: one DVC writer per workspace, across machines and jobs.
 
-DVC's own locks hold bare process numbers, which say nothing on another machine. This one names
-host, job and process, and its holder touches it every few seconds. After MISSED intervals without
-that it is stale: the next writer takes it over. Nobody compares clocks of two machines: who waits
-sees whether the file changes.
+DVC's own locks hold process ids, which mean nothing on another machine. This lock names host, job
+and process, and its holder touches the file every few seconds. A lock that was not touched for
+MISSED intervals is stale, and the next writer takes over. Clocks of two machines are never
+compared: a waiting writer watches whether the file changes.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOCK = WORK / "writer.lock"
-RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of who reads and writes which path
-INTERVAL = "DOPSD_BEAT_SECONDS"  # in the environment: seconds between two beats
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of processes that read and write each path
+INTERVAL = "DOPSD_BEAT_SECONDS"  # environment variable: seconds between two touches of the lock
 MAX_INTERVAL = 3600  # seconds
 MISSED = 10
 
 
 @dataclass(frozen=True)
 class Writer:
-    """What the lock's file says."""
+    """Content of the lock file: the process that holds the workspace."""
 
     token: str
     host: str
     job: str | None
     pid: int
-    machine: str  # process numbers mean something only where this is the same
-    interval: float
+    machine: str  # process ids compare only between equal values
+    interval: float  # seconds
     dvc: int | None = None  # process and process group of DVC
 
     def __str__(self) -> str:
@@ -51,18 +50,14 @@ class Writer:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to have ended, its DVC and its stage included; that of another
-        machine never is.
-        """
+        """Whether the writer, its DVC and its stage have ended; False for other machines."""
         if self.machine != _machine():
             return False
         return not _exists(os.kill, self.pid) and not (self.dvc and _exists(os.killpg, self.dvc))
 
 
 def _machine() -> str:
-    """This boot of this kernel and this set of process numbers: two containers may have one host
-    name.
-    """
+    """Identify this boot and process namespace; two containers may share a host name."""
     with suppress(OSError):
         return (
             f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
@@ -82,8 +77,9 @@ def _exists(kill: Callable[[int, int], None], number: int) -> bool:
 
 
 def _read(path: Path) -> tuple[Writer | None, int]:
-    """Who holds it (None: it is being written) and when it was touched. Network file systems ask
-    anew for an opened file.
+    """Return the holder (None while the file is being written) and the time of the last touch.
+
+    The file is opened first: network file systems refresh the times of an opened file.
     """
     with path.open() as file:
         stamp = os.fstat(file.fileno()).st_mtime_ns
@@ -109,8 +105,12 @@ def _create(path: Path, text: str) -> bool:
 
 
 class WriterLock:
-    """Hold the workspace while this context lasts; `lost` is called where another writer has taken
-    it over.
+    """Context that holds the workspace.
+
+    Args:
+        command: Command that messages name.
+        lost: Called if another writer took over the workspace.
+        tell: Called with each message.
     """
 
     def __init__(
@@ -140,9 +140,7 @@ class WriterLock:
                 LOCK.unlink()
 
     def name_dvc(self, pid: int) -> None:
-        """Write down which process is DVC, so that what a killed one leaves can be told from what a
-        living one holds.
-        """
+        """Write DVC's process id to the lock, so that others can clean up after a killed DVC."""
         self.me = replace(self.me, dvc=pid)
         fresh = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
         fresh.write_text(self._text)
@@ -173,21 +171,19 @@ class WriterLock:
             if holder is None and announced_token is None and silence > interval:
                 announced_token = ""
                 self.tell(
-                    f"{self.command}: {LOCK}: names nobody; taking it over if that stays so for"
+                    f"{self.command}: {LOCK}: names no writer; taking over if unchanged for"
                     f" {MISSED * interval:.0f} s"
                 )
             if holder and holder.token != announced_token:
                 announced_token = holder.token
                 self.tell(
-                    f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting until"
-                    " that ends"
+                    f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting for its"
+                    " end"
                 )
             time.sleep(min(1.0, interval / 2))
 
     def _take_over(self, stale: tuple[Writer | None, int]) -> None:
-        """Remove a stale lock. It is renamed first: of several that wait, one gets it, and a fresh
-        lock is put back.
-        """
+        """Remove a stale lock; renaming lets one of several writers win, a fresh lock goes back."""
         aside = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
         with suppress(FileNotFoundError):
             LOCK.rename(aside)
@@ -195,7 +191,8 @@ class WriterLock:
                 _create(LOCK, aside.read_text())
             elif stale[0]:
                 self.tell(
-                    f"{self.command}: {LOCK}: {stale[0]} has ended without removing it; taking over"
+                    f"{self.command}: {LOCK}: {stale[0]} ended without removing the lock; taking"
+                    " over"
                 )
                 forget(stale[0].dvc)
             aside.unlink()
@@ -208,12 +205,11 @@ class WriterLock:
                 with suppress(OSError):
                     _create(LOCK, self._text)
                 continue
-            except OSError:  # of a network file system: a beat is missed
+            except OSError:  # of a network file system: skip one touch
                 continue
             if not is_mine:
                 self.tell(
-                    f"{self.command}: {LOCK}: another writer has taken this workspace over;"
-                    " stopping"
+                    f"{self.command}: {LOCK}: another writer took over this workspace; stopping"
                 )
                 self.lost()
                 return
@@ -222,10 +218,13 @@ class WriterLock:
 
 
 def forget(dvc: int | None = None) -> None:
-    """Remove what a DVC that was killed left in DVC's own list: elsewhere its number may be
-    another, living process.
+    """Remove the entries of a killed DVC from DVC's list of readers and writers.
 
-    A list that a full disk or a kill cut off is removed: DVC would refuse to run.
+    On another machine its id may belong to a living process. A list that a full disk or a kill cut
+    off is removed as a whole, since DVC would refuse to run.
+
+    Args:
+        dvc: Process id of the killed DVC; None removes no entries.
     """
     if not RWLOCK.is_file():
         return

@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""`dopsd-buckets NAME...`: make the S3 buckets that are missing; the store and its keys come from
-AWS_* in the environment.
-"""
+"""`dopsd-buckets NAME...`: create missing S3 buckets; AWS_* in the environment names the store."""
 
 import sys
 
@@ -16,4 +14,4 @@ for name in sys.argv[1:]:
         if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
             sys.exit(f"dopsd-buckets: {name}: {error}")
         store.create_bucket(Bucket=name)
-        sys.stdout.write(f"made {name}\n")
+        sys.stdout.write(f"created bucket {name}\n")

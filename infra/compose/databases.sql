@@ -1,2 +1,2 @@
--- Run once, when the volume is new; Prefect's database is made by POSTGRES_DB.
+-- Runs once, when the volume is new. POSTGRES_DB creates Prefect's database.
 CREATE DATABASE mlflow OWNER dopsd;

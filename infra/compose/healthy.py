@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`dopsd-healthy URL`: exit status 0 where the URL answers 200."""
+"""`dopsd-healthy URL`: exit with 0 if the URL answers 200."""
 
 import sys
 import urllib.request

@@ -1,7 +1,7 @@
 #!/bin/sh
-# dopsd-workspace: the worker's git checkout at DOPSD_REVISION, and its DVC remote. Results, caches and checkpoints that
-# lie in it stay: they are not git's. params.yaml and dvc.lock go back to the revision's; every run writes its own settings,
-# and what had been run for them comes from DVC's cache.
+# dopsd-workspace: check out DOPSD_REVISION in the worker's workspace, and set its DVC remote.
+# Results, caches and checkpoints stay, since git does not track them. params.yaml and dvc.lock return to those of the
+# revision: every run writes its own settings, and earlier results come from DVC's cache.
 set -eu
 : "${DOPSD_REPOSITORY:?a git URL or path}" "${DOPSD_WORKSPACE:?a folder that outlives this container}"
 revision=${DOPSD_REVISION:-main}
@@ -9,10 +9,10 @@ revision=${DOPSD_REVISION:-main}
 mkdir -p "$DOPSD_WORKSPACE/work"
 cd "$DOPSD_WORKSPACE"
 if [ ! -d .git ]; then
-    git init --quiet # clone wants an empty folder, and work/ has the locks already
+    git init --quiet # not clone, which needs an empty folder: work/ already holds the locks
     git remote add origin "$DOPSD_REPOSITORY"
 fi
-echo "waiting for commands of an earlier run that still save here, if there are any"
+echo "waiting for commands of an earlier run that still save here"
 flock work/guard.lock true # flows/guard.py holds it
 git remote set-url origin "$DOPSD_REPOSITORY"
 git fetch --quiet --tags --force origin

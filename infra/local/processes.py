@@ -1,6 +1,4 @@
-"""Processes of this workspace: started in sessions of their own, found again by id and time, ended
-politely first.
-"""
+"""Start, find and end the processes of `make up`, each in a session of its own."""
 
 from __future__ import annotations
 
@@ -20,20 +18,18 @@ ROOT = Path(__file__).resolve().parents[2]
 STATE = ROOT / "work" / "services"
 PIDS = STATE / "services.json"
 HOST = "127.0.0.1"
-START = 300.0  # seconds to become healthy on a machine with other work; usual are 20
+START = 300.0  # seconds to become healthy on a busy machine; usual are 20
 END = 40.0  # seconds to end
 LOOK_EVERY = 0.25
 
 
 class Trouble(Exception):
-    """One line for the person who started this."""
+    """Error that its one-line message explains."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """A server or worker: its command, and where it says that it is well (a worker has no such
-    place).
-    """
+    """A server or worker: its command and, for a server, its port and health address."""
 
     name: str
     words: tuple[str, ...]
@@ -42,10 +38,12 @@ class Service:
 
     @property
     def url(self) -> str:
+        """Address of the server."""
         return f"http://{HOST}:{self.port}"
 
 
 def is_healthy(service: Service) -> bool:
+    """Tell whether the server's health address answers 200."""
     with (
         suppress(urllib.error.URLError, OSError),
         urllib.request.urlopen(f"{service.url}{service.health}", timeout=2) as response,
@@ -55,14 +53,13 @@ def is_healthy(service: Service) -> bool:
 
 
 def is_taken(port: int) -> bool:
+    """Tell whether something listens on a port."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
 
 
 def is_alive(pid: int, started: float) -> bool:
-    """Whether the process that we started is still there: a number may have been given to another
-    one.
-    """
+    """Tell whether a process lives; the start time tells it from a later one with the same id."""
     import psutil
 
     try:
@@ -73,7 +70,7 @@ def is_alive(pid: int, started: float) -> bool:
 
 
 def read_state() -> dict[str, dict[str, float]]:
-    """What was started here and is still alive, by name."""
+    """Return the services that were started here and still live, by name."""
     if not PIDS.is_file():
         return {}
     entries = json.loads(PIDS.read_text())
@@ -85,6 +82,7 @@ def read_state() -> dict[str, dict[str, float]]:
 
 
 def write_state(state: dict[str, dict[str, float]]) -> None:
+    """Write services.json, whole or not at all."""
     STATE.mkdir(parents=True, exist_ok=True)
     tmp = PIDS.with_suffix(".tmp")
     tmp.write_text(json.dumps(state, indent=1) + "\n")
@@ -92,29 +90,35 @@ def write_state(state: dict[str, dict[str, float]]) -> None:
 
 
 def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> None:
-    """Before any is started: each runs where it is asked for, or its port is free."""
+    """Check before any start that each port is free, or that its service already runs there.
+
+    Raises:
+        Trouble: if a port is taken, or a service runs on another port.
+    """
     ports = {f"{service.name.upper()}_PORT": service.port for service in services}
     for service in services:
         entry = state.get(service.name)
         if entry and int(entry["port"]) != service.port:
-            raise Trouble(f"{service.name} runs on port {entry['port']:.0f}; `make down` first")
+            raise Trouble(f"{service.name} runs on port {entry['port']:.0f}; run `make down` first")
         if not entry and is_taken(service.port):
             free_ports = ports | {f"{service.name.upper()}_PORT": service.port + 1}
             words = " ".join(f"{name}={port}" for name, port in free_ports.items())
             raise Trouble(
-                f"port {service.port} is taken by another program: stop it, or `make up {words}`"
+                f"port {service.port} is taken by another program; stop that program, or run"
+                f" `make up {words}`"
             )
 
 
-def hear_interrupts() -> None:
-    """Take SIGINT as usual: what a script starts with `&` ignores it, and Prefect's worker ends by
-    sending it to itself.
+def restore_interrupts() -> None:
+    """Make a new process react to SIGINT, which Prefect's worker sends itself to end.
+
+    Processes that a script starts with `&` ignore SIGINT otherwise.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start(service: Service, env: dict[str, str], state: dict[str, dict[str, float]]) -> None:
-    """Start it where it is not running; its process id is on disk before it can be waited for."""
+    """Start a service unless it runs, and write its process id to disk before anything waits."""
     if service.name in state:
         return
     STATE.mkdir(parents=True, exist_ok=True)
@@ -127,26 +131,33 @@ def start(service: Service, env: dict[str, str], state: dict[str, dict[str, floa
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=hear_interrupts,
+            preexec_fn=restore_interrupts,
         )
     state[service.name] = {"pid": process.pid, "started": time.time(), "port": service.port or 0}
     write_state(state)
 
 
 def wait_until_healthy(service: Service, state: dict[str, dict[str, float]]) -> None:
+    """Wait until a server answers.
+
+    Raises:
+        Trouble: if the server ended, or did not answer in START seconds.
+    """
     deadline = time.monotonic() + START
     while not is_healthy(service):
         log = STATE / f"{service.name}.log"
         if not is_alive(int(state[service.name]["pid"]), state[service.name]["started"]):
-            raise Trouble(f"{service.name} ended while it started; its last words are in {log}")
+            raise Trouble(f"{service.name} ended during its start; see the last lines of {log}")
         if time.monotonic() > deadline:
             raise Trouble(
-                f"{service.name} is not healthy after {START:.0f} s; see {log}, then `make down`"
+                f"{service.name} does not answer after {START:.0f} s; see {log}, then run"
+                " `make down`"
             )
         time.sleep(LOOK_EVERY)
 
 
 def is_flow(pid: int) -> bool:
+    """Tell whether a process is one of Prefect's."""
     import psutil
 
     try:
@@ -156,7 +167,7 @@ def is_flow(pid: int) -> bool:
 
 
 def here(word: str) -> list[int]:
-    """Ids of processes in this workspace with this word in their command."""
+    """List processes of this workspace whose command has an argument that ends in `word`."""
     import psutil
 
     pids = []
@@ -171,8 +182,10 @@ def here(word: str) -> list[int]:
 
 
 def end(pid: int, started: float) -> bool:
-    """Whether the service ended after SIGTERM; its group gets SIGKILL, the service itself only
-    after END seconds.
+    """End a service with SIGTERM, then kill what is left of its group.
+
+    Returns:
+        Whether the service ended within END seconds, so that it was not killed.
     """
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)

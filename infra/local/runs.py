@@ -1,6 +1,4 @@
-"""Flow runs of this workspace: those whose process is gone are reported, those in progress end and
-save before a stop.
-"""
+"""Flow runs of this workspace: report those whose process is gone, and stop those in progress."""
 
 from __future__ import annotations
 
@@ -18,16 +16,13 @@ from typing import Any
 from processes import END, LOOK_EVERY, here, is_flow
 
 POOL = "dopsd"
-FLOW, GUARD = (
-    "prefect.engine",
-    "flows/guard.py",
-)  # in the commands of a flow run, and of what holds its stages
-CLAIM = timedelta(minutes=1)  # from a worker's claim of a run to its process
-TELL = 3.0  # seconds for the worker to report how a run ended
+FLOW, GUARD = "prefect.engine", "flows/guard.py"  # in the commands of a flow run and of its stages
+CLAIM = timedelta(minutes=1)  # longest time between a worker's claim of a run and its process
+REPORT = 3.0  # seconds for the worker to report how a run ended
 
 
 def call(url: str, body: object | None = None) -> object:
-    """A JSON answer; with a body, to a POST."""
+    """Return the JSON answer of a GET or, with a body, of a POST."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(
         urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=10
@@ -36,9 +31,7 @@ def call(url: str, body: object | None = None) -> object:
 
 
 def is_lost(run: dict[str, Any]) -> bool:
-    """Whether the process of this run is gone, or the worker that had claimed it before there was
-    one.
-    """
+    """Tell whether a run's process is gone, or the worker that claimed the run before its start."""
     host, _, pid = str(run["infrastructure_pid"] or "").rpartition(":")
     if pid.isdigit():
         return host in ("", socket.gethostname()) and not is_flow(int(pid))
@@ -47,8 +40,9 @@ def is_lost(run: dict[str, Any]) -> bool:
 
 
 def report_lost_runs(api: str) -> None:
-    """Runs of this machine that no process runs, after a kill of the worker or a power cut: nobody
-    else would say it.
+    """Mark runs of this machine as crashed if no process runs them.
+
+    After a killed worker or a power cut nothing else would report them.
     """
     query = {
         "flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}},
@@ -56,18 +50,16 @@ def report_lost_runs(api: str) -> None:
     }
     for run in call(f"{api}/flow_runs/filter", query):
         if is_lost(run):
-            message = "its process is gone; a retry continues from the last checkpoint"
+            message = "the process is gone; a retry continues from the last checkpoint"
             call(
                 f"{api}/flow_runs/{run['id']}/set_state",
                 {"state": {"type": "CRASHED", "message": message}, "force": True},
             )
-            sys.stdout.write(f"run {run['name']} is marked as crashed: {message}\n")
+            sys.stdout.write(f"marked run {run['name']} as crashed: {message}\n")
 
 
 def pause(api: str, is_paused: bool) -> None:
-    """Whether the worker starts no more runs: one that waits must not begin while its turn is being
-    made by a stop.
-    """
+    """Pause or resume the work pool, so that no waiting run starts while others are stopped."""
     body = json.dumps({"is_paused": is_paused}).encode()
     request = urllib.request.Request(
         f"{api}/work_pools/{POOL}", body, {"Content-Type": "application/json"}, method="PATCH"
@@ -80,26 +72,29 @@ def pause(api: str, is_paused: bool) -> None:
 
 
 def end_flows(api: str | None) -> None:
-    """Runs in progress save and end; the worker tells the server, if there is one. Those that wait
-    go on waiting.
+    """Make runs in progress save and end; waiting runs keep waiting.
+
+    Args:
+        api: Address of Prefect's API, to which the worker reports; None without a server.
     """
     if api:
         pause(api, True)
     pids = here(FLOW)
     for pid in pids:
-        sys.stdout.write("stopping a run in progress: it saves, and a retry continues it\n")
+        sys.stdout.write("stopping a run in progress: progress is saved, and a retry continues\n")
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + END
     while pids and here(FLOW) and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY)
     if pids:
-        time.sleep(TELL)
+        time.sleep(REPORT)
 
 
 def stop_runs(api: str) -> None:
-    """End runs in progress and wait until what they started has saved: a container ends with its
-    first process.
+    """Stop runs in progress, and wait until their stages have saved.
+
+    A container would end them with its first process.
     """
     end_flows(api)
     while here(GUARD):

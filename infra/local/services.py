@@ -1,8 +1,7 @@
-"""`make up`, `make down`: Prefect's server, a worker and MLflow on this machine, bound to
-127.0.0.1.
+"""`make up`, `make down`: Prefect's server, a worker and MLflow on this machine, at 127.0.0.1.
 
-Their process ids, ports and logs are in work/services/, Prefect's database in .prefect/, MLflow's
-in mlflow.db.
+Process ids, ports and logs are in work/services/. Prefect's database is in .prefect/, MLflow's in
+mlflow.db.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ ENV = "env"  # in STATE
 
 
 def command(name: str, *words: str) -> tuple[str, ...]:
-    """A program of the environment that this script runs in, whatever the path says."""
+    """Return the command of a program in this script's environment, whatever PATH says."""
     return (str(Path(sys.executable).parent / name), *words)
 
 
 def services(prefect: int, mlflow: int) -> list[Service]:
-    """In the order in which they start; they end the other way round."""
-    # artifacts at a path, not through the server: commands that read mlflow.db itself find them too
+    """Return Prefect's server, MLflow and the worker, for these ports."""
+    # artifacts have a path, so that commands that read mlflow.db without a server find them too
     storage_options = (
         "--backend-store-uri",
         f"sqlite:///{ROOT / 'mlflow.db'}",
@@ -81,6 +80,7 @@ def services(prefect: int, mlflow: int) -> list[Service]:
 
 
 def environment(prefect: int, mlflow: int) -> dict[str, str]:
+    """Return the environment of the services, for these ports."""
     return os.environ | {
         "PREFECT_HOME": str(ROOT / ".prefect"),
         "PREFECT_API_URL": f"http://{HOST}:{prefect}/api",
@@ -97,8 +97,10 @@ def environment(prefect: int, mlflow: int) -> dict[str, str]:
 
 
 def deploy(env: dict[str, str]) -> None:
-    """Work pool, its limit of one run at a time in this workspace, and the deployments of
-    prefect.yaml.
+    """Create the work pool, limit it to one run at a time, and deploy prefect.yaml.
+
+    Raises:
+        Trouble: if a `prefect` command fails.
     """
     for words in (
         ("work-pool", "create", POOL, "--type", "process", "--overwrite"),
@@ -119,11 +121,9 @@ def deploy(env: dict[str, str]) -> None:
 
 
 def experiment_page(url: str) -> str:
-    """The chart view of the project's experiment, which is made here so that the page exists before
-    the first run.
-    """
+    """Create the project's experiment if needed, and return the address of its chart page."""
     api = f"{url}/api/2.0/mlflow/experiments"
-    with suppress(urllib.error.HTTPError):  # it is there already
+    with suppress(urllib.error.HTTPError):  # it exists already
         call(f"{api}/create", {"name": EXPERIMENT})
     experiment_id = call(f"{api}/get-by-name?experiment_name={EXPERIMENT}")["experiment"][
         "experiment_id"
@@ -132,6 +132,12 @@ def experiment_page(url: str) -> str:
 
 
 def up(prefect: int | None, mlflow: int | None) -> None:
+    """Start what does not run yet, and print the addresses.
+
+    Args:
+        prefect: Port of Prefect's server; None: the running one's, else 4200.
+        mlflow: Port of MLflow; None: the running one's, else 5000.
+    """
     started_at, state = time.monotonic(), read_state()
     prefect, mlflow = (
         port or int(state.get(name, {}).get("port", default_port))
@@ -140,13 +146,12 @@ def up(prefect: int | None, mlflow: int | None) -> None:
     env = environment(prefect, mlflow)
     server, tracking, worker = services(prefect, mlflow)
     check_ports([server, tracking], state)
-    if (
-        "prefect" not in state and "worker" in state
-    ):  # it has lost its server: it would not hear of cancellations
+    # a worker that lost its server no longer learns of cancellations
+    if "prefect" not in state and "worker" in state:
         if here(FLOW):
             sys.stdout.write(
-                "the run in progress cannot be cancelled in the UI now: the server was away; `make"
-                " down` stops it\n"
+                "the server was away: the run in progress cannot be cancelled in the UI;"
+                " `make down` stops the run\n"
             )
         else:
             end(int(state["worker"]["pid"]), state.pop("worker")["started"])
@@ -161,17 +166,22 @@ def up(prefect: int | None, mlflow: int | None) -> None:
     page = experiment_page(tracking.url)
     write_env(env)
     sys.stdout.write(
-        f"up in {time.monotonic() - started_at:.0f} s\n  Prefect      {server.url}/dashboard\n "
-        f" deployments  {server.url}/deployments\n  MLflow       {page}\nstart a run:   source"
-        f" {STATE.relative_to(ROOT) / ENV}; prefect deployment run dopsd/train --watch\nthen:      "
-        f"    dopsd summary\nlogs are in    {STATE.relative_to(ROOT)}/, `make down` stops all of"
-        " it\n"
+        f"services started in {time.monotonic() - started_at:.0f} s\n"
+        f"  Prefect      {server.url}/dashboard\n"
+        f"  deployments  {server.url}/deployments\n"
+        f"  MLflow       {page}\n"
+        f"  logs         {STATE.relative_to(ROOT)}/\n"
+        f"start a run:   source {STATE.relative_to(ROOT) / ENV}; prefect deployment run dopsd/train"
+        " --watch\n"
+        "see results:   dopsd summary\n"
+        "stop all:      make down\n"
     )
 
 
 def write_env(env: dict[str, str]) -> None:
-    """Where the servers are, for a shell to source: without it `prefect` and `mlflow` look
-    elsewhere or find nothing.
+    """Write the servers' addresses to a file for shells to source.
+
+    Without them, `prefect` and `mlflow` commands look elsewhere or find nothing.
     """
     (STATE / ENV).write_text(
         "".join(
@@ -181,14 +191,14 @@ def write_env(env: dict[str, str]) -> None:
 
 
 def down() -> None:
-    """Stop runs, then the worker, while there is a server to tell; then the servers."""
+    """Stop runs, then the worker while it can still report to the server, then the servers."""
     state = read_state()
     end_flows(f"http://{HOST}:{state['prefect']['port']:.0f}/api" if "prefect" in state else None)
     for name in ("worker", "mlflow", "prefect"):
         if name in state:
             has_ended = end(int(state[name]["pid"]), state[name]["started"])
             kill_message = (
-                f"killed {name}, which did not end within {END:.0f} s; its log is"
+                f"killed {name} after waiting {END:.0f} s for its end; see"
                 f" {STATE / f'{name}.log'}\n"
             )
             sys.stdout.write(f"stopped {name}\n" if has_ended else kill_message)
@@ -199,18 +209,20 @@ def down() -> None:
 
 
 def port_number(text: str) -> int:
+    """Parse a port."""
     if not text.isdigit() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"{text}: expected a number from 1 to 65535")
     return int(text)
 
 
 def main() -> int:
+    """Run the action of the command line, and return the exit code."""
     parser = argparse.ArgumentParser(
         description="Start or stop Prefect, its worker and MLflow on this machine."
     )
     parser.add_argument("action", choices=("up", "down", "stop-runs", "report-lost-runs", "resume"))
-    parser.add_argument("--prefect-port", type=port_number)
-    parser.add_argument("--mlflow-port", type=port_number)
+    parser.add_argument("--prefect-port", type=port_number, help="default: 4200")
+    parser.add_argument("--mlflow-port", type=port_number, help="default: 5000")
     args = parser.parse_args()
     try:
         if args.action == "up":

@@ -1,9 +1,8 @@
-"""`python infra/slurm/collect.py`: bring the finished cells of a job array back from work/array/,
-and remove their worktrees.
+"""`python infra/slurm/collect.py`: collect the finished runs of a job array from work/array/.
 
-A worktree shares this folder's DVC cache. So a cell comes back when its entries in the worktree's
-dvc.lock are copied to this folder's and DVC checks them out. Nothing is computed: where code or
-settings have changed since, `dvc status` says so.
+A worktree shares this folder's DVC cache. So a run is collected by copying its entries from the
+worktree's dvc.lock to this folder's, and checking them out with DVC. Then the worktree is removed.
+Nothing is computed. If code or settings have changed since, `dvc status` shows it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ YAML_1_2 = YAML()
 
 
 def collect(folder: Path) -> None:
-    """Bring back one cell; `folder` is named after it."""
+    """Collect one run; its worktree is named TASK-METHOD-SEED."""
     lock_data = YAML_1_2.load(LOCK) if LOCK.exists() else {"schema": "2.0", "stages": {}}
     cell_entries = YAML_1_2.load(folder / LOCK)["stages"]
     stages = {
@@ -44,16 +43,16 @@ def collect(folder: Path) -> None:
         *folder.glob("work/eval/*"),
         *folder.glob("work/record/*"),
     ]:
-        target = path.relative_to(folder)  # what a longer run, and `dopsd publish`, go on from
+        target = path.relative_to(folder)  # longer runs and `dopsd publish` continue from these
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             path.rename(target)
     subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
-    log(f"collect: {folder}: {len(stages)} stages are here now")
+    log(f"collect: {folder}: collected {len(stages)} stages")
 
 
 def main() -> int:
-    """Collect what is finished and name what is not; 1 where a worktree stays."""
+    """Collect all finished runs, log the others, and return 1 if a worktree stays."""
     folders = sorted(path for path in ARRAY.glob("*") if path.is_dir())
     finished = [folder for folder in folders if (folder / "work" / "finished").exists()]
     try:
@@ -61,13 +60,11 @@ def main() -> int:
             for folder in finished:
                 collect(folder)
     except (DopsdError, subprocess.CalledProcessError) as error:
-        log(f"collect: {error}; what was not collected is still in {ARRAY}")
+        log(f"collect: {error}; runs that were not collected are still in {ARRAY}")
         return 1
     for folder in folders:
         if folder not in finished:
-            log(
-                f"collect: {folder}: not finished; submit its element again, and it continues there"
-            )
+            log(f"collect: {folder}: not finished; submit the array element again to continue")
     return int(finished != folders)
 
 

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# What the batch scripts share: the environment, and how a job ends. They source it in the project's root.
+# Common part of the batch scripts: the environment, and how a job ends. Source it in the project's root.
 
 # shellcheck source=/dev/null
 source "${DOPSD_VENV:-.venv}/bin/activate"
 export PYTHONUNBUFFERED=1 DO_NOT_TRACK=1 DVC_NO_ANALYTICS=1 MLFLOW_DISABLE_TELEMETRY=true
-export HF_HUB_OFFLINE="${HF_HUB_OFFLINE:-1}" # compute nodes rarely reach the hub: download before you submit
-export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun does not take it over from sbatch
+export HF_HUB_OFFLINE="${HF_HUB_OFFLINE:-1}" # compute nodes rarely reach the hub: download before submitting
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}" # srun does not inherit it from sbatch
 
 set -m # background commands get a process group of their own
 work="" asked="" stopped_by="" ask_to_save=""
@@ -20,25 +20,25 @@ stop() {
 ask() { # once for each command
     [[ -n $stopped_by && -n $work && $asked != "$work" ]] || return 0
     asked=$work
-    "$ask_to_save" || true # it may just have ended by itself
+    "$ask_to_save" || true # the command may have just ended by itself
 }
 
-trap 'stop USR1' USR1 # --signal: the time is almost up
-trap 'stop TERM' TERM # scancel, requeue or preemption: Slurm sends it to every process of the job, not only to this one
+trap 'stop USR1' USR1 # --signal: the time limit is near
+trap 'stop TERM' TERM # scancel, requeue or preemption: Slurm signals every process of the job, not only this one
 
-terminate() { kill -TERM "$work"; } # `dopsd repro` lets DVC's stage save, and ends after it
+terminate() { kill -TERM "$work"; } # `dopsd repro` waits until DVC's stage has saved, then ends
 
-# To the tasks, one torchrun a node, and not through srun: at a SIGTERM that kills its tasks at once.
+# Signals the tasks, one torchrun per node. srun gets no SIGTERM, because it would kill its tasks at once.
 terminate_steps() { scancel --signal=TERM "$SLURM_JOB_ID"; }
 
-# attend HOW COMMAND...: run it; when the job must stop, ask it by HOW to save, wait until it has, and leave.
+# attend HOW COMMAND...: run the command; when the job must stop, ask the command with HOW to save, wait for it, and leave.
 attend() {
     ask_to_save=$1
     shift
     leave_if_stopped
     "$@" </dev/null &
     work=$!
-    ask # for a signal that came before there was something to ask
+    ask # in case a signal came before the command started
     while kill -0 "$work" 2>/dev/null; do
         wait "$work" || true # a signal ends `wait`, not the command
     done
@@ -52,11 +52,11 @@ attend() {
 leave_if_stopped() {
     case $stopped_by in
         USR1) requeue ;;
-        TERM) exit 143 ;; # no requeue: scancel is meant, and a preempted job is requeued by Slurm itself
+        TERM) exit 143 ;; # no requeue: scancel ends the job for good, and Slurm itself requeues preempted jobs
     esac
 }
 
-# All that a run can leave for the next one: checkpoints, evaluated problems, finished stages.
+# Checksum of all progress that a later run can use: checkpoints, evaluated problems, finished stages.
 progress() {
     {
         find work -maxdepth 2 -path 'work/train-*/step-*' 2>/dev/null | sort
@@ -65,13 +65,13 @@ progress() {
     } | cksum
 }
 
-requeue() { # a job whose time is too short for a single checkpoint would otherwise come back for ever
+requeue() { # twice without progress is an error: a job too short for one checkpoint would be requeued for ever
     local file="work/requeued-$SLURM_JOB_ID" now
     now=$(progress)
     if [[ -f $file && $(<"$file") == "$now" ]]; then
         rm "$file"
         echo "dopsd: job $SLURM_JOB_ID: two runs in a row ended without a new checkpoint or a finished stage; not requeued." \
-            "Ask for more time (sbatch --time) or make updates smaller (train.prompts_per_collect)" >&2
+            "Give the job more time (sbatch --time) or make updates smaller (train.prompts_per_collect)" >&2
         exit 1
     fi
     mkdir -p work
@@ -80,14 +80,14 @@ requeue() { # a job whose time is too short for a single checkpoint would otherw
     exit 0
 }
 
-check_stage() { # NAME: refuse a stage that params.yaml's matrix does not have, before anything runs
+check_stage() { # NAME: before anything runs, refuse a stage that is not in params.yaml's matrix
     known=$(python -m dvc stage list --name-only)
     grep -qxF -e "$1" <<<"$known" && return
-    echo "$1: no such stage; params.yaml's matrix has $(grep '^train@' <<<"$known" | tr '\n' ' ')" >&2
+    echo "dopsd: $1: no such stage; params.yaml's matrix has $(grep '^train@' <<<"$known" | tr '\n' ' ')" >&2
     exit 2
 }
 
-prepare() { # TASK: what training reads; there is a stage `pretrain` only for tasks with an embedded base
+prepare() { # TASK: make the inputs of training; only tasks with an embedded base have a stage `pretrain`
     local before
     mapfile -t before < <(grep -x -e "prepare@$1" -e "pretrain@$1" <<<"$known")
     attend terminate python -m dopsd repro "${before[@]}"

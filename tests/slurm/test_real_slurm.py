@@ -290,7 +290,7 @@ def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_b
     cluster.release(elements[0])
     for element in elements:
         assert cluster.wait(element, "COMPLETED", "FAILED") == "COMPLETED", log_of(folder, element)
-    assert "it continues with what it began with" in log_of(folder, elements[0])
+    assert "continuing with the code and settings of the start" in log_of(folder, elements[0])
     assert (
         not (folder / "runs").exists() and len(list(folder.glob("work/array/*/work/finished"))) == 3
     )

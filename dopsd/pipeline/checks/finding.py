@@ -1,4 +1,4 @@
-"""What a check of `dopsd doctor` saw."""
+"""Result of one check of `dopsd doctor`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check saw; `is_fit` None: it may matter or not."""
+    """Result of one check: a row of the table.
+
+    Attributes:
+        name: First column.
+        is_fit: True: ready; False: not ready, `dopsd doctor` fails; None: may matter or not.
+        message: What the check saw.
+        advice: What to do, empty if nothing.
+    """
 
     name: str
     is_fit: bool | None
-    said: str
+    message: str
     advice: str = ""

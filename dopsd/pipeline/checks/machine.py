@@ -1,4 +1,4 @@
-"""Checks of this machine: packages, GPUs, disk, and the files that params.yaml names."""
+"""Checks of this machine: Python, packages, GPUs, disk, and the files that params.yaml names."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")
 PLATFORM = ("datasets", "dvc", "mlflow", "prefect", "fastapi")
-ROOM = {True: 2, False: 60}  # GB of free disk for a run: of the embedded base, of an 8B checkpoint
+ROOM = {True: 2, False: 60}  # GB of free disk for a run: with the embedded base, with an 8B model
 
 
 def python(_: Params) -> Iterator[Finding]:
+    """Check the version of Python."""
     is_fit = sys.version_info >= (3, 11)
     yield Finding(
         "python", is_fit, sys.version.split()[0], "" if is_fit else "install Python 3.11 or newer"
@@ -33,19 +34,20 @@ def python(_: Params) -> Iterator[Finding]:
 
 
 def packages(_: Params) -> Iterator[Finding]:
+    """Check that packages are installed in the versions that dopsd requires."""
     try:
         bounds = {
             requirement.name: requirement.specifier
             for requirement in map(Requirement, requires("dopsd") or [])
         }
-    except PackageNotFoundError:  # it runs from its source alone
+    except PackageNotFoundError:  # dopsd runs from a source tree without installation
         bounds = {}
     for names, is_core in ((CORE, True), (PLATFORM, False)):
         for name in names:
             try:
                 installed = version(name)
                 is_fit = installed in bounds.get(name, SpecifierSet())
-                advice = f"wants {bounds.get(name)}: pip install -c constraints.txt -e ."
+                advice = f"needs {bounds.get(name)}: pip install -c constraints.txt -e ."
                 yield Finding(name, is_fit, installed, "" if is_fit else advice)
             except PackageNotFoundError:
                 advice = (
@@ -57,6 +59,7 @@ def packages(_: Params) -> Iterator[Finding]:
 
 
 def gpus(params: Params) -> Iterator[Finding]:
+    """Check that there is a GPU for each process of launch.processes."""
     import torch
 
     processes = params.launch.processes
@@ -66,7 +69,7 @@ def gpus(params: Params) -> Iterator[Finding]:
             "gpu",
             True if is_small else None,
             "none",
-            "" if is_small else "an 8B model on a CPU takes months: rehearse here",
+            "" if is_small else "an 8B model takes months on a CPU; use `dopsd rehearse` here",
         )
         return
     count = torch.cuda.device_count()
@@ -83,6 +86,7 @@ def gpus(params: Params) -> Iterator[Finding]:
 
 
 def attention(params: Params) -> Iterator[Finding]:
+    """Check that flash_attn is installed if model.attention asks for it."""
     chosen = {params.model_of(task).attention for task in params.matrix.tasks}
     is_installed, implementation = find_spec("flash_attn") is not None, ", ".join(sorted(chosen))
     is_fit = is_installed or "flash_attention_2" not in chosen
@@ -91,25 +95,29 @@ def attention(params: Params) -> Iterator[Finding]:
         "attention",
         is_fit,
         message,
-        "" if is_fit else "pip install flash-attn --no-build-isolation, or attention: sdpa",
+        ""
+        if is_fit
+        else "pip install flash-attn --no-build-isolation, or set model.attention to sdpa",
     )
 
 
 def disk(params: Params) -> Iterator[Finding]:
+    """Check that the disk of this folder has room for a run."""
     free, required = shutil.disk_usage(Path.cwd()).free / 1e9, ROOM[bool(params.pretrain.tasks)]
     yield Finding(
         "disk",
         free >= required,
         f"{free:.0f} GB free",
-        "" if free >= required else f"a run wants about {required} GB",
+        "" if free >= required else f"a run needs about {required} GB",
     )
 
 
 def inputs(params: Params) -> Iterator[Finding]:
+    """Check that the files and folders that params.yaml names exist."""
     missing = missing_files(params)
     yield Finding(
         "files",
         not missing,
-        "all there" if not missing else "; ".join(missing),
-        "download them, or name others" if missing else "",
+        "all exist" if not missing else "; ".join(missing),
+        "download the missing files, or name others in params.yaml" if missing else "",
     )

@@ -1,4 +1,4 @@
-"""Checks of what this machine talks to: ports, MLflow, Prefect, the DVC remote and the hub."""
+"""Checks of what this machine connects to: ports, MLflow, Prefect, DVC remote, Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ HEALTH = {"MLflow": "/health", "Prefect": "/api/health"}
 POOL = "dopsd"  # as in prefect.yaml
 SOURCED = Path("work/services/env")  # written by `make up`
 HUB = "https://huggingface.co"
-PATIENCE = 3.0  # seconds for an answer from the network
+TIMEOUT = 3.0  # seconds for an answer from the network
 
 
 def ports(_: Params) -> Iterator[Finding]:
+    """Check that the ports of MLflow and Prefect are free, or that these servers answer there."""
     for name, default_port in PORTS.items():
         port = local_port(name.lower(), default_port)
         address = f"127.0.0.1:{port}"
@@ -37,25 +38,28 @@ def ports(_: Params) -> Iterator[Finding]:
         elif answers(f"http://{address}{HEALTH[name]}"):
             yield Finding(f"port of {name}", True, f"{name} answers on {address}")
         else:
-            advice = f"by another program; choose one: `make up {name.upper()}_PORT={port + 100}`"
-            yield Finding(f"port of {name}", None, f"{address} is taken", advice)
+            advice = f"choose another port: `make up {name.upper()}_PORT={port + 100}`"
+            yield Finding(f"port of {name}", None, f"another program uses {address}", advice)
 
 
 def is_taken(port: int) -> bool:
+    """Tell whether something listens on a port of 127.0.0.1."""
     with socket.socket() as probe:
-        probe.settimeout(PATIENCE)
+        probe.settimeout(TIMEOUT)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def answers(url: str) -> bool:
+    """Tell whether a URL answers with success."""
     try:
-        with urllib.request.urlopen(url, timeout=PATIENCE):
+        with urllib.request.urlopen(url, timeout=TIMEOUT):
             return True
     except (urllib.error.URLError, OSError, ValueError):
         return False
 
 
 def tracking_server(params: Params) -> Iterator[Finding]:
+    """Check that the MLflow server answers, if tracking uses one."""
     uri = tracking_uri(params.tracking.uri)
     if not uri.startswith("http"):
         yield Finding("tracking", True, "a local file" if params.tracking.enabled else "off")
@@ -64,51 +68,51 @@ def tracking_server(params: Params) -> Iterator[Finding]:
     yield Finding(
         "tracking",
         is_up,
-        f"{shown(uri)} {'answers' if is_up else 'is silent'}",
+        f"{shown(uri)} {'answers' if is_up else 'does not answer'}",
         "" if is_up else advice_for("MLFLOW_TRACKING_URI"),
     )
 
 
 def advice_for(name: str) -> str:
-    """Which line is missing where this variable names a server that is silent, or none."""
+    """Return how to set the environment variable of a server that does not answer."""
     if SOURCED.is_file():
         return f"`source {SOURCED}` sets {name} to the server of `make up`"
-    return f"`make up` starts one; or set {name} to another, or unset it"
+    return f"`make up` starts one; or set {name} to another server, or unset it"
 
 
 def prefect_server(_: Params) -> Iterator[Finding]:
-    """The server that `prefect` commands in this folder talk to, and whether a worker waits for
-    runs there.
-    """
+    """Check the server that `prefect` commands in this folder use, and that a worker is online."""
     api = f"http://127.0.0.1:{local_port('prefect', PORTS['Prefect'])}/api"
     api = os.environ.get("PREFECT_API_URL", api).rstrip("/")
     if not answers(f"{api}/health"):
         advice = f"only for `prefect deployment run`: {advice_for('PREFECT_API_URL')}"
-        yield Finding("prefect server", None, f"{api} is silent", advice)
+        yield Finding("prefect server", None, f"{api} does not answer", advice)
         return
     is_configured = "PREFECT_API_URL" in os.environ or f":{PORTS['Prefect']}/" in api
     advice = (
         ""
         if is_configured
-        else f"`prefect` asks port {PORTS['Prefect']}: {advice_for('PREFECT_API_URL')}"
+        else f"`prefect` uses port {PORTS['Prefect']}: {advice_for('PREFECT_API_URL')}"
     )
     yield Finding("prefect server", True if is_configured else None, f"{api} answers", advice)
     online = [worker["name"] for worker in workers(api) if worker["status"] == "ONLINE"]
     advice = (
-        "" if online else f"runs would wait: `make up`, or `prefect worker start --pool {POOL}`"
+        ""
+        if online
+        else f"runs wait for a worker: `make up`, or `prefect worker start --pool {POOL}`"
     )
     yield Finding(
-        "prefect worker", True if online else None, f"{len(online)} in the pool {POOL}", advice
+        "prefect worker", True if online else None, f"{len(online)} online in pool {POOL}", advice
     )
 
 
 def workers(api: str) -> list[dict[str, str]]:
-    """Workers of the pool that prefect.yaml deploys to; none where there is no such pool."""
+    """Return the workers of the pool that prefect.yaml deploys to; none if it does not exist."""
     request = urllib.request.Request(
         f"{api}/work_pools/{POOL}/workers/filter", b"{}", {"Content-Type": "application/json"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             known: list[dict[str, str]] = json.load(response)
             return known
     except (urllib.error.URLError, OSError, ValueError):
@@ -116,24 +120,28 @@ def workers(api: str) -> list[dict[str, str]]:
 
 
 def remote(_: Params) -> Iterator[Finding]:
+    """Check that DVC has a remote, to share data and results."""
     result = subprocess.run(
         [sys.executable, "-m", "dvc", "remote", "list"], capture_output=True, text=True, check=False
     )
     names = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
-    message = ", ".join(names) or ("none" if result.returncode == 0 else "no DVC project here")
+    message = ", ".join(names) or (
+        "none" if result.returncode == 0 else "this folder is no DVC project"
+    )
     yield Finding(
         "dvc remote",
         True if names else None,
         message,
-        "" if names else "`dvc remote add -d NAME URL` shares data and results",
+        "" if names else "to share data and results: `dvc remote add -d NAME URL`",
     )
 
 
 def hub(_: Params) -> Iterator[Finding]:
+    """Check that the Hugging Face hub answers."""
     is_up = answers(HUB)
     yield Finding(
         "hub",
         True if is_up else None,
-        f"{HUB} {'answers' if is_up else 'is silent'}",
-        "" if is_up else "name local files in data.*",
+        f"{HUB} {'answers' if is_up else 'does not answer'}",
+        "" if is_up else "name local files in section data of params.yaml",
     )

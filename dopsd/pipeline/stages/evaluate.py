@@ -1,7 +1,7 @@
-"""`dopsd evaluate --task sudoku --method d_opsd --seed 0`: every checkpoint of a run on the
-selection split.
+"""`dopsd evaluate --task sudoku --method d_opsd --seed 0`: score every checkpoint of a run.
 
-Only the protocol that selects is run here; `dopsd test` reports all of them.
+Checkpoints are scored on the selection split, with the selecting protocol only. `dopsd test`
+reports all protocols.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    """Score base and checkpoints, and write curve.csv and evaluate.json to the run's folder.
+
+    Raises:
+        DopsdError: if the run has no checkpoints.
+    """
     folder = run_folder(task_name, method_name, seed)
     adapters = sorted((folder / "train").glob("step-*"))
     if not adapters:
@@ -53,7 +58,7 @@ def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(rows: list[dict[str, Any]], select: SelectConfig) -> dict[str, Any]:
-    """Base, best and last accuracy."""
+    """Return the accuracies of base, best and last checkpoint, and how they were measured."""
     best = max(rows[1:], key=lambda row: row["accuracy"])
     accuracies = {
         "base": rows[0]["accuracy"],

@@ -1,6 +1,4 @@
-"""`dopsd evaluate_base --task sudoku`: the base model on the selection split, before any
-training.
-"""
+"""`dopsd evaluate_base --task sudoku`: score the base model on the selection split."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task_name: str) -> None:
+    """Score the base with the selecting protocol, and write runs/<task>/base.json."""
     name = params.select.protocol
     evaluator = Evaluator(params.evaluation(task_name), params.select.split)
     ((report,),) = evaluator.reports("evaluate_base", [None], params.evaluate.protocols[name])
@@ -24,7 +23,7 @@ def run(params: Params, task_name: str) -> None:
 
 
 def _figures(report: dict[str, Any]) -> dict[str, float]:
-    """What `dvc metrics show` can put on a line: no problem's own score."""
+    """Return the numbers that `dvc metrics show` fits on a line, without those of problems."""
     low, high = report["interval"]
     figures: dict[str, float] = {name: report[name] for name in ("accuracy", "whole", "n")}
     figures |= report["figures"]

@@ -1,6 +1,4 @@
-"""`dopsd prepare --task sudoku`: problems of every split as JSON lines in data/<task>/, and what
-they are asked with.
-"""
+"""`dopsd prepare --task sudoku`: write the problems of every split to data/<task>/."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task_name: str) -> None:
+    """Write <split>.jsonl for every split, and prompt.txt with the task's instructions."""
     task = load_task(task_name, vars(params.data)[task_name])
     for split, problems in task.build().items():
         write_problems(DATA / task_name / f"{split}.jsonl", problems)

@@ -1,4 +1,4 @@
-"""`dopsd pretrain --task sudoku`: the embedded base."""
+"""`dopsd pretrain --task sudoku`: train the embedded base."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task: str) -> None:
-    """Make base/<task>/ if there is none; one that does not match only with leave."""
+    """Train base/<task>/ if absent; replace one that does not match only if the user allows it."""
     pretrain(params.embedded_base(task), task, vars(params.data)[task])

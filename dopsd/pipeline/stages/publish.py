@@ -1,4 +1,4 @@
-"""`dopsd publish`: MLflow runs, checkpoints and the champion alias, from files on disk."""
+"""`dopsd publish`: copy finished runs from disk to MLflow."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def run(params: Params) -> dict[str, int]:
-    """Publish every finished run of the matrix; return the champion's version by task."""
+    """Publish the matrix' runs and its champions; return each champion's version by task."""
     return publish(Publication(params.tracking, params.runs, params.evaluate, params.select))

@@ -1,8 +1,7 @@
-"""`dopsd record --task sudoku`: in which order the base would write each training answer, for the
-method d3llm.
+"""`dopsd record --task sudoku`: record the base's order of writing each answer, for method d3llm.
 
-Training records what it needs and does not find; this does it beforehand, for all problems, once
-for all seeds.
+Training records whatever it needs and does not find. This command records all problems beforehand,
+once for all seeds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""`dopsd report --task sudoku --method d_opsd --seed 0`: figures of a run in
-reports/<task>/<method>/<seed>/.
-"""
+"""`dopsd report --task sudoku --method d_opsd --seed 0`: draw the figures of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
     from dopsd.config.params import Params
 
-GROUPS = 10  # points of a curve by block
+GROUPS = 10  # points per block curve
 FIGURES: tuple[str, ...] = (
     "loss",
     "overlap_top20",
@@ -33,6 +31,7 @@ FIGURES += ("shared_mass", "student_entropy", "teacher_entropy", "grad_norm")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    """Write figures and summary.json to reports/<task>/<method>/<seed>/."""
     folder, out = (
         run_folder(task_name, method_name, seed),
         report_folder(task_name, method_name, seed),
@@ -62,8 +61,12 @@ def _figures(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
-    """Accuracy over updates with its 95% band, one line a protocol; the selected checkpoint is
-    ringed.
+    """Draw accuracy over updates with 95% bands, one line per protocol.
+
+    Args:
+        curve: Rows of curve.csv.
+        tested: Content of test/paired.json, which names the selected checkpoint.
+        path: File to write.
     """
     figure, axes = axes_of(1, 1, (7, 4))
     axis: Axes = axes[0][0]
@@ -100,8 +103,11 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
 
 
 def draw_training(log: list[dict[str, float]], path: Path) -> None:
-    """Loss, agreement with the teacher, and what tells a collapse (paper, Fig. 4) over updates,
-    with a running mean.
+    """Draw loss, agreement with the teacher and signs of collapse (paper, Fig. 4) over updates.
+
+    Args:
+        log: Rows of train.csv; metrics that a method does not have are left out.
+        path: File to write.
     """
     names = [name for name in FIGURES if any(row.get(name) for row in log)]
     rows_of_axes = -(-len(names) // 2)
@@ -123,10 +129,13 @@ def draw_training(log: list[dict[str, float]], path: Path) -> None:
 
 
 def draw_overlap(log: list[dict[str, float]], path: Path) -> None:
-    """How student and teacher agree by block, over training: top 20 tokens (paper, Fig. 3), and
-    probability.
+    """Draw how student and teacher agree, by block: top 20 tokens (paper, Fig. 3) and probability.
 
-    Nothing for methods without a teacher.
+    Writes no file for methods without a teacher.
+
+    Args:
+        log: Rows of train.csv.
+        path: File to write.
     """
     blocks = sorted(
         {
@@ -159,7 +168,7 @@ def draw_overlap(log: list[dict[str, float]], path: Path) -> None:
 
 
 def _grouped(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Means of consecutive rows in so many groups."""
+    """Return the means of GROUPS groups of consecutive rows."""
     size = -(-len(rows) // GROUPS)
     groups = [rows[i : i + size] for i in range(0, len(rows), size)]
     return [

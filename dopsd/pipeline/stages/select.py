@@ -1,8 +1,8 @@
-"""`dopsd select --task sudoku --method d_opsd --seed 0`: the checkpoint that is best on the
-selection split.
+"""`dopsd select --task sudoku --method d_opsd --seed 0`: copy the best checkpoint of a run.
 
-The paper takes the best of 20 checkpoints on the test set; `select.split: test` does so too, and
-says it. On ties the earlier checkpoint is taken.
+The best checkpoint has the highest accuracy on the selection split; the earliest wins a tie. The
+paper takes the best of 20 checkpoints on the test set. `select.split: test` does the same, and logs
+a warning.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    """Copy the best checkpoint to runs/<task>/<method>/<seed>/best, with select.json beside it."""
     folder = run_folder(task_name, method_name, seed)
     summary = read_json(folder / "evaluate.json", "dopsd evaluate")
     chosen = folder / "train" / f"step-{summary['best_update']:06d}"
@@ -43,8 +44,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     tmp.rename(folder / "best")
     if params.select.split == "test":
         log(
-            "select: chosen ON THE TEST SET (select.split: test), as the paper does; the test"
-            " accuracy is optimistic"
+            "select: checkpoint chosen ON THE TEST SET (select.split: test), as in the paper; the"
+            " test accuracy is optimistic"
         )
     if summary["best"] <= summary["base"]:
         log(

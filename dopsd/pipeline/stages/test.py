@@ -1,6 +1,4 @@
-"""`dopsd test --task sudoku --method d_opsd --seed 0`: base and selected checkpoint, once, on the
-test split, paired.
-"""
+"""`dopsd test --task sudoku --method d_opsd --seed 0`: score base and best checkpoint on test."""
 
 from __future__ import annotations
 
@@ -29,6 +27,7 @@ KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protoco
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
+    """Score base and best checkpoint with every protocol, and write test/ and test.json."""
     folder = run_folder(task_name, method_name, seed)
     selection = read_json(folder / "best" / "select.json", "dopsd select")
     run_settings = params.run(task_name, method_name, seed)
@@ -55,7 +54,13 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
 
 
 def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:
-    """Both reports, and the paired difference over problems with its 95% bootstrap interval."""
+    """Return both reports, and their paired difference with its 95% bootstrap interval.
+
+    Args:
+        base: Report of the base.
+        best: Report of the best checkpoint, on the same problems.
+        resamples: Number of bootstrap resamples.
+    """
     gaps = [best["per_problem"][name] - value for name, value in base["per_problem"].items()]
     paired = {"difference": sum(gaps) / len(gaps), "interval": bootstrap(gaps, resamples)}
     sides = {"base": base, "best": best}
@@ -71,8 +76,15 @@ def _flat(comparison: dict[str, Any]) -> dict[str, float]:
 
 
 def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[str, Any]:
-    """One test problem denoised at the training temperature: each token, its step, and what a
-    teacher would be shown.
+    """Denoise one test problem at the training temperature, for the trajectory figure.
+
+    Args:
+        run: Settings of the run.
+        evaluator: Evaluator of the test split.
+        adapter: Checkpoint folder.
+
+    Returns:
+        Tokens, the step that revealed each, and for every step the positions a teacher would see.
     """
     policy, problem = evaluator.with_adapter(adapter), evaluator.problems[0]
     prompt = evaluator.prompt_of(problem)
@@ -81,7 +93,7 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
         algorithm
         if isinstance(algorithm, SelfDistillationConfig) and algorithm.reveal_ratio
         else SelfDistillationConfig()
-    )  # methods that reveal nothing: the paper's teacher
+    )  # methods that reveal nothing show the paper's teacher
     request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))
     rollout = denoise(policy, [request], decoding(run.sampling, config.first_temperature))[0]
     num_transfer_tokens = tuple(decoding(run.sampling).num_transfer_tokens)

@@ -20,8 +20,15 @@ def run(
     other_code: str = "stop",
     adopted: Path | None = None,
 ) -> None:
-    """Train; `other_code` says what to do where other code began the run: stop, continue or
-    anew.
+    """Train one run, or continue it.
+
+    Args:
+        params: All settings.
+        task: Task of the run.
+        method: Method of the run.
+        seed: Seed of the run.
+        other_code: What to do with a run that other code began: stop, continue or anew.
+        adopted: Folder of an older release to continue from.
     """
     tracked_by = params.file if params.tracking.enabled else None
     train(params.run(task, method, seed), tracked_by, other_code, adopted)

@@ -1,9 +1,8 @@
-"""`dopsd verify-teacher --task sudoku`: is the base a better model when it is shown part of its own
-answer?
+"""`dopsd verify-teacher --task sudoku`: does the base improve with part of its own answer?
 
-Paper, Table 1 (method notes, section 4): pass@1 greedy, pass@8, and the self-teacher, which
-regenerates greedily with a share of the final answer's tokens in place, each block cleared when it
-is entered. Training questions, the base.
+Paper, Table 1 (method notes, section 4): greedy pass@1, pass@k, and the self-teacher. The
+self-teacher generates greedily again with a share of the final answer's tokens in place; entering a
+block clears the block. All are measured with the base on training problems.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ SPLIT = "train"
 
 
 def run(params: Params, task_name: str) -> dict[str, Any]:
+    """Measure all rows of the table, log them, and write reports/<task>/teacher/."""
     task = load_task(task_name, vars(params.data)[task_name])
     problem_scores = Verification(params, task).complete()
     table = {
@@ -72,7 +72,7 @@ def _figures(values: list[float], task: Task, resamples: int) -> dict[str, Any]:
 
 
 class Verification:
-    """Scores of every problem, a line each in work/teacher/<fingerprint>.jsonl."""
+    """Scores of every problem, one line each in work/teacher/<task>-<fingerprint>.jsonl."""
 
     def __init__(self, params: Params, task: Task) -> None:
         self.params, self.task, self.settings = params, task, params.verify_teacher
@@ -93,7 +93,10 @@ class Verification:
 
     @torch.no_grad()
     def complete(self) -> list[dict[str, float]]:
-        """Scores by name of every problem, in order; a kill loses those of the wave under way."""
+        """Score what is missing, and return the scores of every problem in order.
+
+        An interrupted wave of problems is scored again.
+        """
         scores_by_id = {line["id"]: line["scores"] for line in read_lines(self.path)}
         missing = [problem for problem in self.problems if problem.id not in scores_by_id]
         wave = self.params.sampling.batch_size
@@ -113,7 +116,7 @@ class Verification:
     def _scores(self, policy: LlmPolicy, problems: list[Problem]) -> dict[str, dict[str, float]]:
         s = self.settings
         greedy = self._collect(policy, problems, CollectorConfig(attempts=1, first_temperature=0.0))
-        # a graded task draws all of them alike
+        # a graded task samples every attempt at the same temperature
         first_temperature = s.temperature if self.task.graded else 0.0
         tries = CollectorConfig(
             attempts=s.attempts,
@@ -153,8 +156,16 @@ class Verification:
 
 
 def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
-    """The answer with only a random share of its tokens (end of text apart) left in place. ->
-    [G].
+    """Mask an answer except for a random share of its tokens.
+
+    Args:
+        rollout: The answer; completion_ids is [G].
+        ratio: Share of the text tokens that stay; end-of-text tokens never stay.
+        mask_id: Id of the mask token.
+        eos_id: Id of the end-of-text token.
+
+    Returns:
+        Token ids [G].
     """
     ids = rollout.completion_ids
     text = (ids != eos_id).nonzero()[:, 0]
@@ -166,7 +177,7 @@ def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
 
 
 def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
-    """Accuracy with its 95% interval, a bar a row of the table."""
+    """Draw accuracy with its 95% interval, one bar for each row of the table."""
     figure, axes = axes_of(1, 1, (1.3 * len(table) + 1, 3.6))
     heights = [row["accuracy"] for row in table.values()]
     spread = [[abs(row["interval"][i] - row["accuracy"]) for row in table.values()] for i in (0, 1)]

@@ -1,8 +1,7 @@
-"""`python deploy.py` in the project's root: the work pool and the deployments of prefect.yaml, made
-or brought up to date.
+"""`python deploy.py` in the project's root: create or update work pool and deployments.
 
-The worker's init container runs it. The pool's job template is job-template.json with the overlay's
-job-defaults.json, and with the image and the namespace that kustomize wrote into the environment.
+The worker's init container runs this script. The pool's job template is job-template.json with the
+defaults of the overlay's job-defaults.json, and with image and namespace from the environment.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from typing import Any
 
 HERE = Path(__file__).parent
 POOL = "dopsd"  # as prefect.yaml names it
-WAIT = 300.0  # seconds for the server to become healthy; after that Kubernetes starts this again
+WAIT = 300.0  # seconds for the server to answer; after that Kubernetes starts this script again
 LOOK_EVERY = 2.0
 
 
 def job_template(template: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """The template with these defaults; one for a variable that it lacks is a mistake."""
+    """Return the job template with other defaults; exit if a variable does not exist."""
     properties = template["variables"]["properties"]
     unknown = sorted(defaults.keys() - properties.keys())
     if unknown:
-        sys.exit(f"job-defaults.json: {', '.join(unknown)}: no such variable in job-template.json")
+        sys.exit(f"job-defaults.json: {', '.join(unknown)}: no such variable of job-template.json")
     filled = {
         name: variable | ({"default": defaults[name]} if name in defaults else {})
         for name, variable in properties.items()
@@ -38,6 +37,7 @@ def job_template(template: dict[str, Any], defaults: dict[str, Any]) -> dict[str
 
 
 def wait_for(url: str) -> None:
+    """Wait until a URL answers; exit after WAIT seconds."""
     deadline = time.monotonic() + WAIT
     while True:
         try:
@@ -45,15 +45,17 @@ def wait_for(url: str) -> None:
                 return
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             if time.monotonic() > deadline:
-                sys.exit(f"{url} did not answer for {WAIT:.0f} seconds: {error}")
+                sys.exit(f"{url}: no answer for {WAIT:.0f} s: {error}")
             time.sleep(LOOK_EVERY)
 
 
 def prefect(*words: str) -> None:
+    """Run a `prefect` command."""
     subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", *words], check=True)
 
 
 def main() -> None:
+    """Create the work pool with its job template and limit, then deploy prefect.yaml."""
     overrides = {"image": os.environ["DOPSD_IMAGE"], "namespace": os.environ["DOPSD_NAMESPACE"]}
     template = json.loads((HERE / "job-template.json").read_text())
     defaults = json.loads((HERE / "job-defaults.json").read_text())
@@ -71,9 +73,8 @@ def main() -> None:
             file.name,
             "--overwrite",
         )
-    prefect(
-        "work-pool", "set-concurrency-limit", POOL, "1"
-    )  # one volume, one params.yaml: the next run waits
+    # one volume has one params.yaml, so the next run waits
+    prefect("work-pool", "set-concurrency-limit", POOL, "1")
     prefect("deploy", "--all")
 
 

@@ -1,7 +1,7 @@
-"""`python run_flow.py COMMAND...`: the first process of a run's pod, which ends after the last one.
+"""`python run_flow.py COMMAND...`: first process of a run's pod, which waits for all others.
 
-A container is killed when its first process ends. A flow that is cancelled or evicted ends within
-half a minute, while training, held by flows/guard.py, still saves.
+A container is killed when its first process ends. A cancelled or evicted flow ends within half a
+minute, while training under flows/guard.py still saves.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import signal
 import subprocess
 import sys
 
-SAVING = 1900  # seconds after the end of the flow: a little more than flows/guard.py waits
-ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl, for where this is not process 1
+SAVING = 1900  # seconds after the end of the flow; a little longer than GRACE of flows/guard.py
+ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl, if this process does not have id 1
 
 
 def main(words: list[str], saving: int = SAVING) -> int:
-    """The command's exit status, once its descendants have ended or had their time."""
+    """Run the command, and return its exit code once its descendants ended or `saving` s passed."""
     ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
     flow = subprocess.Popen(words)
     for number in (signal.SIGTERM, signal.SIGINT):

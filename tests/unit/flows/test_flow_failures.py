@@ -136,7 +136,7 @@ def test_a_run_that_is_part_of_another_fails_both_with_one_message(logged):
         except FailedRun as error:
             return failed(error)
 
-    assert outer(return_state=True).message == "train: data/x.jsonl:3: no answer (exit status 2)"
+    assert outer(return_state=True).message == "train: data/x.jsonl:3: no answer (exit code 2)"
     assert "Traceback" not in "\n".join(logged)
 
 

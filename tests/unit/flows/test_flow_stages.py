@@ -147,7 +147,7 @@ def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_serve
     monkeypatch.setattr(training, "LOOK_EVERY", 0.02)
     monkeypatch.setattr(training, "scratch_since", lambda started: Path("scratch"))
     looked = threading.Event()
-    monkeypatch.setattr(training.server, "is_there", lambda: looked.set() or is_there)
+    monkeypatch.setattr(training.server, "is_reachable", lambda: looked.set() or is_there)
     for name in (
         "step-000002",
         "step-000004.tmp",
@@ -185,7 +185,7 @@ def test_what_to_do_with_other_code_reaches_the_training_stage_and_only_if_it_wa
 def test_training_on_every_gpu_leaves_none_to_evaluate_beside_it(staged, monkeypatch):
     write_params()
     monkeypatch.setattr(checkpoint_evals, "gpus", lambda: ["0"])
-    with pytest.raises(DopsdError, match="training takes all of the 1 GPUs"):
+    with pytest.raises(DopsdError, match="training uses all 1 GPUs"):
         training.run_stages(RunRequest(settings.AS_IT_STANDS), True)
     assert staged[0] == []
 

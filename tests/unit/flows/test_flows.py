@@ -104,7 +104,7 @@ def test_a_failure_is_told_in_the_words_of_the_command_that_failed():
     )
     with pytest.raises(
         running.CommandFailed,
-        match=r"^train: params.yaml: train.updates: expected more \(exit status 2\)$",
+        match=r"^train: params.yaml: train.updates: expected more \(exit code 2\)$",
     ) as f:
         running.run("train", ("sh", "-c", f"printf '{said}\\n'; exit 255"), LOG)
     assert f.value.is_mistake
@@ -193,9 +193,9 @@ def test_half_a_line_is_not_logged_before_its_end_comes(tmp_path, caplog):
         ):
             written.write(text)
             written.flush()
-            running._tell(reading, said, LOG, running.OutputListener())
+            running._log_new_lines(reading, said, LOG, running.OutputListener())
             assert said == expected
-        running._tell(reading, said, LOG, running.OutputListener(), is_last=True)
+        running._log_new_lines(reading, said, LOG, running.OutputListener(), is_last=True)
         assert said == ["train: saved", "néxt"]
 
 
@@ -205,9 +205,9 @@ def test_a_server_that_is_away_is_noticed_at_once():
         url = f"http://127.0.0.1:{held.getsockname()[1]}/api"
         with temporary_settings({PREFECT_API_URL: url}):
             started = time.monotonic()
-            assert not server.is_there()
+            assert not server.is_reachable()
             held.listen()
-            assert server.is_there() and time.monotonic() - started < 1
+            assert server.is_reachable() and time.monotonic() - started < 1
 
 
 def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkeypatch):
@@ -221,7 +221,7 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
     monkeypatch.setattr(
         artifacts, "update_progress_artifact", lambda i, p, **k: made.append((p, k["description"]))
     )
-    monkeypatch.setattr(artifacts.server, "is_there", lambda: True)
+    monkeypatch.setattr(artifacts.server, "is_reachable", lambda: True)
     state = Path("work/train.json")
     state.parent.mkdir()
     state.write_text(json.dumps({"done": 9, "total": 10, "rate": 1.0}))

@@ -40,7 +40,7 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "PIDS", tmp_path / "services.json")
     monkeypatch.setattr(services, "PIDS", tmp_path / "services.json")
     monkeypatch.setattr(services, "STATE", tmp_path)
-    monkeypatch.setattr(runs, "TELL", 0.0)
+    monkeypatch.setattr(runs, "REPORT", 0.0)
     monkeypatch.setattr(processes, "ROOT", tmp_path)  # else a run of this checkout would be stopped
     return tmp_path
 
@@ -51,8 +51,8 @@ def test_a_taken_port_is_named_with_the_command_that_takes_another(workspace):
         taken.listen()
         port = taken.getsockname()[1]
         told = (
-            rf"port {port} is taken by another program: stop it, or `make up PREFECT_PORT=1"
-            rf" MLFLOW_PORT={port + 1}`"
+            rf"port {port} is taken by another program; stop that program, or run"
+            rf" `make up PREFECT_PORT=1 MLFLOW_PORT={port + 1}`"
         )
         with pytest.raises(processes.Trouble, match=told):
             services.up(1, port)

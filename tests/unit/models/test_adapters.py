@@ -281,7 +281,7 @@ def test_a_bfloat16_export_says_what_rounding_costs(
 def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path, tmp_path: Path):
     adapter, out = saved(trained(base), tmp_path / "adapter"), tmp_path / "out"
     out.mkdir()
-    with pytest.raises(DopsdError, match="is there already"):
+    with pytest.raises(DopsdError, match="already exists"):
         export(str(base), adapter, out, "float32", is_merged=True)
     out.rmdir()
     (base / "tokenizer.json").unlink()

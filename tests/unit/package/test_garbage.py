@@ -165,7 +165,7 @@ def test_a_comparison_never_removes_a_folder_with_anything_else_in_it(
     (Path("kept") / "thesis.tex").write_text("years")
     for out in ("kept", ".", "kept/..", "/", "kept/thesis.tex"):
         assert main(["compare", "--out", out]) == 2
-        assert "is there already and not of an earlier comparison" in capsys.readouterr().err
+        assert "already exists and is not an earlier comparison" in capsys.readouterr().err
     for name in ("sudoku/d_opsd/\u00b2", f"sudoku/d_opsd/{HUGE}"):
         assert main(["compare", name]) == 2
         assert "expected task/method/seed" in capsys.readouterr().err

@@ -72,7 +72,8 @@ def test_runs_of_other_settings_or_other_problems_are_not_mixed(folder, capsys):
     write_json(Path("runs/sudoku/rft/0/train.json"), {"fingerprint": "train-of-before"})
     text = compare.compare(folder, [])
     assert (
-        "sudoku/rft/0 was made with other settings" in capsys.readouterr().err and "rft" not in text
+        "sudoku/rft/0: left out, made with other settings" in capsys.readouterr().err
+        and "rft" not in text
     )
 
 
@@ -161,6 +162,7 @@ def test_the_base_itself_is_not_a_checkpoint_that_reaches_anything(folder):
     finished("rft", 0, {"a": 0.0, "b": 0.0})
     lines = compare.compare(folder, ["sudoku/diffu_grpo/0", "sudoku/rft/0"]).splitlines()
     assert "| sudoku | diffu_grpo | 1 | 12.5 | 2 | 2 | 4 | 160 | from the cache |" in lines
+    assert any("first reaches the best of `d" in line for line in lines)
     assert f"| sudoku | rft | 1 | 12.5 |{' not reached |' * 5}" in lines
 
 
@@ -176,7 +178,7 @@ def test_runs_without_a_checkpoint_in_common_leave_the_row_out(folder):
         finished("diffu_grpo", seed, {"a": 0.5})
         rows = [{"update": u, "accuracy": 0.5, "protocol": "greedy"} for u in (0, update)]
         write_table(Path("runs/sudoku/diffu_grpo") / str(seed) / "curve.csv", rows)
-    assert "first has the best" not in compare.compare(
+    assert "first reaches the best" not in compare.compare(
         folder, ["sudoku/diffu_grpo/0", "sudoku/diffu_grpo/1"]
     )
 

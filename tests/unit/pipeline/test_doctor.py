@@ -65,7 +65,7 @@ def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
 
 def test_too_little_disk_and_a_kernel_that_cannot_run_are_said(monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
-    assert next(machine.disk(params())).advice == "a run wants about 2 GB"
+    assert next(machine.disk(params())).advice == "a run needs about 2 GB"
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     asked = params(model__attention="flash_attention_2", model__dtype="bfloat16")
     assert next(machine.attention(asked)).is_fit is False
@@ -74,10 +74,10 @@ def test_too_little_disk_and_a_kernel_that_cannot_run_are_said(monkeypatch):
 def test_a_version_that_breaks_the_platform_is_seen(monkeypatch):
     monkeypatch.setattr(machine, "version", lambda name: "0.165.0" if name == "fastapi" else "9.9")
     (found,) = (finding for finding in machine.packages(params()) if finding.name == "fastapi")
-    assert (found.is_fit, found.said) == (
+    assert (found.is_fit, found.message) == (
         False,
         "0.165.0",
-    ) and "wants <0.151,>=0.139" in found.advice
+    ) and "needs <0.151,>=0.139" in found.advice
 
 
 def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
@@ -94,8 +94,9 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
         port = server.server_address[1]
         monkeypatch.setattr(services, "PORTS", {"MLflow": port, "Prefect": port})
         ours, foreign = services.ports(params())
-        assert (ours.is_fit, ours.said) == (True, f"MLflow answers on 127.0.0.1:{port}")
-        assert (foreign.is_fit, foreign.said) == (None, f"127.0.0.1:{port} is taken")
+        assert (ours.is_fit, ours.message) == (True, f"MLflow answers on 127.0.0.1:{port}")
+        used = f"another program uses 127.0.0.1:{port}"
+        assert (foreign.is_fit, foreign.message) == (None, used)
         assert next(
             services.tracking_server(params(tracking__uri=f"http://127.0.0.1:{port}"))
         ).is_fit
@@ -151,6 +152,6 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
         named, _ = services.prefect_server(params())
         assert (
             named.is_fit is None
-            and "`prefect` asks port 4200: `source work/services/env`" in named.advice
+            and "`prefect` uses port 4200: `source work/services/env`" in named.advice
         )
         server.shutdown()

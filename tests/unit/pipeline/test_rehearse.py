@@ -77,7 +77,7 @@ def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, mon
     assert main(["rehearse", "--profile", "llada-8b-gsm8k", *words]) == 2
     err = capfd.readouterr().err
     assert "test.jsonl:1: expected an answer that ends in `#### number`" in err
-    assert "rehearse: prepare failed, as it would in the real run" in err and "Traceback" not in err
+    assert "rehearse: prepare failed, as in the real run" in err and "Traceback" not in err
 
 
 def test_several_processes_end_with_the_status_and_line_of_the_one_that_failed(tmp_path):

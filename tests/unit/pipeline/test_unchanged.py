@@ -69,7 +69,7 @@ def test_only_what_the_stage_declares_counts(stage, edit, named):
     with pytest.raises(DopsdError) as error, unchanged(Path("params.yaml"), load_params()):
         edit()
     assert (
-        str(error.value).startswith(f"train: {named} changed while it ran")
+        str(error.value).startswith(f"train: {named} changed during the stage")
         and error.value.exit_code == 2
     )
 
@@ -94,7 +94,7 @@ def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_trainin
         ).stdout
 
     said = repro()
-    assert "params.yaml (train) changed while it ran" in said and "exited with 2" in said
+    assert "params.yaml (train) changed during the stage" in said and "exited with 2" in said
     assert not Path("dvc.lock").exists()
     said = repro()
     assert "train: continuing after update 4" in said or "starts from update 4" in said

@@ -100,7 +100,7 @@ def test_a_second_writer_says_whom_it_waits_for_and_finds_the_work_done(pipeline
     assert (
         said
         == f"repro: work/writer.lock: process {first.pid} on {os.uname().nodename} runs DVC in this"
-        " workspace; " + "waiting until that ends\n"
+        " workspace; " + "waiting for its end\n"
     )
     Path("work/go_on").touch()
     assert (first.wait(), second.wait()) == (0, 0) and events() == [
@@ -160,7 +160,7 @@ def test_a_writer_is_not_suspended_while_its_dvc_goes_on(pipeline):
     writer.send_signal(signal.SIGTSTP)
     said = iter(writer.stdout.readline, "")
     assert any(
-        line == "repro: is not suspended; Ctrl-C stops it, and the same command continues\n"
+        line == "repro: not suspended; stop with Ctrl-C, and the same command continues\n"
         for line in said
     )
     Path("work/go_on").touch()
@@ -213,7 +213,7 @@ def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
     process = repro("one")
     assert process.wait(300) == 0, process.stdout.read()
     assert (
-        "repro: dvc.lock was cut off or damaged; put back as it was before the last run"
+        "repro: dvc.lock was cut off or damaged; restored as before the last run"
         in process.stdout.read()
     )
     assert Path("dvc.lock").read_bytes() == whole and events() == ["began"]
@@ -236,7 +236,7 @@ def test_a_damaged_entry_of_the_run_cache_is_removed_and_its_stage_runs_again(pi
     process = repro("one")
     assert process.wait(300) == 0, process.stdout.read()
     assert (
-        f"repro: {entry}: damaged; moved to work/aside/run-cache, and running again"
+        f"repro: {entry}: damaged; moved to work/aside/run-cache, running again"
         in process.stdout.read()
     )
     assert events() == ["began", "began"] and entry.read_bytes() == content
@@ -296,7 +296,7 @@ def test_a_killed_writer_takes_dvc_along_and_the_next_one_continues(pipeline):
     assert str(dvc) in RWLOCK.read_text()
     after = repro()
     assert after.wait() == 0, after.stdout.read()
-    assert "has ended without removing it; taking over" in after.stdout.read()
+    assert "ended without removing the lock; taking over" in after.stdout.read()
     assert str(dvc) not in RWLOCK.read_text()
 
 

@@ -1,0 +1,41 @@
+"""`dopsd --help` and `dopsd COMMAND --help`."""
+
+from __future__ import annotations
+
+import argparse
+
+from dopsd.cli.main import build_parser
+from dopsd.cli.overview import GROUPS
+
+HIDDEN = {"follow"}  # training starts it
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """Parsers by name and alias."""
+    return next(action.choices for action in build_parser()._actions if action.choices)
+
+
+def test_every_command_is_in_exactly_one_group_under_one_of_its_names():
+    parsers = {name: parser for name, parser in commands().items() if name not in HIDDEN}
+    listed = [parsers[name] for group in GROUPS.values() for name in group]
+    missing = {parser.prog for parser in parsers.values()} - {parser.prog for parser in listed}
+    assert not missing and len(listed) == len(set(listed))
+
+
+def test_the_overview_fits_80_columns_and_lists_no_command_twice():
+    lines = build_parser().format_help().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("  verify") for line in lines) == 1
+
+
+def test_every_command_says_what_it_does_in_whole_sentences():
+    for name, parser in commands().items():
+        text = parser.description or ""
+        assert name in HIDDEN or (text[0].isupper() and text.endswith(".")), name
+
+
+def test_every_option_has_a_help_text():
+    for name, parser in commands().items():
+        if name not in HIDDEN:
+            silent = [a.dest for a in parser._actions if not a.help and a.dest != "words"]
+            assert not silent, f"{name}: {silent}"
