@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.extras import require
 from dopsd.tracking.client import shown
 
 if TYPE_CHECKING:
@@ -16,12 +17,11 @@ START_OR_NAME = "`make up` starts servers here, then `source work/services/env` 
 
 
 @contextmanager
-def one_line(uri: str) -> Iterator[None]:
+def one_line(uri: str, command: str = "publish") -> Iterator[None]:
     """A missing package or a server that does not answer is one line, not mlflow's traceback."""
-    try:
-        from mlflow.exceptions import MlflowException
-    except ImportError as error:
-        raise DopsdError("publish: mlflow is not installed; pip install mlflow") from error
+    require(command, "mlflow")
+    from mlflow.exceptions import MlflowException
+
     try:
         yield
     except (MlflowException, OSError) as error:
