@@ -81,7 +81,8 @@ def _rewritten(link: re.Match[str], source: str, page: str) -> str:
         return f"`{path}`" if text.strip("`") == path else f"{text} (`{path}`)"
     else:
         return link[0]  # mkdocs names the broken link
-    return f"{image}[{text}]({posixpath.relpath(site_path, posixpath.dirname(page) or '.')}{anchor or ''})"
+    site_link = posixpath.relpath(site_path, posixpath.dirname(page) or ".")
+    return f"{image}[{text}]({site_link}{anchor or ''})"
 
 
 def on_page_content(html: str, **_: object) -> str:

@@ -30,6 +30,7 @@ from dopsd.analysis.tables import (
 from dopsd.config.params_file import params as write_params
 from dopsd.config.profiles import HARDWARE, PRESET
 from dopsd.core.errors import DopsdError
+from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, write_json
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import log
@@ -67,6 +68,8 @@ def ablate(params: Params, names: Sequence[str]) -> None:
             "".join(f"{name}: {', '.join(variants)}\n" for name, variants in tables.items())
         )
         return
+    for package in ("dvc", "matplotlib"):
+        require("ablate", package)
     _reproduce(
         params,
         list(

@@ -15,6 +15,7 @@ from dopsd.analysis.figures import axes_of, save_figure
 from dopsd.analysis.results import COSTS, Finished
 from dopsd.analysis.tables import draw_group, groups, print_markdown
 from dopsd.core.errors import DopsdError
+from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
@@ -42,6 +43,7 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     Raises:
         DopsdError: if a name is unknown, or runs were not tested on the same problems.
     """
+    require("compare", "matplotlib")
     if params.compare.baseline not in params.methods:
         known = ", ".join(type(params.method).model_fields)
         raise DopsdError(f"compare.baseline: {params.compare.baseline}: unknown; there is {known}")

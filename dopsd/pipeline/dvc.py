@@ -17,11 +17,11 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
+from dopsd.core.extras import require
 from dopsd.core.files import ASIDE, WORK
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
@@ -221,10 +221,7 @@ def run(words: Sequence[str]) -> int:
     Raises:
         DopsdError: if DVC is not installed, or this folder has no dvc.yaml.
     """
-    if not find_spec("dvc"):
-        raise DopsdError(
-            f"{words[0]}: dvc, which runs the stages, is not installed; pip install dvc"
-        )
+    require(words[0], "dvc")
     if not Path("dvc.yaml").is_file():
         raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")
     if "code/" in Path("dvc.yaml").read_text():

@@ -192,7 +192,7 @@ def _track(
     tags = {"task": task, "kind": "evaluation", "model": report["model"], "split": report["split"]}
     name = f"evaluate-{task}-{report['split']}-{report['protocol']['gen_length']}"
     uri = tracking_uri(params.tracking.uri)
-    with one_line(uri):
+    with one_line(uri, "evaluate"):
         client = connect(uri)
         run_id = find_run(
             client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, run_params)

@@ -67,7 +67,7 @@ def import_published(tracking: TrackingConfig) -> int:
     if not tracking.enabled:
         raise DopsdError("tracking.enabled is false in params.yaml; set it to true to import")
     uri, count = tracking_uri(tracking.uri), 0
-    with one_line(uri):
+    with one_line(uri, "baselines"):
         client = connect(uri)
         for row in baselines():
             tags = {

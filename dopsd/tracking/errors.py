@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.extras import require
 from dopsd.tracking.client import shown
 
 if TYPE_CHECKING:
@@ -16,19 +17,19 @@ START = " Or start a server with `make up`, then `source work/services/env`."
 
 
 @contextmanager
-def one_line(uri: str) -> Iterator[None]:
+def one_line(uri: str, command: str = "publish") -> Iterator[None]:
     """Turn errors of mlflow in this context into one line.
 
     Args:
         uri: the tracking server.
+        command: the command that needs it, for messages.
 
     Raises:
         DopsdError: if mlflow is not installed, the server fails or the disk is full.
     """
-    try:
-        from mlflow.exceptions import MlflowException
-    except ImportError as error:
-        raise DopsdError("publish: mlflow is not installed; pip install mlflow") from error
+    require(command, "mlflow")
+    from mlflow.exceptions import MlflowException
+
     try:
         yield
     except (MlflowException, OSError) as error:

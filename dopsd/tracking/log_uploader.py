@@ -6,6 +6,7 @@ import select
 import sys
 from typing import TYPE_CHECKING
 
+from dopsd.core.extras import require
 from dopsd.tracking.client import upload_log
 from dopsd.tracking.identity import identity
 from dopsd.training.run_settings import scratch_folder
@@ -20,6 +21,8 @@ def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
 
     Training starts this process, and closes its standard input at the end.
     """
+
+    require("follow", "mlflow")
 
     def is_over(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], seconds)[0])

@@ -22,7 +22,8 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 BLOCK = re.compile(
-    r"(?:<!-- (?P<mark>run|see|not run)(?P<words>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)\n```",
+    r"(?:<!-- (?P<mark>run|see|not run)(?P<words>[^\n]*) -->\n)?"
+    r"```(?P<language>\w*)\n(?P<text>.*?)\n```",
     re.DOTALL,
 )
 COMMANDS = {"bash", "python"}  # the other languages are no commands

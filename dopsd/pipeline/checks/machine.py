@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from dopsd.config.loading import missing_files
+from dopsd.core.extras import advice as install
 from dopsd.pipeline.checks.finding import Finding
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def packages(_: Params) -> Iterator[Finding]:
                 advice = (
                     "pip install -c constraints.txt -e ."
                     if is_core
-                    else "needed for the pipeline, not for training alone"
+                    else f"needed for the pipeline, not for training alone: {install(name)}"
                 )
                 yield Finding(name, False if is_core else None, "not installed", advice)
 

@@ -10,15 +10,20 @@ from dopsd.tasks.registry import load_task
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
+    from dopsd.tasks.common.task import Task
 
 
 def run(params: Params, task_name: str) -> None:
     """Write <split>.jsonl for every split, and prompt.txt with the task's instructions."""
-    task = load_task(task_name, vars(params.data)[task_name])
+    write_splits(load_task(task_name, vars(params.data)[task_name]))
+
+
+def write_splits(task: Task) -> None:
+    """Write the problems of every split, and the task's instructions, to data/<task>/."""
     for split, problems in task.build().items():
-        write_problems(DATA / task_name / f"{split}.jsonl", problems)
+        write_problems(DATA / task.name / f"{split}.jsonl", problems)
         log(
-            f"{task_name}: {len(problems)} {split} problems, {len({p.answer for p in problems})}"
+            f"{task.name}: {len(problems)} {split} problems, {len({p.answer for p in problems})}"
             " distinct answers"
         )
-    write_prompt(DATA / task_name / PROMPT, task.instructions)
+    write_prompt(DATA / task.name / PROMPT, task.instructions)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.figures import axes_of, save_figure
 from dopsd.analysis.trajectory_figure import draw_trajectory
+from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.paths import report_folder, run_folder
 from dopsd.core.tables import read_table
@@ -32,6 +33,7 @@ FIGURES += ("shared_mass", "student_entropy", "teacher_entropy", "grad_norm")
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     """Write figures and summary.json to reports/<task>/<method>/<seed>/."""
+    require("report", "matplotlib")
     folder, out = (
         run_folder(task_name, method_name, seed),
         report_folder(task_name, method_name, seed),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dopsd.analysis.figures import axes_of, save_figure
+from dopsd.core.extras import require
 from dopsd.core.files import WORK, fresh_folder, write_json
 from dopsd.core.fingerprint import fingerprint
 from dopsd.core.jsonl import append_lines, read_lines
@@ -43,6 +44,7 @@ SPLIT = "train"
 
 def run(params: Params, task_name: str) -> dict[str, Any]:
     """Measure all rows of the table, log them, and write reports/<task>/teacher/."""
+    require("verify-teacher", "matplotlib")
     task = load_task(task_name, vars(params.data)[task_name])
     problem_scores = Verification(params, task).complete()
     table = {

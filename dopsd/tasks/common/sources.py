@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import TEMPORARY, DopsdError, is_unicode
+from dopsd.core.extras import require
 from dopsd.core.progress import log
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def _csv(path: Path) -> Iterator[Row]:
 
 
 def _parquet(path: Path) -> Iterator[Row]:
+    require(str(path), "pyarrow")
     from pyarrow import ArrowException, parquet
 
     try:
@@ -163,6 +165,7 @@ READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
 
 
 def _hub_rows(source: Source, key: str) -> Iterator[Row]:
+    require(key, "datasets")
     dataset = f"{source.path}{f' ({source.name})' if source.name else ''}, split {source.split}"
     log(f"{key}: reading {dataset} from the Hugging Face hub")
     try:

@@ -31,6 +31,7 @@ LAYERS = [
     {"tracking", "analysis"},
     {"config"},
     {"pipeline"},
+    {"api"},
     {"cli"},
     {"__main__"},
 ]

@@ -1,0 +1,69 @@
+"""A model from a folder, with an adapter if asked, as a policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import torch
+
+from dopsd.core.errors import DopsdError
+from dopsd.models.adapter_config import lora_of
+from dopsd.models.adapter_files import read_adapter
+from dopsd.models.config import AdapterConfig, Dtype, ModelConfig
+from dopsd.models.llm_policy import load_policy as load
+from dopsd.models.lora import load_adapter, require_adapter
+
+if TYPE_CHECKING:
+    from dopsd.models.llm_policy import LlmPolicy
+
+
+def load_policy(
+    folder: str | Path,
+    adapter: str | Path | AdapterConfig | None = None,
+    device: str | None = None,
+    dtype: Dtype = "float32",
+    seed: int = 0,
+) -> LlmPolicy:
+    """Load a base model and its tokenizer, with an adapter if asked.
+
+    Args:
+        folder: a checkpoint in the layout of the Hugging Face hub: config.json, safetensors,
+            tokenizer. No code in it is run.
+        adapter: a checkpoint folder of a run, or the shape of a fresh adapter to train; None: the
+            base alone, which has nothing to train.
+        device: such as `cpu` or `cuda:0`; None: the GPU of this process, else the CPU.
+        dtype: of the base's weights, `float32` or `bfloat16`.
+        seed: of the fresh adapter's first weights.
+
+    Returns:
+        The policy, in eval mode: `policy.text` encodes and decodes, `policy.trainable()` has the
+        parameters in training by name, `with policy.reference():` computes without the adapter.
+
+    Raises:
+        DopsdError: if the folder, the adapter or the device cannot be used.
+
+    Example:
+        >>> import dopsd
+        >>> policy = dopsd.load_policy("base/sudoku", dopsd.AdapterConfig(r=4, alpha=4, dropout=0))
+        >>> policy.max_length, sum(p.numel() for p in policy.trainable().values()) > 0
+        (256, True)
+    """
+    if dtype not in get_args(Dtype):
+        raise DopsdError(f"dtype {dtype}: unknown; there is {', '.join(get_args(Dtype))}")
+    model, target = ModelConfig(path=str(folder), dtype=dtype), _device(device)
+    if adapter is None or isinstance(adapter, AdapterConfig):
+        return load(model, adapter, seed, target)
+    policy = load(model, lora_of(Path(adapter)), seed, target)
+    load_adapter(require_adapter(policy.adapted), read_adapter(Path(adapter)), adapter)
+    return policy
+
+
+def _device(name: str | None) -> torch.device | None:
+    try:
+        device = None if name is None else torch.device(name)
+    except RuntimeError as error:
+        raise DopsdError(f"device {name}: unknown; expected cpu, cuda or cuda:0") from error
+    if device is not None and device.type == "cuda" and not torch.cuda.is_available():
+        raise DopsdError(f"device {name}: no NVIDIA GPU is available; use cpu")
+    return device

@@ -1,0 +1,162 @@
+"""Sample answers, look at their denoising states, and score them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from dopsd.api.settings import load_task
+from dopsd.core.errors import DopsdError
+from dopsd.rollout.engine import SamplingPlan, generate_until_correct
+from dopsd.rollout.prompts import PromptSet, decoding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from dopsd.core.types import Problem, Rollout, Score
+    from dopsd.models.llm_policy import LlmPolicy
+    from dopsd.training.run_settings import RunSettings
+
+MASK, END = "·", "_"  # of a masked token and of an end-of-sequence token in a trace
+
+
+def sample(
+    policy: LlmPolicy,
+    problems: Sequence[Problem | str],
+    run: RunSettings,
+    temperature: float = 0.0,
+    attempts: int = 1,
+    seed: int = 0,
+) -> list[Rollout]:
+    """Denoise answers to problems, each from masks alone.
+
+    A rollout depends on the policy, the problem, the settings, the attempt and the seed, never on
+    what else is sampled with it.
+
+    Args:
+        policy: the model that answers.
+        problems: problems of the run's task, or texts, which the task makes problems of.
+        run: `run.sampling` has lengths and steps in tokens, `run.model.prompt_style` how a problem
+            is put to the model.
+        temperature: of the Gumbel noise; 0: greedy, so that all attempts are alike.
+        attempts: rollouts of each problem.
+        seed: key of the noise. The rollouts of attempt n are those of `seed` and n.
+
+    Returns:
+        The rollouts, problem by problem, attempts in order. `completion_ids` [G] are the answer's
+        tokens, `revealed_at` [G] the step that committed each.
+
+    Raises:
+        DopsdError: if a problem is given twice, is too long for the model, or is none of the task.
+
+    Example:
+        >>> import dopsd
+        >>> run = dopsd.run_settings("embedded")
+        >>> policy = dopsd.load_policy("base/sudoku")
+        >>> rollouts = dopsd.sample(policy, ["0410020420430020"], run, temperature=0.9, attempts=2)
+        >>> [tuple(rollout.completion_ids.shape) for rollout in rollouts]
+        [(40,), (40,)]
+    """
+    if attempts < 1 or temperature < 0:
+        raise DopsdError(
+            f"sample: attempts {attempts}, temperature {temperature}: expected attempts of 1 or"
+            " more and a temperature of 0 or more"
+        )
+    task = load_task(run)
+    asked = [task.ask(problem) if isinstance(problem, str) else problem for problem in problems]
+    if len({problem.id for problem in asked}) < len(asked):
+        raise DopsdError("sample: a problem is given twice; set attempts to sample it more often")
+    prompt_set = PromptSet(task, asked, "sample", run.model.prompt_style)
+    prompts = list(zip(asked, prompt_set.prompts(policy, run.sampling), strict=True))
+    plan = SamplingPlan(
+        attempts, temperature, temperature, False, decoding(run.sampling), (seed, 0)
+    )
+    rollouts = generate_until_correct(policy, prompts, plan, lambda problem, rollout: False)
+    return [rollout for problem in asked for rollout in rollouts[problem.id]]
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """The state of an answer before one denoising step, and what the step commits."""
+
+    step: int
+    ids: Tensor  # [G], the policy's mask id where a token is masked
+    committed: Tensor  # [G], True at the tokens that this step commits
+    text: str  # with · for a mask and _ for an end-of-sequence token
+
+
+def trace(policy: LlmPolicy, rollout: Rollout) -> list[TraceStep]:
+    """Return the denoising states of a rollout, from masks alone to the finished answer.
+
+    Args:
+        policy: the model that made the rollout, for its tokenizer and special tokens.
+        rollout: an answer; the state before step s is where(revealed_at >= s, mask, ids).
+
+    Returns:
+        A state before each step that commits tokens, and the finished answer, whose `committed` is
+        False everywhere.
+
+    Example:
+        >>> import dopsd
+        >>> run = dopsd.run_settings("embedded")
+        >>> policy = dopsd.load_policy("base/sudoku")
+        >>> (rollout,) = dopsd.sample(policy, ["0410020420430020"], run)
+        >>> steps = dopsd.trace(policy, rollout)
+        >>> len(steps), [int(step.committed.sum()) for step in steps[:3]]
+        (21, [2, 2, 2])
+    """
+    commits = sorted(set(rollout.revealed_at.tolist()))
+    states = []
+    for step in [*commits, commits[-1] + 1]:
+        ids = rollout.completion_ids.masked_fill(rollout.revealed_at >= step, policy.mask_id)
+        states.append(TraceStep(step, ids, rollout.revealed_at == step, _text(policy, ids)))
+    return states
+
+
+def _text(policy: LlmPolicy, ids: Tensor) -> str:
+    """Decode runs of tokens between masks together: a character may be several tokens."""
+    signs = {policy.mask_id: MASK, policy.eos_id: END}
+    pieces = []
+    for sign, run in groupby(ids.tolist(), key=signs.get):
+        tokens = list(run)
+        pieces.append(sign * len(tokens) if sign else str(policy.tokenizer.decode(tokens)))
+    return "".join(pieces)
+
+
+def score(
+    policy: LlmPolicy, rollouts: Sequence[Rollout], problems: Sequence[Problem], run: RunSettings
+) -> list[Score]:
+    """Score rollouts with the verifier of the run's task.
+
+    Args:
+        policy: the model that made the rollouts, for its tokenizer.
+        rollouts: answers, in any order.
+        problems: the problems that they answer, found by id.
+        run: `run.data.scoring` says by which rule.
+
+    Returns:
+        A score for each rollout: `score` in [0, 1], `correct` for full marks, and the `answer` that
+        was found in the text.
+
+    Raises:
+        DopsdError: if the problem of a rollout is not among them.
+
+    Example:
+        >>> import dopsd
+        >>> run = dopsd.run_settings("embedded")
+        >>> policy = dopsd.load_policy("base/sudoku")
+        >>> problem = dopsd.load_task(run).ask("0410020420430020")
+        >>> (score,) = dopsd.score(policy, dopsd.sample(policy, [problem], run), [problem], run)
+        >>> 0 <= score.score <= 1
+        True
+    """
+    task, by_id = load_task(run), {problem.id: problem for problem in problems}
+    if missing := sorted({rollout.problem_id for rollout in rollouts} - by_id.keys()):
+        raise DopsdError(f"score: problem {missing[0]} of a rollout is not among the problems")
+    return [
+        task.verify(by_id[rollout.problem_id], policy.text.decode(rollout.completion_ids))
+        for rollout in rollouts
+    ]

@@ -1,0 +1,99 @@
+"""Train a run from Python as `dopsd train` does, in the current folder."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dopsd.api.settings import load_task
+from dopsd.core.errors import DopsdError
+from dopsd.core.interrupts import SIGNALS
+from dopsd.core.tables import read_table
+from dopsd.pipeline.stages.prepare import write_splits
+from dopsd.training.train import train as train_to_the_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dopsd.training.run_settings import RunSettings
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its adapters in the order of their updates, and its log."""
+
+    folder: Path  # runs/<task>/<method>/<seed>
+    checkpoints: tuple[Path, ...]  # folders, each an `adapter` for load_policy
+    log: list[dict[str, Any]]  # a row an update: loss in nats, scores in [0, 1], counters
+
+
+def prepare(run: RunSettings) -> None:
+    """Write the problems of the run's task to data/<task>/, as `dopsd prepare` does.
+
+    Args:
+        run: section `data.<task>` says how many, or from which files.
+
+    Raises:
+        DopsdError: if a dataset cannot be read.
+
+    Example:
+        >>> import dopsd
+        >>> run = dopsd.run_settings("embedded", {"data.sudoku.train": 64})
+        >>> dopsd.prepare(run)
+    """
+    write_splits(load_task(run))
+
+
+def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
+    """Train until the run is over, and return its checkpoints and log.
+
+    Reads data/<task>/ of the current folder, works in work/ and puts results into runs/. Progress
+    goes to standard error. An interrupted run continues where it stopped when the function is
+    called again; a finished one returns at once. Only this process trains: `dopsd train` starts
+    several where `launch.processes` says so.
+
+    Args:
+        run: settings of the run.
+        other_code: what to do where another version of the code began the run: `stop`, `continue`
+            or `anew`.
+
+    Returns:
+        The run's folder, its checkpoints and its log.
+
+    Raises:
+        DopsdError: if the settings do not fit the data or the model, or training was interrupted;
+            what was finished is then saved.
+
+    Example:
+        >>> import dopsd
+        >>> sizes = {"data.sudoku.train": 64, "train.updates": 2, "train.checkpoint_every": 1}
+        >>> run = dopsd.run_settings("embedded", sizes)
+        >>> dopsd.prepare(run)
+        >>> trained = dopsd.train(run)
+        >>> [row["update"] for row in trained.log], trained.checkpoints[-1].name
+        ([1, 2], 'step-000002')
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise DopsdError("train: call it from the main thread, which receives signals")
+    with _handlers_put_back(), torch.random.fork_rng():
+        train_to_the_end(run, None, other_code)
+    folder = run.key.folder
+    checkpoints = tuple(sorted((folder / "train").glob("step-*")))
+    return TrainedRun(folder, checkpoints, read_table(folder / "train.csv"))
+
+
+@contextmanager
+def _handlers_put_back() -> Iterator[None]:
+    """Training that was interrupted leaves its signal handlers; a notebook goes on after it."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,0 +1,36 @@
+"""Optional packages: the extra that installs each, and the line that asks for a missing one."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from dopsd.core.errors import DopsdError
+
+EXTRAS = {  # package: extra of pyproject.toml
+    "datasets": "data",
+    "dvc": "pipeline",
+    "fastapi": "pipeline",
+    "matplotlib": "pipeline",
+    "mlflow": "tracking",
+    "prefect": "pipeline",
+    "pyarrow": "data",
+}
+
+
+def require(where: str, package: str) -> None:
+    """Refuse to go on without an optional package.
+
+    Args:
+        where: the command, key or file that needs the package; the message begins with it.
+        package: a key of EXTRAS.
+
+    Raises:
+        DopsdError: if the package is not installed.
+    """
+    if find_spec(package) is None:
+        raise DopsdError(f"{where}: {package} is not installed; {advice(package)}")
+
+
+def advice(package: str) -> str:
+    """Return the command that installs an optional package."""
+    return f"pip install 'dopsd[{EXTRAS[package]}]'"

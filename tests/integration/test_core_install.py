@@ -1,0 +1,62 @@
+"""`pip install dopsd` for real: a wheel in an environment of its own, without the extras."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from dopsd.core.extras import EXTRAS
+
+pytestmark = pytest.mark.integration
+USE = """
+import sys
+from importlib.util import find_spec
+import dopsd
+assert "torch" not in sys.modules and not dopsd.__file__.startswith(sys.argv[1]), dopsd.__file__
+print([name for name in {names} if find_spec(name)])
+run = dopsd.run_settings("embedded")
+policy = dopsd.load_policy(sys.argv[1] + "/base/sudoku", adapter=run.train.lora)
+(rollout,) = dopsd.sample(policy, ["0410020420430020"], run)
+print(dopsd.trace(policy, rollout)[-1].text)
+dopsd.d_opsd_loss(policy, [rollout], run).total.backward()
+"""
+
+
+def run(*command: str | Path, cwd: Path, status: int = 0) -> str:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_wheel_without_extras_samples_and_trains_and_names_what_is_missing(tmp_path: Path):
+    source = tmp_path / "source"
+    run("git", "clone", "--quiet", ROOT, source, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+    run(*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, source, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("dopsd-*.whl")
+    run(sys.executable, "-m", "venv", "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    run(python, *pip[1:], "install", "-c", ROOT / "constraints.txt", wheel, cwd=tmp_path)
+
+    said = run(python, "-c", USE.format(names=sorted(EXTRAS)), ROOT, cwd=tmp_path).splitlines()
+    assert said[0] == "[]" and len(said[1]) >= 40
+
+    project = tmp_path / "project"
+    (project / "base").mkdir(parents=True)
+    (project / "base" / "sudoku").symlink_to(ROOT / "tests" / "toy" / "base" / "sudoku")
+    dopsd = tmp_path / "venv" / "bin" / "dopsd"
+    sizes = ["data.sudoku.train=64", "train.updates=1", "train.prompts_per_collect=2"]
+    sizes += ["method.d_opsd.keep_threshold=0", "train.checkpoint_every=1"]
+    changes = [word for size in sizes for word in ("--set", size)]
+    run(dopsd, "params", "--profile", "embedded", *changes, cwd=project)
+    for stage in ("prepare", "train"):
+        run(dopsd, stage, cwd=project)
+    assert (project / "runs/sudoku/d_opsd/0/train/step-000001").is_dir()
+    line = "dopsd: publish: mlflow is not installed; pip install 'dopsd[tracking]'\n"
+    assert run(dopsd, "publish", cwd=project, status=2) == line

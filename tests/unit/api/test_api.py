@@ -1,0 +1,176 @@
+"""The library: every name is there, every example runs, and the loss is the algorithm's."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from toy_project import TOY
+
+import dopsd
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.core.errors import DopsdError
+from dopsd.core.extras import EXTRAS
+from dopsd.core.types import Rollout
+
+PUZZLE = "0410020420430020"
+FUNCTIONS = [name for name in dopsd.__all__ if name[0].islower()]
+
+
+@pytest.fixture(scope="module")
+def run() -> dopsd.RunSettings:
+    return dopsd.run_settings("embedded", {"model.path": str(TOY / "base" / "sudoku")})
+
+
+@pytest.fixture(scope="module")
+def policy(run):
+    return dopsd.load_policy(run.model.path, dopsd.AdapterConfig(r=4, alpha=4, dropout=0.0))
+
+
+def test_import_dopsd_is_light_and_a_core_install_samples():
+    """A process without the packages of the extras, on the toy base."""
+    code = f"""
+import sys
+import dopsd
+assert not {{"torch", "pydantic", "transformers"}} & set(sys.modules)
+for name in {sorted(EXTRAS)}:
+    sys.modules[name] = None
+run = dopsd.run_settings("embedded")
+policy = dopsd.load_policy({str(TOY / "base" / "sudoku")!r}, run.train.lora)
+(rollout,) = dopsd.sample(policy, ["{PUZZLE}"], run)
+dopsd.d_opsd_loss(policy, [rollout], run).total.backward()
+import dopsd.training.train
+print(len(rollout.completion_ids))
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "40\n"), done.stderr
+
+
+def test_the_names_that_are_exported_are_those_that_type_checkers_see():
+    tree = ast.parse((ROOT / "dopsd" / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    typed = {alias.name for node in block.body for alias in node.names}
+    assert typed == set(dopsd.__all__) <= set(dir(dopsd))
+    assert all(getattr(dopsd, name).__doc__ for name in dopsd.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        dopsd.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["", *FUNCTIONS])
+def test_an_example_of_the_library_runs(name: str, tmp_path: Path, monkeypatch):
+    """As a reader would run it: in a folder with the embedded base in it; here that is the toy."""
+    shutil.copytree(TOY / "base", tmp_path / "base")
+    monkeypatch.chdir(tmp_path)
+    found = doctest.DocTestFinder(recurse=False).find(
+        getattr(dopsd, name) if name else dopsd, name or "dopsd", globs={}
+    )
+    assert found[0].examples, f"{name}: no Example"
+    report: list[str] = []
+    result = doctest.DocTestRunner(verbose=False).run(found[0], out=report.append)
+    assert result.failed == 0, "".join(report)
+
+
+def test_a_trace_goes_from_masks_to_the_answer(policy):
+    ids = policy.text.tokens("12")
+    answer = torch.cat([ids, ids.new_tensor([policy.eos_id])])
+    rollout = Rollout("a", 0, ids, answer, torch.tensor([2, 0, 2]))
+    steps = dopsd.trace(policy, rollout)
+    assert [(step.step, step.text) for step in steps] == [(0, "···"), (2, "·2·"), (3, "12_")]
+    assert [step.committed.tolist() for step in steps][:2] == [
+        [False, True, False],
+        [True, False, True],
+    ]
+
+
+def test_a_rollout_depends_on_its_seed_and_attempt_alone(policy, run):
+    other = "0230130020100042"
+    alone = dopsd.sample(policy, [PUZZLE], run, temperature=0.9, attempts=2, seed=1)
+    beside = dopsd.sample(policy, [other, PUZZLE], run, temperature=0.9, attempts=2, seed=1)
+    reseeded = dopsd.sample(policy, [PUZZLE], run, temperature=0.9, attempts=2, seed=2)
+    texts = [[r.completion_ids.tolist() for r in rs] for rs in (alone, beside[2:], reseeded)]
+    assert texts[0] == texts[1] != texts[2] and texts[0][0] != texts[0][1]
+
+
+def test_the_loss_of_an_untrained_adapter_is_that_of_its_states_and_has_gradients(policy, run):
+    """A fresh adapter changes nothing, so that only what is revealed parts teacher and student."""
+    rollouts = dopsd.sample(policy, [PUZZLE], run)
+    before = torch.get_rng_state()
+    loss = dopsd.d_opsd_loss(policy, rollouts, run)
+    loss.total.backward()
+    assert loss.total > 0 and any(p.grad.abs().sum() > 0 for p in policy.trainable().values())
+    assert torch.equal(before, torch.get_rng_state())
+    blind = replace(run, algorithm=run.algorithm.model_copy(update={"reveal_ratio": 0.0}))
+    states = dopsd.training_states(policy, rollouts, blind)
+    assert torch.equal(states.student_ids, states.teacher_ids)
+    assert dopsd.d_opsd_loss(policy, rollouts, blind).total == 0
+
+
+def test_a_run_is_resumed_and_its_adapter_loads(project, run):
+    changes = {"train.updates": 1, "train.prompts_per_collect": 2, "train.checkpoint_every": 1}
+    changes |= {"method.d_opsd.attempts": 2, "method.d_opsd.keep_threshold": 0.0}
+    first = dopsd.train(dopsd.run_settings("embedded", changes))
+    second = dopsd.train(dopsd.run_settings("embedded", changes | {"train.updates": 2}))
+    assert [row["update"] for row in second.log] == [1, 2] and second.log[0] == first.log[0]
+    trained = dopsd.load_policy("base/sudoku", second.checkpoints[-1])
+    fresh = dopsd.load_policy("base/sudoku", run.train.lora)
+    puzzle = [PUZZLE]
+    ids = dopsd.sample(fresh, puzzle, run)[0].prompt_ids[None]
+    assert not torch.equal(trained.hidden(ids, None), fresh.hidden(ids, None))
+
+
+def errors(policy, run) -> dict[str, object]:
+    rollouts = dopsd.sample(policy, [PUZZLE], run)
+    ema = replace(run, algorithm=DOpsdConfig(teacher="ema"))
+    rft = dopsd.run_settings("embedded", method="rft")
+    return {
+        "settings tiny: unknown": lambda: dopsd.run_settings("tiny"),
+        "nothere.yaml: no such file": lambda: dopsd.run_settings("nothere.yaml"),
+        "train.updats: unknown key": lambda: dopsd.run_settings(changes={"train.updats": 4}),
+        "task chess: unknown": lambda: dopsd.run_settings(task="chess"),
+        "method ppo: unknown": lambda: dopsd.run_settings(method="ppo"),
+        "no config.json": lambda: dopsd.load_policy("nothere"),
+        "no adapter_config.json": lambda: dopsd.load_policy(run.model.path, "nothere"),
+        "device gpu: unknown": lambda: dopsd.load_policy(run.model.path, device="gpu"),
+        "dtype float16: unknown": lambda: dopsd.load_policy(run.model.path, dtype="float16"),
+        "given twice": lambda: dopsd.sample(policy, [PUZZLE, PUZZLE], run),
+        "attempts 0": lambda: dopsd.sample(policy, [PUZZLE], run, attempts=0),
+        "not among the problems": lambda: dopsd.score(policy, rollouts, [], run),
+        "expected d_opsd": lambda: dopsd.training_states(policy, rollouts, rft),
+        "ema is an average": lambda: dopsd.training_states(policy, rollouts, ema),
+        "no state of these rollouts": lambda: dopsd.training_states(policy, [], run),
+        "nothing to train": lambda: dopsd.d_opsd_loss(
+            dopsd.load_policy(run.model.path), rollouts, run
+        ),
+    }
+
+
+def test_mistakes_are_one_line(policy, run):
+    for message, call in errors(policy, run).items():
+        with pytest.raises(DopsdError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_training_outside_the_main_thread_is_refused(run):
+    caught: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            dopsd.train(run)
+        except DopsdError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=attempt)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(caught[0])

@@ -1,0 +1,61 @@
+"""What `pip install dopsd` leaves out, and the line of a command that needs more."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+
+import pytest
+from conftest import ROOT, write_params
+from packaging.requirements import Requirement
+
+from dopsd.cli.main import main
+from dopsd.core.extras import EXTRAS
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BROUGHT = {"pyarrow": "datasets"}  # by another package of the extra
+COMMANDS = {
+    "publish": "mlflow",
+    "baselines import": "mlflow",
+    "follow": "mlflow",
+    "report": "matplotlib",
+    "compare": "matplotlib",
+    "verify-teacher": "matplotlib",
+    "ablate reveal": "dvc",
+    "repro": "dvc",
+    "commit": "dvc",
+}
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {Requirement(line).name for line in requirements}
+
+
+def test_each_optional_package_is_in_its_extra_and_not_in_the_core():
+    assert names(PROJECT["dependencies"]) & EXTRAS.keys() == set()
+    extras = {name: names(lines) for name, lines in PROJECT["optional-dependencies"].items()}
+    assert {p for p, extra in EXTRAS.items() if BROUGHT.get(p, p) not in extras[extra]} == set()
+
+
+@pytest.mark.parametrize(("words", "package"), COMMANDS.items())
+def test_a_command_that_lacks_a_package_says_so_in_one_line(
+    words: str, package: str, project, monkeypatch, capsys
+):
+    write_params(tracking__enabled=True)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(words.split()) == 2
+    command, extra = words.split()[0], EXTRAS[package]
+    line = f"dopsd: {command}: {package} is not installed; pip install 'dopsd[{extra}]'\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_dataset_that_needs_a_package_is_named_by_its_key_or_file(project, monkeypatch, capsys):
+    (project / "rows.parquet").touch()
+    for package in ("datasets", "pyarrow"):
+        monkeypatch.setitem(sys.modules, package, None)
+    end = "is not installed; pip install 'dopsd[data]'\n"
+    assert main(["prepare", "--task", "gsm8k"]) == 2
+    assert capsys.readouterr().err == f"dopsd: data.gsm8k.test.path: datasets {end}"
+    write_params(data__gsm8k__test={"path": "rows.parquet"})
+    assert main(["prepare", "--task", "gsm8k"]) == 2
+    assert capsys.readouterr().err == f"dopsd: rows.parquet: pyarrow {end}"
