@@ -1,7 +1,9 @@
-"""Commands about params.yaml and this machine: params, check, doctor, rehearse."""
+"""Commands about settings, a new project and this machine: init, params, check and so on."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import command
@@ -17,7 +19,18 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 
+NEXT = """{folder}: ready. Next:
+  cd {folder}
+  git add -A && git commit -m "Begin"   # settings, pipeline and base
+  dopsd repro                           # runs all stages, as `dvc repro` does
+  dopsd summary                         # base against trained"""
+
+
 def add_checks(commands: Commands) -> None:
+    help_text = "start a project of your own: settings, pipeline, flows, embedded base, git and DVC"
+    init = commands.add_parser("init", help=help_text, description=f"{help_text}.")
+    init.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty folder")
+    init.add_argument("--profile", help="whose settings params.yaml gets (default: embedded)")
     command(commands, "check", "read params.yaml and report what is wrong in it")
     command(
         commands,
@@ -45,6 +58,13 @@ def add_profiles(commands: Commands) -> None:
         parser.add_argument(
             "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes"
         )
+
+
+def _init(a: argparse.Namespace) -> None:
+    from dopsd.pipeline.new_project import create
+
+    create(a.folder, a.profile)
+    print(NEXT.format(folder=shlex.quote(str(a.folder))))
 
 
 def _write_profile(a: argparse.Namespace) -> None:
@@ -84,6 +104,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
 
 
 FREE: dict[str, Callable[[argparse.Namespace], None]] = {
+    "init": _init,
     "params": _write_profile,
     "doctor": _doctor,
     "rehearse": _rehearse,
