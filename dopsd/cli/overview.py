@@ -4,6 +4,7 @@ from __future__ import annotations
 
 GROUPS = {
     "Run": {
+        "init": "start a project of your own in a new folder",
         "repro": "run the stages that changed",
         "ablate": "train a method with one setting changed at a time",
         "commit": "record results that were made without DVC",

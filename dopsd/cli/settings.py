@@ -1,7 +1,9 @@
-"""Commands about params.yaml and this machine: params, check, doctor, rehearse."""
+"""Commands about settings, a new project and this machine: init, params, check and so on."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import command
@@ -17,8 +19,19 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 
+NEXT = """{folder}: ready. Next:
+  cd {folder}
+  git add -A && git commit -m "Begin"   # settings, pipeline and base
+  dopsd repro                           # runs all stages, as `dvc repro` does
+  dopsd summary                         # base against trained"""
+
+
 def add_checks(commands: Commands) -> None:
-    """Add check and doctor."""
+    """Add init, check and doctor."""
+    description = "Start a project in a new folder: settings, pipeline, flows, base, git and DVC."
+    init = commands.add_parser("init", description=description)
+    init.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty folder")
+    init.add_argument("--profile", help="whose settings params.yaml gets (default: embedded)")
     command(commands, "check", "Check params.yaml, and report every error in it.")
     command(
         commands,
@@ -64,6 +77,13 @@ def add_profiles(commands: Commands) -> None:
         )
 
 
+def _init(a: argparse.Namespace) -> None:
+    from dopsd.pipeline.new_project import create
+
+    create(a.folder, a.profile)
+    print(NEXT.format(folder=shlex.quote(str(a.folder))))
+
+
 def _write_profile(a: argparse.Namespace) -> None:
     from dopsd.config.params_file import overruled, params
 
@@ -101,6 +121,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
 
 
 FREE: dict[str, Callable[[argparse.Namespace], None]] = {
+    "init": _init,
     "params": _write_profile,
     "doctor": _doctor,
     "rehearse": _rehearse,

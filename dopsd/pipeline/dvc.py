@@ -26,7 +26,7 @@ from dopsd.core.files import ASIDE, WORK
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
-from dopsd.pipeline.code_links import link_code
+from dopsd.pipeline.code_entries import write_entries
 from dopsd.pipeline.patient_dvc import PARENT
 from dopsd.pipeline.writer_lock import WriterLock, forget
 
@@ -225,6 +225,6 @@ def run(words: Sequence[str]) -> int:
     if not Path("dvc.yaml").is_file():
         raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")
     if "code/" in Path("dvc.yaml").read_text():
-        link_code()
+        write_entries()
         BASES.mkdir(exist_ok=True)  # a dependency, also where all bases are downloaded
     return Writing(words).run()

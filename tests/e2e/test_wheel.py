@@ -1,0 +1,175 @@
+"""A project beside an installed wheel: made by `dopsd init`, run by DVC and by the deployment, and
+kept by an upgrade.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from composed import Stack, free_port
+from conftest import ROOT
+from workspace import REPRO, ran
+
+SETTINGS = {  # base and training problems stay those that are shipped
+    "data.sudoku.validation": 12,
+    "data.sudoku.test": 12,
+    "train.updates": 2,
+    "train.checkpoint_every": 1,
+    "train.prompts_per_collect": 2,
+    "method.d_opsd.attempts": 2,
+    "method.d_opsd.keep_threshold": 0.0,
+    "evaluate.bootstrap": 100,
+}
+FROM_BASE = {"evaluate_base", "train", "evaluate", "select", "test", "report"}
+RFT, D_OPSD = (f"dopsd/algorithms/{name}/__init__.py" for name in ("rft", "d_opsd"))
+
+
+class Installation:
+    """An environment whose dopsd is a wheel; the libraries are those of the environment of the
+    tests, whose own dopsd it does not see.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.source = folder, folder / "source"
+        self.bin, self.project = folder / "venv/bin", folder / "project"
+        self.copy_sources()
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        site = next((folder / "venv/lib").glob("*/site-packages"))
+        (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        self.site = site
+        self.env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        self.env |= {
+            "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
+            "PREFECT_HOME": str(folder / "prefect"),
+            "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
+            "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
+            "DVC_NO_ANALYTICS": "1",
+        }
+
+    def copy_sources(self) -> None:
+        names = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard", "--", ":!tests"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for name in names.splitlines():
+            if os.path.lexists(ROOT / name):
+                (self.source / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, self.source / name, follow_symlinks=False)
+
+    def install(self) -> None:
+        """Build the wheel of the sources as they are now, and put it in the place of the last."""
+        pip = [sys.executable, "-m", "pip", "--quiet"]
+        shutil.rmtree(self.folder / "dist", ignore_errors=True)
+        shutil.rmtree(self.source / "build", ignore_errors=True)
+        build = ["wheel", "--no-deps", "--no-build-isolation", "-w", self.folder / "dist"]
+        subprocess.run([*pip, *build, self.source], check=True)
+        (wheel,) = (self.folder / "dist").iterdir()
+        options = ["--python", self.bin / "python", "install", "--no-deps", "--no-index"]
+        subprocess.run([*pip, *options, "--force-reinstall", wheel], check=True)
+
+    def run(self, *words: str, cwd: Path | None = None) -> str:
+        """A module of this environment as a command, in the project."""
+        command = [self.bin / "python", "-m", *words]
+        found = subprocess.run(
+            command, cwd=cwd or self.project, env=self.env, capture_output=True, text=True
+        )
+        assert found.returncode == 0, found.stdout + found.stderr
+        return found.stdout + found.stderr
+
+    def stale(self) -> set[str]:
+        """Stages that DVC would run, after `dopsd repro` has looked at the installed numbers."""
+        self.run("dopsd", "repro", "--dry")
+        return set(json.loads(self.run("dvc", "status", "--json")))
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+def test_a_project_of_an_installed_wheel_runs_by_both_doors_and_survives_an_upgrade(tmp_path):
+    wheel = Installation(tmp_path)
+    wheel.install()
+    where = [wheel.bin / "python", "-c", "import dopsd; print(dopsd.__file__)"]
+    imported = subprocess.run(where, cwd=tmp_path, env=wheel.env, capture_output=True, text=True)
+    assert Path(imported.stdout.strip()) == wheel.site / "dopsd/__init__.py"
+    assert "cd project" in wheel.run("dopsd", "init", "project", cwd=tmp_path)
+    assert (wheel.project / "code/core/__init__.py").read_text() == "RECIPE = 1\n"
+
+    wheel.run("dopsd", "params", *(f"--set={key}={json.dumps(v)}" for key, v in SETTINGS.items()))
+    base = (wheel.project / "base/sudoku/model.safetensors").stat().st_mtime
+    assert ran(wheel.run("dvc", *REPRO)) == FROM_BASE | {"prepare", "pretrain"}
+    assert (wheel.project / "base/sudoku/model.safetensors").stat().st_mtime == base
+    assert wheel.stale() == set()
+    upgrade(wheel)
+    deploy_and_run(wheel)
+    assert wheel.stale() == set()
+
+
+def upgrade(wheel: Installation) -> None:
+    """Another release makes nothing stale; a raised number makes its algorithm stale alone."""
+    pyproject = wheel.source / "pyproject.toml"
+    pyproject.write_text(pyproject.read_text().replace('version = "', 'version = "9.', 1))
+    for name in (D_OPSD, "dopsd/core/rng.py", "dopsd/pipeline/stages/train.py"):
+        path = wheel.source / name
+        path.write_text(path.read_text().replace('"""', '"""Said otherwise. ', 1))
+    wheel.install()
+    assert next(wheel.site.glob("dopsd-9.*.dist-info")) and wheel.stale() == set()
+    (wheel.site / RFT).write_text("RECIPE = 2\n")
+    assert wheel.stale() == set()
+    kept = (wheel.site / D_OPSD).read_text()
+    (wheel.site / D_OPSD).write_text(f"{kept}\nRECIPE = 2\n")
+    assert wheel.stale() == {"train@sudoku-d_opsd-0"}
+    (wheel.site / D_OPSD).write_text(kept)
+    assert wheel.stale() == set()
+
+
+def deploy_and_run(wheel: Installation) -> None:
+    """The commands of docs/project.md, and a run with another learning rate."""
+    url = wheel.env["PREFECT_API_URL"]
+    port = url.removesuffix("/api").rpartition(":")[2]
+    processes = [start(wheel, "server", "server", "start", "--host", "127.0.0.1", "--port", port)]
+    try:
+        deadline = time.monotonic() + 300
+        while not answers(f"{url}/health"):
+            assert time.monotonic() < deadline, (wheel.folder / "server.log").read_text()[-3000:]
+            time.sleep(0.5)
+        wheel.run("prefect", "--no-prompt", "work-pool", "create", "dopsd", "--type", "process")
+        wheel.run("prefect", "--no-prompt", "deploy", "--all")
+        processes.append(start(wheel, "worker", "worker", "start", "--pool", "dopsd"))
+        profile = 'profile="params.yaml as it stands"'
+        changes = 'overrides={"train.learning_rate": 0.002}'
+        words = ("deployment", "run", "dopsd/train", "--watch", "--param", profile)
+        wheel.run("prefect", *words, "--param", changes)
+    finally:
+        ended = [Stack.end(process) for process in reversed(processes)]
+    assert all(ended)
+    assert "learning_rate: 0.002" in (wheel.project / "params.yaml").read_text()
+
+
+def start(wheel: Installation, name: str, *words: str) -> subprocess.Popen[bytes]:
+    with (wheel.folder / f"{name}.log").open("w") as log:
+        return subprocess.Popen(
+            [wheel.bin / "python", "-m", "prefect", *words],
+            cwd=wheel.project,
+            env=wheel.env,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def answers(url: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=2):
+        return True
+    return False

@@ -1,0 +1,78 @@
+"""`dopsd init`: a whole project in a new folder, or one line and nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from dopsd.cli.main import main
+from dopsd.pipeline import new_project
+
+
+@pytest.fixture(autouse=True)
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def status() -> str:
+    words = [sys.executable, "-m", "dvc", "status", "--json"]
+    return subprocess.run(words, cwd="mine", capture_output=True, text=True, check=True).stdout
+
+
+def test_a_new_project_has_the_shipped_files_and_its_base_counts_as_made(capsys):
+    assert main(["init", "mine"]) == 0
+    assert "cd mine" in capsys.readouterr().out and [p.name for p in Path().iterdir()] == ["mine"]
+    for name in ("dvc.yaml", "dvc.lock", "params.yaml", "prefect.yaml", "prefect.toml"):
+        assert Path("mine", name).read_bytes() == (ROOT / name).read_bytes()
+    assert Path("mine/flows/train.py").is_file() and Path("mine/.git").is_dir()
+    assert {p.name for p in Path("mine").rglob("*") if p.name == "__pycache__"} == set()
+    pretrain = yaml.safe_load(status())["pretrain@sudoku"]
+    assert pretrain == [{"changed deps": {"data/sudoku/train.jsonl": "deleted"}}]
+
+
+def test_a_project_in_a_repository_belongs_to_it_and_takes_a_profile(capsys):
+    subprocess.run(["git", "init", "-q"], check=True)
+    Path("mine").mkdir()
+    assert main(["init", "mine", "--profile", "llada-8b-gsm8k"]) == 0
+    assert not Path("mine/.git").exists() and Path("mine/.dvc/config").is_file()
+    assert yaml.safe_load(Path("mine/params.yaml").read_text())["matrix"]["tasks"] == ["gsm8k"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["full"], "init: full: exists and is not an empty folder; name a new one"),
+        (["full/file"], "init: full/file: exists and is not an empty folder; name a new one"),
+        (["none/mine"], "init: none: no such folder; make it first"),
+        (["mine", "--profile", "nope"], "--profile nope: unknown; there is embedded"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(words, message, capsys):
+    Path("full").mkdir()
+    Path("full/file").touch()
+    assert main(["init", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said and len(said.splitlines()) == 1
+    assert sorted(p.name for p in Path().rglob("*")) == ["file", "full"]
+
+
+def test_without_git_nothing_is_written(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "")
+    assert main(["init", "mine"]) == 2
+    assert capsys.readouterr().err == "dopsd: init: git is not installed; install git\n"
+    assert [*Path().iterdir()] == []
+
+
+def test_a_failure_in_the_middle_leaves_nothing(monkeypatch, capsys):
+    def fail() -> None:
+        raise OSError(28, "No space left on device", "code/core")
+
+    monkeypatch.setattr(new_project, "write_entries", fail)
+    Path("mine").mkdir()
+    assert main(["init", "mine"]) == 75
+    assert [p.name for p in Path().rglob("*")] == ["mine"]
