@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,9 +77,16 @@ def test_the_commands_of_each_page_run(tmp_path: Path):
     command.write_text('#!/bin/sh\nexec python -m dopsd "$@"\n')
     command.chmod(0o755)
     env = workspace.env | {"PATH": f"{command.parent}:{workspace.env['PATH']}"}
-    for block in blocks():
-        if block.mark == "run":
-            words = ["bash", "-euo", "pipefail", "-c", block.text]
+    for page in PAGES:
+        marked = [b for b in blocks() if b.page == page and b.mark == "run"]
+        scripts = [
+            ["bash", "-euo", "pipefail", "-c", b.text] for b in marked if b.language == "bash"
+        ]
+        if python := "\n".join(b.text for b in marked if b.language == "python"):
+            scripts.append([sys.executable, "-c", python])
+        for words in scripts:
             ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-            assert ran.returncode == 0, f"{block.name}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}"
+            assert ran.returncode == 0, (
+                f"{page}\n{words[-1]}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}"
+            )
             workspace.run("git", "checkout", "-q", "params.yaml", "dvc.lock")
