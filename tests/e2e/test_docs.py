@@ -86,7 +86,6 @@ def test_the_commands_of_each_page_run(tmp_path: Path):
             scripts.append([sys.executable, "-c", python])
         for words in scripts:
             ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-            assert ran.returncode == 0, (
-                f"{page}\n{words[-1]}\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}"
-            )
+            output = ran.stdout[-2000:] + ran.stderr[-2000:]
+            assert ran.returncode == 0, f"{page}\n{words[-1]}\n{output}"
             workspace.run("git", "checkout", "-q", "params.yaml", "dvc.lock")
