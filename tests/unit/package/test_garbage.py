@@ -79,13 +79,13 @@ def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewher
         ),
         (
             "evaluate: {protocols: {../../x: {}}}",
-            "evaluate.protocols.../../x.[key]: expected letters",
+            "evaluate.protocols.../../x.[key]: expected a name of",
         ),
-        ("evaluate: {protocols: {'a/b': {}}}", "evaluate.protocols.a/b.[key]: expected letters"),
-        ("ablate: {tables: {../x: []}}", "ablate.tables.../x.[key]: expected letters"),
+        ("evaluate: {protocols: {'a/b': {}}}", "evaluate.protocols.a/b.[key]: expected a name of"),
+        ("ablate: {tables: {../x: []}}", "ablate.tables.../x.[key]: expected a name of"),
         ('train: {updates: "\\ud800"}', "a lone surrogate"),
         ('{"\\ud800": 1}', "a lone surrogate"),
-        ("tracking: {registered_model: ../x}", "tracking.registered_model: expected letters"),
+        ("tracking: {registered_model: ../x}", "tracking.registered_model: expected a name of"),
         (
             'data: {sudoku: {test_file: "a\\0b.csv"}}',
             "data.sudoku.test_file: a text must not contain the character NUL",
