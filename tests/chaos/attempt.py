@@ -171,13 +171,13 @@ def ask_to_stop(run: Run, deliver: Callable[[], None]) -> str:
     while done and saved_update(run.folder) < done:
         if time.monotonic() > until:
             return (
-                f"{done} updates done at the signal, saved after {SAVED:.0f} s:"
+                f"{done} updates done at the signal; newest checkpoint {SAVED:.0f} s later: update"
                 f" {saved_update(run.folder)}"
             )
         if not processes.of_part(run.state, "stage") and saved_update(run.folder) < done:
             return (
-                f"{done} updates done at the signal, training has ended, saved:"
-                f" {saved_update(run.folder)}"
+                f"{done} updates done at the signal; newest checkpoint after the end of training:"
+                f" update {saved_update(run.folder)}"
             )
         time.sleep(0.05)
     return ""

@@ -1,10 +1,9 @@
-"""`PYTHONPATH=tests python -m chaos [--trials N] [--seed S] [--jobs 2] [--minutes 90] [--only N]`,
-or `make chaos`.
+"""Run a campaign of fault trials: `make chaos`, or `PYTHONPATH=tests python -m chaos --help`.
 
-A trial runs a copy of this checkout with small settings, disturbs it, repairs it as a user would,
-and compares every byte with an undisturbed run. Results are appended to `--out`, a JSON line a
-trial; trials of this seed and commit that are in it are not run again. Exits 1 where a trial ended
-otherwise than RECOVERED, REFUSED or CANNOT_SAVE.
+A trial runs a copy of this checkout with small settings, disturbs the run, repairs it as a user
+would, and compares every byte with an undisturbed run. Each trial appends a JSON line to `--out`;
+trials of the same seed and commit that are in the file do not run again. The exit code is 1 if a
+trial ended otherwise than RECOVERED, REFUSED, CANNOT_SAVE or SKIPPED.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def prepare(place: Path, at: str) -> None:
         return
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    log(f"making the workspace that is copied, at {at}")
+    log(f"creating the template workspace of commit {at}")
     template = make_template(place)
     folder = copy(template, place / "reference")
     disk = Disk(folder, state_of(folder), preloaded) if (preloaded := library(place)) else None
@@ -61,8 +60,8 @@ def hold(place: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise SystemExit(
-            f"chaos: another campaign runs in {place}; wait for it, or name another folder with"
-            " --place"
+            f"chaos: another campaign runs in {place}; wait for its end, or name another folder"
+            " with --place"
         ) from None
     return lock
 
@@ -103,7 +102,7 @@ def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[
     )
     if not is_right:
         log(f"  !!! {json.dumps(record['detail'])[:1500]}")
-        log(f"  kept in {trial.folder}; again: --seed {plan.seed} --only {plan.number}")
+        log(f"  kept in {trial.folder}; repeat with --seed {plan.seed} --only {plan.number}")
     return record
 
 
@@ -130,19 +129,32 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def parse(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="PYTHONPATH=tests python -m chaos", description=__doc__)
-    parser.add_argument("--trials", type=int, default=len(KINDS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument(
-        "--minutes", type=float, default=90.0, help="stop after so long; the same command continues"
+        "--trials", type=int, default=len(KINDS), help="number of trials (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of all trials (default: 0)")
+    parser.add_argument("--jobs", type=int, default=2, help="trials at once (default: 2)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=90.0,
+        help="start no trial after so many minutes; the same command continues (default: 90)",
     )
     parser.add_argument(
-        "--only", type=int, nargs="+", help="run these trials, whether or not they were run before"
+        "--only", type=int, nargs="+", metavar="N", help="run these trials, also if run before"
     )
-    parser.add_argument("--kinds", nargs="+", help="of the trials, those of these kinds alone")
-    parser.add_argument("--out", type=Path, default=PLACE / "results.jsonl")
+    parser.add_argument("--kinds", nargs="+", help="run only trials of these kinds (default: all)")
     parser.add_argument(
-        "--place", type=Path, default=PLACE / "now", help="where workspaces are made"
+        "--out",
+        type=Path,
+        default=PLACE / "results.jsonl",
+        help="file of results (default: work/chaos/results.jsonl)",
+    )
+    parser.add_argument(
+        "--place",
+        type=Path,
+        default=PLACE / "now",
+        help="folder of the workspaces (default: work/chaos/now)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the folders of all trials")
     return parser.parse_args(words)
@@ -184,13 +196,13 @@ def main(words: list[str] | None = None) -> int:
     }
     log(f"{len(records)} trials of seed {asked.seed} at {at}\n\n{table([*records.values()])}")
     if left:
-        log(f"{left} trials are left: the same command continues")
+        log(f"{left} trials left; the same command continues")
     bad = [
         str(number) for number, record in sorted(records.items()) if record["outcome"] not in RIGHT
     ]
     if bad:
         log(
-            f"not right: {', '.join(bad)} (again: PYTHONPATH=tests python -m chaos --seed"
-            f" {asked.seed} --only N)"
+            f"failed: {', '.join(bad)}; repeat with PYTHONPATH=tests python -m chaos --seed"
+            f" {asked.seed} --only N"
         )
     return 1 if bad else 0

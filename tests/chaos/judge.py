@@ -35,7 +35,7 @@ def differences(folder: Path, reference: dict[str, Any], command: str) -> list[s
     wanted, found = expected(reference, command), digests(folder)
     lines = [f"{name} is missing" for name in wanted if name not in found]
     lines += [
-        f"{name} has other bytes"
+        f"{name} has different bytes"
         for name in wanted
         if name in found and found[name] != wanted[name]
     ]
@@ -44,7 +44,7 @@ def differences(folder: Path, reference: dict[str, Any], command: str) -> list[s
     try:
         stages = locked(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return [*lines, f"dvc.lock cannot be read: {error}"]
+        return [*lines, f"dvc.lock is not readable: {error}"]
     last = "train@" if command == "train" else "report@"
     if not any(name.startswith(last) for name in stages):
         lines.append(f"dvc.lock lacks {last}")
@@ -80,7 +80,7 @@ def unclean(folder: Path, command: str) -> list[str]:
     )
     if found.returncode:
         return [
-            f"dvc status ends with {found.returncode}:"
+            f"dvc status failed with exit code {found.returncode}:"
             f" {(found.stderr or found.stdout).strip()[-200:]}"
         ]
     changed = json.loads(found.stdout or "{}")
@@ -128,14 +128,16 @@ def untracked(folder: Path, command: str, experiment: str = "dopsd") -> list[str
             check=False,
         )
         steps, twice, runs = tracked(folder / "mlflow.db", experiment)
-    lines = [f"MLflow has {twice} points more than once"] if twice else []
-    lines += [f"MLflow has {runs} runs of one training"] if runs > 1 else []
+    lines = [f"MLflow has {twice} duplicate points"] if twice else []
+    lines += [f"MLflow has {runs} runs instead of 1"] if runs > 1 else []
     return lines + (
-        [f"MLflow has the steps {steps} of {UPDATES}"] if steps != [*range(1, UPDATES + 1)] else []
+        [f"MLflow has steps {steps} instead of 1 to {UPDATES}"]
+        if steps != [*range(1, UPDATES + 1)]
+        else []
     )
 
 
 def leftovers(folder: Path) -> list[str]:
     """Temporary files that stay among the results."""
     found = [*(folder / "runs").rglob("*.tmp"), *(folder / "reports").rglob("*.tmp")]
-    return [f"{path.relative_to(folder)} was left" for path in found]
+    return [f"{path.relative_to(folder)}: temporary file left" for path in found]

@@ -191,12 +191,10 @@ class Trial:
             processes.send(run.group(), signal.SIGINT)
         run.process.wait()
         self.facts.reruns = 1
-        self.facts.did = f"the first ended with {run.process.returncode}"
+        self.facts.did = f"first run ended with exit code {run.process.returncode}"
         ended = second.wait()
         self.facts.did += (
-            f", the second with {ended.status}: {ended.line}"
-            if ended.status
-            else ", the second with 0"
+            f", second with {ended.status}: {ended.line}" if ended.status else ", second with 0"
         )
         return ended
 
@@ -216,22 +214,21 @@ class Trial:
     def _look_at(self, ended: Ended) -> None:
         facts, again = self.facts, self.facts.reruns
         if ended.status is None:
-            facts.lost.append("never ended")
+            facts.lost.append("did not end")
         if ended.orphaned > 1:  # the update in progress may end
             facts.lost.append(
-                f"training went on for {ended.orphaned} updates without the command that had"
-                " started it"
+                f"training continued for {ended.orphaned} updates after the end of its command"
             )
         if ended.left:
-            facts.lost.append(f"outlived the run: {'; '.join(ended.left.values())}")
+            facts.lost.append(f"processes left after the run: {'; '.join(ended.left.values())}")
         if "Traceback (most recent call last)" in ended.said:
             trace = re.findall(r"^\w*(?:Error|Exception|Interrupt)\b.*$", ended.said, re.MULTILINE)
-            told = f"traceback of attempt {again}: {(trace or ['?'])[-1][:200]}"
+            message = f"traceback in attempt {again}: {(trace or ['?'])[-1][:200]}"
             (
                 facts.notes
                 if self.plan.kind in ("int", "term", "slow") and not again
                 else facts.wrong
-            ).append(told)
+            ).append(message)
 
     def _repair(self) -> None:
         """The same command again, after the repair that a message names, until it ends well."""
@@ -246,15 +243,15 @@ class Trial:
             repair = repairs.find(ended)
             if repair is None:
                 facts.wrong.append(
-                    f"attempt {number} ended with {ended.status} ({ended.stage_status}):"
-                    f" {ended.line}"
+                    f"attempt {number} ended with exit code {ended.status} (stage:"
+                    f" {ended.stage_status}): {ended.line}"
                 )
-                facts.lost += ["cannot be continued"]
+                facts.lost += ["no known repair"]
                 return
             if repair.is_refusal:
                 facts.refusals.append(ended.line)
             repair.act(self.folder)
-        facts.lost.append(f"not done after {facts.reruns} attempts: {ended.line}")
+        facts.lost.append(f"not finished after {facts.reruns} attempts: {ended.line}")
 
     def _look_at_resume(self, ended: Ended) -> None:
         """A rerun continues from the newest checkpoint that was whole."""
@@ -268,7 +265,7 @@ class Trial:
         found = re.search(r"continuing after update (\d+)", ended.said)
         if int(found[1] if found else 0) < saved:
             self.facts.lost.append(
-                f"saved at update {saved}, continued after {found[1] if found else 'nothing'}"
+                f"saved at update {saved}, continued after update {found[1] if found else 0}"
             )
 
     def _judge(self) -> None:

@@ -65,7 +65,7 @@ def until(what: str, event: Callable[[], object], every: float = 0.2) -> None:
     """Return when `event` is true; the clock only ends what hangs."""
     end = time.monotonic() + DEADLINE
     while not event():
-        assert time.monotonic() < end, f"{what}: not within {DEADLINE:.0f} s"
+        assert time.monotonic() < end, f"{what}: did not happen within {DEADLINE:.0f} s"
         time.sleep(every)
 
 

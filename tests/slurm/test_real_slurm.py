@@ -21,7 +21,7 @@ from workspace import Workspace
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.skipif(bool(missing()), reason=f"no Slurm here: {missing()}"),
+    pytest.mark.skipif(bool(missing()), reason=f"needs Slurm: {missing()}"),
 ]
 UPDATES, HIT_AFTER = (
     80,

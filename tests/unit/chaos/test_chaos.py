@@ -68,7 +68,7 @@ def test_one_planted_bit_is_a_loss_and_after_damage_that_nobody_refused_silent_c
     assert judge.differences(folder, reference, "repro") == []
     damage(folder / ADAPTER, "flip", 0.5)
     found = judge.differences(folder, reference, "repro")
-    assert found == [f"{ADAPTER} has other bytes"]
+    assert found == [f"{ADAPTER} has different bytes"]
     assert outcome(plan_of(kind), Facts(differences=found)) == word
 
 
@@ -101,7 +101,7 @@ def test_a_step_that_mlflow_has_twice_is_found(tmp_path):
         )
         points = [("train/loss", step, "r") for step in range(1, UPDATES + 1)]
         base.executemany("insert into metrics values (?, ?, ?)", [*points, ("train/loss", 3, "r")])
-    assert judge.untracked(tmp_path, "repro") == ["MLflow has 1 points more than once"]
+    assert judge.untracked(tmp_path, "repro") == ["MLflow has 1 duplicate points"]
 
 
 def test_a_trial_is_drawn_from_seed_and_number_and_a_block_has_every_kind():

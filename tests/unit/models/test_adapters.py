@@ -297,7 +297,7 @@ def test_the_export_command(
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(yaml.safe_dump(small_params()))
     assert main(["export", "--adapter", str(adapter), "--out", "out"]) == 2
-    assert "give --merged" in capsys.readouterr().err
+    assert "needs --merged" in capsys.readouterr().err
     assert (
         main(["export", "--merged", "--adapter", str(adapter), "--out", "out"]) == 0
     )  # model.path is base/sudoku
