@@ -5,7 +5,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down integration integration-slurm chaos
+.PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down integration integration-slurm chaos reference
 
 install: .venv/.installed
 
@@ -52,6 +52,9 @@ chaos: install
 
 integration-slurm: install # Debian: apt-get install slurm-wlm munge; root; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
+
+reference: install # pages of the docs that come from the code
+	python docs/reference.py
 
 lint: install
 	ruff check .
