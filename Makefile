@@ -6,7 +6,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down \
-	integration integration-slurm chaos lowest newest nightly
+	integration integration-slurm chaos lowest newest nightly reference docs docs-serve
 
 install: .venv/.installed
 
@@ -58,6 +58,9 @@ chaos: install
 
 integration-slurm: install # needs root and, on Debian, apt-get install slurm-wlm munge; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
+
+reference: install # pages of the docs that come from the code
+	python docs/reference.py
 
 lint: install
 	ruff check .

@@ -1,6 +1,16 @@
-"""Metrics as sums and counts that add up over micro-batches and ranks."""
+"""Metrics as sums and counts that add up over micro-batches and ranks, and what each metric is."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """What a logged number is, for the glossary in the docs."""
+
+    unit: str
+    meaning: str  # Markdown, with formulas in LaTeX between dollar signs
+    source: str  # dotted name of the function that computes it
 
 
 class MetricSums(dict[str, tuple[float, float]]):

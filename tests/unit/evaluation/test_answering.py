@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import glossary_checks
 import pytest
 from conftest import write_params
 from toy_runs import evaluator
@@ -16,6 +17,8 @@ from dopsd.config.loading import load_params
 from dopsd.core.progress import Progress
 from dopsd.evaluation import generate
 from dopsd.pipeline import evaluate_checkpoint
+from dopsd.tasks.registry import TASKS
+from dopsd.tracking.glossary import own_metrics
 
 
 def asked_problems(monkeypatch) -> list[str]:
@@ -170,6 +173,8 @@ def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(project, c
     assert (
         run.data.metrics["accuracy"] == found["accuracy"] and run.data.tags["kind"] == "evaluation"
     )
+    known = {**glossary_checks.table("Evaluation"), **own_metrics(TASKS, "sudoku")}
+    assert glossary_checks.undescribed(known, run.data.metrics) == []
     assert (
         main(["evaluate", "--split", "validation", "--attempts", "2"]) == 0
     )  # cached, and not logged twice

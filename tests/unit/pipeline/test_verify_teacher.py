@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import glossary_checks
 import torch
 from conftest import write_params
 from hypothesis import given
@@ -38,6 +39,7 @@ def test_scores_are_kept_by_problem_and_the_table_has_a_row_a_ratio(project, mon
     assert main(["verify-teacher"]) == 0
     table = json.loads(TABLE.read_text())
     assert set(table) == {"pass@1", "pass@2", "teacher at 0.00", "teacher at 1.00"}
+    glossary_checks.check(glossary_checks.table("Teacher"), table)
     assert (
         table["teacher at 0.00"]["accuracy"] == table["pass@1"]["accuracy"]
     )  # nothing is: greedy again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from conftest import write_params
+from glossary_checks import table, undescribed
 
 from dopsd.cli.main import main
 from dopsd.tracking.baselines import baselines
@@ -22,6 +23,8 @@ def test_rows_have_both_lengths_and_stand_under_our_names():
         rows["sudoku", "vrpo"].metrics["best/test_accuracy"] == 0.096
     )  # length 256, the second of 128 and 256
     assert "best/update" not in rows["sudoku", "vrpo"].metrics
+    names = {name for row in rows.values() for name in row.metrics}
+    assert undescribed(table("Published runs in MLflow"), names) == []
 
 
 def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys):

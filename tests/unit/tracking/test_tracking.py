@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, write_params
+from glossary_checks import check, table, undescribed
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.tracking.client import (
@@ -28,6 +30,7 @@ from dopsd.tracking.client import (
     tracking_uri,
     whole_rows,
 )
+from dopsd.tracking.glossary import own_metrics
 from dopsd.tracking.identity import identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.training.run_settings import scratch_folder
@@ -106,6 +109,9 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
         s["uuid"] for s in shown["compareRunSections"]
     }
     run = client.search_runs([experiment.experiment_id])[0]
+    names = {name.removeprefix("train/") for name in run.data.metrics}
+    own = undescribed({**table("Training"), **own_metrics(ALGORITHMS, "d_opsd")}, names)
+    check(table("Published runs in MLflow"), {*own, "best/selection_on_test"})
     assert run.data.params["train.learning_rate"] == str(load_params().train.learning_rate)
     assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == (
         "d_opsd",

@@ -1,0 +1,115 @@
+"""Pages and tables of the docs that come from the code: `make reference` writes the pages.
+
+They are committed, so that GitHub shows them; tests/unit/package/test_reference.py makes them again
+and compares.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+from settings_reference import configuration_page, table
+
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.registry import TASKS
+from dopsd.tracking.glossary import TABLES, Table, own_metrics
+
+if TYPE_CHECKING:
+    from dopsd.core.metrics import Metric
+    from dopsd.core.registry import Registry
+
+DOCS = Path(__file__).parent
+NOTE = "<!-- Made by `make reference` from the code; change the code. -->\n\n"
+METRICS_HEAD = """# Metrics
+
+Every number that the project logs, by the files that hold it. A share is between 0 and 1, and
+logarithms are natural. `{word}` in a name stands for any text. Metrics of an algorithm or a task
+live in its folder, in `metrics.py`."""
+
+
+def metrics_text(level: str, part: Table) -> str:
+    """Return a table of the glossary with its heading."""
+    rows = [
+        [f"`{name}`", metric.unit, metric.meaning, f"`{metric.source.removeprefix('dopsd.')}`"]
+        for name, metric in part.metrics.items()
+    ]
+    head = ["name", "unit", "meaning", "computed by `dopsd.`"]
+    return "\n\n".join([f"{level} {part.title}", part.where, table(head, rows)])
+
+
+def own_tables(registry: Registry, where: str) -> list[Table]:
+    """Return what algorithms or tasks log of their own; those that log the same share a table."""
+    tables: list[tuple[list[str], dict[str, Metric]]] = []
+    for name in registry.names:
+        metrics = own_metrics(registry, name)
+        same = next((names for names, others in tables if others == metrics), None)
+        if same:
+            same.append(name)
+        elif metrics:
+            tables.append(([name], metrics))
+    return [Table(", ".join(names), where, metrics) for names, metrics in tables]
+
+
+def metrics_page() -> str:
+    """Return the glossary as a page."""
+    parts = [METRICS_HEAD, *(metrics_text("##", part) for part in TABLES)]
+    rooms = (
+        ("Algorithms", ALGORITHMS, "In the places of table [Training](#training)."),
+        ("Tasks", TASKS, "In the places of table [Evaluation](#evaluation)."),
+    )
+    for title, registry, where in rooms:
+        parts += [f"## {title}", *(metrics_text("###", t) for t in own_tables(registry, where))]
+    return "\n\n".join(parts) + "\n"
+
+
+def front_matter(page: Path, keys: tuple[str, ...]) -> dict[str, str]:
+    """Return the YAML between the `---` lines that a page begins with; it must have these keys."""
+    if not page.is_file():
+        raise DopsdError(f"{page}: no such page; add it with a front matter of {', '.join(keys)}")
+    text = page.read_text()
+    head = text.split("---\n")[1] if text.startswith("---\n") else ""
+    try:
+        values = yaml.safe_load(head) or {}
+    except yaml.YAMLError as error:
+        raise DopsdError(f"{page}: the front matter is not valid YAML: {error}") from error
+    missing = [key for key in keys if not values.get(key)]
+    if missing:
+        raise DopsdError(f"{page}: the front matter has no {', '.join(missing)}; add it")
+    return values
+
+
+def algorithms_table(pages: Path = DOCS / "algorithms", link: str = "algorithms") -> str:
+    """Return a table of the algorithms from the front matter of their pages.
+
+    Args:
+        pages: folder of the pages, NAME.md each, with `learns_from`, `loss`, `source` and
+            optionally `title`.
+        link: that folder as seen from the page that shows the table.
+    """
+    keys = ("learns_from", "loss", "source")
+    rows = []
+    for name in ALGORITHMS.names:
+        values = front_matter(pages / f"{name}.md", keys)
+        title = values.get("title", f"`{name}`")
+        rows.append([f"[{title}]({link}/{name}.md)", *(values[key] for key in keys)])
+    return table(["algorithm", "learns from", "loss", "source"], rows)
+
+
+PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+
+
+def page_text(name: str) -> str:
+    """Return a page as it has to be committed."""
+    return NOTE + PAGES[name]()
+
+
+def main() -> None:
+    for name in PAGES:
+        (DOCS / name).write_text(page_text(name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Metrics that several algorithms log, for the glossary of the docs."""
+
+from __future__ import annotations
+
+from dopsd.core.metrics import Metric
+
+DIVERGENCE = "dopsd.algorithms.common.divergence"
+ENTROPY = r"$-\sum_v p_{side}(v) \ln p_{side}(v)$ of the {name}, mean over target positions"
+
+DISTILLATION = {
+    "divergence": Metric(
+        "nats",
+        r"divergence of student $p_s$ and teacher $p_t$ before clipping, mean over target"
+        r" positions. `forward_kl`: $\sum_v p_t(v) \ln \frac{p_t(v)}{p_s(v)}$; `reverse_kl`:"
+        r" $\sum_v p_s(v) \ln \frac{p_s(v)}{p_t(v)}$; `jsd`: $\beta \mathrm{KL}(p_t, m) +"
+        r" (1-\beta) \mathrm{KL}(p_s, m)$ with $m = (1-\beta) p_s + \beta p_t$. With"
+        r" `loss_vocabulary: teacher_top_k`, both are renormalised over the teacher's top $k$",
+        f"{DIVERGENCE}.Divergence.__call__",
+    ),
+    "clip_ratio": Metric(
+        "share",
+        "entries of the loss's vocabulary whose term of the divergence exceeds `clip`, mean over"
+        " target positions; 0 without `clip`",
+        f"{DIVERGENCE}.Divergence.__call__",
+    ),
+    "overlap_top20": Metric(
+        "share",
+        r"$\lvert T_{20}(p_s) \cap T_{20}(p_t) \rvert / 20$, where $T_{20}$ are the 20 likeliest"
+        " tokens, mean over target positions",
+        f"{DIVERGENCE}.top_overlap",
+    ),
+    "shared_mass": Metric(
+        "share",
+        r"$\sum_v \min(p_s(v), p_t(v))$, mean over target positions: 1 less the total variation",
+        f"{DIVERGENCE}.shared_mass",
+    ),
+    "student_entropy": Metric(
+        "nats", ENTROPY.format(side="s", name="student"), f"{DIVERGENCE}.entropy"
+    ),
+    "teacher_entropy": Metric(
+        "nats", ENTROPY.format(side="t", name="teacher"), f"{DIVERGENCE}.entropy"
+    ),
+    "block_{b}/{name}": Metric(
+        "as `NAME`",
+        "each metric of this table over the states in block `b` alone; the first block is 0",
+        "dopsd.algorithms.common.distillation._by_block",
+    ),
+}
+MASKED_CROSS_ENTROPY = Metric(
+    "nats",
+    r"$\frac{1}{t L} \sum_{k \text{ masked}} -\ln p(y_k)$ of a text with share of masks $t$"
+    " and length $L$, padding included; mean over texts",
+    "dopsd.algorithms.common.losses.masked_diffusion_loss",
+)

@@ -1,0 +1,38 @@
+"""Metrics that diffu_grpo logs."""
+
+from __future__ import annotations
+
+from dopsd.core.metrics import Metric
+
+LOSS = "dopsd.algorithms.diffu_grpo.loss.policy_gradient"
+COLLECT = "dopsd.algorithms.diffu_grpo.algorithm.DiffuGrpo._rewarded"
+
+METRICS = {
+    "reward": Metric(
+        "reward",
+        "mean reward of the completions: the task's, or 1 for a right answer"
+        " (`method.diffu_grpo.reward`)",
+        COLLECT,
+    ),
+    "flat_groups": Metric(
+        "share", "groups whose completions all have one reward, and so no advantage", COLLECT
+    ),
+    "kl": Metric(
+        "nats",
+        r"$e^{\Delta} - \Delta - 1$ with $\Delta = \ln p_{\text{ref}} - \ln p_\theta$, mean over"
+        " the tokens of the completions: estimated KL to the initial policy",
+        LOSS,
+    ),
+    "clip_ratio": Metric(
+        "share",
+        r"tokens whose gain the clip lowers: $\mathrm{clip}(r, 1 \pm \epsilon) A < r A$ with $r ="
+        r" p_\theta / p_{\text{old}}$ and the advantage $A$",
+        LOSS,
+    ),
+    "logp": Metric(
+        "nats",
+        r"$\ln p_\theta(y_k)$ with the whole completion masked, mean over the tokens of the"
+        " completions",
+        "dopsd.algorithms.common.losses.token_logps",
+    ),
+}

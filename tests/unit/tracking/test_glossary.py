@@ -1,0 +1,113 @@
+"""The glossary describes what is really logged, and nothing else; its sources exist."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+from conftest import ROOT, as_before, write_params
+from glossary_checks import check, table, undescribed, unused
+
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.analysis.results import Finished
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.tables import read_log, read_table
+from dopsd.pipeline import ablate, comparison
+from dopsd.tasks.registry import TASKS
+from dopsd.tracking.glossary import TABLES, own_metrics
+from dopsd.tracking.publish_run import _best_metrics
+from dopsd.training.collapse import CollapseDetector
+from dopsd.training.run_settings import scratch_folder
+
+RUN = Path("runs/sudoku/d_opsd/0")
+
+
+@pytest.fixture(scope="module")
+def logged(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """What each algorithm logs in two updates; the collapse is flagged without one."""
+    folder = tmp_path_factory.mktemp("logged") / "project"
+    shutil.copytree(prepared, folder)
+    names = {}
+    with as_before(), contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CollapseDetector, "is_collapsed", True)
+        write_params(train__updates=2, train__collapse_window=1)
+        for name in ALGORITHMS.names:
+            assert main(["train", "--method", name]) == 0, name
+            log = scratch_folder(load_params().run("sudoku", name, 0)) / "log.jsonl"
+            names[name] = {key for row in read_log(log) for key in row}
+    return names
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names)
+def test_what_an_algorithm_logs_is_in_the_glossary_and_in_its_own_folder(logged, name: str):
+    check(own_metrics(ALGORITHMS, name), undescribed(table("Training"), logged[name]))
+
+
+def test_every_metric_of_training_is_logged(logged):
+    assert unused(table("Training"), set.union(*logged.values())) == []
+
+
+def names_of(report: dict) -> set[str]:
+    """Names of a report's figures; not the settings that it was made with."""
+    settings = {"task", "split", "protocol", "figures"}
+    return (report.keys() - settings) | report.get("figures", {}).keys()
+
+
+def test_what_evaluations_and_tests_write_is_in_the_glossary(finished):
+    def read(path: str) -> dict:
+        return json.loads((RUN / path).read_text())
+
+    reports = [json.loads(path.read_text()) for path in Path("work/eval").glob("*.json")]
+    tested = read("test/paired.json")["protocols"]["greedy"]
+    reports += [tested["base"], json.loads(Path("runs/sudoku/base.json").read_text())["greedy"]]
+    reports += read_table(RUN / "curve.csv")
+    names = set.union(*map(names_of, reports)) - {"digest"}
+    check(table("Evaluation"), undescribed(own_metrics(TASKS, "sudoku"), names))
+    check(own_metrics(TASKS, "sudoku"), undescribed(table("Evaluation"), names))
+    texts = {"split", "protocol", "digest", "fingerprint", "code", "first_code"}
+    check(table("Selection"), (read("evaluate.json") | read("best/select.json")).keys() - texts)
+    check(table("Test"), read("test.json")["greedy"])
+    check(table("Cost of a run"), read("train.json").keys() - texts)
+
+
+def test_what_comparisons_show_is_in_the_glossary(finished):
+    params, run = load_params(), Finished("sudoku", "d_opsd", 0)
+    params = params.model_copy(
+        update={"compare": params.compare.model_copy(update={"baseline": "d_opsd"})}
+    )
+    tables = comparison.values(params, [run])
+    _, ablation = ablate.table(params, "divergence", {"first": [run], "second": [run]})
+    rows = [row for rows in tables.values() for row in rows] + list(ablation.values())
+    texts = {"run", "task", "method", "first", "second", "cost"}
+    check(
+        table("Comparisons"),
+        {name for row in rows for name in {*row, *row.get("cost", ())}} - texts,
+    )
+
+
+def test_a_run_that_the_test_set_selected_is_named_so():
+    side, protocols = {"accuracy": 0.5}, {}
+    protocols["a"] = {"base": side, "best": side, "paired": {"difference": 0, "interval": [0, 0]}}
+    chosen = {"protocol": "a", "split": "test", "accuracy": 0.5, "update": 1}
+    names = _best_metrics(chosen, protocols)
+    assert "best/selection_on_test" in names
+    assert undescribed(table("Published runs in MLflow"), names) == []
+
+
+def test_every_source_is_a_function():
+    tables = [part.metrics for part in TABLES]
+    tables += [own_metrics(kind, name) for kind in (ALGORITHMS, TASKS) for name in kind.names]
+    for metric in {metric for metrics in tables for metric in metrics.values()}:
+        source = resolve_name(metric.source)
+        assert callable(source) or isinstance(source, property), metric.source
+
+
+def test_the_columns_of_the_committed_run_are_in_the_glossary():
+    folder = ROOT / "tests/release_0_1" / RUN
+    names = {name for row in read_table(folder / "train.csv") for name in row}
+    assert undescribed({**table("Training"), **own_metrics(ALGORITHMS, "d_opsd")}, names) == []
