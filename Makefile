@@ -62,6 +62,12 @@ integration-slurm: install # needs root and, on Debian, apt-get install slurm-wl
 reference: install # pages of the docs that come from the code
 	python docs/reference.py
 
+docs: install # the site, in work/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
+
+docs-serve: install # the site on 127.0.0.1:8000, made again while pages change
+	NO_MKDOCS_2_WARNING=1 mkdocs serve
+
 lint: install
 	ruff check .
 	ruff format --check .

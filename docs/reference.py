@@ -6,6 +6,8 @@ and compares.
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ from settings_reference import configuration_page, table
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import DopsdError
-from dopsd.tasks.registry import TASKS
+from dopsd.tasks.registry import TASKS, load_task
 from dopsd.tracking.glossary import TABLES, Table, own_metrics
 
 if TYPE_CHECKING:
@@ -74,40 +76,70 @@ def front_matter(page: Path, keys: tuple[str, ...]) -> dict[str, str]:
     try:
         values = yaml.safe_load(head) or {}
     except yaml.YAMLError as error:
-        raise DopsdError(f"{page}: the front matter is not valid YAML: {error}") from error
+        raise DopsdError(f"{page}: the front matter is not valid YAML ({error}); fix it") from error
+    if not isinstance(values, dict):
+        raise DopsdError(f"{page}: the front matter is not a mapping of keys; write key: value")
     missing = [key for key in keys if not values.get(key)]
     if missing:
         raise DopsdError(f"{page}: the front matter has no {', '.join(missing)}; add it")
     return values
 
 
-def algorithms_table(pages: Path = DOCS / "algorithms", link: str = "algorithms") -> str:
+def algorithms_table(pages: Path = DOCS / "algorithms", link: str = "algorithms/") -> str:
     """Return a table of the algorithms from the front matter of their pages.
 
     Args:
-        pages: folder of the pages, NAME.md each, with `learns_from`, `loss`, `source` and
-            optionally `title`.
-        link: that folder as seen from the page that shows the table.
+        pages: folder of the pages, NAME.md each, with `learns_from`, `loss` and `source`.
+        link: that folder as seen from the page that shows the table, with a slash at its end.
     """
     keys = ("learns_from", "loss", "source")
     rows = []
     for name in ALGORITHMS.names:
         values = front_matter(pages / f"{name}.md", keys)
-        title = values.get("title", f"`{name}`")
-        rows.append([f"[{title}]({link}/{name}.md)", *(values[key] for key in keys)])
+        rows.append([f"[`{name}`]({link}{name}.md)", *(str(values[key]) for key in keys)])
     return table(["algorithm", "learns from", "loss", "source"], rows)
 
 
+def tasks_table() -> str:
+    """Return a table of the tasks, from their settings and the first line of their packages."""
+    rows = []
+    for name in TASKS.names:
+        config = TASKS.config_class(name)()
+        rows.append(
+            [
+                f"`{name}`",
+                (import_module(TASKS.packages[name]).__doc__ or "").splitlines()[0],
+                "partial scores" if load_task(name, config).graded else "right or wrong",
+                "yes" if config.has_solutions else "no",
+            ]
+        )
+    return table(["task", "what it is", "an answer is", "reference solutions"], rows)
+
+
 PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+WITH_TABLES = {  # pages with tables between comments, and how they lead to docs/algorithms
+    "../README.md": "docs/algorithms/",
+    "algorithms/index.md": "",
+    "tasks.md": "algorithms/",
+}
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def page_text(name: str) -> str:
     """Return a page as it has to be committed."""
-    return NOTE + PAGES[name]()
+    if name in PAGES:
+        return NOTE + PAGES[name]()
+    tables = {
+        "algorithms": lambda: algorithms_table(link=WITH_TABLES[name]),
+        "tasks": tasks_table,
+    }
+    text = (DOCS / name).read_text()
+    return TABLE.sub(lambda part: f"{part[1]}{tables[part[2]]()}\n{part[3]}", text)
 
 
 def main() -> None:
-    for name in PAGES:
+    """Write all pages."""
+    for name in (*PAGES, *WITH_TABLES):
         (DOCS / name).write_text(page_text(name))
 
 

@@ -35,7 +35,8 @@ HEAD = """# Configuration
 published setting for LLaDA-8B. A [profile](#profiles) is a whole `params.yaml` for one model and
 task; `embedded` is the one that comes as `params.yaml`.
 
-```
+<!-- run -->
+```bash
 dopsd params --profile embedded        # write the settings of a profile
 dopsd params --set train.updates=50    # change one key; comments stay
 dopsd check                            # check keys, values, combinations and files

@@ -1,6 +1,4 @@
-"""`python -m dopsd`, and the program `dopsd`: what goes wrong while modules still load is one line
-as well.
-"""
+"""Start `python -m dopsd` and `dopsd`, and report what fails while modules load in one line."""
 
 import sys
 

@@ -1,3 +1,1 @@
-"""The functions of `import dopsd`: a thin layer over the packages below, described in
-docs/library.md.
-"""
+"""Functions of `import dopsd`, thin over the packages below; docs/library.md describes them."""

@@ -133,8 +133,9 @@ def _registered(package: str = "") -> dict[str, Path]:
 
 
 def _folder(package: str) -> Path:
-    """Return the folder of a package that a stage, started here by `python -m dopsd`, imports;
-    nothing is imported.
+    """Return the folder of a package as `python -m dopsd` would import it from here.
+
+    Nothing is imported.
     """
     here = Path.cwd().joinpath(*package.split("."))
     if (here / "__init__.py").is_file():

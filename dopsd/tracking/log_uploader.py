@@ -21,7 +21,6 @@ def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
 
     Training starts this process, and closes its standard input at the end.
     """
-
     require("follow", "mlflow")
 
     def is_over(seconds: float) -> bool:
