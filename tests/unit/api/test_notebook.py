@@ -21,6 +21,7 @@ def test_the_notebook_is_committed_without_outputs():
 def test_the_notebook_runs(monkeypatch):
     """As a user starts it: in its folder, with the kernel of this environment."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(FIRST_STEPS, nbformat.NO_CONVERT)
     resources = {"metadata": {"path": str(FIRST_STEPS.parent)}}
     done = NotebookClient(notebook, timeout=600, resources=resources).execute()
