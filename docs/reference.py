@@ -74,7 +74,9 @@ def front_matter(page: Path, keys: tuple[str, ...]) -> dict[str, str]:
     try:
         values = yaml.safe_load(head) or {}
     except yaml.YAMLError as error:
-        raise DopsdError(f"{page}: the front matter is not valid YAML: {error}") from error
+        raise DopsdError(f"{page}: the front matter is not valid YAML ({error}); fix it") from error
+    if not isinstance(values, dict):
+        raise DopsdError(f"{page}: the front matter is not a mapping of keys; write key: value")
     missing = [key for key in keys if not values.get(key)]
     if missing:
         raise DopsdError(f"{page}: the front matter has no {', '.join(missing)}; add it")
@@ -94,7 +96,7 @@ def algorithms_table(pages: Path = DOCS / "algorithms", link: str = "algorithms"
     for name in ALGORITHMS.names:
         values = front_matter(pages / f"{name}.md", keys)
         title = values.get("title", f"`{name}`")
-        rows.append([f"[{title}]({link}/{name}.md)", *(values[key] for key in keys)])
+        rows.append([f"[{title}]({link}/{name}.md)", *(str(values[key]) for key in keys)])
     return table(["algorithm", "learns from", "loss", "source"], rows)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from inspect import get_annotations
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 from field_meanings import meaning
 from pydantic import Field
-from reference import DOCS, PAGES, page_text
+from reference import DOCS, PAGES, algorithms_table, page_text
 from settings_reference import sections, settings_rows, shared_parts
 
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.errors import DopsdError
 from dopsd.core.settings import Count, Section, Share
 
 WITHOUT_MEANING = {  # class: fields; a class that derives from it is counted once, here
@@ -117,3 +122,38 @@ def test_every_setting_has_a_meaning_but_those_that_are_listed():
     listed = {(kind, name) for kind, names in WITHOUT_MEANING.items() for name in names.split()}
     assert missing - listed == set(), "add a comment to the line of the setting in its config.py"
     assert listed - missing == set(), "these have a meaning now: take them off WITHOUT_MEANING"
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A page for each algorithm; that of rft is the real one."""
+    for name in ALGORITHMS.names:
+        text = f"---\nlearns_from: rollouts\nloss: a | b\nsource: paper\n---\n# {name}\n"
+        (tmp_path / f"{name}.md").write_text(text)
+    shutil.copyfile(DOCS / "algorithms/rft.md", tmp_path / "rft.md")
+    return tmp_path
+
+
+def test_the_table_of_algorithms_has_a_row_a_page(pages):
+    head, _, *rows = algorithms_table(pages, "docs/algorithms").splitlines()
+    assert head == "| algorithm | learns from | loss | source |"
+    assert rows[0] == "| [`ar_opsd`](docs/algorithms/ar_opsd.md) | rollouts | a \\| b | paper |"
+    assert len(rows) == len(ALGORITHMS.names)
+    assert "| [Rejection fine-tuning](docs/algorithms/rft.md) | its own kept rollouts |" in rows[4]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (None, "no such page; add it with a front matter of learns_from, loss, source"),
+        ("# sft\n", "the front matter has no learns_from, loss, source; add it"),
+        ("---\nloss: x\nsource: y\n---\n", "the front matter has no learns_from; add it"),
+        ("---\nonly text\n---\n", "the front matter is not a mapping of keys; write key: value"),
+        ("---\na: [\n---\n", "the front matter is not valid YAML"),
+    ],
+)
+def test_a_page_without_its_front_matter_is_named(pages, text: str | None, fault: str):
+    page = pages / "sft.md"
+    page.unlink() if text is None else page.write_text(text)
+    with pytest.raises(DopsdError, match=f"{re.escape(f'{page}: {fault}')}"):
+        algorithms_table(pages)
