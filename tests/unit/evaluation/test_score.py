@@ -105,7 +105,7 @@ def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
         (
             "a.jsonl",
             '{"question": "q", "ground_truth": 1, "generation": "x"}\n{',
-            "a.jsonl:2: expected one JSON object per line",
+            "a.jsonl:2: expected one JSON object a line",
         ),
         (
             "a.jsonl",
