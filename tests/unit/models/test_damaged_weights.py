@@ -63,7 +63,7 @@ def test_an_adapter_is_refused_before_memory_is_taken_for_it(folder: Path):
     config = folder / "adapter_config.json"
     for rank in (3, 10**12):
         config.write_text(json.dumps(json.loads(config.read_text()) | {"r": rank}))
-        refused(lambda rank=rank: lora_of(folder), f"adapter_config.json has r {rank}, and ")
+        refused(lambda rank=rank: lora_of(folder), f"adapter_config.json has r {rank}, but ")
     config.write_text("[" * 5000)
     refused(lambda: lora_of(folder), "adapter_config.json: not valid JSON")
 
