@@ -197,7 +197,7 @@ def test_each_profile_of_a_comparison_is_trained_and_all_are_compared(monkeypatc
         "train",
         lambda profile, **shared: asked.append((profile, shared)) or [f"{profile}/0"],
     )
-    monkeypatch.setattr(comparing, "lay_side_by_side", compared.append)
+    monkeypatch.setattr(comparing, "compare_runs", compared.append)
     assert comparing.compare.fn(
         ["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2, other_code="anew"
     ) == [
