@@ -16,8 +16,10 @@ pytestmark = pytest.mark.integration
 USE = """
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 import dopsd
-assert "torch" not in sys.modules and not dopsd.__file__.startswith(sys.argv[1]), dopsd.__file__
+assert "torch" not in sys.modules
+assert not Path(dopsd.__file__).is_relative_to(sys.argv[1]), dopsd.__file__
 print([name for name in {names} if find_spec(name)])
 run = dopsd.run_settings("embedded")
 policy = dopsd.load_policy(sys.argv[1] + "/base/sudoku", adapter=run.train.lora)
