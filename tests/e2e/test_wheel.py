@@ -54,6 +54,7 @@ class Installation:
             "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
             "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
             "DVC_NO_ANALYTICS": "1",
+            "OMP_NUM_THREADS": "1",
         }
 
     def copy_sources(self) -> None:
