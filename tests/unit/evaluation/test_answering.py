@@ -197,7 +197,7 @@ def test_another_length_keeps_the_tokens_a_step_and_an_adapter_its_own_shape(pro
         (["--gen-length", "30"], "--gen-length 30: expected a multiple of block_length 8"),
         (["--protocol", "fast"], "--protocol fast: unknown; there is published, greedy"),
         (["--merged"], "name one with --adapter"),
-        (["--prompt-file", "p.txt"], "not read with model.prompt_style compact"),
+        (["--prompt-file", "p.txt"], "model.prompt_style compact reads no prompt file"),
         (["--model", "nowhere"], "no config.json in nowhere"),
         (["--adapter", "nowhere"], "nowhere"),
     ],
