@@ -83,7 +83,9 @@ def test_the_hub_is_asked_by_name_split_and_revision(monkeypatch: pytest.MonkeyP
         asked.append((where, how))
         return [{"question": "q"}]
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, __spec__="found"))
+    monkeypatch.setitem(
+        sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, __spec__="found")
+    )
     (row,) = read_rows(Source(path="openai/gsm8k", name="main", revision="abc"), KEY)
     assert asked == [(("openai/gsm8k", "main"), {"split": "train", "revision": "abc"})]
     assert row.place == "openai/gsm8k[train]:1"
@@ -95,7 +97,9 @@ def test_an_unreachable_hub_is_one_line_with_the_key_and_the_way_out(
     def load_dataset(*where: object, **how: object) -> None:
         raise ConnectionError("no route\nto host")
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, __spec__="found"))
+    monkeypatch.setitem(
+        sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, __spec__="found")
+    )
     with pytest.raises(DopsdError) as caught:
         list(read_rows(Source(path="openai/gsm8k"), KEY))
     line = str(caught.value)
