@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from prefect.settings import get_current_settings
 
+from dopsd.tracking.client import start_command
+
 LOOK_EVERY = 2.0  # seconds
 WARN_EVERY = 60.0  # seconds
 PORTS = {"http": 80, "https": 443}
@@ -36,6 +38,6 @@ def wait(log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
             warned_at = time.monotonic()
             log.warning(
                 "Prefect's server does not answer; work is saved on disk, and the flow continues"
-                " once the server is back (`make up`)"
+                f" once the server is back (`{start_command('Prefect')}`)"
             )
         time.sleep(LOOK_EVERY)

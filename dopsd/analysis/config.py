@@ -8,6 +8,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.errors import unknown
 from dopsd.core.settings import Name, Natural, Section
 from dopsd.tasks.registry import TASKS
 
@@ -46,14 +47,14 @@ class AblateConfig(Section):
             ("method", self.method, ALGORITHMS),
         ):
             if value not in registry.names:
-                raise ValueError(f"{key}: {value}: unknown; there is {', '.join(registry.names)}")
+                raise ValueError(unknown(f"{key}: {value}", registry.names))
         lists = {f"tables.{name}": variants for name, variants in self.tables.items()} | {
             "run": self.run
         }
         for name, variants in lists.items():
-            unknown = [variant for variant in variants if variant not in self.variants]
-            if unknown:
+            invalid = [variant for variant in variants if variant not in self.variants]
+            if invalid:
                 raise ValueError(
-                    f"{name}: expected names of ablate.variants, found {', '.join(unknown)}"
+                    f"{name}: expected names of ablate.variants, found {', '.join(invalid)}"
                 )
         return self

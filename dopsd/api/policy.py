@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import read_adapter
 from dopsd.models.config import AdapterConfig, Dtype, ModelConfig
@@ -50,7 +50,7 @@ def load_policy(
         (256, True)
     """
     if dtype not in get_args(Dtype):
-        raise DopsdError(f"dtype {dtype}: unknown; there is {', '.join(get_args(Dtype))}")
+        raise DopsdError(unknown(f"dtype {dtype}", get_args(Dtype)))
     model, target = ModelConfig(path=str(folder), dtype=dtype), _device(device)
     if adapter is None or isinstance(adapter, AdapterConfig):
         return load(model, adapter, seed, target)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, names, resolve
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 from dopsd.tasks.registry import load_task as load_registered_task
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run_settings(
     known = {"task": sorted(type(params.data).model_fields), "method": params.methods}
     for kind, name in (("task", task), ("method", method)):
         if name is not None and name not in known[kind]:
-            raise DopsdError(f"{kind} {name}: unknown; there is {', '.join(known[kind])}")
+            raise DopsdError(unknown(f"{kind} {name}", known[kind]))
     matrix = params.matrix
     first_seed = matrix.seeds[0] if seed is None else seed
     return params.run(task or matrix.tasks[0], method or matrix.methods[0], first_seed)
@@ -63,9 +63,7 @@ def _read(source: str | Path) -> dict[str, Any]:
             raise DopsdError(f"{path}: no such file; name a params.yaml or a profile")
         return read_yaml(path)
     if str(source) not in names():
-        raise DopsdError(
-            f"settings {source}: unknown; there is {', '.join(names())}, or the path of a .yaml"
-        )
+        raise DopsdError(unknown(f"settings {source}", names()) + ", or the path of a .yaml")
     return resolve(str(source))
 
 

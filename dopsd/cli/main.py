@@ -17,7 +17,7 @@ from dopsd.cli.arguments import Parser
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
-from dopsd.core.errors import TEMPORARY, DopsdError, readable
+from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown
 from dopsd.core.progress import outlive_readers
 from dopsd.distributed.launch import accept_signals, end_with_parent, is_started, launch
 from dopsd.pipeline.unchanged import unchanged
@@ -87,7 +87,7 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
         if value is not None and value not in choices:
             variants = "; variants: `dopsd ablate`" if name == "method" else ""
             listed = [choice for choice in choices if BETWEEN not in choice]
-            raise DopsdError(f"--{name} {value}: unknown; there is {', '.join(listed)}{variants}")
+            raise DopsdError(unknown(f"--{name} {value}", listed) + variants)
 
 
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.tables import read_log
-from dopsd.tracking.client import shown, tracking_uri
+from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _links(params: Params) -> str:
     heading = (
         f"MLflow: {shown(uri)}"
         if not uri.startswith("sqlite")
-        else "MLflow, while `make up` or `make mlflow` runs:"
+        else f"MLflow, while `{start_command('MLflow')}` runs:"
     )
     links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
     if not links:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from dopsd.algorithms.common.config import AlgorithmConfig, SelfDistillationConfig
+from dopsd.core.errors import unknown
 from dopsd.models.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def check_sections(params: Params) -> None:
     Raises:
         ValueError: with the first contradiction, named by its keys.
     """
-    if unknown := [name for name in params.verify_teacher.tasks if name not in vars(params.data)]:
-        known = ", ".join(sorted(vars(params.data)))
-        raise ValueError(f"verify_teacher.tasks: {unknown[0]}: unknown; there is {known}")
+    for name in params.verify_teacher.tasks:
+        if name not in vars(params.data):
+            raise ValueError(unknown(f"verify_teacher.tasks: {name}", sorted(vars(params.data))))
     models = _models(params)
     _check_protocols(params, models)
     for name, config in vars(params.method).items():

@@ -16,6 +16,7 @@ from dopsd.analysis.config import AblateConfig, CompareConfig
 from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.consistency import check_sections, check_variants
 from dopsd.config.tasks import TasksConfig
+from dopsd.core.errors import unknown
 from dopsd.core.paths import RunKey
 from dopsd.core.settings import Natural, Section
 from dopsd.distributed.config import LaunchConfig
@@ -41,11 +42,8 @@ class MatrixConfig(Section):
         """Check that every task and every method is registered."""
         for key, section in (("tasks", TasksConfig), ("methods", AlgorithmsConfig)):
             known = sorted(section.model_fields)
-            unknown = [name for name in vars(self)[key] if name not in known]
-            if unknown:
-                raise ValueError(
-                    f"{key}: {', '.join(unknown)}: unknown; there is {', '.join(known)}"
-                )
+            if invalid := [name for name in vars(self)[key] if name not in known]:
+                raise ValueError(unknown(f"{key}: {', '.join(invalid)}", known))
         return self
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 # EX_TEMPFAIL of sysexits.h: a network or a disk failed; the same command may succeed later
 TEMPORARY = 75
 WIDEST = 800  # characters of a line: a message may quote a value as long as a file
@@ -46,6 +51,16 @@ def readable(line: str) -> str:
     """
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
     return line if len(line) <= WIDEST else f"{line[: WIDEST // 2]} ... {line[-WIDEST // 2 :]}"
+
+
+def unknown(subject: str, known: Iterable[object]) -> str:
+    """Return the line that refuses an unknown name and lists those that exist.
+
+    Args:
+        subject: where the name was found, and the name itself, such as `--task chess`.
+        known: the names that exist, in the order in which they are shown.
+    """
+    return f"{subject}: unknown; there is {', '.join(map(str, known))}"
 
 
 def is_unicode(text: str) -> bool:

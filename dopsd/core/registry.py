@@ -11,7 +11,7 @@ from inspect import get_annotations, getattr_static, isfunction, signature
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.settings import Section
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Registry:
             DopsdError: if there is no such folder.
         """
         if name not in self.packages:
-            raise DopsdError(f"{self.kind} {name}: unknown; there is {', '.join(self.names)}")
+            raise DopsdError(unknown(f"{self.kind} {name}", self.names))
         return f"{self.packages[name]}.{file}"
 
     def module(self, name: str, file: str) -> ModuleType:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.metrics import MetricSums
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.evaluation.config import EvaluateConfig
@@ -60,7 +60,7 @@ def run(
         DopsdError: if the task is unknown, a file is invalid or the output would replace an input.
     """
     if task_name not in TASKS.names:
-        raise DopsdError(f"--task {task_name}: unknown; there is {', '.join(TASKS.names)}")
+        raise DopsdError(unknown(f"--task {task_name}", TASKS.names))
     if verdicts_path:
         check_new(verdicts_path, files)
     task = load_task(task_name, TASKS.config_class(task_name)(scoring=scoring))

@@ -14,7 +14,7 @@ from dopsd.algorithms.common.config import BETWEEN
 from dopsd.analysis.figures import axes_of, save_figure
 from dopsd.analysis.results import COSTS, Finished
 from dopsd.analysis.tables import draw_group, groups, print_markdown
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.paths import REPORTS, RUNS
@@ -45,8 +45,8 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     """
     require("compare", "matplotlib")
     if params.compare.baseline not in params.methods:
-        known = ", ".join(type(params.method).model_fields)
-        raise DopsdError(f"compare.baseline: {params.compare.baseline}: unknown; there is {known}")
+        known = type(params.method).model_fields
+        raise DopsdError(unknown(f"compare.baseline: {params.compare.baseline}", known))
     check_replaceable(out)
     runs = [_parse_run(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     check(runs)
@@ -78,9 +78,9 @@ def _parse_run(params: Params, name: str) -> Finished:
         parts, (sorted(type(params.data).model_fields), params.methods), strict=False
     ):
         if part not in choices:
-            listed = ", ".join(choice for choice in choices if BETWEEN not in choice)
+            listed = [choice for choice in choices if BETWEEN not in choice]
             variants = "; variants: `dopsd ablate`" if part == parts[1] else ""
-            raise DopsdError(f"compare: {name}: {part} is unknown; there is {listed}{variants}")
+            raise DopsdError(unknown(f"compare: {name}: {part}", listed) + variants)
     return Finished(parts[0], parts[1], int(parts[2]))
 
 
@@ -94,7 +94,7 @@ def _of_matrix(params: Params) -> list[Finished]:
     unlisted = [name for name in unlisted if name not in map(str, matrix_runs)]
     if unlisted:
         log(
-            "compare: finished runs outside params.yaml's matrix are left out; name them to include"
+            "compare: finished runs outside params.yaml's matrix are skipped; name them to include"
             f" them: {' '.join(unlisted)}"
         )
     finished = [run for run in matrix_runs if (run.folder / "test" / "paired.json").is_file()]
@@ -116,7 +116,7 @@ def is_current(params: Params, run: Finished) -> bool:
     ):
         return True
     log(
-        f"compare: {run}: left out, made with other settings, data or code; run `dvc repro`, or"
+        f"compare: {run}: skipped, made with other settings, data or code; run `dvc repro`, or"
         " name the run to include it"
     )
     return False

@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.files import write_json
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import is_main_rank, log
@@ -81,9 +81,7 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
     elif name in protocols:
         protocol = protocols[name]
     else:
-        raise DopsdError(
-            f"--protocol {name}: unknown; there is {', '.join([PUBLISHED, *protocols])}"
-        )
+        raise DopsdError(unknown(f"--protocol {name}", [PUBLISHED, *protocols]))
     length = protocol.gen_length if request.gen_length is None else request.gen_length
     changes = {"gen_length": length, "steps": length * protocol.steps // protocol.gen_length}
     changes |= {"merged": protocol.merged if request.merged is None else request.merged}

@@ -10,12 +10,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 from dopsd.config.params_file import params
 from dopsd.config.profiles import EMBEDDED, HARDWARE, PRESET
 from dopsd.core.errors import DopsdError
+from dopsd.core.extras import require
 from dopsd.pipeline.code_entries import write_entries
 
 TEMPLATE = Path(__file__).with_name("template")
@@ -62,8 +62,7 @@ def _refuse(folder: Path) -> None:
         raise DopsdError(f"init: {folder.parent}: no such folder; make it first")
     if not shutil.which("git"):
         raise DopsdError("init: git is not installed; install git")
-    if not find_spec("dvc"):
-        raise DopsdError("init: dvc is not installed, which runs the stages; pip install dvc")
+    require("init", "dvc")
 
 
 def _is_in_repository(folder: Path) -> bool:

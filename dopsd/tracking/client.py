@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 SERVICES = Path("work/services/services.json")  # written by `make up`
+START = {  # outside a checkout, which has `make up`
+    "MLflow": "mlflow server --backend-store-uri sqlite:///mlflow.db",
+    "Prefect": "prefect server start",
+}
 FOLLOW_EVERY = 5.0  # seconds between two looks at the log
 MOST_METRICS = 1000  # metrics in a request, the limit of MLflow's API
 FINGERPRINT_TAG = "dopsd.fingerprint"
@@ -70,6 +74,15 @@ def local_port(service: str, default_port: int) -> int:
     """Return the port of a service that `make up` started in this folder, or the default port."""
     services = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
     return int(services.get(service, {}).get("port", default_port))
+
+
+def start_command(server: str) -> str:
+    """Return the command that starts a server here.
+
+    Args:
+        server: a key of START.
+    """
+    return "make up" if Path("infra/local").is_dir() else START[server]
 
 
 def shown(uri: str) -> str:

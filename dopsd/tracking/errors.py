@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.extras import require
-from dopsd.tracking.client import shown
+from dopsd.tracking.client import shown, start_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-START = " Or start a server with `make up`, then `source work/services/env`."
 
 
 @contextmanager
@@ -35,9 +33,15 @@ def one_line(uri: str, command: str = "publish") -> Iterator[None]:
     except (MlflowException, OSError) as error:
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         failure = "no space is left for the artifacts of" if is_full else "no expected answer from"
-        message, advice = " ".join(str(error).split())[:160], "" if is_full else START
+        message, advice = " ".join(str(error).split())[:160], "" if is_full else _start()
         raise DopsdError(
             f"publish: {failure} {shown(uri)} ({message}). All results are on disk: publish again"
             f" later.{advice}",
             TEMPORARY,
         ) from error
+
+
+def _start() -> str:
+    start = start_command("MLflow")
+    sourced = ", then `source work/services/env`" if start == "make up" else ""
+    return f" Or start a server with `{start}`{sourced}."

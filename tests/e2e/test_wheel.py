@@ -96,7 +96,7 @@ class Installation:
         return set(json.loads(self.run("dvc", "status", "--json")))
 
 
-@pytest.mark.full
+@pytest.mark.integration
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
 def test_a_project_of_an_installed_wheel_runs_by_both_doors_and_survives_an_upgrade(tmp_path):
     wheel = Installation(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from dopsd.config.params import Params
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 
 EMBEDDED = "embedded"
 PRESET, HARDWARE = "reference", "1x80gb"
@@ -53,7 +53,7 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
         DopsdError: if the profile, the preset or the hardware is unknown.
     """
     if profile not in names():
-        raise DopsdError(f"--profile {profile}: unknown; there is {', '.join(names())}")
+        raise DopsdError(unknown(f"--profile {profile}", names()))
     if profile == EMBEDDED:
         if (preset, hardware) != (PRESET, HARDWARE):
             raise DopsdError(
@@ -64,10 +64,7 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     layers, task = _layers(), profile.removeprefix("llada-8b-")
     for option, value in (("presets", preset), ("hardware", hardware)):
         if value not in layers[option]:
-            raise DopsdError(
-                f"--{option.removesuffix('s')} {value}: unknown; there is"
-                f" {', '.join(layers[option])}"
-            )
+            raise DopsdError(unknown(f"--{option.removesuffix('s')} {value}", layers[option]))
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
     raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}
     raw["ablate"]["task"] = task
@@ -116,5 +113,5 @@ def gpus(hardware: str) -> list[str]:
     """
     known: dict[str, list[str]] = _layers()["gpus"]
     if hardware not in known:
-        raise DopsdError(f"--hardware {hardware}: unknown; there is {', '.join(known)}")
+        raise DopsdError(unknown(f"--hardware {hardware}", known))
     return known[hardware]

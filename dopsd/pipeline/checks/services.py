@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.pipeline.checks.finding import Finding
-from dopsd.tracking.client import local_port, shown, tracking_uri
+from dopsd.tracking.client import local_port, shown, start_command, tracking_uri
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,9 @@ def ports(_: Params) -> Iterator[Finding]:
         elif answers(f"http://{address}{HEALTH[name]}"):
             yield Finding(f"port of {name}", True, f"{name} answers on {address}")
         else:
-            advice = f"choose another port: `make up {name.upper()}_PORT={port + 100}`"
+            start = start_command(name)
+            option = f"{name.upper()}_PORT=" if start == "make up" else "--port "
+            advice = f"choose another port: `{start} {option}{port + 100}`"
             yield Finding(f"port of {name}", None, f"another program uses {address}", advice)
 
 
@@ -69,15 +71,15 @@ def tracking_server(params: Params) -> Iterator[Finding]:
         "tracking",
         is_up,
         f"{shown(uri)} {'answers' if is_up else 'does not answer'}",
-        "" if is_up else advice_for("MLFLOW_TRACKING_URI"),
+        "" if is_up else advice_for("MLflow", "MLFLOW_TRACKING_URI"),
     )
 
 
-def advice_for(name: str) -> str:
+def advice_for(server: str, name: str) -> str:
     """Return how to set the environment variable of a server that does not answer."""
     if SOURCED.is_file():
         return f"`source {SOURCED}` sets {name} to the server of `make up`"
-    return f"`make up` starts one; or set {name} to another server, or unset it"
+    return f"`{start_command(server)}` starts one; or set {name} to another server, or unset it"
 
 
 def prefect_server(_: Params) -> Iterator[Finding]:
@@ -85,22 +87,20 @@ def prefect_server(_: Params) -> Iterator[Finding]:
     api = f"http://127.0.0.1:{local_port('prefect', PORTS['Prefect'])}/api"
     api = os.environ.get("PREFECT_API_URL", api).rstrip("/")
     if not answers(f"{api}/health"):
-        advice = f"only for `prefect deployment run`: {advice_for('PREFECT_API_URL')}"
+        advice = f"only for `prefect deployment run`: {advice_for('Prefect', 'PREFECT_API_URL')}"
         yield Finding("prefect server", None, f"{api} does not answer", advice)
         return
     is_configured = "PREFECT_API_URL" in os.environ or f":{PORTS['Prefect']}/" in api
     advice = (
         ""
         if is_configured
-        else f"`prefect` uses port {PORTS['Prefect']}: {advice_for('PREFECT_API_URL')}"
+        else f"`prefect` uses port {PORTS['Prefect']}: {advice_for('Prefect', 'PREFECT_API_URL')}"
     )
     yield Finding("prefect server", True if is_configured else None, f"{api} answers", advice)
     online = [worker["name"] for worker in workers(api) if worker["status"] == "ONLINE"]
-    advice = (
-        ""
-        if online
-        else f"runs wait for a worker: `make up`, or `prefect worker start --pool {POOL}`"
-    )
+    start = start_command("Prefect")
+    worker = start if start == "make up" else f"prefect worker start --pool {POOL}"
+    advice = "" if online else f"runs wait for a worker: `{worker}` starts one"
     yield Finding(
         "prefect worker", True if online else None, f"{len(online)} online in pool {POOL}", advice
     )

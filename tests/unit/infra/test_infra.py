@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from composed import COMPOSE, interpolated
+from conftest import ROOT
 
 BIN = Path(sys.executable).parent
 NAMED = {
@@ -32,6 +33,23 @@ def run(program: str, *words: str | Path) -> str:
 
 def services() -> dict:
     return interpolated(yaml.safe_load((COMPOSE / "compose.yaml").read_text()), NAMED)["services"]
+
+
+def test_the_image_holds_all_files_that_init_copies():
+    dockerfile = (COMPOSE / "Dockerfile").read_text()
+    copied = {
+        name.removeprefix("./")
+        for line in re.findall("^COPY (?!--)(.+)$", dockerfile, re.MULTILINE)
+        for name in line.split()[:-1]
+    }
+    sent = set(re.findall("^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    template = ROOT / "dopsd/pipeline/template"
+    linked = [path.resolve() for path in template.rglob("*") if path.is_symlink()]
+    assert linked
+    for path in linked:
+        above = {str(p) for p in (path.relative_to(ROOT), *path.relative_to(ROOT).parents)}
+        assert above & copied, f"{path}: not copied by the Dockerfile"
+        assert above & sent, f"{path}: not sent to the builder (.dockerignore)"
 
 
 def test_the_compose_file_is_one():

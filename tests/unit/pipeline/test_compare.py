@@ -72,7 +72,7 @@ def test_runs_of_other_settings_or_other_problems_are_not_mixed(folder, capsys):
     write_json(Path("runs/sudoku/rft/0/train.json"), {"fingerprint": "train-of-before"})
     text = compare.compare(folder, [])
     assert (
-        "sudoku/rft/0: left out, made with other settings" in capsys.readouterr().err
+        "sudoku/rft/0: skipped, made with other settings" in capsys.readouterr().err
         and "rft" not in text
     )
 
@@ -105,7 +105,7 @@ def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder,
     wrong = {
         "sudoku/rft/0": "dopsd test",
         "sudoku": "task/method/seed",
-        "chess/rft/0": "chess is unknown; there is",
+        "chess/rft/0": "chess: unknown; there is",
     }
     for word, said in wrong.items():
         assert main(["compare", word]) == 2

@@ -131,7 +131,10 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
 
     monkeypatch.chdir(tmp_path)
     (silent,) = services.prefect_server(params())
-    assert silent.is_fit is None and "`make up` starts one" in silent.advice
+    assert silent.is_fit is None and "`prefect server start` starts one" in silent.advice
+    Path("infra/local").mkdir(parents=True)  # as in a checkout
+    (silent,) = services.prefect_server(params())
+    assert "`make up` starts one" in silent.advice
     services.SOURCED.parent.mkdir(parents=True)
     services.SOURCED.touch()
     (silent,) = services.prefect_server(params())

@@ -200,7 +200,7 @@ def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeyp
     said = capsys.readouterr().err
     assert (
         "no expected answer from http://127.0.0.1:9" in said
-        and "publish again later. Or start a server with `make up`" in said
+        and "publish again later. Or start a server with `mlflow server" in said
     )
     assert len(said.strip().splitlines()) == 1
 
