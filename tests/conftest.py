@@ -65,6 +65,23 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which each algorithm has made two updates; a collapse is flagged."""
+    from dopsd.algorithms.registry import ALGORITHMS
+    from dopsd.cli.main import main
+    from dopsd.training.collapse import CollapseDetector
+
+    folder = tmp_path_factory.mktemp("updates") / "project"
+    shutil.copytree(prepared, folder)
+    with as_before(), contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CollapseDetector, "is_collapsed", True)
+        write_params(train__updates=2, train__collapse_window=1)
+        for name in ALGORITHMS.names:
+            assert main(["train", "--method", name]) == 0, name
+    return folder
+
+
 @pytest.fixture
 def project(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the prepared folder, as the working directory."""

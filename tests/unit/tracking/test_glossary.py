@@ -4,40 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
-from conftest import ROOT, as_before, write_params
+from conftest import ROOT
 from glossary_checks import check, table, undescribed, unused
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.results import Finished
-from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.tables import read_log, read_table
 from dopsd.pipeline import ablate, comparison
 from dopsd.tasks.registry import TASKS
 from dopsd.tracking.glossary import TABLES, own_metrics
 from dopsd.tracking.publish_run import _best_metrics
-from dopsd.training.collapse import CollapseDetector
 from dopsd.training.run_settings import scratch_folder
 
 RUN = Path("runs/sudoku/d_opsd/0")
 
 
 @pytest.fixture(scope="module")
-def logged(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """What each algorithm logs in two updates; the collapse is flagged without one."""
-    folder = tmp_path_factory.mktemp("logged") / "project"
-    shutil.copytree(prepared, folder)
+def logged(two_updates: Path) -> dict[str, set[str]]:
+    """What each algorithm logs in two updates."""
     names = {}
-    with as_before(), contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CollapseDetector, "is_collapsed", True)
-        write_params(train__updates=2, train__collapse_window=1)
+    with contextlib.chdir(two_updates):
         for name in ALGORITHMS.names:
-            assert main(["train", "--method", name]) == 0, name
             log = scratch_folder(load_params().run("sudoku", name, 0)) / "log.jsonl"
             names[name] = {key for row in read_log(log) for key in row}
     return names

@@ -1,0 +1,64 @@
+"""Results that change ask for a raised RECIPE: projects of an installed wheel rerun stages only
+where such a number was raised.
+
+After results changed on purpose, raise RECIPE in the `__init__.py` of what changed, then write
+digests.json anew: REWRITE_DIGESTS=1 python -m pytest tests/unit/pipeline/test_recipe_numbers.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+from torch import nn
+
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.pipeline.code_entries import recipe
+
+DIGESTS = Path(__file__).with_name("digests.json")
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def rounding() -> str:
+    """Digest of an update of torch alone: another processor or another torch rounds otherwise."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True)
+    optimizer = torch.optim.AdamW(layer.parameters(), 1e-2)
+    for _ in range(2):
+        layer(torch.randn(5, 40, 64)).log_softmax(-1).square().mean().backward()
+        optimizer.step()
+    return digest(b"".join(p.detach().numpy().tobytes() for p in layer.parameters()))
+
+
+def recipes() -> dict[str, int]:
+    """All raised numbers of the package, by file."""
+    numbers = {
+        str(path.relative_to(ROOT)): recipe(path) or 1 for path in (ROOT / "dopsd").rglob("*.py")
+    }
+    return {name: number for name, number in sorted(numbers.items()) if number != 1}
+
+
+def test_other_results_come_with_a_raised_number(two_updates: Path):
+    now = {"rounding": rounding(), "recipes": recipes(), "adapters": {}}
+    for name in ALGORITHMS.names:
+        weights = two_updates / f"runs/sudoku/{name}/0/train/step-000002/adapter_model.safetensors"
+        now["adapters"][name] = digest(weights.read_bytes())
+    if "REWRITE_DIGESTS" in os.environ:
+        DIGESTS.write_text(json.dumps(now, indent=2) + "\n")
+    kept = json.loads(DIGESTS.read_text())
+    if now["rounding"] != kept["rounding"]:
+        pytest.skip("this processor or torch rounds otherwise than the one of digests.json")
+    before = kept["adapters"]
+    changed = [name for name in before if now["adapters"].get(name) != before[name]]
+    raised = now["recipes"] != kept["recipes"]
+    assert raised or not changed, f"other results for {changed}: raise RECIPE of what changed"
+    assert not raised, "a RECIPE was raised: write digests.json anew (see the top of this file)"
+    assert now["adapters"].keys() == before.keys(), "write digests.json anew"
