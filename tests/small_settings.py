@@ -8,6 +8,16 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
+SHORT_RUN = {  # of the shipped base and its training problems, by key
+    "data.sudoku.validation": 12,
+    "data.sudoku.test": 12,
+    "train.updates": 2,
+    "train.checkpoint_every": 1,
+    "train.prompts_per_collect": 2,
+    "method.d_opsd.attempts": 2,
+    "method.d_opsd.keep_threshold": 0.0,
+    "evaluate.bootstrap": 100,
+}
 
 
 def small_settings() -> dict[str, Any]:

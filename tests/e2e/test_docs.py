@@ -7,6 +7,7 @@ The line before a block of commands says which: `<!-- run -->`, `<!-- see tests/
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from small_settings import SHORT_RUN
 from workspace import Workspace
 
 PAGES = sorted(
@@ -69,14 +71,16 @@ def test_every_block_of_commands_is_run_somewhere_or_says_why_not():
 @pytest.mark.full
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
 def test_the_commands_of_each_page_run(tmp_path: Path):
-    workspace = Workspace(tmp_path)
-    workspace.repro()
-    workspace.commit()
+    workspace = Workspace(tmp_path, is_shipped=True)
     command = tmp_path / "work/bin/dopsd"
     command.parent.mkdir(parents=True, exist_ok=True)
     command.write_text('#!/bin/sh\nexec python -m dopsd "$@"\n')
     command.chmod(0o755)
     env = workspace.env | {"PATH": f"{command.parent}:{workspace.env['PATH']}"}
+    changes = [f"--set={key}={json.dumps(value)}" for key, value in SHORT_RUN.items()]
+    workspace.run(sys.executable, "-m", "dopsd", "params", *changes)
+    workspace.repro()
+    workspace.commit()
     for page in PAGES:
         marked = [b for b in blocks() if b.page == page and b.mark == "run"]
         scripts = [

@@ -18,18 +18,9 @@ from pathlib import Path
 import pytest
 from composed import Stack, free_port
 from conftest import ROOT
+from small_settings import SHORT_RUN
 from workspace import REPRO, ran
 
-SETTINGS = {  # base and training problems stay those that are shipped
-    "data.sudoku.validation": 12,
-    "data.sudoku.test": 12,
-    "train.updates": 2,
-    "train.checkpoint_every": 1,
-    "train.prompts_per_collect": 2,
-    "method.d_opsd.attempts": 2,
-    "method.d_opsd.keep_threshold": 0.0,
-    "evaluate.bootstrap": 100,
-}
 FROM_BASE = {"evaluate_base", "train", "evaluate", "select", "test", "report"}
 RFT, D_OPSD = (f"dopsd/algorithms/{name}/__init__.py" for name in ("rft", "d_opsd"))
 
@@ -107,7 +98,7 @@ def test_a_project_of_an_installed_wheel_runs_by_both_doors_and_survives_an_upgr
     assert "cd project" in wheel.run("dopsd", "init", "project", cwd=tmp_path)
     assert (wheel.project / "code/core/__init__.py").read_text() == "RECIPE = 1\n"
 
-    wheel.run("dopsd", "params", *(f"--set={key}={json.dumps(v)}" for key, v in SETTINGS.items()))
+    wheel.run("dopsd", "params", *(f"--set={key}={json.dumps(v)}" for key, v in SHORT_RUN.items()))
     base = (wheel.project / "base/sudoku/model.safetensors").stat().st_mtime
     assert ran(wheel.run("dvc", *REPRO)) == FROM_BASE | {"prepare", "pretrain"}
     assert (wheel.project / "base/sudoku/model.safetensors").stat().st_mtime == base
