@@ -109,11 +109,13 @@ def tasks_table() -> str:
             [
                 f"`{name}`",
                 (import_module(TASKS.packages[name]).__doc__ or "").splitlines()[0],
-                "partial scores" if load_task(name, config).graded else "right or wrong",
+                "graded: the share that is right"
+                if load_task(name, config).graded
+                else "right or wrong",
                 "yes" if config.has_solutions else "no",
             ]
         )
-    return table(["task", "what it is", "an answer is", "reference solutions"], rows)
+    return table(["task", "what it is", "score of an answer", "reference solutions"], rows)
 
 
 PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}

@@ -43,7 +43,16 @@ dopsd check                            # check keys, values, combinations and fi
 ```
 
 An unknown key, a wrong type and a combination that cannot run end a command with exit code 2 before
-anything loads."""
+anything loads. `params.yaml` has limits:
+
+| what | limit |
+| --- | --- |
+| length | 65536 characters |
+| values, and lines | 10000 each |
+| nested sections | 32 |
+| merge keys (`<<`) | none |
+| whole numbers | below 2^63 |
+| names of protocols, tables and the registered model | letters, digits, spaces and `_ . + -` |"""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,22 +11,27 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-# masked, committed at this step, known, shown to the teacher
-COLOURS = ("lightgrey", "palegreen", "white", "orange")
+COLOURS = {
+    "lightgrey": "mask",
+    "palegreen": "mask that this step fills in",
+    "white": "filled in by an earlier step",
+    "orange": "mask in whose place the teacher sees the later token",
+}
 LEGIBLE = 64  # most tokens of an answer whose text still fits the cells
 
 
 def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
     """Draw the student's and the teacher's states side by side, one row for each step.
 
-    Grey is masked, green is committed at this step, white is known and orange is shown to the
-    teacher. Tokens are written into the cells of answers of up to LEGIBLE tokens.
+    COLOURS has the meaning of the cells. Tokens are written into the cells of answers of up to
+    LEGIBLE tokens.
 
     Args:
         trajectory: contents of trajectory.json, as `dopsd test` writes it.
         path: the PNG file to write.
     """
     from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
     tokens, revealed_at, shown_by_step = (
@@ -37,8 +42,9 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
     is_legible = len(tokens) <= LEGIBLE
     size = (0.62 * len(tokens), 0.32 * len(shown_by_step) + 1) if is_legible else (20, 10)
     figure, axes = axes_of(1, 2, size)
+    figure.set_layout_engine("constrained")
     for axis, title in zip(
-        axes[0], ("student state", "teacher state (future tokens shown in orange)"), strict=True
+        axes[0], ("what the student sees", "what the teacher sees"), strict=True
     ):
         shown_rows = shown_by_step if axis is axes[0][1] else [[] for _ in shown_by_step]
         cells = [
@@ -51,7 +57,7 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
         extent = (0, len(tokens), len(shown_by_step), 0)
         axis.imshow(
             cells,
-            ListedColormap(COLOURS),
+            ListedColormap(list(COLOURS)),
             vmin=0,
             vmax=len(COLOURS) - 1,
             extent=extent,
@@ -67,10 +73,14 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
     verdict, question = trajectory["verdict"], " ".join(trajectory["problem"].split())
     figure.suptitle(
         _plain(
-            f"{question[:100]}   answer {str(verdict['answer'])[:40]}   score"
+            f"problem {question[:100]}   answer {str(verdict['answer'])[:40]}   score"
             f" {verdict['score']:.2f}"
         )
     )
+    patches = [
+        Patch(facecolor=colour, edgecolor="grey", label=label) for colour, label in COLOURS.items()
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
     save_figure(figure, path)
 
 
@@ -87,7 +97,7 @@ def _write_tokens(axis: Axes, cells: list[list[int]], tokens: list[str]) -> None
         for position, kind in enumerate(row):
             if kind:
                 text = _plain(_label(tokens[position]))
-                axis.text(position + 0.5, step + 0.5, text, ha="center", va="center", fontsize=7)
+                axis.text(position + 0.5, step + 0.5, text, ha="center", va="center", fontsize=9)
 
 
 def _plain(text: str) -> str:
@@ -99,10 +109,6 @@ def _label(token: str) -> str:
     """Abbreviate tags and special tokens so that they fit into a cell."""
     if token.startswith("<|"):
         return "·"
-    return (
-        token
-        if len(token) == 1
-        else token.strip("<>")[:2]
-        if "/" not in token
-        else "/" + token.strip("</>")[:1]
-    )
+    if token.startswith("<"):
+        return f"/{token[2]}" if token.startswith("</") else f"<{token[1]}"
+    return token[:2]

@@ -10,6 +10,7 @@ from dopsd.algorithms.d_opsd.algorithm import build
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.api.settings import load_task
 from dopsd.core.errors import DopsdError
+from dopsd.core.types import Rollout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from dopsd.algorithms.common.base import LossOutput
     from dopsd.algorithms.common.batch import States
     from dopsd.algorithms.common.distillation import SelfDistillation
-    from dopsd.core.types import Rollout
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.training.run_settings import RunSettings
 
@@ -54,7 +54,7 @@ def training_states(
         >>> states.student_ids.shape == states.teacher_ids.shape
         True
     """
-    return _states(_algorithm(policy, run), rollouts, run, update)
+    return _states(_algorithm(policy, run), rollouts, run, update, "training_states")
 
 
 def d_opsd_loss(
@@ -91,7 +91,7 @@ def d_opsd_loss(
             "d_opsd_loss: the policy has nothing to train; load it with adapter=run.train.lora"
         )
     algorithm = _algorithm(policy, run)
-    return algorithm.loss(policy, _states(algorithm, rollouts, run, update))
+    return algorithm.loss(policy, _states(algorithm, rollouts, run, update, "d_opsd_loss"))
 
 
 def _algorithm(policy: LlmPolicy, run: RunSettings) -> SelfDistillation:
@@ -118,13 +118,25 @@ def _algorithm(policy: LlmPolicy, run: RunSettings) -> SelfDistillation:
 
 
 def _states(
-    algorithm: SelfDistillation, rollouts: Sequence[Rollout], run: RunSettings, update: int
+    algorithm: SelfDistillation,
+    rollouts: Sequence[Rollout],
+    run: RunSettings,
+    update: int,
+    function: str,
 ) -> States:
+    if isinstance(rollouts, Rollout) or not rollouts:
+        raise DopsdError(f"{function}: rollouts: expected a list of one or more")
+    length = run.sampling.gen_length
+    if other := [len(r.completion_ids) for r in rollouts if len(r.completion_ids) != length]:
+        raise DopsdError(
+            f"{function}: a rollout has {other[0]} tokens, and run.sampling.gen_length is {length};"
+            " give the settings that it was sampled with"
+        )
     key = run.key.seed, update
     batches = states_by_update(rollouts, algorithm.config, algorithm.blocks, key)
     if not batches or batches[0] is None:
         raise DopsdError(
-            "d_opsd_loss: no state of these rollouts is left to train on; give more rollouts, or"
+            f"{function}: no state of these rollouts is left to train on; give more rollouts, or"
             " set method.d_opsd.record to all"
         )
     return batches[0]

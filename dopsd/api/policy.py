@@ -54,6 +54,8 @@ def load_policy(
     model, target = ModelConfig(path=str(folder), dtype=dtype), _device(device)
     if adapter is None or isinstance(adapter, AdapterConfig):
         return load(model, adapter, seed, target)
+    if not Path(adapter).is_dir():
+        raise DopsdError(f"adapter {adapter}: no such folder; name a checkpoint of a run")
     policy = load(model, lora_of(Path(adapter)), seed, target)
     load_adapter(require_adapter(policy.adapted), read_adapter(Path(adapter)), adapter)
     return policy

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.api.settings import load_task
 from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from dopsd.core.types import Problem, Rollout, Score
+    from dopsd.core.types import Score
     from dopsd.models.llm_policy import LlmPolicy
+    from dopsd.tasks.common.task import Task
     from dopsd.training.run_settings import RunSettings
 
 MASK, END = "·", "_"  # of a masked token and of an end-of-sequence token in a trace
@@ -60,13 +62,12 @@ def sample(
         >>> [tuple(rollout.completion_ids.shape) for rollout in rollouts]
         [(40,), (40,)]
     """
-    if attempts < 1 or temperature < 0:
-        raise DopsdError(
-            f"sample: attempts {attempts}, temperature {temperature}: expected attempts of 1 or"
-            " more and a temperature of 0 or more"
-        )
+    if attempts < 1:
+        raise DopsdError(f"sample: attempts {attempts}: expected 1 or more")
+    if not 0 <= temperature < float("inf"):
+        raise DopsdError(f"sample: temperature {temperature}: expected a number of 0 or more")
     task = load_task(run)
-    asked = [task.ask(problem) if isinstance(problem, str) else problem for problem in problems]
+    asked = _asked(task, problems, "sample")
     if len({problem.id for problem in asked}) < len(asked):
         raise DopsdError("sample: a problem is given twice; set attempts to sample it more often")
     prompt_set = PromptSet(task, asked, "sample", run.model.prompt_style)
@@ -76,6 +77,12 @@ def sample(
     )
     rollouts = generate_until_correct(policy, prompts, plan, lambda problem, rollout: False)
     return [rollout for problem in asked for rollout in rollouts[problem.id]]
+
+
+def _asked(task: Task, problems: Sequence[Problem | str], function: str) -> list[Problem]:
+    if isinstance(problems, str | Problem):
+        raise DopsdError(f"{function}: problems: expected a list, found one problem")
+    return [task.ask(problem) if isinstance(problem, str) else problem for problem in problems]
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,8 @@ def trace(policy: LlmPolicy, rollout: Rollout) -> list[TraceStep]:
         >>> len(steps), [int(step.committed.sum()) for step in steps[:3]]
         (21, [2, 2, 2])
     """
+    if not isinstance(rollout, Rollout):
+        raise DopsdError(f"trace: expected one rollout, found {type(rollout).__name__}")
     commits = sorted(set(rollout.revealed_at.tolist()))
     states = []
     for step in [*commits, commits[-1] + 1]:
@@ -127,14 +136,17 @@ def _text(policy: LlmPolicy, ids: Tensor) -> str:
 
 
 def score(
-    policy: LlmPolicy, rollouts: Sequence[Rollout], problems: Sequence[Problem], run: RunSettings
+    policy: LlmPolicy,
+    rollouts: Sequence[Rollout],
+    problems: Sequence[Problem | str],
+    run: RunSettings,
 ) -> list[Score]:
     """Score rollouts with the verifier of the run's task.
 
     Args:
         policy: the model that made the rollouts, for its tokenizer.
         rollouts: answers, in any order.
-        problems: the problems that they answer, found by id.
+        problems: the problems that they answer, as given to `sample`; found by id.
         run: `run.data.scoring` says by which rule.
 
     Returns:
@@ -153,7 +165,8 @@ def score(
         >>> 0 <= score.score <= 1
         True
     """
-    task, by_id = load_task(run), {problem.id: problem for problem in problems}
+    task = load_task(run)
+    by_id = {problem.id: problem for problem in _asked(task, problems, "score")}
     if missing := sorted({rollout.problem_id for rollout in rollouts} - by_id.keys()):
         raise DopsdError(f"score: problem {missing[0]} of a rollout is not among the problems")
     return [

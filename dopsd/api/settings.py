@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.algorithms.common.config import BETWEEN
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, names, resolve
@@ -46,12 +47,16 @@ def run_settings(
         (4, 40, 'sudoku/d_opsd/0')
     """
     pairs = [f"{key}={json.dumps(value)}" for key, value in (changes or {}).items()]
-    params = checked(with_changes(_read(source), pairs), source)
-    known = {"task": sorted(type(params.data).model_fields), "method": params.methods}
-    for kind, name in (("task", task), ("method", method)):
-        if name is not None and name not in known[kind]:
-            raise DopsdError(unknown(f"{kind} {name}", known[kind]))
-    matrix = params.matrix
+    where = f"{source} with changes" if changes else source
+    params = checked(with_changes(_read(source), pairs), where)
+    matrix, tasks = params.matrix, sorted(type(params.data).model_fields)
+    if task is not None and task not in tasks:
+        raise DopsdError(unknown(f"task {task}", tasks))
+    if method is not None and method not in params.methods:
+        methods = [name for name in params.methods if BETWEEN not in name]
+        raise DopsdError(unknown(f"method {method}", methods))
+    if seed is not None and (not isinstance(seed, int) or seed < 0):
+        raise DopsdError(f"seed {seed!r}: expected a whole number of 0 or more")
     first_seed = matrix.seeds[0] if seed is None else seed
     return params.run(task or matrix.tasks[0], method or matrix.methods[0], first_seed)
 

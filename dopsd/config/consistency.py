@@ -20,7 +20,9 @@ def check_variants(params: Params) -> None:
     Raises:
         ValueError: if a variant has an unknown key, a wrong value or no state to train on.
     """
-    for name in params.ablate.variants:
+    for name, changes in params.ablate.variants.items():
+        if not changes:  # the method itself, which is checked with the others
+            continue
         try:
             _check_states(params, f"ablate.variants.{name}", params.changed(name))
         except ValidationError as error:

@@ -29,6 +29,8 @@ from dopsd.tasks.common.config import Source
 from dopsd.training.origin import place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pydantic_core import ErrorDetails
     from ruamel.yaml.nodes import MappingNode
 
@@ -54,7 +56,7 @@ def _line(fault: ErrorDetails, path: Path | str) -> str:
 
 
 def _nearest(key_path: tuple[Any, ...]) -> str:
-    """Suggest the most similar key of the same section, or list the section's keys."""
+    """Suggest where else this key is, the most similar one here, or list the section's keys."""
     section: Any = Params
     for part in key_path[:-1]:
         field = section.model_fields.get(part)
@@ -62,10 +64,22 @@ def _nearest(key_path: tuple[Any, ...]) -> str:
         section = next((kind for kind in get_args(section) if kind is not NoneType), section)
         if not isinstance(section, type) or not issubclass(section, Section):
             return "see the comments in params.yaml for the known keys"
-    matches = get_close_matches(str(key_path[-1])[:80], section.model_fields, 1)
+    name = str(key_path[-1])[:80]
+    matches = [*_deeper(section, name)] or get_close_matches(name, section.model_fields, 1)
     return (
-        f"did you mean {matches[0]}?" if matches else f"there is {', '.join(section.model_fields)}"
+        f"did you mean {' or '.join(matches[:3])}?"
+        if matches
+        else f"there is {', '.join(section.model_fields)}"
     )
+
+
+def _deeper(section: type[Section], name: str, above: str = "") -> Iterator[str]:
+    """Yield the dotted keys of this name in the sections below."""
+    for key, field in section.model_fields.items():
+        if above and key == name:
+            yield above + key
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _deeper(field.annotation, name, f"{above}{key}.")
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,13 +55,16 @@ def readable(line: str) -> str:
 
 
 def unknown(subject: str, known: Iterable[object]) -> str:
-    """Return the line that refuses an unknown name and lists those that exist.
+    """Return the line that refuses an unknown name, lists those that exist, and a similar one.
 
     Args:
         subject: where the name was found, and the name itself, such as `--task chess`.
         known: the names that exist, in the order in which they are shown.
     """
-    return f"{subject}: unknown; there is {', '.join(map(str, known))}"
+    names = [str(name) for name in known]
+    similar = get_close_matches(subject.split(" ")[-1][:80], names, 1)
+    hint = f"; did you mean {similar[0]}?" if similar else ""
+    return f"{subject}: unknown; there is {', '.join(names)}{hint}"
 
 
 def is_unicode(text: str) -> bool:

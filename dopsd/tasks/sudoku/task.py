@@ -195,7 +195,8 @@ class Sudoku(AskingTask):
         solved = solutions(text) if PUZZLE.fullmatch(text) else []
         if not solved or "0" not in text:
             raise DopsdError(
-                f"puzzle {text!r}: expected 16 digits 0-4 with some 0 for blanks, and a solution"
+                f"puzzle {text!r}: expected 16 digits 0-4 with some 0 for blanks, which can be"
+                " solved"
             )
         return Problem(f"sudoku-{text}", text, solved[0])
 
