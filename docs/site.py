@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nbclient
+import nbformat
 from latex2mathml import converter
 from mkdocs.structure.files import File
 
@@ -38,7 +39,7 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that stand elsewhere in the repository, and notebooks as pages."""
+    """Add the pages that are elsewhere in the repository, and notebooks as pages."""
     for source, page in PAGES.items():
         if page != "index.md":
             files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
@@ -49,17 +50,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _markdown_of(notebook: Path) -> str:
+    """Run a notebook, which is committed without outputs, and return it with them."""
+    content = nbformat.read(notebook, as_version=4)
+    options = {"resources": {"metadata": {"path": str(ROOT)}}, "timeout": 600}
+    nbclient.NotebookClient(content, **options).execute()
     parts = [f"[Download this notebook]({notebook.name})"]
-    for cell in json.loads(notebook.read_text())["cells"]:
-        source = "".join(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-        texts = ["".join(output.get("text", "")) for output in cell.get("outputs", [])]
+    for cell in content.cells:
+        is_text = cell.cell_type == "markdown"
+        parts.append(cell.source if is_text else f"```python\n{cell.source}\n```")
+        texts = [
+            output.text if output.output_type == "stream" else output.data["text/plain"]
+            for output in cell.get("outputs", [])
+            if output.get("name") != "stderr"
+        ]
         parts += [f"```text\n{text.rstrip()}\n```" for text in texts if text.strip()]
     return "\n\n".join(parts)
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lead links to files of the repository to their pages; other files become plain names."""
+    """Point links to files of the repository to their pages; other files become plain names."""
     source = _repository_path(page.file)
     return LINK.sub(lambda link: _rewritten(link, source, page.file.src_uri), markdown)
 

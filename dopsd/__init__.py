@@ -5,7 +5,7 @@
 Example:
     >>> import dopsd
     >>> run = dopsd.run_settings("embedded")
-    >>> policy = dopsd.load_policy("base/sudoku")
+    >>> policy = dopsd.load_policy(dopsd.embedded_base())
     >>> (rollout,) = dopsd.sample(policy, ["0410020420430020"], run)
     >>> print(dopsd.trace(policy, rollout)[0].text)
     ········································
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dopsd.api.loss import d_opsd_loss, training_states
-    from dopsd.api.policy import load_policy
+    from dopsd.api.policy import embedded_base, load_policy
     from dopsd.api.sampling import TraceStep, sample, score, trace
     from dopsd.api.settings import load_task, run_settings
     from dopsd.api.training import TrainedRun, prepare, train
@@ -37,6 +37,7 @@ __all__ = [
     "TraceStep",
     "TrainedRun",
     "d_opsd_loss",
+    "embedded_base",
     "load_policy",
     "load_task",
     "prepare",
@@ -49,7 +50,7 @@ __all__ = [
 ]
 _MODULES = {
     "dopsd.api.loss": ("d_opsd_loss", "training_states"),
-    "dopsd.api.policy": ("load_policy",),
+    "dopsd.api.policy": ("embedded_base", "load_policy"),
     "dopsd.api.sampling": ("TraceStep", "sample", "score", "trace"),
     "dopsd.api.settings": ("load_task", "run_settings"),
     "dopsd.api.training": ("TrainedRun", "prepare", "train"),

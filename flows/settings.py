@@ -12,10 +12,10 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import read_yaml
 from dopsd.config.params import Params
+from dopsd.config.profiles import AS_IT_STANDS
 from dopsd.core.paths import RunKey
 from dopsd.tasks.registry import TASKS
 
-AS_IT_STANDS = "params.yaml as it stands"
 if TYPE_CHECKING:
     Profile: TypeAlias = str
     Task: TypeAlias = str

@@ -48,7 +48,7 @@ def training_states(
     Example:
         >>> import dopsd
         >>> run = dopsd.run_settings("embedded")
-        >>> policy = dopsd.load_policy("base/sudoku")
+        >>> policy = dopsd.load_policy(dopsd.embedded_base())
         >>> rollouts = dopsd.sample(policy, ["0410020420430020"], run)
         >>> states = dopsd.training_states(policy, rollouts, run)
         >>> states.student_ids.shape == states.teacher_ids.shape
@@ -81,7 +81,7 @@ def d_opsd_loss(
     Example:
         >>> import dopsd
         >>> run = dopsd.run_settings("embedded")
-        >>> policy = dopsd.load_policy("base/sudoku", adapter=run.train.lora)
+        >>> policy = dopsd.load_policy(dopsd.embedded_base(), adapter=run.train.lora)
         >>> rollouts = dopsd.sample(policy, ["0410020420430020"], run, temperature=0.9)
         >>> loss = dopsd.d_opsd_loss(policy, rollouts, run)
         >>> loss.total.backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -13,6 +14,7 @@ from dopsd.models.adapter_files import read_adapter
 from dopsd.models.config import AdapterConfig, Dtype, ModelConfig
 from dopsd.models.llm_policy import load_policy as load
 from dopsd.models.lora import load_adapter, require_adapter
+from dopsd.pipeline.new_project import TEMPLATE
 
 if TYPE_CHECKING:
     from dopsd.models.llm_policy import LlmPolicy
@@ -45,13 +47,19 @@ def load_policy(
 
     Example:
         >>> import dopsd
-        >>> policy = dopsd.load_policy("base/sudoku", dopsd.AdapterConfig(r=4, alpha=4, dropout=0))
+        >>> policy = dopsd.load_policy(
+        ...     dopsd.embedded_base(), dopsd.AdapterConfig(r=4, alpha=4, dropout=0)
+        ... )
         >>> policy.max_length, sum(p.numel() for p in policy.trainable().values()) > 0
         (256, True)
     """
     if dtype not in get_args(Dtype):
         raise DopsdError(unknown(f"dtype {dtype}", get_args(Dtype)))
     model, target = ModelConfig(path=str(folder), dtype=dtype), _device(device)
+    if not isinstance(adapter, None | str | Path | AdapterConfig):
+        raise DopsdError(
+            f"adapter: expected a folder or an AdapterConfig, found {type(adapter).__name__}"
+        )
     if adapter is None or isinstance(adapter, AdapterConfig):
         return load(model, adapter, seed, target)
     if not Path(adapter).is_dir():
@@ -62,10 +70,22 @@ def load_policy(
 
 
 def _device(name: str | None) -> torch.device | None:
-    try:
-        device = None if name is None else torch.device(name)
-    except RuntimeError as error:
-        raise DopsdError(f"device {name}: unknown; expected cpu, cuda or cuda:0") from error
-    if device is not None and device.type == "cuda" and not torch.cuda.is_available():
-        raise DopsdError(f"device {name}: no NVIDIA GPU is available; use cpu")
+    if name is None:
+        return None
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
+        raise DopsdError(f"device {name}: unknown; expected cpu, cuda or cuda:0")
+    device, available = torch.device(name), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= available:
+        raise DopsdError(f"device {name}: this machine has {available} NVIDIA GPUs")
     return device
+
+
+def embedded_base() -> Path:
+    """Return the folder of the small base that comes with dopsd: 4x4 Sudoku, 0.9 million weights.
+
+    Example:
+        >>> import dopsd
+        >>> sorted(path.suffix for path in dopsd.embedded_base().glob("model*"))
+        ['.safetensors']
+    """
+    return TEMPLATE / "base" / "sudoku"

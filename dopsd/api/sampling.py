@@ -57,14 +57,14 @@ def sample(
     Example:
         >>> import dopsd
         >>> run = dopsd.run_settings("embedded")
-        >>> policy = dopsd.load_policy("base/sudoku")
+        >>> policy = dopsd.load_policy(dopsd.embedded_base())
         >>> rollouts = dopsd.sample(policy, ["0410020420430020"], run, temperature=0.9, attempts=2)
         >>> [tuple(rollout.completion_ids.shape) for rollout in rollouts]
         [(40,), (40,)]
     """
-    if attempts < 1:
-        raise DopsdError(f"sample: attempts {attempts}: expected 1 or more")
-    if not 0 <= temperature < float("inf"):
+    if not isinstance(attempts, int) or attempts < 1:
+        raise DopsdError(f"sample: attempts {attempts}: expected a whole number of 1 or more")
+    if not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
         raise DopsdError(f"sample: temperature {temperature}: expected a number of 0 or more")
     task = load_task(run)
     asked = _asked(task, problems, "sample")
@@ -109,7 +109,7 @@ def trace(policy: LlmPolicy, rollout: Rollout) -> list[TraceStep]:
     Example:
         >>> import dopsd
         >>> run = dopsd.run_settings("embedded")
-        >>> policy = dopsd.load_policy("base/sudoku")
+        >>> policy = dopsd.load_policy(dopsd.embedded_base())
         >>> (rollout,) = dopsd.sample(policy, ["0410020420430020"], run)
         >>> steps = dopsd.trace(policy, rollout)
         >>> len(steps), [int(step.committed.sum()) for step in steps[:3]]
@@ -159,7 +159,7 @@ def score(
     Example:
         >>> import dopsd
         >>> run = dopsd.run_settings("embedded")
-        >>> policy = dopsd.load_policy("base/sudoku")
+        >>> policy = dopsd.load_policy(dopsd.embedded_base())
         >>> problem = dopsd.load_task(run).ask("0410020420430020")
         >>> (score,) = dopsd.score(policy, dopsd.sample(policy, [problem], run), [problem], run)
         >>> 0 <= score.score <= 1

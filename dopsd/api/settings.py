@@ -46,7 +46,7 @@ def run_settings(
         >>> run.train.updates, run.sampling.gen_length, str(run.key)
         (4, 40, 'sudoku/d_opsd/0')
     """
-    pairs = [f"{key}={json.dumps(value)}" for key, value in (changes or {}).items()]
+    pairs = [f"{key}={_json(key, value)}" for key, value in (changes or {}).items()]
     where = f"{source} with changes" if changes else source
     params = checked(with_changes(_read(source), pairs), where)
     matrix, tasks = params.matrix, sorted(type(params.data).model_fields)
@@ -59,6 +59,13 @@ def run_settings(
         raise DopsdError(f"seed {seed!r}: expected a whole number of 0 or more")
     first_seed = matrix.seeds[0] if seed is None else seed
     return params.run(task or matrix.tasks[0], method or matrix.methods[0], first_seed)
+
+
+def _json(key: str, value: object) -> str:
+    try:
+        return json.dumps(str(value) if isinstance(value, Path) else value)
+    except (TypeError, ValueError) as error:
+        raise DopsdError(f"{key}: expected a value that YAML can hold ({error})") from error
 
 
 def _read(source: str | Path) -> dict[str, Any]:

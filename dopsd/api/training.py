@@ -15,6 +15,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.interrupts import SIGNALS
 from dopsd.core.tables import read_table
 from dopsd.pipeline.stages.prepare import write_splits
+from dopsd.training.run_start import answer_of
 from dopsd.training.train import train as train_to_the_end
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
     if threading.current_thread() is not threading.main_thread():
         raise DopsdError("train: call it from the main thread, which receives signals")
     with _handlers_put_back(), torch.random.fork_rng():
-        train_to_the_end(run, None, other_code)
+        train_to_the_end(run, None, answer_of(other_code))
     folder = run.key.folder
     checkpoints = tuple(sorted((folder / "train").glob("step-*")))
     return TrainedRun(folder, checkpoints, read_table(folder / "train.csv"))
@@ -90,7 +91,7 @@ def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
 
 @contextmanager
 def _handlers_put_back() -> Iterator[None]:
-    """Training that was interrupted leaves its signal handlers; a notebook goes on after it."""
+    """Training that was interrupted leaves its signal handlers; a notebook continues after it."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import command
 from dopsd.config.loading import load_params, missing_files
+from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 
@@ -23,7 +24,8 @@ NEXT = """{folder}: ready. Next:
   cd {folder}
   git add -A && git commit -m "Begin"   # settings, pipeline and base
   dopsd repro                           # runs all stages, as `dvc repro` does
-  dopsd summary                         # base against trained"""
+  dopsd summary                         # base and trained model side by side"""
+WEIGHTS = "{path}: no weights yet; `dopsd check` names what is missing before `dopsd repro`"
 
 
 def add_checks(commands: Commands) -> None:
@@ -59,12 +61,10 @@ def add_profiles(commands: Commands) -> None:
         )
         parser.add_argument(
             "--preset",
-            default="reference",
             help="reference: as the published code; paper: as its equations (default: reference)",
         )
         parser.add_argument(
             "--hardware",
-            default="1x80gb",
             help="GPUs: 1x80gb, 4x80gb or 1xh200 (default: 1x80gb)",
         )
         parser.add_argument(
@@ -82,12 +82,16 @@ def _init(a: argparse.Namespace) -> None:
 
     create(a.folder, a.profile)
     print(NEXT.format(folder=shlex.quote(str(a.folder))))
+    if not (a.folder / (path := load_params(a.folder / "params.yaml").model.path)).is_dir():
+        print(WEIGHTS.format(path=path))
 
 
 def _write_profile(a: argparse.Namespace) -> None:
     from dopsd.config.params_file import overruled, params
 
-    changed = params(a.profile, a.preset, a.hardware, a.changes, a.params)
+    if a.profile is None and (a.preset or a.hardware):
+        raise DopsdError(NEEDS_PROFILE)
+    changed = params(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
     print("\n".join(changed) if changed else f"{a.params}: nothing to change")
     for line in overruled(load_params(a.params), a.changes):
         log(f"note: {line}")
@@ -96,7 +100,7 @@ def _write_profile(a: argparse.Namespace) -> None:
 def _rehearse(a: argparse.Namespace) -> None:
     from dopsd.pipeline.rehearse import rehearse
 
-    rehearse(a.profile, a.preset, a.hardware, a.changes, a.params)
+    rehearse(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
 
 
 def _doctor(a: argparse.Namespace) -> None:
@@ -117,7 +121,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     ]
     if faults:
         raise DopsdError(faults)
-    print(f"{path}: sound")
+    print(f"{path}: no errors")
 
 
 FREE: dict[str, Callable[[argparse.Namespace], None]] = {

@@ -14,7 +14,15 @@ from ruamel.yaml.comments import CommentedMap
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.loading import checked, missing_files, parse_yaml, read_yaml
 from dopsd.config.params import Params
-from dopsd.config.profiles import FOLDER, HARDWARE, PRESET, names, resolve, without_model
+from dopsd.config.profiles import (
+    FOLDER,
+    HARDWARE,
+    NEEDS_PROFILE,
+    PRESET,
+    names,
+    resolve,
+    without_model,
+)
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS
 
@@ -201,9 +209,7 @@ def params(
         raise DopsdError(f"--params {path}: is a folder; name a file")
     old = read_yaml(path) if path.is_file() else {}
     if profile is None and (preset, hardware) != (PRESET, HARDWARE):
-        raise DopsdError(
-            "--preset and --hardware need a profile; add --profile llada-8b-gsm8k or another"
-        )
+        raise DopsdError(NEEDS_PROFILE)
     if profile is None and not old:
         raise DopsdError(f"{path}: no such file; name a --profile: {', '.join(names())}")
     raw = with_changes(

@@ -139,7 +139,7 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) 
     """
     missing = [path for path in files if not path.is_file()]
     if missing:
-        raise DopsdError(f"{missing[0]}: no such file; run `dvc repro` to create it")
+        raise DopsdError(f"{missing[0]}: no such file; run `dopsd prepare` (or `dvc repro`)")
     parts = [json.dumps(sections, sort_keys=True)]
     parts += [f"{path.name} {sha256(path)}" for path in files]
     parts += [f"{name} {code_digest(path)}" for name, path in sources(*modules).items()]

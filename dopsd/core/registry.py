@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -48,6 +49,12 @@ class Registry:
         }
         folders.pop("common", None)
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
+        for name, module in plugins.items():  # names are keys, and folders in code/ and runs/
+            if not re.fullmatch("[a-z0-9_]+", name) or name == "common" or not module:
+                raise DopsdError(
+                    f"entry point {self.package}: {name} = {module}: expected a name of lowercase"
+                    " letters, digits and _, not `common`, and the package of the plug-in"
+                )
         if duplicates := sorted(folders.keys() & plugins.keys()):
             raise DopsdError(
                 f"entry point {self.package}: {duplicates[0]} = {plugins[duplicates[0]]}: the name"
@@ -85,6 +92,13 @@ class Registry:
                     f"{self.kind} {name}: {self.packages[name]} has no {file}.py ({error}); add it"
                 ) from error
             raise
+        except Exception as error:
+            if module.startswith(f"{self.package}."):  # our own fault, not that of a plug-in
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            raise DopsdError(
+                f"{self.kind} {name}: {module} cannot be imported ({reason})"
+            ) from error
 
     def config_class(self, name: str) -> type[Any]:
         """Return the one class of settings that the folder's config.py defines.

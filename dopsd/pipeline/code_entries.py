@@ -71,12 +71,12 @@ def recipe(path: Path) -> int | None:
     file = path / "__init__.py" if path.is_dir() else path
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             value = ast.unparse(node.value)
-            if ast.unparse(target) != "RECIPE":
+            if "RECIPE" not in map(ast.unparse, targets):
                 continue
-            if not value.isdecimal():
-                raise DopsdError(f"{file}: RECIPE = {value}: expected a whole number")
+            if not value.isdecimal() or not int(value):
+                raise DopsdError(f"{file}: RECIPE = {value}: expected a whole number of 1 or more")
             return int(value)
     return None
 
@@ -140,7 +140,11 @@ def _folder(package: str) -> Path:
     here = Path.cwd().joinpath(*package.split("."))
     if (here / "__init__.py").is_file():
         return here
-    spec = find_spec(package)
+    try:
+        spec = find_spec(package)
+    except Exception as error:  # of a plug-in's own code, which this imports
+        reason = f"{type(error).__name__}: {error}"
+        raise DopsdError(f"plug-in {package}: cannot be imported ({reason})") from error
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is no package", name=package)
     return Path(next(iter(spec.submodule_search_locations))).resolve()

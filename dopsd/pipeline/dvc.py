@@ -55,6 +55,9 @@ class Writing:
         with handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
             forget()  # DVC refuses to run with a list of locks that a kill cut off
             keep_lockfile(self.name)
+            if "code/" in Path("dvc.yaml").read_text():
+                write_entries()
+                BASES.mkdir(exist_ok=True)  # a dependency, also where all bases are downloaded
             status = self._run_dvc(lock)
             if status and not self.stopped_at and set_aside_damaged_results(self.name):
                 status = self._run_dvc(lock)
@@ -224,7 +227,4 @@ def run(words: Sequence[str]) -> int:
     require(words[0], "dvc")
     if not Path("dvc.yaml").is_file():
         raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")
-    if "code/" in Path("dvc.yaml").read_text():
-        write_entries()
-        BASES.mkdir(exist_ok=True)  # a dependency, also where all bases are downloaded
     return Writing(words).run()

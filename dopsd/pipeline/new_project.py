@@ -6,6 +6,7 @@ The files come from `template/`: links to those of this repository in git, copie
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from dopsd.config.params_file import params
-from dopsd.config.profiles import EMBEDDED, HARDWARE, PRESET
+from dopsd.config.profiles import AS_IT_STANDS, EMBEDDED, HARDWARE, PRESET
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.pipeline.code_entries import write_entries
@@ -40,8 +41,10 @@ def create(folder: Path, profile: str | None = None) -> None:
         DopsdError: if the folder is not empty, or git or DVC is missing or fails.
     """
     _refuse(folder)
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        del os.environ[name]  # another repository than that of the folder
     folder = folder.absolute()
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as tmp:
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as tmp:
         project = Path(tmp) / "project"
         shutil.copytree(
             TEMPLATE,
@@ -56,7 +59,10 @@ def create(folder: Path, profile: str | None = None) -> None:
 
 
 def _refuse(folder: Path) -> None:
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if not folder.name:
+        raise DopsdError("init: expected the name of a new folder")
+    is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+    if os.path.lexists(folder) and not is_empty:
         raise DopsdError(f"init: {folder}: exists and is not an empty folder; name a new one")
     if not folder.absolute().parent.is_dir():
         raise DopsdError(f"init: {folder.parent}: no such folder; make it first")
@@ -66,11 +72,20 @@ def _refuse(folder: Path) -> None:
 
 
 def _is_in_repository(folder: Path) -> bool:
-    """Whether a git repository takes the folder: it lies in one, and is not ignored there."""
+    """Whether a git repository tracks the folder: it lies in one, and is not ignored there."""
     git = ("git", "-C", str(folder.parent))
-    inside = subprocess.run([*git, "rev-parse", "--is-inside-work-tree"], capture_output=True)
-    ignored = subprocess.run([*git, "check-ignore", "-q", str(folder)], capture_output=True)
+    inside = _process(*git, "rev-parse", "--is-inside-work-tree")
+    if "dubious ownership" in inside.stderr:
+        raise DopsdError(f"init: {inside.stderr.strip().splitlines()[0]}; see git's safe.directory")
+    ignored = _process(*git, "check-ignore", "-q", str(folder))
     return inside.returncode == 0 and ignored.returncode != 0
+
+
+def _process(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run git or DVC on the folder that is named, whatever repository the environment names."""
+    outer = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    env = {name: value for name, value in os.environ.items() if name not in outer}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
 def _fill(profile: str, is_in_repository: bool) -> None:
@@ -80,16 +95,26 @@ def _fill(profile: str, is_in_repository: bool) -> None:
     for name in ("gitignore", "dvcignore"):  # before DVC, which would write others
         Path(name).rename(RENAMED[name])
     subdir = ["--subdir"] if is_in_repository else []
-    _run(sys.executable, "-m", "dvc", "init", "--quiet", *subdir)
+    _run(sys.executable, "-m", "dvc", "init", *subdir)
     for name, target in RENAMED.items():
         if Path(name).exists():
             Path(name).replace(target)
     params(profile, PRESET, HARDWARE, [], Path("params.yaml"))
+    _keep_settings(Path("prefect.yaml"))
     write_entries()
 
 
+def _keep_settings(deployments: Path) -> None:
+    """Let runs of a project take its params.yaml by default; a profile would replace the file."""
+    text = deployments.read_text()
+    for entrypoint in ("train", "compare"):
+        line = f"    entrypoint: flows/{entrypoint}.py:{entrypoint}\n"
+        text = text.replace(line, f'{line}    parameters: {{profile: "{AS_IT_STANDS}"}}\n')
+    deployments.write_text(text)
+
+
 def _run(*command: str) -> None:
-    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    process = _process(*command)
     if process.returncode:
         words = " ".join(command).removeprefix(f"{sys.executable} -m ")
         lines = (process.stderr or process.stdout).strip().splitlines() or ["no message"]
@@ -97,7 +122,7 @@ def _run(*command: str) -> None:
 
 
 def _move(project: Path, folder: Path) -> None:
-    """Put the whole project in its place; an empty folder may be somebody's working directory."""
+    """Move the project to its folder; an empty folder stays, as it may be a working directory."""
     if not folder.exists():
         project.rename(folder)
         return

@@ -10,7 +10,7 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.files import ASIDE, write_json
 from dopsd.core.progress import log
 from dopsd.training.checkpoint import update_of
@@ -39,7 +39,7 @@ def answer_of(flag: str | None) -> str:
     """
     answer = flag or os.environ.get(OTHER_CODE) or "stop"
     if answer not in ANSWERS:
-        raise DopsdError(f"{OTHER_CODE}: {answer}: unknown; expected {', '.join(ANSWERS)}")
+        raise DopsdError(unknown(f"{OTHER_CODE}: {answer}", ANSWERS))
     return answer
 
 

@@ -12,7 +12,9 @@ from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError, unknown
 
 EMBEDDED = "embedded"
+AS_IT_STANDS = "params.yaml as it stands"  # in place of a profile: the settings of that file
 PRESET, HARDWARE = "reference", "1x80gb"
+NEEDS_PROFILE = "--preset and --hardware need a profile; add --profile llada-8b-gsm8k or another"
 FOLDER = files("dopsd.config.profiles")
 
 
