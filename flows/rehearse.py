@@ -8,10 +8,11 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 
+from dopsd.config.profiles import AS_IT_STANDS
 from flows.failures import failed
 from flows.overrides import Overrides
 from flows.running import DOPSD, CommandFailed, run
-from flows.settings import AS_IT_STANDS, Hardware, Preset, Profile
+from flows.settings import Hardware, Preset, Profile
 
 
 @flow(name="dopsd-rehearse")

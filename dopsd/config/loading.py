@@ -8,29 +8,25 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from difflib import get_close_matches
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config.params import Params
+from dopsd.config.suggestions import nearest
 from dopsd.core.errors import DopsdError, is_unicode
 from dopsd.core.paths import BASES, is_base
 from dopsd.core.progress import log
-from dopsd.core.settings import Section
 from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
 from dopsd.training.origin import place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pydantic_core import ErrorDetails
     from ruamel.yaml.nodes import MappingNode
 
@@ -47,39 +43,12 @@ def _line(fault: ErrorDetails, path: Path | str) -> str:
     """Format a pydantic error as `file: full.key: what was expected, what was found`."""
     key = ".".join(str(part) for part in fault["loc"]) or "(several keys)"
     if fault["type"] == "extra_forbidden":
-        return f"{path}: {key}: unknown key; {_nearest(fault['loc'])}"
+        return f"{path}: {key}: unknown key; {nearest(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
     received = (
         "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r:.200}"
     )
     return f"{path}: {key}: {message}{received}"
-
-
-def _nearest(key_path: tuple[Any, ...]) -> str:
-    """Suggest where else this key is, the most similar one here, or list the section's keys."""
-    section: Any = Params
-    for part in key_path[:-1]:
-        field = section.model_fields.get(part)
-        section = field.annotation if field else None
-        section = next((kind for kind in get_args(section) if kind is not NoneType), section)
-        if not isinstance(section, type) or not issubclass(section, Section):
-            return "see the comments in params.yaml for the known keys"
-    name = str(key_path[-1])[:80]
-    matches = [*_deeper(section, name)] or get_close_matches(name, section.model_fields, 1)
-    return (
-        f"did you mean {' or '.join(matches[:3])}?"
-        if matches
-        else f"there is {', '.join(section.model_fields)}"
-    )
-
-
-def _deeper(section: type[Section], name: str, above: str = "") -> Iterator[str]:
-    """Yield the dotted keys of this name in the sections below."""
-    for key, field in section.model_fields.items():
-        if above and key == name:
-            yield above + key
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from _deeper(field.annotation, name, f"{above}{key}.")
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:

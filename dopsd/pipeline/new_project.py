@@ -59,8 +59,6 @@ def create(folder: Path, profile: str | None = None) -> None:
 
 
 def _refuse(folder: Path) -> None:
-    if not folder.name:
-        raise DopsdError("init: expected the name of a new folder")
     is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
     if os.path.lexists(folder) and not is_empty:
         raise DopsdError(f"init: {folder}: exists and is not an empty folder; name a new one")

@@ -139,7 +139,7 @@ def errors(policy, run) -> dict[str, object]:
         "task chess: unknown": lambda: dopsd.run_settings(task="chess"),
         "method ppo: unknown": lambda: dopsd.run_settings(method="ppo"),
         "no config.json": lambda: dopsd.load_policy("nothere"),
-        "no adapter_config.json": lambda: dopsd.load_policy(run.model.path, "nothere"),
+        "no adapter_config.json": lambda: dopsd.load_policy(run.model.path, run.model.path),
         "device gpu: unknown": lambda: dopsd.load_policy(run.model.path, device="gpu"),
         "dtype float16: unknown": lambda: dopsd.load_policy(run.model.path, dtype="float16"),
         "given twice": lambda: dopsd.sample(policy, [PUZZLE, PUZZLE], run),
@@ -147,7 +147,25 @@ def errors(policy, run) -> dict[str, object]:
         "not among the problems": lambda: dopsd.score(policy, rollouts, [], run),
         "expected d_opsd": lambda: dopsd.training_states(policy, rollouts, rft),
         "ema is an average": lambda: dopsd.training_states(policy, rollouts, ema),
-        "no state of these rollouts": lambda: dopsd.training_states(policy, [], run),
+        "training_states: rollouts: expected a list": lambda: dopsd.training_states(
+            policy, [], run
+        ),
+        "has 16 tokens, and run.sampling.gen_length is 40": lambda: dopsd.d_opsd_loss(
+            policy, [replace(rollouts[0], completion_ids=rollouts[0].completion_ids[:16])], run
+        ),
+        "temperature nan": lambda: dopsd.sample(policy, [PUZZLE], run, temperature=float("nan")),
+        "expected a list, found one problem": lambda: dopsd.sample(policy, PUZZLE, run),
+        "expected one rollout, found list": lambda: dopsd.trace(policy, rollouts),
+        "seed 'x': expected a whole number": lambda: dopsd.run_settings(seed="x"),
+        "did you mean d_opsd": lambda: dopsd.run_settings(method="d-opsd"),
+        "method.d_opsd.reveal_ratio": lambda: dopsd.run_settings(changes={"reveal_ratio": 0.1}),
+        "expected a value that YAML can hold": lambda: dopsd.run_settings(
+            changes={"train.updates": object()}
+        ),
+        "other_code|unknown; there is stop": lambda: dopsd.train(run, other_code="bogus"),
+        "device mps: unknown": lambda: dopsd.load_policy(run.model.path, device="mps"),
+        "adapter nowhere: no such folder": lambda: dopsd.load_policy(run.model.path, "nowhere"),
+        "adapter: expected a folder": lambda: dopsd.load_policy(run.model.path, True),
         "nothing to train": lambda: dopsd.d_opsd_loss(
             dopsd.load_policy(run.model.path), rollouts, run
         ),

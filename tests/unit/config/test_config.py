@@ -141,11 +141,11 @@ def test_a_missing_or_unreadable_file_is_said(tmp_path, monkeypatch, capsys):
     assert "not valid YAML" in capsys.readouterr().err
 
 
-def test_check_says_sound_and_unknown_names_are_refused(tmp_path, monkeypatch, capsys):
+def test_check_reports_no_errors_and_unknown_names_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_params()
     assert main(["check"]) == 0
-    assert "sound" in capsys.readouterr().out
+    assert "no errors" in capsys.readouterr().out
     assert main(["train", "--method", "ppo"]) == 2
     assert (
         "--method ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo"

@@ -48,7 +48,7 @@ def test_what_is_asked_becomes_settings_and_named_parameters_go_first():
         "matrix.seeds=[1]",
         'matrix.tasks=["gsm8k"]',
     ]
-    assert {*get_args(settings.Profile)} == {*profiles.names(), settings.AS_IT_STANDS}
+    assert {*get_args(settings.Profile)} == {*profiles.names(), profiles.AS_IT_STANDS}
     assert {*get_args(settings.Task)} == {*TasksConfig.model_fields} and {
         *get_args(settings.Method)
     } == {*AlgorithmsConfig.model_fields}
@@ -67,13 +67,13 @@ def test_a_wrong_key_is_refused_before_params_yaml_is_touched(project):
     ):
         settings.write(RunRequest("llada-8b-gsm8k"))
     assert Path("params.yaml").read_bytes() == before
-    assert settings.write(RunRequest(settings.AS_IT_STANDS, max_updates=6)) == [
+    assert settings.write(RunRequest(profiles.AS_IT_STANDS, max_updates=6)) == [
         "train.updates: 4 -> 6"
     ]
     settings.write(
-        RunRequest(settings.AS_IT_STANDS, overrides={"method.diffu_grpo.train.updates": 9})
+        RunRequest(profiles.AS_IT_STANDS, overrides={"method.diffu_grpo.train.updates": 9})
     )
-    found = settings.write(RunRequest(settings.AS_IT_STANDS, max_updates=7))
+    found = settings.write(RunRequest(profiles.AS_IT_STANDS, max_updates=7))
     assert sorted(found) == ["method.diffu_grpo.train.updates: 9 -> 7", "train.updates: 6 -> 7"]
 
 
@@ -125,7 +125,7 @@ ALL += ["select sudoku/d_opsd/0", "test sudoku/d_opsd/0", "report sudoku/d_opsd/
 
 def test_stages_run_in_order_and_each_checkpoint_has_a_task(staged):
     write_params(train__checkpoint_every=2)
-    assert training.run_stages(RunRequest(settings.AS_IT_STANDS), None) == ["sudoku/d_opsd/0"]
+    assert training.run_stages(RunRequest(profiles.AS_IT_STANDS), None) == ["sudoku/d_opsd/0"]
     assert [call for call in staged[0] if not call.startswith("pre")] == ALL
 
 
@@ -134,7 +134,7 @@ def test_the_base_is_made_again_only_with_leave(staged, monkeypatch):
     monkeypatch.setattr(stages, "pretrain", lambda name, env, after: given.append(env))
     write_params(train__checkpoint_every=2)
     for allow_retrain in (False, True):
-        training.run_stages(RunRequest(settings.AS_IT_STANDS), None, allow_retrain)
+        training.run_stages(RunRequest(profiles.AS_IT_STANDS), None, allow_retrain)
     assert given == [{}, {"DOPSD_ALLOW_RETRAIN": "1"}]
 
 
@@ -166,7 +166,7 @@ def test_checkpoints_are_evaluated_beside_training_which_goes_on_without_a_serve
         done.set_result(None)
 
     threading.Thread(target=end).start()
-    training.run_stages(RunRequest(settings.AS_IT_STANDS), True)
+    training.run_stages(RunRequest(profiles.AS_IT_STANDS), True)
     assert ("evaluate_checkpoint 2" in seen) == is_there and "evaluate_checkpoint 3" not in calls
     assert [call for call in calls if not call.startswith("pre")] == ALL
 
@@ -178,7 +178,7 @@ def test_what_to_do_with_other_code_reaches_the_training_stage_and_only_if_it_wa
     found = []
     monkeypatch.setattr(stages, "train", lambda _cell, env, _after: found.append(dict(env)))
     for answer in ("continue", "stop"):  # without a word the worker's own environment decides
-        training.run_stages(RunRequest(settings.AS_IT_STANDS), None, other_code=answer)
+        training.run_stages(RunRequest(profiles.AS_IT_STANDS), None, other_code=answer)
     assert found == [{"DOPSD_OTHER_CODE": "continue"}, {}]
 
 
@@ -186,7 +186,7 @@ def test_training_on_every_gpu_leaves_none_to_evaluate_beside_it(staged, monkeyp
     write_params()
     monkeypatch.setattr(checkpoint_evals, "gpus", lambda: ["0"])
     with pytest.raises(DopsdError, match="training uses all 1 GPUs"):
-        training.run_stages(RunRequest(settings.AS_IT_STANDS), True)
+        training.run_stages(RunRequest(profiles.AS_IT_STANDS), True)
     assert staged[0] == []
 
 

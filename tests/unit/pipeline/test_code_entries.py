@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
+from dopsd.core import registry
 from dopsd.core.errors import DopsdError
+from dopsd.core.registry import Registry
 from dopsd.pipeline import code_entries
 from dopsd.pipeline.code_entries import write_entries
+from dopsd.pipeline.writer_lock import WriterLock
 from dopsd.tasks.registry import TASKS
 
 RFT = "dopsd/algorithms/rft/__init__.py"
@@ -111,3 +117,39 @@ def test_a_recipe_that_is_no_number_is_refused_with_its_file(site: Path):
     (site / RFT).write_text('RECIPE = "2"\n')
     with pytest.raises(DopsdError, match=r"rft/__init__.py: RECIPE = '2': expected a whole number"):
         write_entries()
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("../x", "odd"), ("common", "odd"), ("a b", "odd"), ("fine", "")]
+)
+def test_the_name_of_a_plugin_is_no_path(name: str, module: str, monkeypatch):
+    point = EntryPoint(name, module, "dopsd.tasks")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    with pytest.raises(
+        DopsdError, match=r"entry point dopsd.tasks: .*expected a name of lowercase"
+    ):
+        _ = Registry("dopsd.tasks", "task").packages
+
+
+def test_a_plugin_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/__init__.py").write_text("def")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(TASKS.packages, "broken", "broken.task")
+    with pytest.raises(DopsdError, match=r"plug-in broken.task: cannot be imported \(SyntaxError"):
+        write_entries()
+    with pytest.raises(DopsdError, match=r"task broken: .*cannot be imported \(SyntaxError"):
+        TASKS.config_class("broken")
+
+
+def test_entries_are_written_by_the_one_writer_alone(tmp_path: Path):
+    """Another process holds the workspace: code/ stays as it is until its turn comes."""
+    with WriterLock("other"):
+        command = [sys.executable, "-m", "dopsd", "repro", "--dry"]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        waiting = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+        assert waiting.stderr and "waiting" in waiting.stderr.readline()
+        entries_before = [*Path().glob("code/*")]
+    waiting.terminate()
+    waiting.communicate(timeout=120)
+    assert entries_before == []

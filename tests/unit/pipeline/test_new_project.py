@@ -27,8 +27,11 @@ def status() -> str:
 def test_a_new_project_has_the_shipped_files_and_its_base_counts_as_made(capsys):
     assert main(["init", "mine"]) == 0
     assert "cd mine" in capsys.readouterr().out and [p.name for p in Path().iterdir()] == ["mine"]
-    for name in ("dvc.yaml", "dvc.lock", "params.yaml", "prefect.yaml", "prefect.toml"):
+    for name in ("dvc.yaml", "dvc.lock", "params.yaml", "prefect.toml"):
         assert Path("mine", name).read_bytes() == (ROOT / name).read_bytes()
+    deployments = yaml.safe_load(Path("mine/prefect.yaml").read_text())["deployments"]
+    by_default = {d["name"]: d.get("parameters") for d in deployments}
+    assert by_default["train"] == {"profile": "params.yaml as it stands"}  # a profile overwrites it
     assert Path("mine/flows/train.py").is_file() and Path("mine/.git").is_dir()
     assert {p.name for p in Path("mine").rglob("*") if p.name == "__pycache__"} == set()
     pretrain = yaml.safe_load(status())["pretrain@sudoku"]
@@ -48,6 +51,8 @@ def test_a_project_in_a_repository_belongs_to_it_and_takes_a_profile(capsys):
     [
         (["full"], "init: full: exists and is not an empty folder; name a new one"),
         (["full/file"], "init: full/file: exists and is not an empty folder; name a new one"),
+        (["."], "init: .: exists and is not an empty folder; name a new one"),
+        (["dangling"], "init: dangling: exists and is not an empty folder; name a new one"),
         (["none/mine"], "init: none: no such folder; make it first"),
         (["mine", "--profile", "nope"], "--profile nope: unknown; there is embedded"),
     ],
@@ -55,10 +60,11 @@ def test_a_project_in_a_repository_belongs_to_it_and_takes_a_profile(capsys):
 def test_bad_input_is_one_line_and_leaves_nothing(words, message, capsys):
     Path("full").mkdir()
     Path("full/file").touch()
+    Path("dangling").symlink_to("nowhere")
     assert main(["init", *words]) == 2
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1
-    assert sorted(p.name for p in Path().rglob("*")) == ["file", "full"]
+    assert sorted(p.name for p in Path().rglob("*")) == ["dangling", "file", "full"]
 
 
 def test_without_git_nothing_is_written(monkeypatch, capsys):

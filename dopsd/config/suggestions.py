@@ -1,0 +1,40 @@
+"""Suggest a key of params.yaml in the place of an unknown one."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
+
+from dopsd.config.params import Params
+from dopsd.core.settings import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def nearest(key_path: tuple[Any, ...]) -> str:
+    """Suggest where else this key is, the most similar one here, or list the section's keys."""
+    section: Any = Params
+    for part in key_path[:-1]:
+        field = section.model_fields.get(part)
+        section = field.annotation if field else None
+        section = next((kind for kind in get_args(section) if kind is not NoneType), section)
+        if not isinstance(section, type) or not issubclass(section, Section):
+            return "see the comments in params.yaml for the known keys"
+    name = str(key_path[-1])[:80]
+    matches = [*_deeper(section, name)] or get_close_matches(name, section.model_fields, 1)
+    return (
+        f"did you mean {' or '.join(matches[:3])}?"
+        if matches
+        else f"there is {', '.join(section.model_fields)}"
+    )
+
+
+def _deeper(section: type[Section], name: str, above: str = "") -> Iterator[str]:
+    """Yield the dotted keys of this name in the sections below."""
+    for key, field in section.model_fields.items():
+        if above and key == name:
+            yield above + key
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _deeper(field.annotation, name, f"{above}{key}.")
