@@ -59,8 +59,9 @@ chaos: install
 integration-slurm: install # needs root and, on Debian, apt-get install slurm-wlm munge; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
 
-reference: install # pages of the docs that come from the code
+reference: install # tables of the docs that come from the code, and the links in code/
 	python docs/reference.py
+	python -c "from dopsd.pipeline.code_entries import write_entries; write_entries()"
 
 docs: install # the site, in work/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet

@@ -59,8 +59,8 @@ def metrics_page() -> str:
     """Return the glossary as a page."""
     parts = [METRICS_HEAD, *(metrics_text("##", part) for part in TABLES)]
     rooms = (
-        ("Algorithms", ALGORITHMS, "In the places of table [Training](#training)."),
-        ("Tasks", TASKS, "In the places of table [Evaluation](#evaluation)."),
+        ("Algorithms", ALGORITHMS, "In the same files as table [Training](#training)."),
+        ("Tasks", TASKS, "In the same files as table [Evaluation](#evaluation)."),
     )
     for title, registry, where in rooms:
         parts += [f"## {title}", *(metrics_text("###", t) for t in own_tables(registry, where))]

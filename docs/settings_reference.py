@@ -112,7 +112,7 @@ def shown(value: object) -> str:
 
 
 def default(field: FieldInfo) -> str:
-    """Return a field's default; of a section, what the field sets otherwise than its class."""
+    """Return a field's default; of a section, what the field sets differently from its class."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
@@ -166,7 +166,7 @@ def section_text(*head: str, kind: type[Section]) -> str:
 
 
 def profile_row(name: str) -> list[str]:
-    """Return what tells a profile from another."""
+    """Return what distinguishes a profile."""
     raw = resolve(name)
     lengths = ", ".join(
         str(raw["sampling"][key]) for key in ("gen_length", "block_length", "steps")

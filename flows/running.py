@@ -197,7 +197,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
-    """Close a command's standard input, which tells its guard to stop."""
+    """Close a command's standard input, which signals its guard to stop."""
     if process.stdin:
         process.stdin.close()
 

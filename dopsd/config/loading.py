@@ -145,7 +145,9 @@ def _check_size(value: object, fault: str) -> None:
         )
         count += 1
         if isinstance(item, str) and not is_unicode(item):
-            raise DopsdError(f"{fault}: a lone surrogate (half a character) in {item[:40]!r}")
+            raise DopsdError(
+                f"{fault}: an unpaired surrogate, which is no valid text, in {item[:40]!r}"
+            )
         pending += [(child, depth + 1) for child in children]
         if depth > DEEPEST or count + len(pending) > VALUES:
             raise DopsdError(

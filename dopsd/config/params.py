@@ -127,7 +127,7 @@ class Params(Section):
         return overrides.over(self.model) if overrides else self.model
 
     def embedded_base(self, task: str) -> BaseSettings:
-        """Return the settings that decide a task's embedded base, beside its data."""
+        """Return the settings that decide a task's embedded base, in addition to its data."""
         prompt_style = self.model_of(task).prompt_style
         return BaseSettings(self.pretrain, self.sampling.gen_length, prompt_style)
 

@@ -18,7 +18,7 @@ EXTRAS = {  # package: extra of pyproject.toml
 
 
 def require(where: str, package: str) -> None:
-    """Refuse to go on without an optional package.
+    """Refuse to continue without an optional package.
 
     Args:
         where: the command, key or file that needs the package; the message begins with it.

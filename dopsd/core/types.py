@@ -78,8 +78,8 @@ class Score:
         answer: the extracted answer, or None.
         score: in [0, 1].
         correct: whether the score is full.
-        figures: shares reported beside the accuracy: the scores by both rules, and those that the
-            task adds.
+        figures: shares reported in addition to the accuracy: the scores by both rules, and those
+            that the task adds.
     """
 
     answer: str | None
@@ -100,7 +100,7 @@ class EvalReport:
         interval: 95% interval of `accuracy`.
         n: number of problems.
         whole: share of first attempts with a full score.
-        figures: shares that the verifier reports beside the score.
+        figures: shares that the verifier reports in addition to the score.
         attempts: attempts per problem.
         pass_at_k: mean score of the best of `attempts` attempts.
         pass_at_k_interval: 95% interval of `pass_at_k`.

@@ -40,11 +40,11 @@ NUMBER = re.compile(r"RECIPE = \d+\n")  # an entry's whole text, which DVC compa
 
 
 def write_entries() -> None:
-    """Write the entries that are missing or wrong, and remove those that stand for nothing.
+    """Write the entries that are missing or wrong, and remove those that refer to nothing.
 
     Raises:
-        DopsdError: if other files lie in the place of an entry, as a copy of a project has them
-            whose links were followed.
+        DopsdError: if other files are where an entry belongs, for example after a copy that
+            followed links.
     """
     entries = _links() if _is_checkout(_folder("dopsd")) else _numbers()
     entries |= _plugins()
@@ -109,7 +109,7 @@ def _plugins() -> dict[Path, Path | str]:
 
 
 def _number(name: str, path: Path, number: int) -> tuple[Path, str]:
-    """Return the file in code/ that stands for a file or a folder of an installed package."""
+    """Return the file in code/ that represents a file or a folder of an installed package."""
     entry = FOLDER / name / "__init__.py" if path.is_dir() else FOLDER / name
     return entry, f"RECIPE = {number}\n"
 

@@ -1,4 +1,4 @@
-"""`dopsd init my-project`: a project of one's own, beside an installed dopsd.
+"""`dopsd init my-project`: a project of your own for an installed dopsd.
 
 The files come from `template/`: links to those of this repository in git, copies in a wheel.
 """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Metrics that stand in the same files, by name; `{word}` in a name stands for any text."""
+    """Metrics that are in the same files, by name; `{word}` in a name stands for any text."""
 
     title: str
     where: str  # Markdown
@@ -152,7 +152,7 @@ RESULTS = {
         "dopsd.analysis.results.paired_over_seeds",
     ),
     "n": Metric("problems", "problems of the test split", ROW),
-    "seeds": Metric("runs", "seeds that a mean is over", MEANS),
+    "seeds": Metric("runs", "number of seeds that are averaged", MEANS),
     "update": Metric("updates", "update of the selected checkpoint", ROW),
     "updates": Metric(
         "updates", "updates until the selected checkpoint; of several runs their mean", COSTS

@@ -27,7 +27,7 @@ TRAINING = {
         "by algorithm",
         r"$\frac{1}{W} \sum_i w_i \ell_i$ over the sequences of the update on all processes, with"
         r" weights $w_i$ and losses $\ell_i$; $W$ is `train.prompts_per_collect` or $\sum_i w_i$,"
-        " as the algorithm has it",
+        " depending on the algorithm",
         "dopsd.training.grad_accumulation.MicroBatches.gradients",
     ),
     "grad_norm": Metric(
@@ -58,7 +58,7 @@ TRAINING = {
     ),
     "collapsed": Metric(
         "flag",
-        r"1 from the update on at which $\bar s < (1 - d) b$ and"
+        r"1 from the first update at which $\bar s < (1 - d) b$ and"
         r" $\bar s < b - e \sqrt{2 v / (w n)}$, absent before: $b$ is the best $\bar s$ so far, $v$"
         " the variance of all scores, $d$, $e$ and $w$ are `train.collapse_drop`, `collapse_errors`"
         " and `collapse_window`, $n$ is `train.prompts_per_collect`",

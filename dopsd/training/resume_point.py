@@ -36,7 +36,7 @@ def read_resume_point(path: Path) -> dict[str, Tensor]:
 def _digest(state: dict[str, Tensor]) -> Tensor:
     """Return the SHA-256 digest of all names, dtypes, shapes and values, as 32 bytes.
 
-    The digest is part of the file, because a file beside it could not be renamed together with it.
+    The digest is part of the file, because a second file could not be renamed together with it.
     """
     hasher = hashlib.sha256()
     for name, tensor in sorted(state.items()):

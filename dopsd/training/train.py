@@ -1,4 +1,4 @@
-"""`dopsd train`: train until the run is over, then copy its outputs; the same for every algorithm.
+"""`dopsd train`: train until the run ends, then copy its outputs; the same for every algorithm.
 
 Checkpoints and log are in work/train-<fingerprint>-<end>/. The outputs of a finished run go to
 runs/<task>/<method>/<seed>/train/.
@@ -37,7 +37,7 @@ def train(
     other_code: str = "stop",
     adopted: Path | None = None,
 ) -> None:
-    """Train until the run is over, then copy its adapters and log to the stage's outputs.
+    """Train until the run ends, then copy its adapters and log to the stage's outputs.
 
     A run that was interrupted continues from its newest checkpoint.
 
@@ -73,7 +73,7 @@ def train(
 
 
 def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
-    """Advance the trainer until the run is over, and save its checkpoints.
+    """Advance the trainer until the run ends, and save its checkpoints.
 
     Raises:
         DopsdError: after a signal, when the last finished update is saved.

@@ -198,7 +198,8 @@ class Trainer:
         )
         if self.counters["empty_collects"] == self.counters["collects"]:
             raise DopsdError(
-                f"{message}; try more attempts, a lower keep_threshold or an easier split"
+                f"{message}; in the algorithm's section `method`, sample more answers to a problem"
+                " or keep lower scores, or take easier problems"
             )
         self.waiting.clear()  # with skip_empty false, an empty update on momentum alone
         log(f"{message}; the run ends after update {self.update}, and its checkpoints stay")

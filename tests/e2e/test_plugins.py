@@ -280,9 +280,9 @@ def test_a_plugin_that_does_not_fit_its_protocol_is_refused_by_name(
     ("words", "listed"),
     [
         (["train", "--task", "nope"], "--task nope: unknown; there is copying, countdown, "),
-        (["train", "--method", "nope"], "d_opsd, diffu_grpo, echo, rft"),
+        (["train", "--method", "nope"], "d_opsd, diffu_grpo, echo, "),
         (["params", "--set=matrix.tasks=[nope]"], "unknown; there is copying, countdown"),
-        (["params", "--set=matrix.methods=[nope]"], "d_opsd, diffu_grpo, echo, rft"),
+        (["params", "--set=matrix.methods=[nope]"], "d_opsd, diffu_grpo, echo, "),
         (["params", "--set=verify_teacher.tasks=[nope]"], "there is copying, countdown"),
         (["params", "--set=method.nope.x=1"], "unknown key; there is ar_opsd, d3llm, d_opsd,"),
         (["score", "--task", "nope", "x"], "unknown; there is copying, countdown"),

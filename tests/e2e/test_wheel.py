@@ -89,7 +89,9 @@ class Installation:
 
 @pytest.mark.integration
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
-def test_a_project_of_an_installed_wheel_runs_by_both_doors_and_survives_an_upgrade(tmp_path):
+def test_a_project_of_an_installed_wheel_runs_by_both_entry_points_and_survives_an_upgrade(
+    tmp_path,
+):
     wheel = Installation(tmp_path)
     wheel.install()
     where = [wheel.bin / "python", "-c", "import dopsd; print(dopsd.__file__)"]

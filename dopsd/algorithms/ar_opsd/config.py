@@ -16,7 +16,9 @@ class ArOpsdConfig(SelfDistillationConfig):
 
     attempts: Count = 1  # attempts per problem
     keep: Literal["correct", "all"] = "all"  # all: also train on failed attempts
-    reveal_ratio: Share = 0.0  # share of the future that the teacher is shown beside the solution
+    reveal_ratio: Share = (
+        0.0  # share of the future that the teacher is shown in addition to the solution
+    )
     max_teacher_prompt: Count = 400  # tokens of the teacher's prompt, the last ones
 
     @property

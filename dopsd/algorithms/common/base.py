@@ -39,7 +39,7 @@ class LossOutput:
 
 @dataclass(frozen=True)
 class AlgorithmContext:
-    """Everything that an algorithm needs beside its own settings.
+    """Everything that an algorithm needs in addition to its own settings.
 
     Attributes:
         task: the task of the run.

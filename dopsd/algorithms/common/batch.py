@@ -83,7 +83,7 @@ class MaskedTexts(Batch):
     mask: Tensor  # [B, P+G], False on padding
     targets: Tensor  # [B, G], the clean completion
     loss_mask: Tensor  # [B, G], True where a token is masked and trained on
-    token_weight: Tensor  # [B], the factor 1/t of the masked-diffusion bound
+    token_weight: Tensor  # [B], factor of each token's loss: 1/t in the masked-diffusion bound
     weight: Tensor  # [B], weight of the row in the update
 
 
@@ -143,9 +143,6 @@ class Unmasking(Batch):
         return 2
 
 
-BATCH_TYPES: dict[str, type[Batch]] = {
-    kind.__name__: kind for kind in (States, MaskedTexts, GroupBatch, PreferenceBatch, Unmasking)
-}
 # Names of kinds and tensors in checkpoints of release 0.1, still read for one release.
 FORMER_KINDS = {"Group": "GroupBatch", "Pairs": "PreferenceBatch"}
 FORMER_FIELDS = {
@@ -160,7 +157,7 @@ def batch_from(kind: str, tensors: dict[str, Tensor]) -> Batch:
     """Return the batch that a checkpoint holds as named tensors.
 
     Args:
-        kind: name of the batch class.
+        kind: name of a class derived from Batch, here or in an algorithm's own folder.
         tensors: its tensors, by name.
 
     Raises:
@@ -169,4 +166,5 @@ def batch_from(kind: str, tensors: dict[str, Tensor]) -> Batch:
     """
     kind = FORMER_KINDS.get(kind, kind)
     names = FORMER_FIELDS.get(kind, {})
-    return BATCH_TYPES[kind](**{names.get(name, name): value for name, value in tensors.items()})
+    kinds = {subclass.__name__: subclass for subclass in Batch.__subclasses__()}
+    return kinds[kind](**{names.get(name, name): value for name, value in tensors.items()})

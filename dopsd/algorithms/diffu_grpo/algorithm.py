@@ -53,7 +53,7 @@ class Rewarded:
 class DiffuGrpo:
     """Compare rewards within groups of rollouts, and make several updates per collect."""
 
-    normalize_by_all_prompts = False
+    normalize_by_all_prompts = False  # weights are token counts; advantages are in the batch
 
     def __init__(self, config: DiffuGrpoConfig, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    """Copy the best checkpoint to runs/<task>/<method>/<seed>/best, with select.json beside it."""
+    """Copy the best checkpoint to runs/<task>/<method>/<seed>/best, with select.json."""
     folder = run_folder(task_name, method_name, seed)
     summary = read_json(folder / "evaluate.json", "dopsd evaluate")
     chosen = folder / "train" / f"step-{summary['best_update']:06d}"

@@ -28,7 +28,7 @@ class TaskConfig(Section):
 
     @property
     def has_solutions(self) -> bool:
-        """Whether problems come with a worked solution beside the answer."""
+        """Whether problems come with a worked solution in addition to the answer."""
         return True
 
 

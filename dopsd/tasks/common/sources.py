@@ -57,8 +57,7 @@ def text_of(row: Row, *columns: str) -> str:
         raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}")
     if not is_unicode(text):
         raise DopsdError(
-            f"{row.place}: half a character (a lone surrogate) in column {column}; no tokenizer"
-            " takes it"
+            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes"
         )
     return text
 

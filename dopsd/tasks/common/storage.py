@@ -87,6 +87,6 @@ def _read(path: Path, number: int, line: str) -> Problem:
     texts = (problem.id, problem.prompt, problem.answer, problem.reference or "")
     if not all(map(is_unicode, texts)):
         raise DopsdError(
-            f"{path}:{number}: half a character (a lone surrogate) in a text; no tokenizer takes it"
+            f"{path}:{number}: an unpaired surrogate in a text, which no tokenizer takes"
         )
     return problem

@@ -1,4 +1,4 @@
-"""Figures that sudoku reports beside the accuracy."""
+"""Figures that sudoku reports in addition to the accuracy."""
 
 from __future__ import annotations
 

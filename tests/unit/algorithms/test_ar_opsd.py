@@ -23,7 +23,7 @@ def first_batch(**changes):
     return loop, loop.waiting[0][0]
 
 
-def test_the_teacher_is_told_the_solution_and_sees_the_students_state(project):
+def test_the_teacher_is_shown_the_solution_and_sees_the_students_state(project):
     loop, batch = first_batch()
     length = batch.candidates.shape[1]
     assert torch.equal(batch.student_ids[:, -length:], batch.teacher_ids[:, -length:])

@@ -211,7 +211,7 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
 
 
 @pytest.mark.parametrize("teacher", ["live", "ema"])
-def test_the_teacher_follows_the_student_where_it_is_told_to(project, teacher: str):
+def test_the_teacher_follows_the_student_where_it_is_set_to(project, teacher: str):
     loop, _, _ = first_update(
         project, method__d_opsd__teacher=teacher, method__d_opsd__ema_decay=0.5
     )

@@ -61,7 +61,7 @@ def finished(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "word"), [("kill", LOST), ("adapter", SILENT)])
-def test_one_planted_bit_is_a_loss_and_after_damage_that_nobody_refused_silent_corruption(
+def test_one_planted_bit_is_a_loss_and_after_damage_that_was_not_refused_silent_corruption(
     finished, kind, word
 ):
     folder, reference = finished

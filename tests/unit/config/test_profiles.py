@@ -67,7 +67,7 @@ def test_hardware_changes_no_setting_that_decides_a_result():
     }
 
 
-def test_a_profile_is_written_and_what_changed_is_said(tmp_path, monkeypatch, capsys):
+def test_a_profile_is_written_and_what_changed_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["params", "--profile", "embedded"]) == 0
     first = Path("params.yaml").read_text()
@@ -140,7 +140,7 @@ def test_baselines_run_as_long_as_they_were_published_to(task: str, updates: int
     assert same.train.updates == 125 and same.method.d_opsd.updates_per_trajectory == 1
 
 
-def test_a_change_that_does_not_hold_for_a_method_is_said(tmp_path, monkeypatch, capsys):
+def test_a_change_that_does_not_hold_for_a_method_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert (
         main(["params", "--profile", "embedded", "--set", "matrix.methods=[d_opsd, diffu_grpo]"])

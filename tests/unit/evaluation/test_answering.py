@@ -89,7 +89,7 @@ def test_an_adapter_with_dropout_answers_alike_every_time(project):
     assert found[0] == found[1]
 
 
-def test_both_doors_share_one_evaluation_of_an_adapter(project, monkeypatch, capsys):
+def test_both_entry_points_share_one_evaluation_of_an_adapter(project, monkeypatch, capsys):
     for stage in ("train", "evaluate", "select", "test"):
         assert main([stage]) == 0
     asked = asked_problems(monkeypatch)

@@ -150,12 +150,12 @@ def test_a_malformed_file_is_one_line_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("task", ["sudoku", "countdown", "math500"])
-def test_a_file_of_another_task_is_told_apart(task: str, capsys: pytest.CaptureFixture):
+def test_a_file_of_another_task_is_recognised(task: str, capsys: pytest.CaptureFixture):
     assert main(["score", "--task", task, write("a.jsonl", RIGHT)]) == 2
     assert f"is this a file of {task}?" in capsys.readouterr().err
 
 
-def test_a_missing_file_and_an_unknown_task_are_said(capsys: pytest.CaptureFixture):
+def test_a_missing_file_and_an_unknown_task_are_reported(capsys: pytest.CaptureFixture):
     assert main(["score", "--task", "gsm8k", "none.jsonl"]) == 2
     assert main(["score", "--task", "chess", "none.jsonl"]) == 2
     missing, unknown = capsys.readouterr().err.splitlines()

@@ -97,7 +97,7 @@ def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path
     assert guard.wait(120) == 130
 
 
-def test_a_failure_is_told_in_the_words_of_the_command_that_failed():
+def test_a_failure_is_reported_in_the_words_of_the_command_that_failed():
     said = (
         "dopsd: params.yaml: train.updates: expected more\\nERROR: failed to run: python -m dopsd"
         " train, exited with 2"

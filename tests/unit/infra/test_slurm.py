@@ -137,7 +137,9 @@ def test_a_finished_job_publishes_and_a_failed_one_passes_its_status_on(project:
     assert calls(project) == ["dopsd repro"]
 
 
-def test_training_on_several_nodes_is_told_through_its_steps_and_not_through_srun(project: Path):
+def test_training_on_several_nodes_is_signalled_through_its_steps_and_not_through_srun(
+    project: Path,
+):
     job = submit(project, "train-nodes.sbatch", "t", "m", "0", SLOW="srun")
     assert send_while_working(job, project, signal.SIGUSR1) == 0
     assert calls(project)[3:] == ["scancel --signal=TERM 7", "TERM: saved", "scontrol requeue 7"]

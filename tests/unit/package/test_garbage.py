@@ -83,8 +83,8 @@ def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewher
         ),
         ("evaluate: {protocols: {'a/b': {}}}", "evaluate.protocols.a/b.[key]: expected a name of"),
         ("ablate: {tables: {../x: []}}", "ablate.tables.../x.[key]: expected a name of"),
-        ('train: {updates: "\\ud800"}', "a lone surrogate"),
-        ('{"\\ud800": 1}', "a lone surrogate"),
+        ('train: {updates: "\\ud800"}', "unpaired surrogate"),
+        ('{"\\ud800": 1}', "unpaired surrogate"),
         ("tracking: {registered_model: ../x}", "tracking.registered_model: expected a name of"),
         (
             'data: {sudoku: {test_file: "a\\0b.csv"}}',
@@ -192,8 +192,8 @@ def test_results_that_are_no_results_are_named_by_file_and_row(here: Path):
     ("change", "said"),
     [
         ({"reference": 5}, "reference must be a text or null"),
-        ({"prompt": "half \ud800"}, "a lone surrogate"),
-        ({"reference": "half \ud800"}, "a lone surrogate"),
+        ({"prompt": "half \ud800"}, "unpaired surrogate"),
+        ({"reference": "half \ud800"}, "unpaired surrogate"),
     ],
 )
 def test_a_problem_that_no_tokenizer_takes_is_named_by_row(here: Path, change: dict, said: str):
@@ -201,7 +201,7 @@ def test_a_problem_that_no_tokenizer_takes_is_named_by_row(here: Path, change: d
     refused(lambda: read_problems(Path("data.jsonl"), lambda problem: None), "data.jsonl:1: ", said)
     Path("rows.jsonl").write_text('{"question": "half \\ud800"}')
     (row,) = read_rows(Source(path="rows.jsonl"), "key")
-    refused(lambda: text_of(row, "question"), "rows.jsonl:1: ", "a lone surrogate")
+    refused(lambda: text_of(row, "question"), "rows.jsonl:1: ", "unpaired surrogate")
 
 
 @pytest.mark.parametrize("seed", ["-1", "\u0663", "99999999999999999999", HUGE])

@@ -68,7 +68,7 @@ def test_imports_run_downward_and_never_to_a_sibling(path: Path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_libraries_come_in_through_their_doors(path: Path):
+def test_libraries_come_in_only_where_they_are_allowed(path: Path):
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []

@@ -79,9 +79,9 @@ def pages(tmp_path: Path) -> Path:
 def test_the_table_of_algorithms_has_a_row_a_page(pages):
     head, _, *rows = algorithms_table(pages, "docs/algorithms/").splitlines()
     assert head == "| algorithm | learns from | loss | source |"
-    assert rows[0] == "| [`ar_opsd`](docs/algorithms/ar_opsd.md) | rollouts | a \\| b | paper |"
+    assert "| [`ar_opsd`](docs/algorithms/ar_opsd.md) | rollouts | a \\| b | paper |" in rows
     assert len(rows) == len(ALGORITHMS.names)
-    assert "| [`rft`](docs/algorithms/rft.md) | its best rollouts |" in rows[4]
+    assert any(row.startswith("| [`rft`](docs/algorithms/rft.md) | its best") for row in rows)
 
 
 @pytest.mark.parametrize(

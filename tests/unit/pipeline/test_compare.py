@@ -183,7 +183,7 @@ def test_runs_without_a_checkpoint_in_common_leave_the_row_out(folder):
     )
 
 
-def test_a_choice_on_the_test_set_and_what_is_not_finished_are_said(folder, capsys):
+def test_a_choice_on_the_test_set_and_what_is_not_finished_are_reported(folder, capsys):
     finished("d_opsd", 0, {"a": 1.0, "b": 0.5}, split="test")
     assert "chosen on THE TEST SET ITSELF" in compare.compare(folder, [])
     assert (

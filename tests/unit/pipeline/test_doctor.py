@@ -63,7 +63,7 @@ def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
     assert found["torch"] is False and found["prefect"] is None
 
 
-def test_too_little_disk_and_a_kernel_that_cannot_run_are_said(monkeypatch):
+def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
     assert next(machine.disk(params())).advice == "a run needs about 2 GB"
     monkeypatch.setattr(machine, "find_spec", lambda name: None)

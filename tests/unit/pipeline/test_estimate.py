@@ -105,7 +105,7 @@ def test_bytes_of_a_layer_are_those_that_autograd_keeps(dropout: float, size: in
     assert (kept(3) - kept(1)) / 2 / TOKENS / 512 == pytest.approx(size, abs=0.5)
 
 
-def test_what_does_not_fit_is_said():
+def test_what_does_not_fit_is_reported():
     said = lines(Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}), 2, ["h100-80gb", "h200"])
     assert "DOES NOT FIT 80 GB" in said[3] and "; fits" in said[4]
     assert "2 x h200: about 0.0 hours at 35%" in said[4]

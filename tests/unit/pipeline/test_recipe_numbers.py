@@ -3,6 +3,7 @@ where such a number was raised.
 
 After results changed on purpose, raise RECIPE in the `__init__.py` of what changed, then write
 digests.json anew: REWRITE_DIGESTS=1 python -m pytest tests/unit/pipeline/test_recipe_numbers.py
+So does a new algorithm, and another value in its section of params.yaml.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.pipeline.code_entries import recipe
 
 DIGESTS = Path(__file__).with_name("digests.json")
+ANEW = "write digests.json anew (the command is at the top of test_recipe_numbers.py)"
 
 
 def digest(data: bytes) -> str:
@@ -59,6 +61,9 @@ def test_other_results_come_with_a_raised_number(two_updates: Path):
     before = kept["adapters"]
     changed = [name for name in before if now["adapters"].get(name) != before[name]]
     raised = now["recipes"] != kept["recipes"]
-    assert raised or not changed, f"other results for {changed}: raise RECIPE of what changed"
-    assert not raised, "a RECIPE was raised: write digests.json anew (see the top of this file)"
-    assert now["adapters"].keys() == before.keys(), "write digests.json anew"
+    assert raised or not changed, (
+        f"other results for {changed}: if their settings in params.yaml changed, {ANEW}; else raise"
+        f" RECIPE of the code that changed, and {ANEW}"
+    )
+    assert not raised, f"a RECIPE was raised: {ANEW}"
+    assert now["adapters"].keys() == before.keys(), f"other algorithms: {ANEW}"

@@ -34,7 +34,7 @@ def rows(path: Path, first: int, count: int) -> Path:
 
 
 @pytest.mark.full
-def test_every_stage_of_a_profile_runs_and_its_cost_is_told(tmp_path, monkeypatch, capfd):
+def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     rows(Path("train.jsonl"), 0, 12)
     rows(Path("test.jsonl"), 100, 6)

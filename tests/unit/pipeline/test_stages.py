@@ -260,7 +260,7 @@ def test_an_answer_in_brackets_is_printed_as_it_is(project, capsys, monkeypatch)
     assert "answer [/b] [red]   score" in capsys.readouterr().out
 
 
-def test_a_model_folder_without_weights_is_said(project, capsys):
+def test_a_model_folder_without_weights_is_reported(project, capsys):
     write_params(model__path="nowhere")
     assert main(["train"]) == 2
     assert "model.path: no config.json in nowhere" in capsys.readouterr().err
@@ -300,7 +300,7 @@ def test_pretraining_continues_to_the_same_bytes(few_updates, monkeypatch):
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
+def test_a_damaged_resume_point_is_reported_and_pretraining_begins_at_zero(
     few_updates, monkeypatch, capsys, is_cut
 ):
     from dopsd.training import pretrain
@@ -326,7 +326,7 @@ def test_a_damaged_resume_point_is_said_and_pretraining_begins_at_zero(
     assert sha256(WEIGHTS) == few_updates
 
 
-def test_an_answer_that_does_not_fit_is_said(project, capsys, monkeypatch):
+def test_an_answer_that_does_not_fit_is_reported(project, capsys, monkeypatch):
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "1")
     write_params(
         sampling__gen_length=32, sampling__steps=16, method__d_opsd__updates_per_trajectory=1

@@ -346,7 +346,7 @@ def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(folder):
     assert sorted(Path("work").iterdir()) == [Path("work/order")]
 
 
-def test_a_writer_that_lost_its_workspace_is_told(folder):
+def test_a_writer_that_lost_its_workspace_is_notified(folder):
     lost = threading.Event()
     with WriterLock("repro", lost.set):
         LOCK.write_text(json.dumps(OTHER))

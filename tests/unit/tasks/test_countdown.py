@@ -214,7 +214,7 @@ def test_made_problems_can_be_solved_are_distinct_and_keep_off_test(tmp_path: Pa
     assert Countdown(config.model_copy(update={"seed": 1})).build()["train"] != splits["train"]
 
 
-def test_a_damaged_problem_on_disk_is_told_apart():
+def test_a_damaged_problem_on_disk_is_recognised():
     damaged = problem_from([1, 2], 3)
     assert TASK.fault(damaged) is None
     damaged.extra["target"] = 4

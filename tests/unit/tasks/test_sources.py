@@ -71,7 +71,7 @@ def test_a_malformed_file_is_named_by_place(
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_said_as_one(tmp_path: Path):
+def test_a_missing_file_is_reported_as_one(tmp_path: Path):
     with pytest.raises(DopsdError, match=r"data\.gsm8k\.train\.path: .*none\.jsonl: no such file"):
         values(tmp_path / "none.jsonl")
 

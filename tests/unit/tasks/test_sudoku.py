@@ -130,7 +130,7 @@ def test_prompts_are_the_digits_or_the_instructions():
     assert PROBLEM.prompt in text and "<answer>" in text
 
 
-def test_a_prompt_of_ones_own_is_followed_by_the_published_question(tmp_path: Path):
+def test_an_own_prompt_is_followed_by_the_published_question(tmp_path: Path):
     (tmp_path / "p.txt").write_text("Solve it.")
     task = Sudoku(SudokuConfig(prompt_file=str(tmp_path / "p.txt")))
     text = task.messages(PROBLEM, "instructions")[0]["content"]
@@ -175,7 +175,7 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, row: str, expected:
         read_published(file, 1)
 
 
-def test_a_file_without_its_header_or_text_is_said(tmp_path: Path):
+def test_a_file_without_its_header_or_text_is_reported(tmp_path: Path):
     (tmp_path / "a.csv").write_text(f"0234341221434320,{GRID}\n" * 2)
     with pytest.raises(DopsdError, match=r"a\.csv:2: expected a text in column Puzzle"):
         read_published(tmp_path / "a.csv", 1)
@@ -184,7 +184,7 @@ def test_a_file_without_its_header_or_text_is_said(tmp_path: Path):
         read_published(tmp_path / "b.csv", 1)
 
 
-def test_a_missing_or_short_file_is_said(tmp_path: Path):
+def test_a_missing_or_short_file_is_reported(tmp_path: Path):
     with pytest.raises(DopsdError, match=r"data\.sudoku\.test_file: .*nowhere\.csv: no such file"):
         read_published(tmp_path / "nowhere.csv", 1)
     with pytest.raises(DopsdError, match="1 puzzles"):

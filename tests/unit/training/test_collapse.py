@@ -90,7 +90,7 @@ def test_partial_scores_show_a_fall_to_guessing():
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_a_collapsed_run_stops_where_it_is_told_to_and_stays_stopped(
+def test_a_collapsed_run_stops_where_it_is_set_to_and_stays_stopped(
     project, monkeypatch, capsys, stops: bool
 ):
     write_params(

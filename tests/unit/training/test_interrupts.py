@@ -63,7 +63,7 @@ def start(words: list[str], **options: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.full
-def test_training_goes_on_when_nobody_reads_its_output(project):
+def test_training_continues_without_a_reader_of_its_output(project):
     read, write = os.pipe()
     process = start(["-m", "dopsd", "train"], stdout=write, stderr=write)
     os.close(read)

@@ -322,7 +322,7 @@ def test_where_nothing_was_learnt_nothing_is_asked(project, other_code, updates)
     assert train() == 0 and updates == [1, 2, 3, 4]
 
 
-def test_without_run_json_nobody_knows_the_code(project, other_code, capsys):
+def test_without_run_json_the_code_is_unknown(project, other_code, capsys):
     (other_code / "run.json").write_text('{"code')
     assert train() == 2
     assert "no run.json records which" in capsys.readouterr().err
@@ -383,7 +383,7 @@ def test_a_folder_to_adopt_must_be_there_whatever_has_begun(project, capsys):
     assert "--adopt work/nothing: no such folder" in capsys.readouterr().err
 
 
-def test_a_run_of_an_older_release_with_another_adapter_is_nobodys(project, updates, capsys):
+def test_a_run_of_an_older_release_with_another_adapter_belongs_to_no_run(project, updates, capsys):
     assert train() == 0
     old = as_an_older_release()
     write_params(train__lora={"r": 2, "alpha": 4, "dropout": 0.0, "targets": ["q_proj"]})

@@ -63,7 +63,7 @@ def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
     assert adapter_digests() == whole
 
 
-def test_a_truncated_checkpoint_is_said_and_the_one_before_is_used(project, capsys):
+def test_a_truncated_checkpoint_is_reported_and_the_one_before_is_used(project, capsys):
     assert train() == 0
     whole = adapter_digests()
     scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))

@@ -1,6 +1,6 @@
 """Compare the time of the flow with that of `dvc repro`, each in a fresh clone of this commit.
 
-    python benchmarks/doors.py [--folder DIR]
+    python benchmarks/entry_points.py [--folder DIR]
 
 Measured are `make up`, the idle memory of its services, the embedded run through the deployment,
 the same run again without changes, and `dvc repro` with `dopsd publish` in another clone. Ports
@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, help="folder for the clones (default: a temporary folder)"
     )
-    folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="dopsd-doors-"))
+    folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="dopsd-entry-points-"))
     flow, dvc = clone(folder / "flow"), clone(folder / "dvc")
     figures = by_flow(flow)
     figures["dvc_s"] = timed(dvc, sys.executable, "-m", "dvc", "--wait-for-lock", "repro")
