@@ -14,9 +14,12 @@ Example:
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
+
     from dopsd.api.loss import d_opsd_loss, training_states
     from dopsd.api.policy import embedded_base, load_policy
     from dopsd.api.sampling import TraceStep, sample, score, trace
@@ -67,6 +70,11 @@ def __getattr__(name: str) -> object:
             value: object = getattr(import_module(module), name)
             globals()[name] = value
             return value
+    if name == "__version__":
+        try:
+            return version("dopsd")
+        except PackageNotFoundError:  # code that is not installed
+            return "unknown"
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import dopsd
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.cli import checkpoints, results, settings, stages
 from dopsd.cli.arguments import Parser
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from dopsd.config.params import Params
 
+VERSION: str = dopsd.__version__
 SIGNALLED = 128  # exit codes from here on: ended by a signal
 MISTAKES = (
     FileNotFoundError,
@@ -56,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+    parser.add_argument("--version", action="version", version=VERSION, help=argparse.SUPPRESS)
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="command", help=argparse.SUPPRESS, prog="dopsd"
     )

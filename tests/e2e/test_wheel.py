@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from small_settings import SHORT_RUN
 from workspace import REPRO, ran
 
 FROM_BASE = {"evaluate_base", "train", "evaluate", "select", "test", "report"}
+HERE = ("PYTHONPATH", "VIRTUAL_ENV", "MLFLOW_TRACKING_URI")  # of this environment
 RFT, D_OPSD = (f"dopsd/algorithms/{name}/__init__.py" for name in ("rft", "d_opsd"))
 
 
@@ -38,12 +40,14 @@ class Installation:
         site = next((folder / "venv/lib").glob("*/site-packages"))
         (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
         self.site = site
-        self.env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        for name in ("prefect", "mlflow"):  # DVC and dopsd are called as modules
+            (self.bin / name).write_text(f'#!/bin/sh\nexec "{self.bin}/python" -m {name} "$@"\n')
+            (self.bin / name).chmod(0o755)
+        self.env = {k: v for k, v in os.environ.items() if k not in HERE}
         self.env |= {
             "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
             "PREFECT_HOME": str(folder / "prefect"),
             "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
-            "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
             "DVC_NO_ANALYTICS": "1",
             "OMP_NUM_THREADS": "1",
         }
@@ -80,6 +84,11 @@ class Installation:
         )
         assert found.returncode == 0, found.stdout + found.stderr
         return found.stdout + found.stderr
+
+    def bash(self, command: str) -> None:
+        words = ["bash", "-c", command]
+        done = subprocess.run(words, cwd=self.project, env=self.env, capture_output=True, text=True)
+        assert done.returncode == 0, command + done.stdout + done.stderr
 
     def stale(self) -> set[str]:
         """Stages that DVC would run, after `dopsd repro` has looked at the installed numbers."""
@@ -129,38 +138,53 @@ def upgrade(wheel: Installation) -> None:
 
 
 def deploy_and_run(wheel: Installation) -> None:
-    """The commands of docs/project.md, and a run with another learning rate."""
-    url = wheel.env["PREFECT_API_URL"]
-    port = url.removesuffix("/api").rpartition(":")[2]
-    processes = [start(wheel, "server", "server", "start", "--host", "127.0.0.1", "--port", port)]
+    """The commands of docs/project.md on free ports, and a run with another learning rate."""
+    page = (ROOT / "docs/project.md").read_text()
+    (block,) = re.findall(r"```bash\n(prefect server start.*?)\n```", page, re.DOTALL)
+    api, mlflow = wheel.env["PREFECT_API_URL"], str(free_port())
+    servers = {
+        "prefect server start": (api.removesuffix("/api").rpartition(":")[2], f"{api}/health"),
+        "mlflow server": (mlflow, f"http://127.0.0.1:{mlflow}/health"),
+    }
+    processes = []
     try:
-        deadline = time.monotonic() + 300
-        while not answers(f"{url}/health"):
-            assert time.monotonic() < deadline, (wheel.folder / "server.log").read_text()[-3000:]
-            time.sleep(0.5)
-        wheel.run("prefect", "--no-prompt", "work-pool", "create", "dopsd", "--type", "process")
-        wheel.run("prefect", "--no-prompt", "deploy", "--all")
-        processes.append(start(wheel, "worker", "worker", "start", "--pool", "dopsd"))
-        profile = 'profile="params.yaml as it stands"'
-        changes = 'overrides={"train.learning_rate": 0.002}'
-        words = ("deployment", "run", "dopsd/train", "--watch", "--param", profile)
-        wheel.run("prefect", *words, "--param", changes)
+        for line in block.splitlines():
+            command = line.partition("  #")[0].replace("127.0.0.1:5000", f"127.0.0.1:{mlflow}")
+            if found := [name for name in servers if command.startswith(name)]:
+                port, health = servers[found[0]]
+                processes.append(start(wheel, f"{command} --port {port}"))
+                wait_for(health, wheel.folder / "servers.log")
+            elif "worker start" in command:
+                processes.append(start(wheel, command))
+            elif "deployment run" in command:
+                wheel.bash(f"{command} --param 'overrides={{\"train.learning_rate\": 0.002}}'")
+            else:
+                wheel.bash(command)
     finally:
         ended = [Stack.end(process) for process in reversed(processes)]
-    assert all(ended)
-    assert "learning_rate: 0.002" in (wheel.project / "params.yaml").read_text()
+    assert all(ended) and len(ended) == 3
+    settings = (wheel.project / "params.yaml").read_text()
+    assert "learning_rate: 0.002" in settings and "updates: 2" in settings
+    assert (wheel.project / "mlflow.db").is_file()
 
 
-def start(wheel: Installation, name: str, *words: str) -> subprocess.Popen[bytes]:
-    with (wheel.folder / f"{name}.log").open("w") as log:
+def start(wheel: Installation, command: str) -> subprocess.Popen[bytes]:
+    with (wheel.folder / "servers.log").open("a") as log:
         return subprocess.Popen(
-            [wheel.bin / "python", "-m", "prefect", *words],
+            ["bash", "-c", command],
             cwd=wheel.project,
             env=wheel.env,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
+
+
+def wait_for(health: str, log: Path) -> None:
+    deadline = time.monotonic() + 300
+    while not answers(health):
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.5)
 
 
 def answers(url: str) -> bool:

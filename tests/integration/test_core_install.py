@@ -1,7 +1,10 @@
-"""`pip install dopsd` for real: a wheel in an environment of its own, without the extras."""
+"""`pip install dopsd` for real: a wheel in an environment of its own, first without the extras,
+then with all of them.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from small_settings import SHORT_RUN
 
 from dopsd.core.extras import EXTRAS
 
@@ -22,7 +26,7 @@ assert "torch" not in sys.modules
 assert not Path(dopsd.__file__).is_relative_to(sys.argv[1]), dopsd.__file__
 print([name for name in {names} if find_spec(name)])
 run = dopsd.run_settings("embedded")
-policy = dopsd.load_policy(sys.argv[1] + "/base/sudoku", adapter=run.train.lora)
+policy = dopsd.load_policy(dopsd.embedded_base(), adapter=run.train.lora)
 (rollout,) = dopsd.sample(policy, ["0410020420430020"], run)
 print(dopsd.trace(policy, rollout)[-1].text)
 dopsd.d_opsd_loss(policy, [rollout], run).total.backward()
@@ -31,12 +35,14 @@ dopsd.d_opsd_loss(policy, [rollout], run).total.backward()
 
 def run(*command: str | Path, cwd: Path, status: int = 0) -> str:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if Path(command[0]).is_absolute():  # DVC calls the `python` of its environment
+        env["PATH"] = f"{Path(command[0]).parent}{os.pathsep}{env['PATH']}"
     done = subprocess.run(list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def test_a_wheel_without_extras_samples_and_trains_and_names_what_is_missing(tmp_path: Path):
+def test_the_core_samples_and_trains_and_with_all_extras_a_new_project_runs(tmp_path: Path):
     source = tmp_path / "source"
     run("git", "clone", "--quiet", ROOT, source, cwd=tmp_path)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
@@ -62,3 +68,13 @@ def test_a_wheel_without_extras_samples_and_trains_and_names_what_is_missing(tmp
     assert (project / "runs/sudoku/d_opsd/0/train/step-000001").is_dir()
     line = "dopsd: publish: mlflow is not installed; pip install 'dopsd[tracking]'\n"
     assert run(dopsd, "publish", cwd=project, status=2) == line
+
+    everything = (python, *pip[1:], "install", "-c", ROOT / "constraints.txt", f"{wheel}[all]")
+    run(*everything, cwd=tmp_path)
+    run(dopsd, "init", "mine", cwd=tmp_path)
+    changes = [f"--set={key}={json.dumps(value)}" for key, value in SHORT_RUN.items()]
+    run(dopsd, "params", *changes, cwd=tmp_path / "mine")
+    run(dopsd.with_name("dvc"), "repro", cwd=tmp_path / "mine")
+    status = run(dopsd.with_name("dvc"), "status", cwd=tmp_path / "mine")
+    assert "Data and pipelines are up to date." in status
+    assert "sudoku/d_opsd/0" in run(dopsd, "summary", cwd=tmp_path / "mine")
