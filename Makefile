@@ -51,7 +51,7 @@ garbage: install
 	nice python tests/garbage.py --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
 
 integration: install
-	python -m pytest -m integration
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m integration
 
 chaos: install
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)

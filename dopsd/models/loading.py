@@ -135,8 +135,8 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     folder = Path(model.path)
     if not (folder / "config.json").is_file():
         raise DopsdError(
-            f"model.path: no config.json in {folder.absolute()}; download the checkpoint to that"
-            " folder, or run `dopsd pretrain` for the embedded base"
+            f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"
+            " to that folder, or run `dopsd pretrain` for the embedded base"
         )
     check_kernels(model, device)
     weights = read_weights(model, device, on_host)

@@ -312,7 +312,7 @@ def test_a_word_that_is_no_answer_is_refused(project, monkeypatch, capsys):
     monkeypatch.setenv("DOPSD_OTHER_CODE", "yes")
     assert train() == 2
     assert (
-        "DOPSD_OTHER_CODE: yes: unknown; expected stop, continue, anew" in capsys.readouterr().err
+        "DOPSD_OTHER_CODE: yes: unknown; there is stop, continue, anew" in capsys.readouterr().err
     )
 
 
