@@ -43,7 +43,7 @@ GROUPS = {
     },
 }
 TITLE = "Post-train diffusion language models by on-policy self-distillation (d-OPSD)."
-CLOSING = "dopsd COMMAND --help explains each; dopsd --version. Settings are in params.yaml."
+CLOSING = "dopsd COMMAND --help explains each. Settings are in params.yaml. Also: --version"
 
 
 def overview() -> str:
