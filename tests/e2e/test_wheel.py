@@ -91,8 +91,10 @@ class Installation:
         assert done.returncode == 0, command + done.stdout + done.stderr
 
     def stale(self) -> set[str]:
-        """Stages that DVC would run, after `dopsd repro` has looked at the installed numbers."""
-        self.run("dopsd", "repro", "--dry")
+        """Stages that DVC would run, once the entries of code/ are those of the installation."""
+        write = "from dopsd.pipeline.code_entries import write_entries; write_entries()"
+        command = [self.bin / "python", "-c", write]
+        subprocess.run(command, cwd=self.project, env=self.env, check=True)
         return set(json.loads(self.run("dvc", "status", "--json")))
 
 
