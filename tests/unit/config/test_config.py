@@ -188,6 +188,6 @@ def test_params_cannot_be_changed_after_reading():
 
 def test_every_command_has_help():
     parser = build_parser()
-    commands = next(a for a in parser._actions if a.choices)
+    commands = next(a for a in parser._actions if isinstance(a.choices, dict))
     assert all(choice.format_help() for choice in commands.choices.values())
     assert {"train", "sample", "publish", "summary"} <= set(commands.choices)
