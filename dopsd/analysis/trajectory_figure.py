@@ -30,46 +30,16 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
         trajectory: contents of trajectory.json, as `dopsd test` writes it.
         path: the PNG file to write.
     """
-    from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator
 
-    tokens, revealed_at, shown_by_step = (
-        trajectory["tokens"],
-        trajectory["revealed_at"],
-        trajectory["shown"],
-    )
+    tokens, shown_by_step = trajectory["tokens"], trajectory["shown"]
     is_legible = len(tokens) <= LEGIBLE
     size = (0.62 * len(tokens), 0.32 * len(shown_by_step) + 1) if is_legible else (20, 10)
     figure, axes = axes_of(1, 2, size)
     figure.set_layout_engine("constrained")
-    for axis, title in zip(
-        axes[0], ("what the student sees", "what the teacher sees"), strict=True
-    ):
-        shown_rows = shown_by_step if axis is axes[0][1] else [[] for _ in shown_by_step]
-        cells = [
-            [
-                _kind(revealed_step, step, position in shown_positions)
-                for position, revealed_step in enumerate(revealed_at)
-            ]
-            for step, shown_positions in enumerate(map(set, shown_rows))
-        ]
-        extent = (0, len(tokens), len(shown_by_step), 0)
-        axis.imshow(
-            cells,
-            ListedColormap(list(COLOURS)),
-            vmin=0,
-            vmax=len(COLOURS) - 1,
-            extent=extent,
-            aspect="auto",
-        )
-        axis.set(title=title, xlabel="position in the answer", ylabel="step")
-        axis.set_xticks(range(0, len(tokens) + 1, trajectory["block_length"]))
-        axis.yaxis.set_major_locator(MaxNLocator(integer=True))
-        for edge in range(0, len(tokens) + 1, trajectory["block_length"]):
-            axis.axvline(edge, color="black", lw=0.8)
-        if is_legible:
-            _write_tokens(axis, cells, tokens)
+    nothing: list[list[int]] = [[] for _ in shown_by_step]
+    _draw_side(axes[0][0], trajectory, nothing, "what the student sees")
+    _draw_side(axes[0][1], trajectory, shown_by_step, "what the teacher sees")
     verdict, question = trajectory["verdict"], " ".join(trajectory["problem"].split())
     figure.suptitle(
         _plain(
@@ -82,6 +52,38 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
     ]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
     save_figure(figure, path)
+
+
+def _draw_side(
+    axis: Axes, trajectory: dict[str, Any], shown_by_step: list[list[int]], title: str
+) -> None:
+    """Draw the states of one model, to which these positions are shown at each step."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.ticker import MaxNLocator
+
+    tokens, block_length = trajectory["tokens"], trajectory["block_length"]
+    cells = [
+        [
+            _kind(revealed_step, step, position in shown_positions)
+            for position, revealed_step in enumerate(trajectory["revealed_at"])
+        ]
+        for step, shown_positions in enumerate(map(set, shown_by_step))
+    ]
+    axis.imshow(
+        cells,
+        ListedColormap(list(COLOURS)),
+        vmin=0,
+        vmax=len(COLOURS) - 1,
+        extent=(0, len(tokens), len(cells), 0),
+        aspect="auto",
+    )
+    axis.set(title=title, xlabel="position in the answer", ylabel="step")
+    axis.set_xticks(range(0, len(tokens) + 1, block_length))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    for edge in range(0, len(tokens) + 1, block_length):
+        axis.axvline(edge, color="black", lw=0.8)
+    if len(tokens) <= LEGIBLE:
+        _write_tokens(axis, cells, tokens)
 
 
 def _kind(revealed_at: int, step: int, is_shown: bool) -> int:
