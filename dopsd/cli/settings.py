@@ -110,15 +110,11 @@ def _doctor(a: argparse.Namespace) -> None:
 
 
 def _check(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.training.origin import mismatch
+    from dopsd.pipeline.run_request import mismatched_bases
 
     path = a.params
     faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
-    faults += [
-        reason
-        for task in params.pretrain.tasks
-        if (reason := mismatch(params.embedded_base(task), task))
-    ]
+    faults += mismatched_bases(params)
     if faults:
         raise DopsdError(faults)
     print(f"{path}: no errors")
