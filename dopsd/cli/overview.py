@@ -4,7 +4,7 @@ from __future__ import annotations
 
 GROUPS = {
     "Run": {
-        "run": "run all stages on Prefect's worker, and watch them; --local: here",
+        "run": "run all stages with Prefect (or --local), and watch them",
         "attach": "watch a run that is in progress",
         "cancel": "stop a run; training saves",
         "init": "start a project of your own in a new folder",
