@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
+from error_reference import errors_page
 from settings_reference import configuration_page, table
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -129,7 +130,11 @@ def tasks_table() -> str:
     return table(["task", "what it is", "score of an answer", "reference solutions"], rows)
 
 
-PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+PAGES = {
+    "configuration.md": configuration_page,
+    "errors.md": errors_page,
+    "metrics.md": metrics_page,
+}
 WITH_TABLES = {  # pages with tables between comments, and how they lead to docs/algorithms
     "../README.md": "docs/algorithms/",
     "algorithms/index.md": "",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.cli import checkpoints, results, settings, stages
+from dopsd.cli import checkpoints, explain, results, settings, stages
 from dopsd.cli.arguments import Parser
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
@@ -44,7 +44,7 @@ SMALLER = (
 )
 ONLINE = ("prepare", "rehearse")  # may download data from the Hugging Face hub
 # commands that do not read params.yaml first, and those that do
-FREE = settings.FREE | checkpoints.FREE
+FREE = settings.FREE | checkpoints.FREE | explain.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
 
 
@@ -68,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     results.add_results(commands)
     checkpoints.add_checkpoints(commands)
     settings.add_profiles(commands)
+    explain.add_explain(commands)
     return parser
 
 
