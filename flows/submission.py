@@ -23,6 +23,7 @@ from prefect.client.schemas.sorting import FlowRunSort, LogSort
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import get_current_settings
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.progress import log
 from dopsd.pipeline.run_progress import saved
@@ -48,15 +49,16 @@ def connection(command: str) -> Iterator[SyncPrefectClient]:
         DopsdError: if no server answers, or it refuses a request.
     """
     if not server.is_reachable():
-        raise DopsdError(_no_server(command))
+        raise DopsdError(_no_server(command), code=Code.RUN_SERVER)
     try:
         with get_client(sync_client=True) as client:
             yield client
     except httpx.TransportError:
-        raise DopsdError(_no_server(command)) from None
+        raise DopsdError(_no_server(command), code=Code.RUN_SERVER) from None
     except (httpx.HTTPError, PrefectException) as error:
         reason = " ".join(str(error).split())
-        raise DopsdError(f"{command}: Prefect's server at {address()} refused: {reason}") from None
+        message = f"{command}: Prefect's server at {address()} refused: {reason}"
+        raise DopsdError(message, code=Code.RUN_SERVER) from None
 
 
 def address() -> str:
@@ -84,7 +86,8 @@ def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
     except ObjectNotFound:
         deploy = "make up" if start_command("Prefect") == "make up" else "prefect deploy --all"
         raise DopsdError(
-            f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`"
+            f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`",
+            code=Code.NO_DEPLOYMENT,
         ) from None
 
 
@@ -138,8 +141,10 @@ def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
         return matches[0]
     if matches:
         ids = ", ".join(str(run.id) for run in matches[:LISTED])
-        raise DopsdError(f"{command}: {name}: several runs begin so: {ids}")
-    raise DopsdError(unknown(f"{command}: {name}", [r.name for r in newest[:LISTED]] or ["no run"]))
+        message = f"{command}: {name}: several runs begin so: {ids}"
+        raise DopsdError(message, code=Code.NO_RUN)
+    names = [run.name for run in newest[:LISTED]] or ["no run"]
+    raise DopsdError(unknown(f"{command}: {name}", names), code=Code.NO_RUN)
 
 
 def _in_progress(newest: list[FlowRun], command: str) -> FlowRun:
@@ -148,7 +153,8 @@ def _in_progress(newest: list[FlowRun], command: str) -> FlowRun:
     if active:
         return (running or active)[0]
     last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
-    raise DopsdError(f"{command}: no run is in progress{last}; `dopsd run` starts one")
+    message = f"{command}: no run is in progress{last}; `dopsd run` starts one"
+    raise DopsdError(message, code=Code.NO_RUN)
 
 
 def is_over(run: FlowRun) -> bool:
@@ -163,10 +169,12 @@ def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
         DopsdError: if the run has ended already, or ends in another way.
     """
     if is_over(run):
-        raise DopsdError(f"cancel: {run.name} has ended already: {run.state_name}")
+        message = f"cancel: {run.name} has ended already: {run.state_name}"
+        raise DopsdError(message, code=Code.NO_RUN)
     result = client.set_flow_run_state(run.id, State(type=StateType.CANCELLING))
     if result.status == SetStateStatus.ABORT:
-        raise DopsdError(f"cancel: {run.name}: {result.details.reason}")
+        message = f"cancel: {run.name}: {result.details.reason}"
+        raise DopsdError(message, code=Code.RUN_SERVER)
     started, is_announced = time.monotonic(), False
     while not is_over(run := client.read_flow_run(run.id)):
         if time.monotonic() - started > SLOW and not is_announced:
@@ -176,7 +184,8 @@ def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
             is_announced = True
         time.sleep(LOOK_EVERY)
     if run.state_type != StateType.CANCELLED:
-        raise DopsdError(f"cancel: {run.name} ended before it was cancelled: {run.state_name}")
+        message = f"cancel: {run.name} ended before it was cancelled: {run.state_name}"
+        raise DopsdError(message, code=Code.NO_RUN)
     return saved_by(client, run)
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, StateType
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.pipeline.run_progress import split_code
 from dopsd.pipeline.run_request import RunRequest, check
 from dopsd.pipeline.run_view import INTERRUPTED, Display, RunView, expected_stages
 from flows import server, submission
@@ -54,6 +56,7 @@ def _left(run: FlowRun, command: str) -> DopsdError:
         f"{command}: left {run.name}, which goes on; `dopsd attach {run.name}` shows it again,"
         f" `dopsd cancel {run.name}` stops it",
         INTERRUPTED,
+        code=Code.RUN_LEFT,
     )
 
 
@@ -78,6 +81,8 @@ def _report_end(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
         return
     if run.state_type == StateType.CANCELLED:
         saved = submission.saved_by(client, run) or "training saves its last finished update"
-        raise DopsdError(f"{command}: {run.name} was cancelled; {saved}", INTERRUPTED)
+        message = f"{command}: {run.name} was cancelled; {saved}"
+        raise DopsdError(message, INTERRUPTED, code=Code.RUN_CANCELLED)
     state = (run.state_name or "failed").lower()
-    raise DopsdError(f"{command}: {run.name} {state}: {message or 'no reason given'}", 1)
+    message, code = split_code(message or "no reason given")
+    raise DopsdError(f"{command}: {run.name} {state}: {message}", 1, code=code)

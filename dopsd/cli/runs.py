@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import count, seed
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.core.progress import log
@@ -118,7 +119,8 @@ def _import_flows(command: str) -> None:
     if not Path(OUTDATED).is_file():
         raise DopsdError(
             f"{command}: {OUTDATED}: no such file; run this in the project's folder, or copy flows/"
-            " from a new project of `dopsd init`"
+            " from a new project of `dopsd init`",
+            code=Code.NOT_A_PROJECT,
         )
     sys.path.insert(0, str(Path.cwd()))
     # Prefect reads its variable when it is imported

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.interrupts import handling
@@ -28,6 +29,7 @@ from dopsd.pipeline.run_progress import (
     newest_accuracy,
     reason,
     saved,
+    split_code,
     stage_progress,
 )
 from dopsd.pipeline.run_view import Display, RunView, Stage, expected_stages
@@ -208,8 +210,9 @@ class LocalRun:
                 f"run: stopped by {signal.Signals(self.stopped_by).name}; {outcome}; the same"
                 " command continues",
                 128 + self.stopped_by,
+                code=Code.INTERRUPTED,
             )
         if status:
-            raise DopsdError(
-                f"run: {reason(lines)} (output: {command.path})", exit_code(lines) or status
-            )
+            message, code = split_code(reason(lines))
+            message = f"run: {message}; output: {command.path}"
+            raise DopsdError(message, exit_code(lines) or status, code=code)

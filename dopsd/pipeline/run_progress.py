@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dopsd.core.error_codes import Code
 from dopsd.core.files import WORK
 
 if TYPE_CHECKING:
@@ -82,6 +83,15 @@ def reason(lines: list[str]) -> str:
     """Return dopsd's last message in the output of a command, else the last line."""
     messages = [line.removeprefix("dopsd: ") for line in lines if line.startswith("dopsd: ")]
     return (messages or lines or ["no output"])[-1]
+
+
+def split_code(message: str) -> tuple[str, Code]:
+    """Return the message of a failed stage without its code, and the code (default: RUN_FAILED)."""
+    match = re.search(r" \((D\d{3})\)", message)
+    with suppress(ValueError):
+        if match:
+            return message.replace(match[0], "", 1), Code(match[1])
+    return message, Code.RUN_FAILED
 
 
 def saved(lines: list[str]) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, missing_files, parse_yaml, read_yaml
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.training.origin import mismatch
 
@@ -49,9 +50,12 @@ class RunRequest:
         if self.source:
             return profiles.resolve(self.source, self.preset, self.hardware)
         if (self.preset, self.hardware) != (PRESET, HARDWARE):
-            raise DopsdError(profiles.NEEDS_PROFILE)
+            raise DopsdError(profiles.NEEDS_PROFILE, code=Code.PROFILE)
         if not PARAMS.is_file():
-            raise DopsdError(f"{PARAMS}: no such file; run this in the project's folder")
+            raise DopsdError(
+                f"{PARAMS}: no such file; run this in the project's folder",
+                code=Code.NO_SETTINGS_FILE,
+            )
         return read_yaml(PARAMS)
 
     @property
@@ -113,9 +117,11 @@ def check(request: RunRequest, can_retrain: bool = False) -> Params:
     params = checked(
         params_file.with_changes(request.raw(), changes), "--set" if changes else PARAMS
     )
-    faults = [f"{line}: no such file in {Path.cwd()}" for line in missing_files(params)]
-    if faults := faults or ([] if can_retrain else mismatched_bases(params)):
-        raise DopsdError(faults)
+    if missing := missing_files(params):
+        lines = [f"{line}: no such file in {Path.cwd()}" for line in missing]
+        raise DopsdError(lines, code=Code.NAMED_FILE_MISSING)
+    if not can_retrain and (reasons := mismatched_bases(params)):
+        raise DopsdError(reasons, code=Code.BASE_DIFFERS)
     return params
 
 
