@@ -35,6 +35,7 @@ STATES = {
     StateType.CANCELLED: run_view.STOPPED,
     StateType.CANCELLING: run_view.STOPPED,
 }
+BEFORE = (StateType.SCHEDULED, StateType.PENDING)  # a run has not begun
 
 
 def view_of(client: SyncPrefectClient, run: FlowRun, expected: list[str]) -> RunView:
@@ -58,14 +59,15 @@ def view_of(client: SyncPrefectClient, run: FlowRun, expected: list[str]) -> Run
         run.estimated_run_time.total_seconds(),
         stages,
         accuracy_of(tasks, artifacts),
-        "" if tasks or submission.is_over(run) else _awaited(client, run),
+        _awaited(client, run) if run.state_type in BEFORE else "",
         _links(run, artifacts),
     )
 
 
 def _task_runs(client: SyncPrefectClient, run_id: UUID) -> list[TaskRun]:
     """Return all task runs of a flow run in the order of their start."""
-    only, tasks = FlowRunFilter(id=FlowRunFilterId(any_=[run_id])), []
+    only = FlowRunFilter(id=FlowRunFilterId(any_=[run_id]))
+    tasks: list[TaskRun] = []
     while True:
         page = client.read_task_runs(
             flow_run_filter=only,
@@ -115,7 +117,10 @@ def _stage(task: TaskRun, bar: Artifact | None) -> Stage:
     if task.state_name == "Cached":
         stage.state = run_view.CACHED
     elif state == run_view.RUNNING and bar:
-        stage.share, stage.note = float(bar.data) / 100, (bar.description or "").partition(": ")[2]
+        stage.share, stage.note = (
+            float(str(bar.data)) / 100,
+            (bar.description or "").partition(": ")[2],
+        )
     elif task.state_name == "AwaitingRetry":
         stage.note = "failed; waits for another attempt"
     return stage
@@ -160,7 +165,7 @@ def accuracy_of(tasks: list[TaskRun], artifacts: list[Artifact]) -> str:
     if tables and (
         not last or not last.end_time or (tables[-1].created or last.end_time) >= last.end_time
     ):
-        return _selected(json.loads(tables[-1].data))
+        return _selected(json.loads(str(tables[-1].data)))
     return message if message.startswith("update ") else ""
 
 
@@ -177,9 +182,9 @@ def _selected(rows: list[dict[str, Any]]) -> str:
 
 def _awaited(client: SyncPrefectClient, run: FlowRun) -> str:
     """Say what a run that has not begun waits for."""
-    before = [r for r in submission.runs(client, "run") if r.state_type == StateType.RUNNING]
-    if [r for r in before if r.id != run.id]:
-        return f"waits for the end of {before[0].name}"
+    running = [r for r in submission.runs(client, "run") if r.state_type == StateType.RUNNING]
+    if running:
+        return f"waits for the end of {running[0].name}"
     pool = run.work_pool_name or ""
     workers = client.read_workers_for_work_pool(pool) if pool else []
     if any(worker.status == WorkerStatus.ONLINE for worker in workers):

@@ -18,7 +18,7 @@ from prefect.client.schemas.filters import (
     LogFilterFlowRunId,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
-from prefect.client.schemas.responses import DeploymentResponse, SetStateStatus
+from prefect.client.schemas.responses import DeploymentResponse, StateAbortDetails
 from prefect.client.schemas.sorting import FlowRunSort, LogSort
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import get_current_settings
@@ -172,7 +172,7 @@ def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
         message = f"cancel: {run.name} has ended already: {run.state_name}"
         raise DopsdError(message, code=Code.NO_RUN)
     result = client.set_flow_run_state(run.id, State(type=StateType.CANCELLING))
-    if result.status == SetStateStatus.ABORT:
+    if isinstance(result.details, StateAbortDetails):
         message = f"cancel: {run.name}: {result.details.reason}"
         raise DopsdError(message, code=Code.RUN_SERVER)
     started, is_announced = time.monotonic(), False

@@ -100,7 +100,7 @@ def run_stages(
     Raises:
         DopsdError: if settings are wrong, or there is no GPU for evaluate_while_training.
     """
-    done = stages.write_settings(request)
+    done: object = stages.write_settings(request)
     params = load_params()
     cells, devices = run_keys(params), checkpoint_evals.gpus()
     training, spare = devices[: params.launch.processes], devices[params.launch.processes :]

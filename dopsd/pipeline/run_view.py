@@ -36,7 +36,7 @@ STYLES = {
 }
 INTERRUPTED = 130  # exit code of a view that Ctrl-C ended, and of a cancelled run
 BAR_WIDTH = 24  # columns
-AROUND = 8  # lines of the view that are not stages
+AROUND = 10  # lines of the view that are not stages; a link may take two
 
 
 @dataclass
@@ -106,7 +106,7 @@ def render(view: RunView, height: int, footer: str = "") -> RenderableType:
         table.add_row("", Text(f"{after} more stages", style="dim"))
     parts: list[RenderableType] = [_head(view), table]
     details = {"accuracy": view.accuracy, "note": view.note} | view.links
-    lines = [Text(f"  {name:10} {text}", no_wrap=True) for name, text in details.items() if text]
+    lines = [_detail(name, text) for name, text in details.items() if text]
     parts += [*lines, *([Text(footer, style="dim")] if footer else [])]
     return Group(*parts)
 
@@ -114,6 +114,12 @@ def render(view: RunView, height: int, footer: str = "") -> RenderableType:
 def _head(view: RunView) -> Text:
     head = Text("run ", style="bold").append(view.name, style="bold cyan")
     return head.append(f"  {view.state}  {clock(view.seconds)}", style="default")
+
+
+def _detail(name: str, text: str) -> Text:
+    """Return a line; an address that does not fit stays one link on terminals that know links."""
+    style = f"link {text}" if text.startswith("http") else ""
+    return Text(f"  {name:10} ", overflow="fold").append(text, style=style)
 
 
 def _row(stage: Stage) -> tuple[RenderableType, ...]:

@@ -128,8 +128,6 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(tmp_path):
     assert re.search(r"accuracy: [\d.]+% \[[\d.]+, [\d.]+\] on 12 problems", piped.stdout)
     assert "run: local: completed" in piped.stdout and project.repro() == set()
 
-    (project.folder / "data/sudoku/train.jsonl").write_text("no problem\n")
-    project.run(*DOPSD, "params", "--set", "train.learning_rate=0.002")
     (project.folder / "dvc.yaml").write_text(
         (project.folder / "dvc.yaml").read_text().replace("dopsd prepare", "dopsd preparee")
     )

@@ -63,9 +63,9 @@ def test_a_long_matrix_keeps_the_running_stage_in_sight():
     assert (before, len(shown), after) == (47, 10, 43) and shown[3].name == "now"
     assert window(stages[:50], 12)[::2] == (40, 0)  # all are done: the last ones
     assert window(stages[:5], 12) == (0, stages[:5], 0)
-    lines = texts(RunView("r", "running", 1, stages), height=20)
+    lines = texts(RunView("r", "running", 1, stages), height=22)
     assert "47 finished stages above" in lines[1] and "43 more stages" in lines[-1]
-    assert len(lines) <= 20
+    assert len(lines) <= 22
 
 
 def test_without_a_terminal_each_change_is_a_line_and_nothing_is_repeated():
