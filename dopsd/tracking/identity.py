@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.algorithms.colours import run_colour
 from dopsd.tracking.client import Identity, tracking_uri
-from dopsd.tracking.run_colours import COLOUR_TAG, run_colour
+from dopsd.tracking.run_colours import COLOUR_TAG
 from dopsd.training.run_identity import first_code
 from dopsd.training.run_settings import scratch_folder
 

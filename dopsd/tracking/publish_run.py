@@ -194,7 +194,7 @@ def _register(
     text = card(tracked.run, publication.evaluate, origin)
     name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
     version = register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text))
-    client.update_registered_model(
-        name, description(name, tracked.key.task, tracked.run.model.path)
-    )
+    if not client.get_registered_model(name).description:  # a user's own text stays
+        text = description(name, tracked.key.task, tracked.run.model.path)
+        client.update_registered_model(name, text)
     return version
