@@ -18,9 +18,8 @@ from settings_reference import configuration_page, table
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.metrics import own_metrics
 from dopsd.tasks.registry import TASKS, load_task
-from dopsd.tracking.glossary import TABLES, Table
+from dopsd.tracking.glossary import TABLES, Table, own_metrics
 
 if TYPE_CHECKING:
     from dopsd.core.metrics import Metric

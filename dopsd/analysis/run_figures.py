@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.colours import run_colour
 from dopsd.analysis.figures import WIDTH, axes_of, legend_below, percent_axis, save_figure
-from dopsd.core.palette import NEUTRAL
+from dopsd.core.palette import NEUTRAL, PALETTE, run_colour
+from dopsd.core.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,26 +15,25 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from dopsd.core.metrics import Metric
-
 GROUPS = 10  # points of a block's curve
 WINDOW = 12  # updates of a moving mean
 DASHES = ("-", "--", ":", "-.")  # protocols
-DRAWN = (
-    "loss",
-    "grad_norm",
-    "first_attempt_score",
-    "rolling_score",
-    "completion_length",
-    "overlap_top20",
-    "shared_mass",
-    "clip_ratio",
-    "student_entropy",
-    "teacher_entropy",
-)
+LABELS = {  # plain names of metrics, in the order of the figure; docs/metrics.md defines them
+    "loss": "training loss",
+    "grad_norm": "gradient norm before clipping",
+    "first_attempt_score": "score of first attempts",
+    "rolling_score": "score of first attempts, moving mean",
+    "completion_length": "length of first attempts (tokens)",
+    "overlap_top20": "overlap of the 20 likeliest tokens",
+    "shared_mass": "probability that student and teacher share",
+    "clip_ratio": "terms that are clipped",
+    "student_entropy": "entropy of the student (nats)",
+    "teacher_entropy": "entropy of the teacher (nats)",
+}
+SHARES = ("first_attempt_score", "rolling_score", "overlap_top20", "shared_mass", "clip_ratio")
 AGREEMENT = ("overlap_top20", "shared_mass")  # drawn by block
-NO_UNIT = ("share", "1", "by algorithm")  # in percent on the axis, or none
-Metrics = dict[str, "Metric"]
+# Not ALGORITHMS: with that import a change of any algorithm would make figures stale.
+METHODS = Registry("dopsd.algorithms", "algorithm")
 
 
 def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
@@ -47,7 +46,7 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
     """
     figure, axes = axes_of(1, 1, WIDTH * 0.5)
     axis: Axes = axes[0][0]
-    colour, chosen = run_colour(tested["method"]), tested["selected"]
+    colour, chosen = run_colour(METHODS, tested["method"]), tested["selected"]
     for index, name in enumerate(dict.fromkeys(row["protocol"] for row in curve)):
         rows = [row for row in curve if row["protocol"] == name]
         updates, accuracies, lows, highs = (
@@ -71,23 +70,22 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
     save_figure(figure, path)
 
 
-def draw_training(log: list[dict[str, float]], metrics: Metrics, title: str, path: Path) -> None:
+def draw_training(log: list[dict[str, float]], title: str, path: Path) -> None:
     """Draw loss, agreement with the teacher and signs of collapse (paper, Fig. 4) over updates.
 
     Args:
         log: rows of train.csv; metrics that a method does not have are left out.
-        metrics: what the columns are.
         title: names the run.
         path: file to write.
     """
-    names = [name for name in DRAWN if name in metrics and any(row.get(name) for row in log)]
+    names = [name for name in LABELS if any(row.get(name) for row in log)]
     rows_of_axes = -(-len(names) // 2)
     figure, axes = axes_of(rows_of_axes, 2, 0.5 + 1.6 * rows_of_axes, share_x=True)
     for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
     for axis, name in zip(axes.flat, names, strict=False):
         _draw_metric(axis, [(row["update"], row[name]) for row in log if name in row])
-        _describe(axis, metrics[name])
+        _describe(axis, name)
     figure.suptitle(title, fontsize=11)
     figure.supxlabel(f"update (thin: each one, thick: mean of the last {WINDOW})", fontsize=10)
     save_figure(figure, path)
@@ -96,26 +94,24 @@ def draw_training(log: list[dict[str, float]], metrics: Metrics, title: str, pat
 def _draw_metric(axis: Axes, points: Sequence[tuple[float, float]]) -> None:
     updates, values = zip(*points, strict=True)
     means = [fmean(values[max(0, i - WINDOW + 1) : i + 1]) for i in range(len(values))]
-    axis.plot(updates, values, lw=0.7, alpha=0.5, color="#1e3cff")
-    axis.plot(updates, means, lw=1.8, color="#1e3cff")
+    axis.plot(updates, values, lw=0.7, alpha=0.5, color=PALETTE[0])
+    axis.plot(updates, means, lw=1.8, color=PALETTE[0])
 
 
-def _describe(axis: Axes, metric: Metric) -> None:
-    """Write the plain name of a metric and its unit."""
-    text = metric.label if metric.unit in NO_UNIT else f"{metric.label} ({metric.unit})"
-    axis.set_title(text, loc="left", fontsize=10)
-    if metric.unit == "share":
+def _describe(axis: Axes, metric: str) -> None:
+    """Write the plain name of a metric, and shares in percent."""
+    axis.set_title(LABELS[metric], loc="left", fontsize=10)
+    if metric in SHARES:
         percent_axis(axis)
 
 
-def draw_overlap(log: list[dict[str, float]], metrics: Metrics, title: str, path: Path) -> None:
+def draw_overlap(log: list[dict[str, float]], title: str, path: Path) -> None:
     """Draw how student and teacher agree, by block: top 20 tokens (paper, Fig. 3) and probability.
 
     Writes no file for methods without a teacher.
 
     Args:
         log: rows of train.csv.
-        metrics: what the columns are.
         title: names the run.
         path: file to write.
     """
@@ -137,7 +133,7 @@ def draw_overlap(log: list[dict[str, float]], metrics: Metrics, title: str, path
                 color=colour,
                 label=f"block {block + 1}",
             )
-        _describe(axis, metrics[name])
+        _describe(axis, name)
         axis.set(xlabel=f"update (means of {GROUPS} groups of updates)")
     figure.suptitle(title, fontsize=11)
     legend_below(figure, axes[0][:1], columns=8)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from dopsd.core.registry import Registry
+from typing import NamedTuple
 
 
 class Metric(NamedTuple):
@@ -15,17 +11,6 @@ class Metric(NamedTuple):
     unit: str
     meaning: str  # Markdown, with formulas in LaTeX between dollar signs
     source: str  # dotted name of the function that computes it
-    label: str = ""  # plain name, of metrics that figures show
-
-
-def own_metrics(registry: Registry, name: str) -> dict[str, Metric]:
-    """Return what an algorithm or a task logs of its own; nothing without a metrics.py."""
-    metrics: dict[str, Metric] = (
-        registry.member(name, "metrics", "METRICS")
-        if find_spec(registry.file(name, "metrics"))
-        else {}
-    )
-    return metrics
 
 
 class MetricSums(dict[str, tuple[float, float]]):

@@ -1,11 +1,16 @@
 """Colours of methods and their seeds: the same in figures, reports and MLflow.
 
-The position of a method in its registry picks its colour: `colour_of(ALGORITHMS.position(name))`.
+The position of a method in its registry picks its colour: `run_colour(ALGORITHMS, "d_opsd")`.
 """
 
 from __future__ import annotations
 
 import colorsys
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from dopsd.core.registry import Registry
 
 # Chosen by search: the smallest distance of two colours is 0.09 in OKLab for normal vision and for
 # the three kinds of colour blindness, and each has a contrast of 1.9 on white and 2.1 on dark grey.
@@ -26,6 +31,25 @@ PALETTE: tuple[str, ...] = (
 NEUTRAL = "#808080"  # the base, and methods that are no longer installed
 SHADES = (0.0, 0.35, -0.3, 0.55, -0.5)  # share of white (positive) or black (negative), by seed
 GOLDEN = 0.618033988749895  # of the circle of hues: any number of steps gives different hues
+VARIANTS, HUES = 100, 360  # variants of methods are at positions beyond those of methods
+
+
+def run_colour(methods: Registry, method: str, seed: int = 0) -> str:
+    """Return the colour of a run, as #rrggbb.
+
+    A variant, named METHOD-VARIANT, has a hue of its own, by its name. The base and methods that
+    are no longer installed are grey.
+
+    Args:
+        methods: the registry of algorithms.
+        method: the method or variant.
+        seed: the seed; the default gives the colour of the method.
+    """
+    if method in methods.names:
+        return shade_of(colour_of(methods.position(method)), seed)
+    if method.partition("-")[0] in methods.names:
+        return shade_of(colour_of(VARIANTS + crc32(method.encode()) % HUES), seed)
+    return NEUTRAL
 
 
 def colour_of(position: int) -> str:

@@ -10,8 +10,8 @@ import re
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.colours import run_colour
 from dopsd.algorithms.common.config import BETWEEN
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
 from dopsd.analysis.results import COSTS, Finished
 from dopsd.analysis.tables import draw_group, groups, print_markdown
@@ -19,6 +19,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
+from dopsd.core.palette import run_colour
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
 from dopsd.pipeline.comparison import table, values
@@ -181,7 +182,8 @@ def draw(runs: list[Finished], path: Path) -> None:
     for (row, task), (column, cost) in product(enumerate(tasks), enumerate(COSTS)):
         axis = axes[row][column]
         for method in (method for group_task, method in runs_by_method if group_task == task):
-            draw_group(axis, runs_by_method[task, method], cost, run_colour(method), method)
+            colour = run_colour(ALGORITHMS, method)
+            draw_group(axis, runs_by_method[task, method], cost, colour, method)
         axis.set(xlabel=COSTS[cost])
         axis.set_title(task, loc="left", fontsize=10)
         percent_axis(axis)

@@ -7,10 +7,15 @@ folder: `METRICS` in metrics.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import Metric
 from dopsd.tracking.percent import SHOWN_IN_PERCENT, percent_name
 from dopsd.training.metrics import COUNTERS, TRAINING
+
+if TYPE_CHECKING:
+    from dopsd.core.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,16 @@ class Table:
     title: str
     where: str  # Markdown
     metrics: dict[str, Metric]
+
+
+def own_metrics(registry: Registry, name: str) -> dict[str, Metric]:
+    """Return what an algorithm or a task logs of its own; nothing without a metrics.py."""
+    metrics: dict[str, Metric] = (
+        registry.member(name, "metrics", "METRICS")
+        if find_spec(registry.file(name, "metrics"))
+        else {}
+    )
+    return metrics
 
 
 REPORT = "dopsd.evaluation.report.report"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.colours import run_colour
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.palette import run_colour
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,5 +21,5 @@ def colour_runs(client: MlflowClient, runs: Sequence[Run]) -> None:
     for run in runs:
         tags = run.data.tags
         if COLOUR_TAG not in tags:
-            colour = run_colour(tags.get("method", ""), int(tags.get("seed", 0)))
+            colour = run_colour(ALGORITHMS, tags.get("method", ""), int(tags.get("seed", 0)))
             client.set_tag(run.info.run_id, COLOUR_TAG, colour)

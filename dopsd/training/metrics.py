@@ -29,14 +29,12 @@ TRAINING = {
         r" weights $w_i$ and losses $\ell_i$; $W$ is `train.prompts_per_collect` or $\sum_i w_i$,"
         " depending on the algorithm",
         "dopsd.training.grad_accumulation.MicroBatches.gradients",
-        label="training loss",
     ),
     "grad_norm": Metric(
         "1",
         r"$\lVert g \rVert_2$ of the gradient of all trained weights, before it is clipped to"
         " `train.grad_clip`",
         "dopsd.training.optim.optimizer_step",
-        label="gradient norm before clipping",
     ),
     "attempts_used": Metric("attempts", "attempts at a problem, mean over problems", SUMMARY),
     "kept_share": Metric(
@@ -44,24 +42,19 @@ TRAINING = {
     ),
     "best_score": Metric("share", "score of the best attempt, mean over problems", SUMMARY),
     "first_attempt_score": Metric(
-        "share",
-        "score of the first attempt, mean over problems, at its temperature",
-        SUMMARY,
-        label="score of first attempts",
+        "share", "score of the first attempt, mean over problems, at its temperature", SUMMARY
     ),
     "completion_length": Metric(
         "tokens",
         "tokens before the first end of text in a first attempt, or all of them without one; mean"
         " over problems",
         SUMMARY,
-        label="length of first attempts",
     ),
     "rolling_score": Metric(
         "share",
         r"$\bar s$: `first_attempt_score`, mean over the last `train.collapse_window` collects;"
         " absent before there are so many",
         f"{DETECTOR}.means",
-        label="score of first attempts, moving mean",
     ),
     "collapsed": Metric(
         "flag",

@@ -22,32 +22,23 @@ DISTILLATION = {
         "entries of the loss's vocabulary whose term of the divergence exceeds `clip`, mean over"
         " target positions; 0 without `clip`",
         f"{DIVERGENCE}.Divergence.__call__",
-        label="terms above the clip",
     ),
     "overlap_top20": Metric(
         "share",
         r"$\lvert T_{20}(p_s) \cap T_{20}(p_t) \rvert / 20$, where $T_{20}$ are the 20 likeliest"
         " tokens, mean over target positions",
         f"{DIVERGENCE}.top_overlap",
-        label="overlap of the 20 likeliest tokens",
     ),
     "shared_mass": Metric(
         "share",
         r"$\sum_v \min(p_s(v), p_t(v))$, mean over target positions: 1 less the total variation",
         f"{DIVERGENCE}.shared_mass",
-        label="probability that student and teacher share",
     ),
     "student_entropy": Metric(
-        "nats",
-        ENTROPY.format(side="s", name="student"),
-        f"{DIVERGENCE}.entropy",
-        label="entropy of the student",
+        "nats", ENTROPY.format(side="s", name="student"), f"{DIVERGENCE}.entropy"
     ),
     "teacher_entropy": Metric(
-        "nats",
-        ENTROPY.format(side="t", name="teacher"),
-        f"{DIVERGENCE}.entropy",
-        label="entropy of the teacher",
+        "nats", ENTROPY.format(side="t", name="teacher"), f"{DIVERGENCE}.entropy"
     ),
     "block_{b}/{name}": Metric(
         "as `NAME`",

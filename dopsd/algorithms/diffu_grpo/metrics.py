@@ -28,7 +28,6 @@ METRICS = {
         r"tokens whose gain the clip lowers: $\mathrm{clip}(r, 1 \pm \epsilon) A < r A$ with $r ="
         r" p_\theta / p_{\text{old}}$ and the advantage $A$",
         LOSS,
-        label="clipped terms",
     ),
     "logp": Metric(
         "nats",

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.common.config import kind_of
-from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.run_figures import draw_accuracy, draw_overlap, draw_training
 from dopsd.analysis.trajectory_figure import draw_trajectory
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
-from dopsd.core.metrics import own_metrics
 from dopsd.core.paths import report_folder, run_folder
 from dopsd.core.tables import read_table
-from dopsd.training.metrics import TRAINING
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -28,11 +24,10 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     )
     tested = read_json(folder / "test" / "paired.json", "dopsd test")
     log, title = read_table(folder / "train.csv"), f"{method_name} on {task_name}, seed {seed}"
-    metrics = TRAINING | own_metrics(ALGORITHMS, kind_of(method_name))
     with fresh_folder(out) as tmp:
         draw_accuracy(read_table(folder / "curve.csv"), tested, tmp / "accuracy.png")
-        draw_training(log, metrics, title, tmp / "training.png")
-        draw_overlap(log, metrics, title, tmp / "overlap.png")
+        draw_training(log, title, tmp / "training.png")
+        draw_overlap(log, title, tmp / "overlap.png")
         draw_trajectory(
             read_json(folder / "test" / "trajectory.json", "dopsd test"), tmp / "trajectory.png"
         )

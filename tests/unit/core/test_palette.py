@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.palette import PALETTE, SHADES, colour_of, shade_of
+from dopsd.core.palette import NEUTRAL, PALETTE, SHADES, colour_of, run_colour, shade_of
 from dopsd.core.registry import Registry
 
 # Machado, Oliveira and Fernandes 2009: how colours look without one kind of cones
@@ -81,3 +81,10 @@ def test_a_plugin_changes_no_colour_of_a_built_in_method():
     registry.packages = {"a_plugin": "elsewhere.a_plugin"} | ALGORITHMS.packages
     assert {name: registry.position(name) for name in positions} == positions
     assert registry.position("a_plugin") == len(positions)
+
+
+def test_a_variant_has_a_colour_of_its_own_and_an_unknown_method_is_grey():
+    method, variant = (run_colour(ALGORITHMS, name) for name in ("d_opsd", "d_opsd-no_clip"))
+    assert method == PALETTE[ALGORITHMS.position("d_opsd")]
+    assert variant not in PALETTE
+    assert run_colour(ALGORITHMS, "base") == NEUTRAL

@@ -14,11 +14,11 @@ from toy_runs import evaluator
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
-from dopsd.core.metrics import own_metrics
 from dopsd.core.progress import Progress
 from dopsd.evaluation import generate
 from dopsd.pipeline import evaluate_checkpoint
 from dopsd.tasks.registry import TASKS
+from dopsd.tracking.glossary import own_metrics
 
 
 def asked_problems(monkeypatch) -> list[str]:

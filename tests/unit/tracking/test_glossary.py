@@ -14,11 +14,10 @@ from glossary_checks import check, table, undescribed, unused
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.results import Finished
 from dopsd.config.loading import load_params
-from dopsd.core.metrics import own_metrics
 from dopsd.core.tables import read_log, read_table
 from dopsd.pipeline import ablate, comparison
 from dopsd.tasks.registry import TASKS
-from dopsd.tracking.glossary import TABLES
+from dopsd.tracking.glossary import TABLES, own_metrics
 from dopsd.tracking.publish_run import _best_metrics
 from dopsd.training.run_settings import scratch_folder
 

@@ -19,7 +19,6 @@ from glossary_checks import check, table, undescribed
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
-from dopsd.core.metrics import own_metrics
 from dopsd.tracking.client import (
     Identity,
     connect,
@@ -31,6 +30,7 @@ from dopsd.tracking.client import (
     tracking_uri,
     whole_rows,
 )
+from dopsd.tracking.glossary import own_metrics
 from dopsd.tracking.identity import identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.training.run_settings import scratch_folder
