@@ -7,9 +7,11 @@ from importlib.util import find_spec
 from dopsd.core.errors import DopsdError
 
 EXTRAS = {  # package: extra of pyproject.toml
+    "bokeh": "pipeline",
     "datasets": "data",
     "dvc": "pipeline",
     "fastapi": "pipeline",
+    "jinja2": "pipeline",
     "matplotlib": "pipeline",
     "mlflow": "tracking",
     "prefect": "pipeline",

@@ -16,6 +16,7 @@ from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.core.interrupts import Interrupts
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.accelerate_group import all_processes, by_first
+from dopsd.training.machine import device_name, record_machine
 from dopsd.training.resuming import is_finished
 from dopsd.training.run_dir import RunFolder
 from dopsd.training.run_outputs import publish_run
@@ -65,6 +66,8 @@ def train(
                     f" {sorted(updates)}; run the same command again",
                     TEMPORARY,
                 )
+            group, name = trainer.policy.process_group, device_name(trainer.policy.device)
+            record_machine(scratch, accelerator, trainer.update, group.all_gather_object([name]))
             if tracked_by is not None and accelerator.is_main_process:
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))
             advance_to_the_end(trainer, folder)

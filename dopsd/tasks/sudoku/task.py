@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import DopsdError
-from dopsd.core.types import Problem, Score
+from dopsd.core.types import Cell, Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.sources import Row, read_file, text_of
@@ -46,6 +46,7 @@ FENCED = re.compile(r"```([\d\s]+)```")
 STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>")
 CLOSED_OR_STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>|</answer>")
 DIGITS_BEFORE_CLOSE = re.compile(r"(\d{16})\s*</answer>")
+GRID = re.compile(r"<answer>(\d{16})</answer>")
 ANY_DIGITS = re.compile(r"\b(\d{16})\b")
 
 
@@ -239,6 +240,19 @@ class Sudoku(AskingTask):
         answer = pairs[self.config.scoring == "strict"][0]
         is_solved = answer is not None and is_valid(answer) and keeps_givens(problem.prompt, answer)
         return score_by_rule(self.config.scoring, *pairs, valid_grid=float(is_solved))
+
+    def grid(self, problem: Problem, text: str) -> list[list[Cell]] | None:
+        """Return the cells of a closed <answer> with 16 digits; None for any other answer."""
+        match = GRID.search(text)
+        if match is None:
+            return None
+        cells = [
+            Cell(start, start + 1, given != "0", text[start] == digit)
+            for start, given, digit in zip(
+                range(match.start(1), match.end(1)), problem.prompt, problem.answer, strict=True
+            )
+        ]
+        return [cells[row : row + SIZE] for row in range(0, CELLS, SIZE)]
 
     def worked_solution(self, problem: Problem, is_careful: bool) -> str:
         """Return a generation that solves the puzzle, or tries to (see the function)."""

@@ -1,0 +1,144 @@
+"""Charts of one run: accuracy against cost, training curves, overlap of student and teacher."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.html_report.charts import AXES, COLOURS, Chart, figure_of, hover, source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.analysis.html_report.facts import RunFacts
+
+MEAN_OF = 12  # updates in a thick line's mean
+GROUPS = 10  # points of a block's curve
+LINE, BASE, CHOSEN = COLOURS[0], "#8a8f98", COLOURS[1]
+# columns of train.csv that are no curves
+NO_CURVES = ("update", "collapsed")
+BLOCKS = {
+    "overlap_top20": "tokens among the 20 likeliest of both",
+    "shared_mass": "probability on the same tokens",
+}
+
+
+def accuracy_chart(facts: RunFacts) -> Chart:
+    """Return accuracy on the selection split, against every cost that is known."""
+    chosen = facts.selected
+    rows = [
+        row
+        for row in facts.curve
+        if row["protocol"] == chosen["protocol"] and row["update"] in facts.costs
+    ]
+    costs = [
+        cost
+        for cost in ("updates", "sampled_tokens", "seconds")
+        if all(cost in facts.costs[row["update"]] for row in rows)
+    ]
+    columns = {name: [row[name] for row in rows] for name in ("accuracy", "low", "high", "update")}
+    columns |= {cost: [facts.costs[row["update"]][cost] for row in rows] for cost in costs}
+    columns["base"] = [chosen["base_accuracy"]] * len(rows)
+    drawing = figure_of(AXES[costs[0]], f"accuracy on {chosen['split']}, in %", True, 340)
+    source = source_of(columns, costs)
+    drawing.varea("x", "low", "high", source=source, fill_alpha=0.18, fill_color=LINE)
+    drawing.line("x", "base", source=source, line_dash="dashed", line_color=BASE, line_width=2)
+    drawing.line("x", "accuracy", source=source, line_width=2.5, line_color=LINE)
+    dots = drawing.scatter("x", "accuracy", source=source, size=8, color=LINE)
+    hover(
+        drawing,
+        dots,
+        [
+            ("update", "@update"),
+            ("accuracy", "@accuracy{0.0%}"),
+            ("95% interval", "@low{0.0%} to @high{0.0%}"),
+        ],
+    )
+    at = [i for i, row in enumerate(rows) if row["update"] == chosen["update"]]
+    ring = {name: [values[i] for i in at] for name, values in columns.items()}
+    drawing.scatter(
+        "x",
+        "accuracy",
+        source=source_of(ring, costs),
+        size=17,
+        fill_color=None,
+        line_color=CHOSEN,
+        line_width=3,
+    )
+    return Chart(
+        "Accuracy against cost",
+        f"Every checkpoint on {chosen['n']} {chosen['split']} problems. The ring is the selected"
+        " checkpoint, which alone was tested.",
+        drawing,
+        [
+            ("accuracy of the checkpoints", LINE, "line"),
+            ("95% interval", LINE, "band"),
+            ("base", BASE, "dashed"),
+            ("selected checkpoint", CHOSEN, "ring"),
+        ],
+        costs,
+    )
+
+
+def training_charts(facts: RunFacts) -> list[Chart]:
+    """Return a chart for every metric of training that is not 0 throughout."""
+    names = {name for row in facts.training for name, value in row.items() if value}
+    curves = [
+        name
+        for name in facts.metrics
+        if name in names and name not in NO_CURVES and "/" not in name
+    ]
+    return [_training_chart(facts, name) for name in curves]
+
+
+def _training_chart(facts: RunFacts, name: str) -> Chart:
+    unit, meaning = facts.metrics[name]
+    points = [(row["update"], row[name]) for row in facts.training if name in row]
+    updates, values = (list(column) for column in zip(*points, strict=True))
+    is_share = unit == "share"
+    drawing = figure_of("update", "in %" if is_share else unit, is_share, 210)
+    drawing.line(updates, values, line_width=1, line_alpha=0.45, line_color=LINE)
+    mean = drawing.line(updates, trailing_means(values), line_width=2.5, line_color=LINE)
+    hover(drawing, mean, [("update", "@x"), ("mean", "@y{0.0%}" if is_share else "@y{0.000}")])
+    return Chart(name.replace("_", " ").capitalize(), meaning, drawing, [], [])
+
+
+def trailing_means(values: Sequence[float]) -> list[float]:
+    """Return at each place the mean of the last MEAN_OF values up to it."""
+    return [fmean(values[max(0, end - MEAN_OF) : end]) for end in range(1, len(values) + 1)]
+
+
+def overlap_charts(facts: RunFacts) -> list[Chart]:
+    """Return how student and teacher agree in each block; nothing without a teacher."""
+    blocks = sorted(
+        {
+            int(name.partition("/")[0].removeprefix("block_"))
+            for row in facts.training
+            for name in row
+            if name.startswith("block_") and name.endswith("/overlap_top20")
+        }
+    )
+    return [_overlap_chart(facts.training, blocks, *names) for names in BLOCKS.items() if blocks]
+
+
+def _overlap_chart(rows: list[dict[str, Any]], blocks: list[int], name: str, title: str) -> Chart:
+    drawing = figure_of("update", "in %", True, 260)
+    legend = []
+    for block in blocks:
+        column = f"block_{block}/{name}"
+        points = grouped([(row["update"], row[column]) for row in rows if column in row])
+        updates, values = (list(values) for values in zip(*points, strict=True))
+        shade = COLOURS[block % len(COLOURS)]
+        drawing.line(updates, values, line_width=2, line_color=shade)
+        dots = drawing.scatter(updates, values, size=6, color=shade)
+        label = f"block {block + 1}"
+        hover(drawing, dots, [(label, "@y{0.0%}"), ("update", "@x{0}")])
+        legend.append((label, shade, "line"))
+    return Chart(title.capitalize(), "", drawing, legend, [])
+
+
+def grouped(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the means of up to GROUPS groups of consecutive points."""
+    size = -(-len(points) // GROUPS)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
