@@ -27,7 +27,7 @@ from dopsd.core.tables import read_table
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.files import base_files
 from dopsd.models.size import parameters
-from dopsd.pipeline.repeat import as_text, commands, nearest_profile
+from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import TASKS, load_task
 from dopsd.tracking.glossary import own_metrics
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 DOCS = Path("docs/algorithms")  # in a clone; an installed package has no pages
 SPLITS = ("train", "validation", "test")
 NEEDED = ("bokeh", "jinja2")
+BASE_KEYS = ("pretrain.", "data.")  # what an embedded base is made from
 SHOWN_KEYS = 8  # differing keys in a warning
 
 
@@ -145,46 +146,52 @@ def _settings(
 ) -> Settings:
     record = record_of(WORK / totals["fingerprint"])
     is_same = totals["fingerprint"] == scratch_folder(run).name
-    decisive, ends = settings_of(run)
-    recorded = {**record["settings"], "ends": record["ends"]} if record else {}
-    values = recorded or ({**decisive, "ends": ends} if is_same else {})
+    values = _with_ends(record["settings"], record["ends"]) if record else {}
+    values = values or (_with_ends(*settings_of(run)) if is_same else {})
     profile, changes = nearest_profile(params, run.key) if is_same else ("", [])
     commit = machine[-1]["commit"] if machine else None
     clean_commit = commit if commit and not commit.endswith("+") else None
     return Settings(
         values={name: as_text(value) for name, value in flat(values).items()},
-        planned_updates=values.get("ends", {}).get("updates"),
+        planned_updates=values.get("train", {}).get("updates"),
         profile=profile,
         differences=[(name, as_text(own), as_text(other)) for name, own, other in changes],
         commands=commands(params, run.key, profile, changes, clean_commit) if is_same else [],
-        stale=_staleness(run, totals, recorded, {**decisive, "ends": ends}),
+        is_of_other_base=any(name.startswith(BASE_KEYS) for name, *_ in changes),
+        stale=staleness(run, totals),
     )
 
 
-def _staleness(
-    run: RunSettings, totals: dict[str, Any], recorded: dict[str, Any], now: dict[str, Any]
-) -> str:
-    """Return why a run is not that of params.yaml and this code; empty if it is.
+def _with_ends(decisive: dict[str, Any], ends: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run with those that decide its end in section train."""
+    return {**decisive, "train": {**decisive["train"], **ends}}
+
+
+def staleness(run: RunSettings, totals: dict[str, Any]) -> str:
+    """Return why a finished run is not that of params.yaml and this code; empty if it is.
 
     Args:
         run: the run with the settings of params.yaml.
         totals: contents of train.json.
-        recorded: the run's settings as recorded in training; empty if unknown.
-        now: the same settings of params.yaml.
     """
     if run_identity.is_current(run, totals):
         return ""
     if totals["fingerprint"] == scratch_folder(run).name:
         return "Other code trained this run; `dopsd repro` asks what to do with it."
-    before, after = (flat(settings) for settings in (recorded, now))
-    names = [name for name, _ in differing(before, after)] if recorded else []
+    record = record_of(WORK / totals["fingerprint"])
+    before = flat(_with_ends(record["settings"], record["ends"])) if record else {}
+    after = flat(_with_ends(*settings_of(run)))
+    names = [name for name, _ in differing(before, after)] if record else []
     texts = [
-        f"`{name}` {as_text(before.get(name))} here, {as_text(after.get(name))} now"
+        f"`{name}` {as_text(before.get(name, ABSENT))} in this run,"
+        f" {as_text(after.get(name, ABSENT))} now"
         for name in names[:SHOWN_KEYS]
     ]
     more = [f"and {len(names) - SHOWN_KEYS} more"] if len(names) > SHOWN_KEYS else []
-    differ = f": {', '.join([*texts, *more])}" if names else " or data"
-    return f"params.yaml now has other settings than this run{differ}. `dopsd repro` trains again."
+    differ = (
+        f"settings than this run: {', '.join([*texts, *more])}" if names else "settings or data"
+    )
+    return f"params.yaml now has other {differ}. `dopsd repro` trains again."
 
 
 def _digests(key: RunKey, totals: dict[str, Any], record: dict[str, Any]) -> dict[str, str]:

@@ -50,7 +50,8 @@ def device_name(device: torch.device) -> str:
     lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     name = models[0] if models else platform.processor() or platform.machine()
-    return f"{name} (CPU, {torch.get_num_threads()} threads)"
+    threads = torch.get_num_threads()
+    return f"{name} (CPU, {threads} thread{'' if threads == 1 else 's'})"
 
 
 def versions() -> dict[str, str]:

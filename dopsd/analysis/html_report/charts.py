@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
 AXES = {  # cost: title of its axis
     "updates": "updates",
-    "rollouts": "rollouts (sampled answers)",
+    "rollouts": "rollouts",
     "sampled_tokens": "sampled tokens",
-    "seconds": "seconds of training",
+    "seconds": "seconds",
 }
 SWITCHED = "switched"  # tag of sources whose column x the page's script replaces
 PERCENT, NUMBER = "0.[0]%", "0.[00]a"
@@ -54,7 +54,7 @@ def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> 
         is_share: write y as percent.
         height: height in pixels.
     """
-    from bokeh.models import NumeralTickFormatter
+    from bokeh.models import BasicTicker, NumeralTickFormatter
     from bokeh.plotting import figure
 
     drawing = figure(
@@ -68,6 +68,7 @@ def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> 
         outline_line_color=None,
     )
     drawing.xaxis.axis_label, drawing.yaxis.axis_label = x_title, y_title
+    drawing.xaxis.ticker = BasicTicker(min_interval=1, desired_num_ticks=6)
     drawing.xaxis.formatter = NumeralTickFormatter(format=NUMBER)
     drawing.yaxis.formatter = NumeralTickFormatter(format=PERCENT if is_share else NUMBER)
     for axis in drawing.axis:

@@ -17,6 +17,18 @@ GROUPS = 10  # points of a block's curve
 LINE, BASE, CHOSEN = COLOURS[0], "#8a8f98", COLOURS[1]
 # columns of train.csv that are no curves
 NO_CURVES = ("update", "collapsed")
+TITLES = {  # where the name of a metric is not plain enough
+    "grad_norm": "Gradient norm",
+    "best_score": "Score of the best attempt",
+    "first_attempt_score": "Score of the first attempt",
+    "rolling_score": "Score of first attempts, rolling mean",
+    "overlap_top20": "Overlap of student and teacher",
+    "shared_mass": "Shared probability of student and teacher",
+    "clip_ratio": "Clipped share",
+    "kl": "Distance from the initial policy",
+    "logp": "Log-probability",
+}
+UNITS = {"share": "in %", "1": "no unit", "by algorithm": "unit of the method's loss"}
 BLOCKS = {
     "overlap_top20": "tokens among the 20 likeliest of both",
     "shared_mass": "probability on the same tokens",
@@ -96,11 +108,13 @@ def _training_chart(facts: RunFacts, name: str) -> Chart:
     points = [(row["update"], row[name]) for row in facts.training if name in row]
     updates, values = (list(column) for column in zip(*points, strict=True))
     is_share = unit == "share"
-    drawing = figure_of("update", "in %" if is_share else unit, is_share, 210)
-    drawing.line(updates, values, line_width=1, line_alpha=0.45, line_color=LINE)
+    drawing = figure_of("update", UNITS.get(unit, unit), is_share, 210)
+    drawing.line(updates, values, line_width=1, line_alpha=0.55, line_color=LINE)
     mean = drawing.line(updates, trailing_means(values), line_width=2.5, line_color=LINE)
     hover(drawing, mean, [("update", "@x"), ("mean", "@y{0.0%}" if is_share else "@y{0.000}")])
-    return Chart(name.replace("_", " ").capitalize(), meaning, drawing, [], [])
+    title = TITLES.get(name, name.replace("_", " ").capitalize())
+    note = f"{meaning[0].upper()}{meaning[1:]}. Column `{name}` of train.csv."
+    return Chart(title, note, drawing, [], [])
 
 
 def trailing_means(values: Sequence[float]) -> list[float]:
@@ -134,7 +148,7 @@ def _overlap_chart(rows: list[dict[str, Any]], blocks: list[int], name: str, tit
         label = f"block {block + 1}"
         hover(drawing, dots, [(label, "@y{0.0%}"), ("update", "@x{0}")])
         legend.append((label, shade, "line"))
-    return Chart(title.capitalize(), "", drawing, legend, [])
+    return Chart(title[0].upper() + title[1:], "", drawing, legend, [])
 
 
 def grouped(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

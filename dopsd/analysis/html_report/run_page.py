@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 TOTALS = {  # counter of train.json: what it counts
     "updates": "updates",
-    "collects": "collects",
-    "empty_collects": "collects that gave nothing to learn from",
     "rollouts": "rollouts (sampled answers)",
     "trajectories": "sequences that were trained on",
     "sampled_tokens": "sampled tokens",

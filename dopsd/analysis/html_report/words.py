@@ -19,7 +19,7 @@ RULE = (
 )
 GLOSSARY = {
     "Accuracy": (
-        "the mean score of the first answers to all problems of a split. Where answers are right or"
+        "the mean score of the answers to all problems of a split. Where answers are right or"
         " wrong, it is the share of right ones. In a graded task it is the mean share of an answer"
         " that is right."
     ),

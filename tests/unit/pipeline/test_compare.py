@@ -98,6 +98,7 @@ def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder,
     assert main(["compare"]) == 0
     assert sorted(path.name for path in compare.OUT.iterdir()) == [
         "accuracy.png",
+        "comparison.html",
         "comparison.json",
         "comparison.md",
     ]
