@@ -14,7 +14,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.tables import read_log
-from dopsd.pipeline.run_report import refresh
+from dopsd.pipeline.run_report import is_tested, refresh
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_settings import scratch_folder
 
@@ -45,9 +45,7 @@ def summary(params: Params) -> None:
     for column in ("run", "base", "trained", "difference"):
         table.add_column(column, no_wrap=True)
     costs = []
-    tested_runs = [
-        run for run in params.runs if (run.key.folder / "test" / "paired.json").is_file()
-    ]
+    tested_runs = [run for run in params.runs if is_tested(run.key)]
     pages = refresh(params, [run.key for run in tested_runs], "summary")
     for run in tested_runs:
         tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")

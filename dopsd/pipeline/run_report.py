@@ -49,6 +49,7 @@ DOCS = Path("docs/algorithms")  # in a clone; an installed package has no pages
 SPLITS = ("train", "validation", "test")
 NEEDED = ("bokeh", "jinja2")
 BASE_KEYS = ("pretrain.", "data.")  # what an embedded base is made from
+UNDESCRIBED = "not described in the method's `metrics.py`"
 SHOWN_KEYS = 8  # differing keys in a warning
 
 
@@ -78,6 +79,11 @@ def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, P
     return pages
 
 
+def is_tested(key: RunKey) -> bool:
+    """Return whether a run has test results."""
+    return (key.folder / "test" / "paired.json").is_file()
+
+
 def write(params: Params, key: RunKey) -> Path:
     """Write a run's report unless its inputs are those of the report on disk; return its path.
 
@@ -98,22 +104,30 @@ def gather(params: Params, key: RunKey) -> RunFacts:
     totals = read_json(folder / "train.json", "dopsd train")
     scratch = WORK / totals["fingerprint"]
     machine = object_of(scratch / MACHINE).get("parts", [])
-    kind_metrics = TRAINING | own_metrics(ALGORITHMS, run.kind)
+    training = read_table(folder / "train.csv")
     return RunFacts(
         key=key,
         description=_description(run),
         settings=_settings(params, run, totals, machine),
         tested=read_json(folder / "test" / "paired.json", "dopsd test"),
         curve=read_table(folder / "curve.csv"),
-        training=read_table(folder / "train.csv"),
+        training=training,
         costs=Finished(*key.parts).costs(),
         totals=totals,
         trajectory=read_json(folder / "test" / "trajectory.json", "dopsd test"),
         answers=object_of(folder / "test" / "answers.json").get("answers"),
         machine=machine,
         digests=_digests(key, totals, record_of(scratch)),
-        metrics={name: (m.unit, m.plain or m.meaning) for name, m in kind_metrics.items()},
+        metrics=_explained(run.kind, training),
     )
+
+
+def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Return unit and meaning of every metric in the rows; a plug-in may describe none."""
+    metrics = TRAINING | own_metrics(ALGORITHMS, kind)
+    described = {name: (m.unit, m.plain or m.meaning) for name, m in metrics.items()}
+    logged = sorted({name for row in training for name in row} - described.keys())
+    return described | {name: ("", UNDESCRIBED) for name in logged}
 
 
 def _description(run: RunSettings) -> Description:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure
 
 # matplotlib's default cycle, so that a method has one colour here and in the figures
-COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
+COLOURS += ("#bcbd22", "#17becf")
 AXES = {  # cost: title of its axis
     "updates": "updates",
     "rollouts": "rollouts",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from dopsd.analysis.results import Finished
 
+Curve = list[tuple[dict[str, float], float]]  # costs and accuracy of each checkpoint
 WORDS = ("Accuracy", "Base", "Checkpoint", "Full marks", "Interval", "Paired difference", "Points")
 WORDS += ("Rollout", "Seed", "Update", "Validation and test")
 
@@ -157,48 +158,46 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
     runs_by_method = groups(facts.runs)
     methods = list(dict.fromkeys(method for _, method in runs_by_method))
     members = {
-        method: runs_by_method[task, method]
+        method: {run: _points(run) for run in runs_by_method[task, method]}
         for method in methods
         if (task, method) in runs_by_method
     }
-    costs = [
-        cost
-        for cost in AXES
-        if all(
-            cost in run.costs()[u]
-            for group in members.values()
-            for run in group
-            for u, _ in run.points()
-        )
-    ]
-    split = facts.runs[0].selected["split"]
+    points = [cost for group in members.values() for curve in group.values() for cost, _ in curve]
+    costs = [cost for cost in AXES if all(cost in point for point in points)]
+    split = next(run for run in facts.runs if run.task == task).selected["split"]
     drawing = figure_of(AXES[costs[0]], f"accuracy on {split}, in %", True, 380)
     legend = []
-    for method, group in members.items():
+    for method, curves in members.items():
         shade = colour(methods.index(method))
-        _draw_group(drawing, group, costs, shade)
+        _draw_group(drawing, curves, costs, shade)
         legend.append((method, shade, "line"))
     note = f"Accuracy on {split}, which selects checkpoints; the tables above are on test."
-    if any(len(group) > 1 for group in members.values()):
+    if any(len(curves) > 1 for curves in members.values()):
         note += " Thin lines are seeds, thick ones their means."
     return Chart(f"{task}: accuracy against cost", note, drawing, legend, costs)
 
 
-def _draw_group(drawing: Figure, group: list[Finished], costs: list[str], shade: str) -> None:
-    for run in group if len(group) > 1 else []:
-        points = [(run.costs()[update], accuracy) for update, accuracy in run.points()]
+def _points(run: Finished) -> Curve:
+    """Return costs and accuracy of each checkpoint."""
+    costs = run.costs()
+    return [(costs[update], accuracy) for update, accuracy in run.points() if update in costs]
+
+
+def _draw_group(
+    drawing: Figure, curves: dict[Finished, Curve], costs: list[str], shade: str
+) -> None:
+    """Draw the curves of a method: a thin line for each seed, a thick one for their mean."""
+    for points in curves.values() if len(curves) > 1 else ():
         source = source_of(_columns(points, costs), costs)
-        drawing.line("x", "accuracy", source=source, line_color=shade, line_alpha=0.5)
-    points = [(cost, accuracy) for accuracy, cost in mean_curve(group)]
-    source = source_of(_columns(points, costs), costs)
+        drawing.line("x", "accuracy", source=source, line_color=shade, line_alpha=0.55)
+    mean = [(cost, accuracy) for accuracy, cost in mean_curve(list(curves))]
+    source = source_of(_columns(mean, costs), costs)
     drawing.line("x", "accuracy", source=source, line_color=shade, line_width=3)
     dots = drawing.scatter("x", "accuracy", source=source, color=shade, size=8)
-    rows = [("method", group[0].method), ("accuracy", "@accuracy{0.0%}")]
+    rows = [("method", next(iter(curves)).method), ("accuracy", "@accuracy{0.0%}")]
     hover(drawing, dots, [*rows, *((name, f"@{name}{{0,0}}") for name in costs)])
 
 
-def _columns(
-    points: list[tuple[dict[str, float], float]], costs: list[str]
-) -> dict[str, list[Any]]:
+def _columns(points: Curve, costs: list[str]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {name: [cost[name] for cost, _ in points] for name in costs}
     return columns | {"accuracy": [accuracy for _, accuracy in points]}

@@ -48,7 +48,7 @@ def write_page(path: Path, text: str) -> None:
     """Write a page to a temporary name, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".{path.name}.tmp")
-    tmp.write_text(text)
+    tmp.write_text(text, encoding="utf-8", errors="replace")  # a generation may hold surrogates
     tmp.rename(path)
 
 

@@ -47,6 +47,7 @@ def accuracy_chart(facts: RunFacts) -> Chart:
         cost
         for cost in ("updates", "sampled_tokens", "seconds")
         if all(cost in facts.costs[row["update"]] for row in rows)
+        and any(facts.costs[row["update"]][cost] for row in rows)  # some methods sample nothing
     ]
     columns = {name: [row[name] for row in rows] for name in ("accuracy", "low", "high", "update")}
     columns |= {cost: [facts.costs[row["update"]][cost] for row in rows] for cost in costs}

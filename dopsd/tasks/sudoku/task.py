@@ -46,7 +46,7 @@ FENCED = re.compile(r"```([\d\s]+)```")
 STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>")
 CLOSED_OR_STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>|</answer>")
 DIGITS_BEFORE_CLOSE = re.compile(r"(\d{16})\s*</answer>")
-GRID = re.compile(r"<answer>(\d{16})</answer>")
+GRID = re.compile(r"[0-9]{16}")
 ANY_DIGITS = re.compile(r"\b(\d{16})\b")
 
 
@@ -242,14 +242,15 @@ class Sudoku(AskingTask):
         return score_by_rule(self.config.scoring, *pairs, valid_grid=float(is_solved))
 
     def grid(self, problem: Problem, text: str) -> list[list[Cell]] | None:
-        """Return the cells of a closed <answer> with 16 digits; None for any other answer."""
-        match = GRID.search(text)
-        if match is None:
+        """Return the cells of the answer that is scored; None unless it is 16 digits in a row."""
+        answer = self.verify(problem, text).answer or ""
+        first = text.find(answer, max(text.find("<answer>"), 0))
+        if first < 0 or not GRID.fullmatch(answer):
             return None
         cells = [
             Cell(start, start + 1, given != "0", text[start] == digit)
             for start, given, digit in zip(
-                range(match.start(1), match.end(1)), problem.prompt, problem.answer, strict=True
+                range(first, first + CELLS), problem.prompt, problem.answer, strict=True
             )
         ]
         return [cells[row : row + SIZE] for row in range(0, CELLS, SIZE)]

@@ -86,7 +86,7 @@ def test_the_numbers_are_those_of_the_result_files(finished):
     )
     assert f"over 12 test problems, {value} points {ends} against the base" in shown
     assert f"Update {tested['selected']['update']} of 4, selected on validation" in shown
-    assert "64 train , 12 validation , 12 test" in shown
+    assert "64 train, 12 validation, 12 test" in shown
     assert "27,424 parameters. Training changes 2,304 parameters" in shown  # counted by hand: toy
     answers = json.loads((KEY.folder / "test/answers.json").read_text())["answers"]
     assert len(answers) == 10
@@ -121,10 +121,10 @@ def test_means_of_curves():
 
 
 def test_the_colours_of_methods_are_those_of_the_figures():
-    import matplotlib
+    from matplotlib.colors import to_hex
 
-    cycle = matplotlib.rcParamsDefault["axes.prop_cycle"].by_key()["color"]
-    assert [charts.colour(i) for i in range(len(charts.COLOURS))] == cycle[: len(charts.COLOURS)]
+    for index, colour in enumerate(charts.COLOURS):
+        assert charts.colour(index) == colour == to_hex(f"C{index}")
 
 
 @pytest.mark.parametrize("name", ["run", "comparison"])

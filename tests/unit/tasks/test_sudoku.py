@@ -213,4 +213,5 @@ def test_an_answer_is_laid_out_as_a_grid_of_given_and_right_cells():
     assert "".join(text[cell.start : cell.end] for cell in cells) == "3234341221434321"
     assert [cell.is_given for cell in cells] == [False] + [True] * 14 + [False]
     assert [cell.is_right for cell in cells] == [False] + [True] * 15
-    assert Sudoku(SMALL).grid(PROBLEM, "<answer>12</answer>") is None
+    for other in ("<answer>12</answer>", "<answer>1<answer>3234341221434321</answer>", ""):
+        assert Sudoku(SMALL).grid(PROBLEM, other) is None  # what is scored is no grid
