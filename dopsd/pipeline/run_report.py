@@ -127,7 +127,7 @@ def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str
     metrics = TRAINING | own_metrics(ALGORITHMS, kind)
     described = {name: (m.unit, m.plain or m.meaning) for name, m in metrics.items()}
     logged = sorted({name for row in training for name in row} - described.keys())
-    return described | {name: ("", UNDESCRIBED) for name in logged}
+    return described | dict.fromkeys(logged, ("", UNDESCRIBED))
 
 
 def _description(run: RunSettings) -> Description:

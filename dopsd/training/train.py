@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.core.interrupts import Interrupts
 from dopsd.core.progress import Progress, log
@@ -65,6 +66,7 @@ def train(
                     f"train: {scratch}: processes see checkpoints of different updates"
                     f" {sorted(updates)}; run the same command again",
                     TEMPORARY,
+                    code=Code.CHECKPOINTS_DIFFER,
                 )
             group, name = trainer.policy.process_group, device_name(trainer.policy.device)
             record_machine(scratch, accelerator, trainer.update, group.all_gather_object([name]))
