@@ -221,9 +221,11 @@ def _write_page(a: argparse.Namespace, params: Params) -> None:
     is no dependency.
     """
     from dopsd.core.paths import RunKey
+    from dopsd.core.progress import log
     from dopsd.pipeline.run_report import refresh
 
-    refresh(params, [RunKey(a.task, a.method, a.seed)], "report")
+    for page in refresh(params, [RunKey(a.task, a.method, a.seed)], "report").values():
+        log(f"report: {page}")
 
 
 def _measure(a: argparse.Namespace, params: Params) -> None:

@@ -94,7 +94,6 @@ def write(params: Params, key: RunKey) -> Path:
     digest = digest_of(asdict(facts))
     if not is_fresh(key.page, digest):
         write_page(key.page, run_page(facts, digest))
-        log(f"report: wrote {key.page}")
     return key.page
 
 

@@ -68,8 +68,10 @@ def train(
                     TEMPORARY,
                     code=Code.CHECKPOINTS_DIFFER,
                 )
-            group, name = trainer.policy.process_group, device_name(trainer.policy.device)
-            record_machine(scratch, accelerator, trainer.update, group.all_gather_object([name]))
+            name = device_name(trainer.policy.device)
+            devices = trainer.policy.process_group.all_gather_object([name])
+            if not trainer.is_over:
+                record_machine(scratch, accelerator, trainer.update, devices)
             if tracked_by is not None and accelerator.is_main_process:
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))
             advance_to_the_end(trainer, folder)

@@ -24,6 +24,7 @@ from dopsd.tasks.sudoku.grids import (
     DIGITS,
     SIZE,
     all_grids,
+    cells,
     draw_puzzles,
     is_valid,
     keeps_givens,
@@ -47,7 +48,6 @@ FENCED = re.compile(r"```([\d\s]+)```")
 STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>")
 CLOSED_OR_STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>|</answer>")
 DIGITS_BEFORE_CLOSE = re.compile(r"(\d{16})\s*</answer>")
-GRID = re.compile(r"[0-9]{16}")
 ANY_DIGITS = re.compile(r"\b(\d{16})\b")
 
 
@@ -244,16 +244,7 @@ class Sudoku(AskingTask):
     def grid(self, problem: Problem, text: str) -> list[list[Cell]] | None:
         """Return the cells of the answer that is scored; None unless it is 16 digits in a row."""
         answer = self.verify(problem, text).answer or ""
-        first = text.find(answer, max(text.find("<answer>"), 0))
-        if first < 0 or not GRID.fullmatch(answer):
-            return None
-        cells = [
-            Cell(start, start + 1, given != "0", text[start] == digit)
-            for start, given, digit in zip(
-                range(first, first + CELLS), problem.prompt, problem.answer, strict=True
-            )
-        ]
-        return [cells[row : row + SIZE] for row in range(0, CELLS, SIZE)]
+        return cells(problem, text, answer)
 
     def worked_solution(self, problem: Problem, is_careful: bool) -> str:
         """Return a generation that solves the puzzle, or tries to (see the function)."""
