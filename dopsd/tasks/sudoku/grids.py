@@ -129,6 +129,14 @@ def keeps_givens(puzzle: str, grid: str) -> bool:
     return all(given in ("0", digit) for given, digit in zip(puzzle, grid, strict=True))
 
 
+def blanks_right(problem: Problem, answer: str | None) -> float:
+    """Return the share of blank cells that the answer fills correctly."""
+    if answer is None:
+        return 0.0
+    blanks = [cell for cell in range(CELLS) if problem.prompt[cell] == "0"]
+    return sum(answer[cell] == problem.answer[cell] for cell in blanks) / len(blanks)
+
+
 def cells(problem: Problem, text: str, answer: str) -> list[list[Cell]] | None:
     """Return the cells of an answer, row by row; None unless it is 16 digits in a row in the text.
 

@@ -24,6 +24,7 @@ from dopsd.tasks.sudoku.grids import (
     DIGITS,
     SIZE,
     all_grids,
+    blanks_right,
     cells,
     draw_puzzles,
     is_valid,
@@ -137,14 +138,6 @@ def extract_strict(text: str) -> str | None:
     """Return the 16 digits in a closed <answer>, or None."""
     answer = re.sub(r"\s", "", closed(text, "answer") or "")
     return answer if re.fullmatch("[0-9]{16}", answer) else None
-
-
-def blanks_right(problem: Problem, answer: str | None) -> float:
-    """Return the share of blank cells that the answer fills correctly."""
-    if answer is None:
-        return 0.0
-    blanks = [cell for cell in range(CELLS) if problem.prompt[cell] == "0"]
-    return sum(answer[cell] == problem.answer[cell] for cell in blanks) / len(blanks)
 
 
 class Sudoku(AskingTask):
