@@ -90,6 +90,8 @@ def _stale(params: Params, run: Finished) -> str:
 def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[str, str]]:
     """Return the settings that differ between the methods of a task, by key and method.
 
+    Those that all methods have come first.
+
     Args:
         params: all settings.
         runs: runs of one task; the first of each method counts.
@@ -103,7 +105,8 @@ def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[s
         key: {method: settings.get(key, NONE) for method, settings in by_method.items()}
         for key in keys
     }
-    return {key: cells for key, cells in rows.items() if len(set(cells.values())) > 1}
+    shared_first = sorted(rows, key=lambda key: NONE in rows[key].values())
+    return {key: rows[key] for key in shared_first if len(set(rows[key].values())) > 1}
 
 
 def _settings_of(params: Params, run: Finished) -> dict[str, str]:

@@ -99,11 +99,13 @@ def commands(
         target = f"variant@{variant}-{key.seed}"
     pairs |= {name: value for name, value, _ in changes}
     lines = [f"dopsd params --profile {profile}"]
-    lines += [f"--set {shlex.quote(f'{name}={as_text(value)}')}" for name, value in pairs.items()]
+    lines += [
+        f"--set {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in pairs.items()
+    ]
     checkout = [f"git checkout {commit}"] if commit else []
     return [*checkout, " \\\n  ".join(lines), f"dopsd repro {target}"]
 
 
 def as_text(value: object) -> str:
-    """Return a value as YAML on one line: true and null, not True and None."""
-    return value if value is ABSENT else json.dumps(value)
+    """Return a value for readers: texts as they are, others as YAML: true and null."""
+    return value if isinstance(value, str) else json.dumps(value)

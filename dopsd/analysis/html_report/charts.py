@@ -72,6 +72,7 @@ def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> 
     drawing.xaxis.ticker = BasicTicker(min_interval=1, desired_num_ticks=6)
     drawing.xaxis.formatter = NumeralTickFormatter(format=NUMBER)
     drawing.yaxis.formatter = NumeralTickFormatter(format=PERCENT if is_share else NUMBER)
+    drawing.y_range.default_span = 0.2 if is_share else 2.0  # around values that are all equal
     for axis in drawing.axis:
         axis.axis_label_text_font_style = "normal"
         axis.minor_tick_line_color = None

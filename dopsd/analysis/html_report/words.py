@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 ENOUGH_SEEDS = 5
 RULE = (
-    "The rule: “cannot tell” if the 95% interval of the paired difference includes 0; “sure” if it"
-    f" excludes 0, at least {ENOUGH_SEEDS} seeds were run and all of them point the same way;"
-    " “weakly sure” if it excludes 0, but with fewer seeds or with seeds that disagree."
+    "The rule: “cannot tell” if the 95% interval of the paired difference includes 0, or with one"
+    f" seed; “sure” if it excludes 0, at least {ENOUGH_SEEDS} seeds were run and all of them point"
+    " the same way; “weakly sure” if it excludes 0, but with fewer seeds or with seeds that"
+    " disagree."
 )
 GLOSSARY = {
     "Accuracy": (
@@ -151,7 +152,7 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
 
 def certainty(interval: Sequence[float], by_seed: Sequence[float]) -> str:
     """Return how sure a comparison is: sure, weakly sure or cannot tell. RULE has the rule."""
-    if not excludes_zero(interval):
+    if not excludes_zero(interval) or len(by_seed) == 1:
         return "cannot tell"
     is_one_way = all(value > 0 for value in by_seed) or all(value < 0 for value in by_seed)
     return "sure" if is_one_way and len(by_seed) >= ENOUGH_SEEDS else "weakly sure"
@@ -167,9 +168,14 @@ def verdict(pair: dict[str, Any]) -> str:
     interval, seeds = pair["interval"], count(len(pair["by_seed"]), "seed")
     certain = certainty(interval, pair["by_seed"])
     if certain == "cannot tell":
+        reason = (
+            "one seed cannot show what other seeds would give"
+            if excludes_zero(interval)
+            else "the interval includes 0"
+        )
         return (
             f"{pair['task']}: cannot tell whether {first} or {second} is better. {first} minus"
-            f" {second} is {points(difference, interval)} over {seeds}; the interval includes 0."
+            f" {second} is {points(difference, interval)} over {seeds}; {reason}."
         )
     if difference < 0:
         first, second, difference = second, first, -difference

@@ -247,6 +247,12 @@ def test_a_page_is_written_again_only_when_its_inputs_change(finished, capsys):
     assert page.INPUTS.search(KEY.page.read_text())[1] != digest
 
 
+def test_the_result_in_prefect_names_the_page(finished):
+    from flows.artifacts import result
+
+    assert f"Report, one HTML file: `{KEY.page}`." in result(KEY, {}).splitlines()
+
+
 def test_without_bokeh_results_are_still_shown(finished, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "bokeh", None)
     assert main(["summary"]) == 0
@@ -286,8 +292,10 @@ SURE = [0.02, 0.03, 0.02, 0.04, 0.01]
     [
         (0.03, [0.01, 0.05], SURE, "a is better than b, by +3.0 points [+1.0, +5.0] over 5 seeds"),
         (0.03, [0.01, 0.05], SURE, "(sure)"),
-        (-0.03, [-0.05, -0.01], [-0.03], "b is better than a, by +3.0 points [+1.0, +5.0]"),
-        (-0.03, [-0.05, -0.01], [-0.03], "over 1 seed (weakly sure)"),
+        (-0.03, [-0.05, -0.01], [-0.03] * 2, "b is better than a, by +3.0 points [+1.0, +5.0]"),
+        (-0.03, [-0.05, -0.01], [-0.03] * 2, "over 2 seeds (weakly sure)"),
+        (-0.03, [-0.05, -0.01], [-0.03], "cannot tell whether a or b is better"),
+        (-0.03, [-0.05, -0.01], [-0.03], "over 1 seed; one seed cannot show"),
         (0.03, [0.01, 0.05], [*SURE, -0.01], "(weakly sure)"),
         (0.03, [-0.01, 0.05], SURE, "cannot tell whether a or b is better"),
     ],
