@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
-from dopsd.tasks.common.task import grid_of
+from dopsd.tasks.common.task import grid_values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,13 +43,12 @@ def drawn_answers(
         if not all(problem.id in answers for answers in sides.values()):
             log(f"test: {problem.id}: answer not in work/eval any more; left out of answers.json")
             continue
-        row = {"problem": problem.prompt, "answer": problem.answer}
+        row: dict[str, Any] = {"problem": problem.prompt, "answer": problem.answer}
         row |= {side: _of(evaluator, problem, a[problem.id][0]) for side, a in sides.items()}
         rows.append(row)
     return rows
 
 
 def _of(evaluator: Evaluator, problem: Problem, answer: Answer) -> dict[str, Any]:
-    rows = grid_of(evaluator.task, problem, answer.text)
-    grid = rows and [[asdict(cell) for cell in row] for row in rows]
+    grid = grid_values(evaluator.task, problem, answer.text)
     return {"text": answer.text, "grid": grid, **asdict(answer.score)}

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bokeh.models import ColumnDataSource
+    from bokeh.models import ColumnDataSource, GlyphRenderer
     from bokeh.plotting import figure as Figure
 
-# matplotlib's default cycle, so that a method has one colour here and in the figures
-COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
-COLOURS += ("#bcbd22", "#17becf")
 AXES = {  # cost: title of its axis
     "updates": "updates",
     "rollouts": "rollouts",
@@ -39,11 +36,6 @@ class Chart:
     figure: Figure
     legend: list[tuple[str, str, str]]
     costs: list[str]
-
-
-def colour(index: int) -> str:
-    """Return the colour of the method with this index in a comparison."""
-    return COLOURS[index % len(COLOURS)]
 
 
 def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> Figure:
@@ -86,7 +78,7 @@ def source_of(columns: dict[str, list[Any]], costs: list[str]) -> ColumnDataSour
     return ColumnDataSource({**columns, "x": columns[costs[0]]}, tags=[SWITCHED])
 
 
-def hover(drawing: Figure, renderer: object, rows: list[tuple[str, str]]) -> None:
+def hover(drawing: Figure, renderer: GlyphRenderer, rows: list[tuple[str, str]]) -> None:
     """Show a table at the pointer.
 
     Args:

@@ -9,13 +9,14 @@ from dopsd.analysis.html_report import words
 from dopsd.analysis.html_report.charts import (
     AXES,
     Chart,
-    colour,
     figure_of,
     hover,
     source_of,
 )
 from dopsd.analysis.html_report.page import render
+from dopsd.analysis.run_figures import METHODS
 from dopsd.analysis.tables import RESAMPLED, chosen_on, gap, groups, mean_curve, percent, within
+from dopsd.core.palette import run_colour
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from dopsd.analysis.results import Finished
 
 Curve = list[tuple[dict[str, float], float]]  # costs and accuracy of each checkpoint
-WORDS = ("Accuracy", "Base", "Checkpoint", "Full marks", "Interval", "Paired difference", "Points")
+WORDS: tuple[str, ...] = (
+    "Accuracy",
+    "Base",
+    "Checkpoint",
+    "Full marks",
+    "Interval",
+    "Paired difference",
+    "Points",
+)
 WORDS += ("Rollout", "Seed", "Update", "Validation and test")
 
 
@@ -168,7 +177,7 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
     drawing = figure_of(AXES[costs[0]], f"accuracy on {split}, in %", True, 380)
     legend = []
     for method, curves in members.items():
-        shade = colour(methods.index(method))
+        shade = run_colour(METHODS, method)
         _draw_group(drawing, curves, costs, shade)
         legend.append((method, shade, "line"))
     note = f"Accuracy on {split}, which selects checkpoints; the tables above are on test."

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.html_report.charts import AXES, COLOURS, Chart, figure_of, hover, source_of
+from dopsd.analysis.html_report.charts import AXES, Chart, figure_of, hover, source_of
+from dopsd.analysis.run_figures import (
+    AGREEMENT,
+    LABELS,
+    METHODS,
+    blocks_of,
+    grouped,
+    trailing_means,
+)
+from dopsd.core.palette import NEUTRAL, PALETTE, colour_of, run_colour
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.analysis.html_report.facts import RunFacts
 
-MEAN_OF = 12  # updates in a thick line's mean
-GROUPS = 10  # points of a block's curve
-LINE, BASE, CHOSEN = COLOURS[0], "#8a8f98", COLOURS[1]
-# columns of train.csv that are no curves
-NO_CURVES = ("update", "collapsed")
-TITLES = {  # where the name of a metric is not plain enough
-    "grad_norm": "Gradient norm",
-    "best_score": "Score of the best attempt",
-    "first_attempt_score": "Score of the first attempt",
-    "rolling_score": "Score of first attempts, rolling mean",
-    "overlap_top20": "Overlap of student and teacher",
-    "shared_mass": "Shared probability of student and teacher",
-    "clip_ratio": "Clipped share",
-    "kl": "Distance from the initial policy",
-    "logp": "Log-probability",
+BASE, CHOSEN = NEUTRAL, "#e08700"
+NO_CURVES = ("update", "collapsed")  # columns of train.csv that are no curves
+TITLES = LABELS | {  # plain names of metrics that the figures do not have
+    "best_score": "score of the best attempt",
+    "kl": "distance from the initial policy",
+    "logp": "log-probability",
 }
 UNITS = {"share": "in %", "1": "no unit", "by algorithm": "unit of the method's loss"}
-BLOCKS = {
-    "overlap_top20": "tokens among the 20 likeliest of both",
-    "shared_mass": "probability on the same tokens",
-}
 
 
 def accuracy_chart(facts: RunFacts) -> Chart:
     """Return accuracy on the selection split, against every cost that is known."""
-    chosen = facts.selected
+    chosen, colour = facts.selected, run_colour(METHODS, facts.key.method)
     rows = [
         row
         for row in facts.curve
@@ -54,10 +47,10 @@ def accuracy_chart(facts: RunFacts) -> Chart:
     columns["base"] = [chosen["base_accuracy"]] * len(rows)
     drawing = figure_of(AXES[costs[0]], f"accuracy on {chosen['split']}, in %", True, 340)
     source = source_of(columns, costs)
-    drawing.varea("x", "low", "high", source=source, fill_alpha=0.18, fill_color=LINE)
+    drawing.varea("x", "low", "high", source=source, fill_alpha=0.18, fill_color=colour)
     drawing.line("x", "base", source=source, line_dash="dashed", line_color=BASE, line_width=2)
-    drawing.line("x", "accuracy", source=source, line_width=2.5, line_color=LINE)
-    dots = drawing.scatter("x", "accuracy", source=source, size=8, color=LINE)
+    drawing.line("x", "accuracy", source=source, line_width=2.5, line_color=colour)
+    dots = drawing.scatter("x", "accuracy", source=source, size=8, color=colour)
     hover(
         drawing,
         dots,
@@ -84,8 +77,8 @@ def accuracy_chart(facts: RunFacts) -> Chart:
         " checkpoint, which alone was tested.",
         drawing,
         [
-            ("accuracy of the checkpoints", LINE, "line"),
-            ("95% interval", LINE, "band"),
+            ("accuracy of the checkpoints", colour, "line"),
+            ("95% interval", colour, "band"),
             ("base", BASE, "dashed"),
             ("selected checkpoint", CHOSEN, "ring"),
         ],
@@ -110,50 +103,36 @@ def _training_chart(facts: RunFacts, name: str) -> Chart:
     updates, values = (list(column) for column in zip(*points, strict=True))
     is_share = unit == "share"
     drawing = figure_of("update", UNITS.get(unit, unit), is_share, 210)
-    drawing.line(updates, values, line_width=1, line_alpha=0.55, line_color=LINE)
-    mean = drawing.line(updates, trailing_means(values), line_width=2.5, line_color=LINE)
+    drawing.line(updates, values, line_width=1, line_alpha=0.55, line_color=PALETTE[0])
+    mean = drawing.line(updates, trailing_means(values), line_width=2.5, line_color=PALETTE[0])
     hover(drawing, mean, [("update", "@x"), ("mean", "@y{0.0%}" if is_share else "@y{0.000}")])
-    title = TITLES.get(name, name.replace("_", " ").capitalize())
-    note = f"{meaning[0].upper()}{meaning[1:]}. Column `{name}` of train.csv."
+    title = capitalised(TITLES.get(name, name.replace("_", " ")))
+    note = f"{capitalised(meaning)}. Column `{name}` of train.csv."
     return Chart(title, note, drawing, [], [])
-
-
-def trailing_means(values: Sequence[float]) -> list[float]:
-    """Return at each place the mean of the last MEAN_OF values up to it."""
-    return [fmean(values[max(0, end - MEAN_OF) : end]) for end in range(1, len(values) + 1)]
 
 
 def overlap_charts(facts: RunFacts) -> list[Chart]:
     """Return how student and teacher agree in each block; nothing without a teacher."""
-    blocks = sorted(
-        {
-            int(name.partition("/")[0].removeprefix("block_"))
-            for row in facts.training
-            for name in row
-            if name.startswith("block_") and name.endswith("/overlap_top20")
-        }
-    )
-    return [_overlap_chart(facts.training, blocks, *names) for names in BLOCKS.items() if blocks]
+    blocks = blocks_of(facts.training)
+    return [_overlap_chart(facts.training, blocks, name) for name in AGREEMENT if blocks]
 
 
-def _overlap_chart(rows: list[dict[str, Any]], blocks: list[int], name: str, title: str) -> Chart:
+def _overlap_chart(rows: list[dict[str, Any]], blocks: list[int], name: str) -> Chart:
     drawing = figure_of("update", "in %", True, 260)
     legend = []
     for block in blocks:
         column = f"block_{block}/{name}"
         points = grouped([(row["update"], row[column]) for row in rows if column in row])
         updates, values = (list(values) for values in zip(*points, strict=True))
-        shade = COLOURS[block % len(COLOURS)]
+        shade = colour_of(block)
         drawing.line(updates, values, line_width=2, line_color=shade)
         dots = drawing.scatter(updates, values, size=6, color=shade)
         label = f"block {block + 1}"
         hover(drawing, dots, [(label, "@y{0.0%}"), ("update", "@x{0}")])
         legend.append((label, shade, "line"))
-    return Chart(title[0].upper() + title[1:], "", drawing, legend, [])
+    return Chart(capitalised(TITLES[name]), "", drawing, legend, [])
 
 
-def grouped(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the means of up to GROUPS groups of consecutive points."""
-    size = -(-len(points) // GROUPS)
-    groups = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
+def capitalised(text: str) -> str:
+    """Return the text with its first letter large."""
+    return f"{text[:1].upper()}{text[1:]}"

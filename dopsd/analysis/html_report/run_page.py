@@ -8,12 +8,11 @@ from dopsd.analysis.html_report import words
 from dopsd.analysis.html_report.charts import AXES
 from dopsd.analysis.html_report.page import render
 from dopsd.analysis.html_report.run_charts import (
-    GROUPS,
-    MEAN_OF,
     accuracy_chart,
     overlap_charts,
     training_charts,
 )
+from dopsd.analysis.run_figures import GROUPS, WINDOW
 from dopsd.analysis.tables import percent
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "trajectory": _trajectory(facts),
         "percent": percent,
         "axes": AXES,
-        "mean_of": MEAN_OF,
+        "mean_of": WINDOW,
         "groups": GROUPS,
         "glossary": words.GLOSSARY,
     }

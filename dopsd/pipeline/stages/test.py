@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,7 @@ from dopsd.evaluation.drawn_answers import drawn_answers
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
-from dopsd.tasks.common.task import grid_of
+from dopsd.tasks.common.task import grid_values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,13 +105,12 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
         run.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
     )
     steps, text = range(run.sampling.steps), policy.text.decode(rollout.completion_ids)
-    rows = grid_of(evaluator.task, problem, text)
     return {
         "problem": problem.prompt,
         "answer": problem.answer,
         "text": text,
         "verdict": evaluator.task.verify(problem, text).__dict__,
-        "grid": rows and [[asdict(cell) for cell in row] for row in rows],
+        "grid": grid_values(evaluator.task, problem, text),
         "pieces": policy.text.pieces(rollout.completion_ids),
         "has_own_teacher": config is algorithm,
         "tokens": policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist()),

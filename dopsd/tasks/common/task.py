@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from dopsd.core.types import Cell, Problem, Score
@@ -81,6 +82,7 @@ class GridTask(Protocol):
         """
 
 
-def grid_of(task: Task, problem: Problem, text: str) -> list[list[Cell]] | None:
-    """Return the rows of cells of an answer; None for a task whose answers are no grids."""
-    return task.grid(problem, text) if isinstance(task, GridTask) else None
+def grid_values(task: Task, problem: Problem, text: str) -> list[list[dict[str, Any]]] | None:
+    """Return the rows of cells of an answer as JSON values; None if the answer is no grid."""
+    rows = task.grid(problem, text) if isinstance(task, GridTask) else None
+    return rows and [[asdict(cell) for cell in row] for row in rows]

@@ -19,9 +19,9 @@ from conftest import ROOT, write_params
 from small_settings import SHORT_RUN
 from workspace import Workspace
 
-from dopsd.analysis.html_report import charts, page, run_page, words
+from dopsd.analysis.html_report import page, run_page, words
 from dopsd.analysis.html_report.facts import RunFacts
-from dopsd.analysis.html_report.run_charts import grouped, trailing_means
+from dopsd.analysis.run_figures import grouped, trailing_means
 from dopsd.analysis.tables import gap, percent, within
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -111,20 +111,13 @@ def test_the_charts_hold_the_curve_in_every_cost(finished):
     assert chart.costs == ["updates", "sampled_tokens", "seconds"]
     assert list(data["sampled_tokens"]) == [0, 240, 480] and data["seconds"][0] == 0
     titles = [chart.title for chart in run_page.training_charts(facts())]
-    assert titles[:2] == ["Loss", "Gradient norm"] and len(titles) > 8
+    assert titles[:2] == ["Training loss", "Gradient norm before clipping"] and len(titles) > 8
     assert [chart.title for chart in run_page.overlap_charts(facts())] != []
 
 
 def test_means_of_curves():
     assert trailing_means([1.0] * 12 + [13.0]) == [1.0] * 12 + [2.0]
     assert grouped([(x, 2.0 * x) for x in range(20)])[:2] == [(0.5, 1.0), (2.5, 5.0)]
-
-
-def test_the_colours_of_methods_are_those_of_the_figures():
-    from matplotlib.colors import to_hex
-
-    for index, colour in enumerate(charts.COLOURS):
-        assert charts.colour(index) == colour == to_hex(f"C{index}")
 
 
 @pytest.mark.parametrize("name", ["run", "comparison"])
