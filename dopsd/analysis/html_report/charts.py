@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bokeh.models import ColumnDataSource, GlyphRenderer
+    from bokeh.models import ColumnDataSource
+    from bokeh.models.renderers import GlyphRenderer
     from bokeh.plotting import figure as Figure
 
 AXES = {  # cost: title of its axis
@@ -47,10 +48,11 @@ def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> 
         is_share: write y as percent.
         height: height in pixels.
     """
-    from bokeh.models import BasicTicker, NumeralTickFormatter
+    from bokeh.models import BasicTicker, DataRange1d, NumeralTickFormatter
     from bokeh.plotting import figure
 
     drawing = figure(
+        y_range=DataRange1d(default_span=0.2 if is_share else 2.0),  # around equal values
         height=height,
         min_width=200,
         sizing_mode="stretch_width",
@@ -64,7 +66,6 @@ def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> 
     drawing.xaxis.ticker = BasicTicker(min_interval=1, desired_num_ticks=6)
     drawing.xaxis.formatter = NumeralTickFormatter(format=NUMBER)
     drawing.yaxis.formatter = NumeralTickFormatter(format=PERCENT if is_share else NUMBER)
-    drawing.y_range.default_span = 0.2 if is_share else 2.0  # around values that are all equal
     for axis in drawing.axis:
         axis.axis_label_text_font_style = "normal"
         axis.minor_tick_line_color = None

@@ -85,4 +85,4 @@ class GridTask(Protocol):
 def grid_values(task: Task, problem: Problem, text: str) -> list[list[dict[str, Any]]] | None:
     """Return the rows of cells of an answer as JSON values; None if the answer is no grid."""
     rows = task.grid(problem, text) if isinstance(task, GridTask) else None
-    return rows and [[asdict(cell) for cell in row] for row in rows]
+    return None if rows is None else [[asdict(cell) for cell in row] for row in rows]
