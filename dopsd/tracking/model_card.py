@@ -36,25 +36,36 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         evaluate: section `evaluate`, with the protocols.
         origin: the run's data and code.
     """
+    head = {"base_model": run.model.path, "library_name": "peft", "tags": tags(run)}
+    return f"---\n{yaml.safe_dump(head, sort_keys=False).strip()}\n---\n\n" + body(
+        run, evaluate, origin
+    )
+
+
+def tags(run: RunSettings) -> list[str]:
+    """Return the tags of a run's card."""
+    return ["dopsd", "diffusion-language-model", run.key.task, run.key.method]
+
+
+def body(
+    run: RunSettings, evaluate: EvaluateConfig, origin: Origin, kind: str = "A LoRA adapter"
+) -> str:
+    """Return the card without its header.
+
+    Args:
+        run: the run, as for `card`.
+        evaluate: section `evaluate`.
+        origin: the run's data and code.
+        kind: what the card describes, the first words of its text.
+    """
     task, method, seed = run.key.parts
     test_results = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
     chosen = test_results["selected"]
-    head = {
-        "base_model": run.model.path,
-        "library_name": "peft",
-        "tags": ["dopsd", "diffusion-language-model", task, method],
-    }
     lines = [
-        "---",
-        yaml.safe_dump(head, sort_keys=False).strip(),
-        "---",
-        "",
         f"# {task}, {method}, seed {seed}",
         "",
-    ]
-    lines += [
-        f"A LoRA adapter for `{run.model.path}`, checkpoint after update {chosen['update']} of"
-        f" {run.train.updates},"
+        f"{kind} for `{run.model.path}`, checkpoint after update {chosen['update']} of"
+        f" {run.train.updates},",
     ]
     lines += [
         (
@@ -64,7 +75,7 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         "",
     ]
     lines += [
-        "| protocol | base | this adapter | difference, paired | problems |",
+        "| protocol | base | trained | difference, paired | problems |",
         "|---|---|---|---|---|",
     ]
     lines += [_row(name, result) for name, result in test_results["protocols"].items()]
@@ -74,7 +85,7 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         "",
         "## Where it came from",
         "",
-        *_origin(run, origin),
+        *origin_lines(run, origin),
         "",
         "## Settings",
         "",
@@ -106,7 +117,8 @@ def _flat(settings: dict[str, Any]) -> str:
     )
 
 
-def _origin(run: RunSettings, origin: Origin) -> list[str]:
+def origin_lines(run: RunSettings, origin: Origin) -> list[str]:
+    """Return a list in Markdown: digests of base and data, and the code's commit."""
     weights = [path for path in base_files(run.model) if path.suffix == WEIGHTS]
     lines = [f"* base weights: {_digest(path)}" for path in weights]
     lines += [f"* data, {split}: DVC md5 `{digest}`" for split, digest in origin.data.items()]
