@@ -13,10 +13,12 @@ from dopsd.core.paths import report_folder
 from dopsd.core.tables import read_table
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.tracking.client import log_once, tracking_uri
+from dopsd.tracking.flavour import flavour_files, served_text, settings_text
 from dopsd.tracking.model_card import Origin, card, commit, data_digests
 from dopsd.tracking.model_registry import (
     ACCURACY,
     DIGEST_TAG,
+    FLAVOUR_TAG,
     JUDGED_BY,
     Chosen,
     log_model,
@@ -188,5 +190,9 @@ def _register(
         client.get_run(tracked.run_id).data.tags.get("mlflow.source.git.commit") or commit()
     )
     text = card(tracked.run, publication.evaluate, Origin(data, commit_hash))
+    settings = settings_text(tracked.run, publication.evaluate, publication.select)
+    served = served_text(tracked.run, tracked.key.folder / "best")
+    tags[FLAVOUR_TAG] = hashlib.sha256((settings + served).encode()).hexdigest()[:16]
+    flavour = flavour_files(settings, served, tracked.run, model_id)
     name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
-    return register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text))
+    return register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text, flavour))
