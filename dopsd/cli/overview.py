@@ -30,6 +30,7 @@ GROUPS = {
     "Settings": {
         "params": "write the settings of a profile, or change some keys",
         "check": "report every error in params.yaml",
+        "explain": "say what an error code means, and what to do",
     },
     "Share": {
         "publish": "copy finished runs and checkpoints to MLflow",

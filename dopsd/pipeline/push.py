@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.paths import REPORTS
@@ -99,7 +100,8 @@ def _is_tested(run: RunSettings, digest: str) -> bool:
     if not is_current(run, read_json(folder / "train.json", "dopsd train")):
         raise DopsdError(
             f"push: {folder} was made with other settings, data or code; run `dvc repro`, so that"
-            " the card tells the truth"
+            " the card tells the truth",
+            code=Code.PUSH_REFUSED,
         )
     return True
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.api.settings import run_settings
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
@@ -38,7 +39,7 @@ def _load_pyfunc(path: str) -> ServedModel:
     except DopsdError as error:
         if SERVER not in sys.modules:
             raise
-        log(f"dopsd: {error}")
+        log(f"dopsd: {error.coded}")
         raise SystemExit(error.exit_code) from None
 
 
@@ -54,7 +55,7 @@ def load(folder: Path) -> ServedModel:
     served = read_json(folder / SERVED, "dopsd publish")
     run = run_settings(folder / SETTINGS)
     model = run.model.model_copy(update={"path": os.environ.get(BASE) or run.model.path})
-    _check_files(folder, served["adapter"], "publish the run again")
+    _check_files(folder, served["adapter"], "copy the file from the run's folder best/ again")
     _check_base(model, served["base"])
     _check_files(Path(), served["files"], "start the server in the project's folder")
     policy = load_policy(model, lora_of(folder), 0, None)
@@ -67,13 +68,20 @@ def _check_base(model: ModelConfig, digests: dict[str, str]) -> None:
     advice = f"start the server in the project's folder, or set {BASE} to the base of the run"
     _check_files(Path(model.path), digests, advice)
     if added := [path for path in base_files(model) if path.name not in digests]:
-        raise DopsdError(f"{added[0]}: the base of the run has no such file; {advice}")
+        raise DopsdError(
+            f"{added[0]}: the base of the run has no such file; {advice}", code=Code.SERVED_DIFFERS
+        )
 
 
 def _check_files(folder: Path, digests: dict[str, str], advice: str) -> None:
     for name, digest in digests.items():
         path = folder / name
         if not path.is_file():
-            raise DopsdError(f"{path}: no such file (from {Path.cwd()}); {advice}")
+            raise DopsdError(
+                f"{path}: no such file (from {Path.cwd()}); {advice}", code=Code.SERVED_DIFFERS
+            )
         if sha256(path) != digest:
-            raise DopsdError(f"{path}: does not match the digest of the published run; {advice}")
+            raise DopsdError(
+                f"{path}: does not match the digest of the published run; {advice}",
+                code=Code.SERVED_DIFFERS,
+            )

@@ -6,6 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dopsd.api.sampling import sample, trace
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tracking.errors import bad_request
 
@@ -46,7 +47,7 @@ class ServedModel:
         try:
             return self._answers(_texts(model_input), params or {})
         except DopsdError as error:
-            raise bad_request(str(error)) from error
+            raise bad_request(error.coded) from error
 
     def _answers(self, texts: list[str], params: dict[str, Any]) -> list[dict[str, Any]]:
         """Sample each problem once: equal rows have equal answers."""
@@ -69,8 +70,12 @@ class ServedModel:
 def _texts(table: DataFrame) -> list[str]:
     names = [name for name in COLUMNS if name in table]
     if len(names) != 1:
-        raise DopsdError(f"request: expected one of the columns {' and '.join(COLUMNS)}")
+        raise DopsdError(
+            f"request: expected one of the columns {' and '.join(COLUMNS)}", code=Code.ARGUMENT
+        )
     texts = list(table[names[0]])
     if invalid := [text for text in texts if not isinstance(text, str) or not text]:
-        raise DopsdError(f"request: {names[0]}: expected a text, found {invalid[0]!r}")
+        raise DopsdError(
+            f"request: {names[0]}: expected a text, found {invalid[0]!r}", code=Code.ARGUMENT
+        )
     return texts

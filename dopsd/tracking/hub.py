@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.tracking.hub_errors import one_line
@@ -71,14 +72,20 @@ def check(upload: Upload) -> None:
     try:
         validate_repo_id(upload.repo)
     except HFValidationError as error:
-        raise DopsdError(f"push: {upload.repo}: {error}") from error
+        raise DopsdError(f"push: {upload.repo}: {error}", code=Code.ARGUMENT) from error
     if upload.repo.count("/") != 1:
-        raise DopsdError(f"push: {upload.repo}: expected user/name or organization/name")
+        raise DopsdError(
+            f"push: {upload.repo}: expected user/name or organization/name", code=Code.ARGUMENT
+        )
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)*", upload.revision):
-        raise DopsdError(f"push: --revision {upload.revision}: expected the name of a branch")
+        raise DopsdError(
+            f"push: --revision {upload.revision}: expected the name of a branch",
+            code=Code.ARGUMENT,
+        )
     if refused := [name for name in upload.files if PurePosixPath(name).suffix not in SUFFIXES]:
         raise DopsdError(
-            f"push: {refused[0]}: only {', '.join(SUFFIXES)} files are uploaded; move the file away"
+            f"push: {refused[0]}: only {', '.join(SUFFIXES)} files are uploaded; move the file away",
+            code=Code.PUSH_REFUSED,
         )
 
 
@@ -91,7 +98,7 @@ def require_token() -> None:
     from huggingface_hub import get_token
 
     if get_token() is None:
-        raise DopsdError(f"push: no token of the Hugging Face hub; {LOGIN}")
+        raise DopsdError(f"push: no token of the Hugging Face hub; {LOGIN}", code=Code.PUSH_REFUSED)
 
 
 def push(upload: Upload) -> str | None:
@@ -129,13 +136,15 @@ def _operations(upload: Upload, head: ModelInfo) -> list[Operation]:
 
     if upload.is_private and not head.private:
         raise DopsdError(
-            f"push: {upload.repo} is public; give --public to push there, or name another one"
+            f"push: {upload.repo} is public; give --public to push there, or name another one",
+            code=Code.PUSH_REFUSED,
         )
     names = {file.rfilename for file in head.siblings or []}
     if upload.other_marker in names and upload.marker not in names:
         raise DopsdError(
             f"push: {upload.repo} holds {upload.other_marker}, so it is another kind of model;"
-            " name another repository or --revision"
+            " name another repository or --revision",
+            code=Code.PUSH_REFUSED,
         )
     obsolete = sorted(n for n in names - upload.files.keys() if SHARDS.fullmatch(n))
     if obsolete:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 
 if TYPE_CHECKING:
@@ -62,9 +63,12 @@ def _explained(error: Exception, repo: str, endpoint: str) -> DopsdError | None:
             f"push: no answer from {endpoint} ({_short(error)}). Run the same command later; files"
             " that arrived are not sent again",
             TEMPORARY,
+            code=Code.TEMPORARY,
         )
     if isinstance(error, ValueError):  # the client's words for an answer that it cannot use
-        return DopsdError(f"push: {repo}: {_short(error)}; nothing was published")
+        return DopsdError(
+            f"push: {repo}: {_short(error)}; nothing was published", code=Code.PUSH_REFUSED
+        )
     return None
 
 
@@ -76,8 +80,11 @@ def _refused(error: HfHubHTTPError, repo: str) -> DopsdError:
     elif status in LATER or status not in REASONS:
         reason = "the hub cannot answer now; run the same command later"
     else:
-        return DopsdError(f"push: {repo}: {status}{said}: {REASONS[status]}; nothing was published")
-    return DopsdError(f"push: {repo}: {status}{said}: {reason}", TEMPORARY)
+        return DopsdError(
+            f"push: {repo}: {status}{said}: {REASONS[status]}; nothing was published",
+            code=Code.PUSH_REFUSED,
+        )
+    return DopsdError(f"push: {repo}: {status}{said}: {reason}", TEMPORARY, code=Code.TEMPORARY)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.models.adapter_config import CONFIG, lora_of
@@ -28,13 +29,15 @@ def require_sealed(folder: Path) -> dict[str, str]:
     if unsealed := [name for name in SEALED if name not in digests]:
         raise DopsdError(
             f"{folder}: no digest of {unsealed[0]} in {DIGESTS}; name a checkpoint that dopsd"
-            " wrote, such as runs/<task>/<method>/<seed>/best"
+            " wrote, such as runs/<task>/<method>/<seed>/best",
+            code=Code.NO_ADAPTER,
         )
     for name in SEALED:
         if not (folder / name).is_file() or sha256(folder / name) != digests[name]:
             raise DopsdError(
                 f"{folder / name}: missing, or does not match its digest; run `dvc checkout --force"
-                f" {folder}` to restore the file"
+                f" {folder}` to restore the file",
+                code=Code.ADAPTER_DAMAGED,
             )
     lora_of(folder)
     return {name: digests[name] for name in SEALED}
