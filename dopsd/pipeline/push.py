@@ -5,6 +5,7 @@ Nothing is sent before every file has been checked, and all files arrive in one 
 
 from __future__ import annotations
 
+import fcntl
 import json
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -118,7 +119,11 @@ def _merged(
     """Yield the files of the merged model, in a folder that is removed afterwards."""
     WORK.mkdir(exist_ok=True)
     log(f"push: merging {adapter} into {request.run.model.path}")
-    with TemporaryDirectory(prefix="push-", dir=WORK) as tmp:
+    with (
+        TemporaryDirectory(prefix="push-", dir=WORK) as tmp,
+        (Path(tmp) / "lock").open("w") as lock,  # `dopsd clean` keeps a folder in use
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
         policy = adapted_policy(request.run.model.path, adapter)
         rounding = merge(policy, request.dtype)
         write(policy, Path(tmp) / "merged")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dopsd.api.sampling import sample, trace
 from dopsd.core.error_codes import Code
@@ -11,13 +11,23 @@ from dopsd.core.errors import DopsdError
 from dopsd.tracking.errors import bad_request
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from collections.abc import Iterable
 
     from dopsd.core.types import Rollout
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.training.run_settings import RunSettings
 
 COLUMNS = ("problem", "prompt")  # two names of the same column
+
+
+class Table(Protocol):
+    """What is needed of MLflow's pandas.DataFrame."""
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a column."""
+
+    def __getitem__(self, name: str) -> Iterable[object]:
+        """Return a column."""
 
 
 class ServedModel:
@@ -33,7 +43,7 @@ class ServedModel:
         self.lock = Lock()  # the server answers in several threads, and a policy has one state
 
     def predict(
-        self, model_input: DataFrame, params: dict[str, Any] | None = None
+        self, model_input: Table, params: dict[str, Any] | None = None
     ) -> list[dict[str, Any]]:
         """Return an answer for each row: `text`, and `trace` if it was asked for.
 
@@ -67,7 +77,7 @@ class ServedModel:
         return answer | ({"trace": steps} if has_trace else {})
 
 
-def _texts(table: DataFrame) -> list[str]:
+def _texts(table: Table) -> list[str]:
     names = [name for name in COLUMNS if name in table]
     if len(names) != 1:
         raise DopsdError(
@@ -78,4 +88,4 @@ def _texts(table: DataFrame) -> list[str]:
         raise DopsdError(
             f"request: {names[0]}: expected a text, found {invalid[0]!r}", code=Code.ARGUMENT
         )
-    return texts
+    return [str(text) for text in texts]

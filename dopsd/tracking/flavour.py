@@ -79,7 +79,7 @@ def flavour_files(settings: str, served: str, run: RunSettings, model_id: str) -
     from mlflow.pyfunc import add_to_model
 
     model = Model(signature=_signature(), model_id=model_id)
-    add_to_model(model, loader_module=LOADER)
+    add_to_model(model, loader_module=LOADER)  # type: ignore[no-untyped-call]  # not annotated
     files = {SETTINGS: settings, SERVED: served}
     with suppress(DopsdError):  # results from DVC's cache may come without the problems
         problem = load_task(run.key.task, run.data).load("test")[0].prompt

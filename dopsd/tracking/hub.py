@@ -6,6 +6,7 @@ another hub.
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".safetensors", ".json", ".md", ".html", ".txt")  # nothing that runs code
 LOGIN = "set HF_TOKEN, or run `hf auth login`"
 MAIN = "main"
+REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 # weights of merged models, whose number of shards may change from one push to the next
 SHARDS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
@@ -66,16 +68,11 @@ def check(upload: Upload) -> None:
     Raises:
         DopsdError: if a name or a file is refused.
     """
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(upload.repo)
-    except HFValidationError as error:
-        raise DopsdError(f"push: {upload.repo}: {error}", code=Code.ARGUMENT) from error
-    if upload.repo.count("/") != 1:
+    if not REPO.fullmatch(upload.repo) or any(twice in upload.repo for twice in ("--", "..")):
         raise DopsdError(
-            f"push: {upload.repo}: expected user/name or organization/name", code=Code.ARGUMENT
+            f"push: {upload.repo}: expected user/name or organization/name, of letters, digits,"
+            " single dashes and dots, and _",
+            code=Code.ARGUMENT,
         )
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)*", upload.revision):
         raise DopsdError(
@@ -84,7 +81,7 @@ def check(upload: Upload) -> None:
         )
     if refused := [name for name in upload.files if PurePosixPath(name).suffix not in SUFFIXES]:
         raise DopsdError(
-            f"push: {refused[0]}: only {', '.join(SUFFIXES)} files are uploaded; move the file away",
+            f"push: {refused[0]}: only {', '.join(SUFFIXES)} files are uploaded; move it away",
             code=Code.PUSH_REFUSED,
         )
 
@@ -110,9 +107,8 @@ def push(upload: Upload) -> str | None:
         DopsdError: if the hub refuses the upload, or the network fails.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # "no files have been modified"
     require_token()
     api = HfApi()
     with one_line(upload.repo, api.endpoint):
