@@ -6,6 +6,7 @@ of adapter and base. There is no pickle and no copy of code: the server imports 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -66,15 +67,25 @@ def served_text(run: RunSettings, folder: Path) -> str:
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
-def flavour_files(settings: str, served: str, run: RunSettings, model_id: str) -> dict[str, str]:
-    """Return the files beside the adapter, by name.
+def flavour_of(
+    run: RunSettings, evaluate: EvaluateConfig, select: SelectConfig, model_id: str
+) -> tuple[dict[str, str], str]:
+    """Return the files beside the selected adapter by name, and a digest of what they decide.
 
     Args:
-        settings: what `settings_text` made.
-        served: what `served_text` made.
-        run: the run, whose first test problem is the input example.
+        run: the run.
+        evaluate: section `evaluate`.
+        select: section `select`.
         model_id: MLflow's id of the checkpoint.
     """
+    settings = settings_text(run, evaluate, select)
+    served = served_text(run, run.key.folder / "best")
+    digest = hashlib.sha256((settings + served).encode()).hexdigest()[:16]
+    return _files(settings, served, run, model_id), digest
+
+
+def _files(settings: str, served: str, run: RunSettings, model_id: str) -> dict[str, str]:
+    """Return the files; the first test problem is the input example."""
     from mlflow.models import Model
     from mlflow.pyfunc import add_to_model
 

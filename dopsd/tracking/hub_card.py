@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import read_json
 from dopsd.tasks.common.config import Source
-from dopsd.tracking.model_card import Origin, body, commit, data_digests, origin_lines, tags
+from dopsd.tracking.model_card import base_digests, joined, parts, tags, title
+from dopsd.tracking.model_origin import Origin, commit, data_digests
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -31,10 +32,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 model = AutoModelForMaskedLM.from_pretrained("{repo}")
 tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
-LIMITS = """* The model fills in masks and has no `generate`: sample with `dopsd.sample`.
-* The results hold for the task, the protocols and the problems above, and say nothing of others.
-* It was trained for this one task; what it does with other text was not measured.
-* Limits and licence of the base model apply to it too."""
+NO_GENERATE = "* The model fills in masks and has no `generate`: sample with `dopsd.sample`."
 
 
 @dataclass(frozen=True)
@@ -69,13 +67,37 @@ def hub_card(
         evaluate: section `evaluate`, with the protocols.
         has_results: False: the weights are not those that the run tested.
     """
-    origin = Origin(data_digests(run.key.task), commit())
-    kind = "Base and LoRA adapter as one model" if release.is_merged else "A LoRA adapter"
-    text = body(run, evaluate, origin, kind) if has_results else _without_results(run, kind)
     results = _eval_results(run) if has_results else None
-    parts = [_head(release, run, results), text.rstrip(), *_loading(release, run)]
-    parts += ["## Limits", LIMITS]
-    return _without_local_paths("\n\n".join(parts) + "\n", release, run)
+    text = _tested(release, run, evaluate) if has_results else _untested(release, run)
+    first = title(run) if has_results else f"# {run.key.task}, a checkpoint without results"
+    card = f"{_head(release, run, results)}\n\n{first}\n\n{joined(text)}"
+    return _without_local_paths(card, release, run)
+
+
+def _tested(release: Release, run: RunSettings, evaluate: EvaluateConfig) -> dict[str, list[str]]:
+    """Return the card of the run's selected checkpoint, with how to load it from the hub."""
+    origin = Origin(data_digests(run.key.task), commit(), release.repo)
+    text = parts(run, evaluate, origin)
+    text["How to use it"] = _loading(release, run)
+    text["Limits"].append(NO_GENERATE)
+    if release.is_merged:
+        text[""] = [f"Base and adapter as one model. {release.rounding}", "", *text[""]]
+    return text
+
+
+def _untested(release: Release, run: RunSettings) -> dict[str, list[str]]:
+    """Return the card of weights that no test belongs to, and whose settings are unknown."""
+    kind = "Base and LoRA adapter as one model," if release.is_merged else "A LoRA adapter"
+    digests = [f"* {name}: {digest}" for name, digest in base_digests(run).items()]
+    return {
+        "": [
+            f"{kind} for `{run.model.path}`. It is not the checkpoint that a run selected and"
+            f" tested, so this card has no results. {release.rounding}".rstrip()
+        ],
+        "How to use it": _loading(release, run),
+        "Base": digests,
+        "Limits": ["* Nothing about this checkpoint was measured.", NO_GENERATE],
+    }
 
 
 def _head(release: Release, run: RunSettings, results: list[EvalResult] | None) -> str:
@@ -86,8 +108,8 @@ def _head(release: Release, run: RunSettings, results: list[EvalResult] | None) 
         base_model=release.base_model,
         library_name="transformers" if release.is_merged else "peft",
         license=release.license,
-        tags=tags(run),
-        datasets=hub_datasets(run) or None,
+        tags=tags(run) if results else tags(run)[:-1],  # without results the method is unknown
+        datasets=(results and hub_datasets(run)) or None,
         metrics=["accuracy"] if results else None,
         model_name=run.key.stage if results else None,
         eval_results=results,
@@ -131,30 +153,15 @@ def _interval(result: dict[str, Any]) -> str:
     return f"[{low:.4f}, {high:.4f}]"
 
 
-def _without_results(run: RunSettings, kind: str) -> str:
-    """Return the text for weights that no test belongs to."""
-    lines = [
-        f"# {run.key.task}, {run.key.method}",
-        "",
-        f"{kind} for `{run.model.path}`. It is not the checkpoint that a run selected and tested,",
-        "so this card has no results.",
-        "",
-        "## Where it came from",
-        "",
-    ]
-    return "\n".join([*lines, *origin_lines(run, Origin({}, commit()))])
-
-
 def _loading(release: Release, run: RunSettings) -> list[str]:
     base = release.base_model or run.model.path
     codes = [MERGED_CODE] if release.is_merged else [ADAPTER_CODE, PEFT_CODE]
     blocks = [c.format(base=base, repo=release.repo, module=release.module) for c in codes]
-    install = (
+    lines = [
         "Install dopsd, which implements [d-OPSD](https://arxiv.org/abs/2606.18195), from its"
         " repository."
-    )
-    note = [release.rounding] if release.rounding else []
-    return ["## How to load", install, *(f"```python\n{block}\n```" for block in blocks), *note]
+    ]
+    return lines + [line for block in blocks for line in ("", "```python", block, "```")]
 
 
 def _without_local_paths(text: str, release: Release, run: RunSettings) -> str:

@@ -20,6 +20,7 @@ import yaml
 from conftest import ROOT, write_params
 from hub_server import TOKEN, Hub, hub_server
 from huggingface_hub import constants, snapshot_download
+from peft import PeftModel
 from toys import rewrite
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -60,6 +61,11 @@ def test_an_adapter_arrives_whole_in_one_commit_and_gives_the_same_logits(finish
     assert hashlib.sha256(files[ADAPTER]).hexdigest() == sha256(BEST / ADAPTER)
     loaded = snapshot_download(REPO, local_dir=tmp_path / "copy")
     assert torch.equal(logits("base/sudoku", Path(loaded)), logits("base/sudoku", BEST))
+    plain = AutoModelForMaskedLM.from_pretrained("base/sudoku")
+    adapted = PeftModel.from_pretrained(plain, loaded).eval()
+    with torch.inference_mode():
+        by_peft = adapted(input_ids=torch.arange(5, 21)[None]).logits
+    torch.testing.assert_close(by_peft, logits("base/sudoku", BEST))
     (tmp_path / "copy" / ADAPTER).write_bytes(files[ADAPTER][:-1] + b"x")
     with pytest.raises(Exception, match="does not match its digest"):
         logits("base/sudoku", Path(loaded))
