@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ADAPTER_CODE = """import dopsd
 from huggingface_hub import snapshot_download
 
-policy = dopsd.load_policy("{base}", adapter=snapshot_download("{repo}"))"""
+policy = dopsd.load_policy({folder}, adapter=snapshot_download("{repo}"))"""
 PEFT_CODE = """import {module}  # the model's own classes; no code is downloaded
 from peft import PeftModel
 from transformers import AutoModelForMaskedLM
@@ -155,8 +155,12 @@ def _interval(result: dict[str, Any]) -> str:
 
 def _loading(release: Release, run: RunSettings) -> list[str]:
     base = release.base_model or run.model.path
+    folder = f'snapshot_download("{base}")' if release.base_model else f'"{base}"'
     codes = [MERGED_CODE] if release.is_merged else [ADAPTER_CODE, PEFT_CODE]
-    blocks = [c.format(base=base, repo=release.repo, module=release.module) for c in codes]
+    blocks = [
+        code.format(base=base, folder=folder, repo=release.repo, module=release.module)
+        for code in codes
+    ]
     lines = [
         "Install dopsd, which implements [d-OPSD](https://arxiv.org/abs/2606.18195), from its"
         " repository."

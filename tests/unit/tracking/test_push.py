@@ -86,6 +86,7 @@ def test_the_card_has_the_results_of_the_run_as_the_hub_reads_them(finished, hub
     assert metric["value"] == round(best["accuracy"], 4)
     low, high = best["interval"]
     assert f"{100 * best['accuracy']:.1f} [{100 * low:.1f}, {100 * high:.1f}]" in card
+    assert 'load_policy(snapshot_download("someone/base"), adapter=' in card
     for expected in ("learning_rate: 0.003", sha256(Path("base/sudoku/model.safetensors")), REPO):
         assert expected in card
     assert str(Path.cwd()) not in card and str(Path.home()) not in card
