@@ -93,9 +93,13 @@ def draw_training(log: list[dict[str, float]], title: str, path: Path) -> None:
 
 def _draw_metric(axis: Axes, points: Sequence[tuple[float, float]]) -> None:
     updates, values = zip(*points, strict=True)
-    means = [fmean(values[max(0, i - WINDOW + 1) : i + 1]) for i in range(len(values))]
     axis.plot(updates, values, lw=0.7, alpha=0.5, color=PALETTE[0])
-    axis.plot(updates, means, lw=1.8, color=PALETTE[0])
+    axis.plot(updates, trailing_means(values), lw=1.8, color=PALETTE[0])
+
+
+def trailing_means(values: Sequence[float]) -> list[float]:
+    """Return at each place the mean of the last WINDOW values up to it."""
+    return [fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
 
 
 def _describe(axis: Axes, metric: str) -> None:
@@ -115,7 +119,7 @@ def draw_overlap(log: list[dict[str, float]], title: str, path: Path) -> None:
         title: names the run.
         path: file to write.
     """
-    blocks = _blocks(log)
+    blocks = blocks_of(log)
     if not blocks:
         return
     from matplotlib import colormaps
@@ -124,7 +128,7 @@ def draw_overlap(log: list[dict[str, float]], title: str, path: Path) -> None:
     for axis, name in zip(axes[0], AGREEMENT, strict=True):
         for index, block in enumerate(blocks):
             key = f"block_{block}/{name}"
-            points = _grouped([(row["update"], row[key]) for row in log if key in row])
+            points = grouped([(row["update"], row[key]) for row in log if key in row])
             colour = colormaps["viridis"](0.85 * index / max(1, len(blocks) - 1))
             axis.plot(
                 *zip(*points, strict=True),
@@ -140,14 +144,14 @@ def draw_overlap(log: list[dict[str, float]], title: str, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _blocks(log: list[dict[str, float]]) -> list[int]:
+def blocks_of(log: list[dict[str, float]]) -> list[int]:
     """Return the numbers of the blocks that were trained on."""
     names = {name for row in log for name in row if name.endswith("/overlap_top20")}
     return sorted(int(name.split("_")[1].split("/")[0]) for name in names)
 
 
-def _grouped(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the means of GROUPS groups of consecutive rows."""
+def grouped(rows: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the means of up to GROUPS groups of consecutive rows."""
     size = -(-len(rows) // GROUPS)
     groups = [rows[i : i + size] for i in range(0, len(rows), size)]
     return [

@@ -102,3 +102,11 @@ class Code(Enum):
     PLUGIN_PAGE = "D805"
     PUSH_REFUSED = "D806"
     SERVED_DIFFERS = "D807"
+
+    # runs with Prefect
+    RUN_SERVER = "D901"
+    NO_DEPLOYMENT = "D902"
+    NO_RUN = "D903"
+    RUN_FAILED = "D904"
+    RUN_LEFT = "D905"
+    RUN_CANCELLED = "D906"

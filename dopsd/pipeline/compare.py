@@ -23,6 +23,7 @@ from dopsd.core.palette import run_colour
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
 from dopsd.pipeline.comparison import table, values
+from dopsd.pipeline.comparison_report import PAGE, write_comparison
 from dopsd.training import run_identity
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 OUT = REPORTS / "compare"
-FILES = {"comparison.md", "comparison.json", "accuracy.png"}
+FILES = {"comparison.md", "comparison.json", "accuracy.png", PAGE}
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
@@ -46,7 +47,8 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     Raises:
         DopsdError: if a name is unknown, or runs were not tested on the same problems.
     """
-    require("compare", "matplotlib")
+    for package in ("matplotlib", "bokeh", "jinja2"):
+        require("compare", package)
     if params.compare.baseline not in params.methods:
         known = type(params.method).model_fields
         raise DopsdError(
@@ -60,7 +62,8 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
         (tmp / "comparison.md").write_text(text)
         write_json(tmp / "comparison.json", values(params, runs))
         draw(runs, tmp / "accuracy.png")
-    log(f"compare: wrote {len(runs)} runs to {out}/comparison.md, comparison.json, accuracy.png")
+        write_comparison(params, runs, tmp, out)
+    log(f"compare: wrote {len(runs)} runs to {out}/: {', '.join(sorted(FILES))}")
     return text
 
 

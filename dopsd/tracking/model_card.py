@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from dopsd.training.run_settings import RunSettings
 
 WEIGHTS = ".safetensors"
-USES = {"train": "training", "validation": "validation", "test": "test, once at the end"}
+USES = {"train": "training", "validation": "validation", "test": "the test, once at the end"}
+SIDES = ("base", "best")
 SECTIONS = ("model", "sampling", "train")  # of the settings in the card
 
 
@@ -126,9 +127,9 @@ def _result(tested: dict[str, Any], evaluate: EvaluateConfig) -> list[str]:
         "",
         "In percent, by protocol, with 95% intervals over problems in brackets:",
         "",
-        "| protocol | base | this adapter | paired difference | problems |",
-        "|---|---|---|---|---|",
         *(_row(name, protocol) for name, protocol in tested["protocols"].items()),
+        "",
+        "Settings of the protocols:",
         "",
         *(f"* `{name}`: {_flat(p.model_dump())}" for name, p in evaluate.protocols.items()),
     ]
@@ -145,9 +146,10 @@ def _verdict(interval: list[float]) -> str:
 
 
 def _row(name: str, result: dict[str, Any]) -> str:
-    cells = [_cell(result[side]["accuracy"], result[side]["interval"]) for side in ("base", "best")]
-    cells.append(_cell(result["paired"]["difference"], result["paired"]["interval"], "+"))
-    return f"| {name} | {' | '.join(cells)} | {result['base']['n']} |"
+    """Return the result of a protocol as an item of a list: MLflow's tables have no space."""
+    base, best = (_cell(result[side]["accuracy"], result[side]["interval"]) for side in SIDES)
+    difference = _cell(result["paired"]["difference"], result["paired"]["interval"], "+")
+    return f"* `{name}`: adapter {best}, base {base}, paired difference {difference}"
 
 
 def _cell(value: float, interval: list[float], sign: str = "") -> str:
@@ -177,13 +179,13 @@ def _commands(address: str) -> list[str]:
 
 
 def _data(run: RunSettings, split_that_selected: str, origin: Origin) -> list[str]:
-    lines = ["| split | problems | used for | DVC md5 |", "|---|---|---|---|"]
-    for split, digest in origin.data.items():
+    lines = []
+    for split in sorted(origin.data, key=[*USES, *origin.data].index):
         path = DATA / run.key.task / f"{split}.jsonl"
-        problems = str(len(path.read_text().splitlines())) if path.is_file() else "not here"
-        use = USES.get(split, split) + (", selection" if split == split_that_selected else "")
-        lines.append(f"| {split} | {problems} | {use} | `{digest}` |")
-    return lines if origin.data else ["DVC has no record of the data."]
+        problems = len(path.read_text().splitlines()) if path.is_file() else "unknown number of"
+        use = USES.get(split, split) + (" and selection" if split == split_that_selected else "")
+        lines.append(f"* {split}: {problems} problems, for {use}; DVC md5 `{origin.data[split]}`")
+    return lines or ["DVC has no record of the data."]
 
 
 def _training(run: RunSettings, origin: Origin) -> list[str]:
@@ -198,7 +200,7 @@ def _training(run: RunSettings, origin: Origin) -> list[str]:
         "code": f"git commit `{origin.commit}`",
     }
     rows |= base_digests(run)
-    return ["| setting | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in rows.items())]
+    return [f"* {name}: {value}" for name, value in rows.items()]
 
 
 def base_digests(run: RunSettings) -> dict[str, str]:
@@ -231,6 +233,10 @@ def _settings(run: RunSettings) -> list[str]:
 
 
 def _flat(settings: dict[str, Any]) -> str:
+    texts = {
+        key: " and ".join(value) if isinstance(value, list) else value
+        for key, value in settings.items()
+    }
     return ", ".join(
-        f"{key} {value}" for key, value in settings.items() if value not in (None, "", False)
+        f"{key} {text}" for key, text in texts.items() if text not in (None, "", False)
     )

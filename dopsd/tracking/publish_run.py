@@ -80,6 +80,8 @@ def publish_run(
     figures = report_folder(*tracked.key.parts)
     if figures.is_dir():
         client.log_artifacts(tracked.run_id, str(figures), "report")
+    if tracked.key.page.is_file():
+        client.log_artifact(tracked.run_id, str(tracked.key.page), "report")
     client.set_tag(tracked.run_id, "protocol", chosen["protocol"])
     client.set_terminated(tracked.run_id, "FINISHED")
     version = _register(publication, client, tracked, chosen, models[chosen["digest"]])

@@ -159,8 +159,8 @@ def up(prefect: int | None, mlflow: int | None) -> None:
         f"  deployments  {server.url}/deployments\n"
         f"{pages}"
         f"  logs         {STATE.relative_to(ROOT)}/\n"
-        f"start a run:   source {STATE.relative_to(ROOT) / ENV}; prefect deployment run dopsd/train"
-        " --watch\n"
+        f"start a run:   dopsd run   (in the UI, or after `source {STATE.relative_to(ROOT) / ENV}`:"
+        " prefect deployment run dopsd/train)\n"
         "see results:   dopsd summary\n"
         "stop all:      make down\n"
     )

@@ -169,6 +169,8 @@ def test_a_protocol_may_be_named_by_a_number(project):
         "best/test_accuracy",
         "best/test_accuracy/256",
     } <= run.data.metrics.keys()
+    artifacts = [item.path for item in client.list_artifacts(run.info.run_id, "report")]
+    assert "report/sudoku-d_opsd-0.html" in artifacts and "report/accuracy.png" in artifacts
 
 
 def test_steps_that_the_server_has_are_not_sent_again(project):
