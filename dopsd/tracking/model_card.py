@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from dopsd.training.run_settings import RunSettings
 
 WEIGHTS = ".safetensors"
-USES = {"train": "training", "validation": "validation", "test": "test, once at the end"}
+USES = {"train": "training", "validation": "validation", "test": "the test, once at the end"}
+SIDES = ("base", "best")
 SECTIONS = ("model", "sampling", "train")  # of the settings in the card
 
 
@@ -57,8 +58,13 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         evaluate: section `evaluate`, with the protocols.
         origin: the run's data and code, and the checkpoint's address.
     """
+    return "\n".join(_header(run)) + joined(parts(run, evaluate, origin))
+
+
+def parts(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> dict[str, list[str]]:
+    """Return the lines of a card by heading; the arguments are those of `card`."""
     tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
-    parts = {
+    return {
         "": _summary(run, tested),
         "Result": _result(tested, evaluate),
         "How to use it": _commands(origin.address),
@@ -67,8 +73,12 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         "Limits": _limits(run, tested["selected"]),
         "All settings": _settings(run),
     }
+
+
+def joined(parts: dict[str, list[str]]) -> str:
+    """Return the Markdown text of parts by heading; the first one may have none."""
     lines = [line for title, part in parts.items() for line in _part(title, part)]
-    return "\n".join([*_header(run), *lines]).rstrip() + "\n"
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def about(registry: Registry, name: str) -> str:
@@ -82,14 +92,18 @@ def _part(title: str, lines: list[str]) -> list[str]:
 
 
 def _header(run: RunSettings) -> list[str]:
-    task, method, seed = run.key.parts
-    head = {
-        "base_model": run.model.path,
-        "library_name": "peft",
-        "tags": ["dopsd", "diffusion-language-model", task, method],
-    }
-    title = f"# {task}, {method}, seed {seed}"
-    return ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", title, ""]
+    head = {"base_model": run.model.path, "library_name": "peft", "tags": tags(run)}
+    return ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", title(run), "", ""]
+
+
+def title(run: RunSettings) -> str:
+    """Return the first line of a card."""
+    return f"# {run.key.task}, {run.key.method}, seed {run.key.seed}"
+
+
+def tags(run: RunSettings) -> list[str]:
+    """Return the tags of a card, as model hubs show them."""
+    return ["dopsd", "diffusion-language-model", run.key.task, run.key.method]
 
 
 def _summary(run: RunSettings, tested: dict[str, Any]) -> list[str]:
@@ -113,9 +127,9 @@ def _result(tested: dict[str, Any], evaluate: EvaluateConfig) -> list[str]:
         "",
         "In percent, by protocol, with 95% intervals over problems in brackets:",
         "",
-        "| protocol | base | this adapter | paired difference | problems |",
-        "|---|---|---|---|---|",
         *(_row(name, protocol) for name, protocol in tested["protocols"].items()),
+        "",
+        "Settings of the protocols:",
         "",
         *(f"* `{name}`: {_flat(p.model_dump())}" for name, p in evaluate.protocols.items()),
     ]
@@ -132,9 +146,10 @@ def _verdict(interval: list[float]) -> str:
 
 
 def _row(name: str, result: dict[str, Any]) -> str:
-    cells = [_cell(result[side]["accuracy"], result[side]["interval"]) for side in ("base", "best")]
-    cells.append(_cell(result["paired"]["difference"], result["paired"]["interval"], "+"))
-    return f"| {name} | {' | '.join(cells)} | {result['base']['n']} |"
+    """Return the result of a protocol as an item of a list: MLflow's tables have no space."""
+    base, best = (_cell(result[side]["accuracy"], result[side]["interval"]) for side in SIDES)
+    difference = _cell(result["paired"]["difference"], result["paired"]["interval"], "+")
+    return f"* `{name}`: adapter {best}, base {base}, paired difference {difference}"
 
 
 def _cell(value: float, interval: list[float], sign: str = "") -> str:
@@ -164,13 +179,13 @@ def _commands(address: str) -> list[str]:
 
 
 def _data(run: RunSettings, split_that_selected: str, origin: Origin) -> list[str]:
-    lines = ["| split | problems | used for | DVC md5 |", "|---|---|---|---|"]
-    for split, digest in origin.data.items():
+    lines = []
+    for split in sorted(origin.data, key=[*USES, *origin.data].index):
         path = DATA / run.key.task / f"{split}.jsonl"
-        problems = str(len(path.read_text().splitlines())) if path.is_file() else "not here"
-        use = USES.get(split, split) + (", selection" if split == split_that_selected else "")
-        lines.append(f"| {split} | {problems} | {use} | `{digest}` |")
-    return lines if origin.data else ["DVC has no record of the data."]
+        problems = len(path.read_text().splitlines()) if path.is_file() else "unknown number of"
+        use = USES.get(split, split) + (" and selection" if split == split_that_selected else "")
+        lines.append(f"* {split}: {problems} problems, for {use}; DVC md5 `{origin.data[split]}`")
+    return lines or ["DVC has no record of the data."]
 
 
 def _training(run: RunSettings, origin: Origin) -> list[str]:
@@ -184,9 +199,14 @@ def _training(run: RunSettings, origin: Origin) -> list[str]:
         "answer length": f"{run.sampling.gen_length} tokens",
         "code": f"git commit `{origin.commit}`",
     }
+    rows |= base_digests(run)
+    return [f"* {name}: {value}" for name, value in rows.items()]
+
+
+def base_digests(run: RunSettings) -> dict[str, str]:
+    """Return the digest of each weight file of the base, as Markdown."""
     weights = [path for path in base_files(run.model) if path.suffix == WEIGHTS]
-    rows |= {f"base, {path.name}": f"sha256 `{sha256(path)}`" for path in weights}
-    return ["| setting | value |", "|---|---|", *(f"| {k} | {v} |" for k, v in rows.items())]
+    return {f"base, {path.name}": f"sha256 `{sha256(path)}`" for path in weights}
 
 
 def _limits(run: RunSettings, selected: dict[str, Any]) -> list[str]:
@@ -213,6 +233,10 @@ def _settings(run: RunSettings) -> list[str]:
 
 
 def _flat(settings: dict[str, Any]) -> str:
+    texts = {
+        key: " and ".join(value) if isinstance(value, list) else value
+        for key, value in settings.items()
+    }
     return ", ".join(
-        f"{key} {value}" for key, value in settings.items() if value not in (None, "", False)
+        f"{key} {text}" for key, text in texts.items() if text not in (None, "", False)
     )

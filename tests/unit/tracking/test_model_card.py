@@ -48,7 +48,7 @@ def test_a_card_has_all_parts(finished):
     assert "mlflow artifacts download -u models:/m-1 -d adapter" in text
     # the files of the toy project have so many problems
     rows = len(Path("data/sudoku/validation.jsonl").read_text().splitlines())
-    assert f"| validation | {rows} | validation, selection | `22ff` |" in text
+    assert f"* validation: {rows} problems, for validation and selection; DVC md5 `22ff`" in text
     assert "None" not in text and "{" not in text.partition("## All settings")[0]
 
 
