@@ -39,6 +39,7 @@ GROUPS = {
         "publish": "copy finished runs and checkpoints to MLflow",
         "baselines": "copy published accuracies to MLflow",
         "export": "write base and adapter as one plain model",
+        "push": "upload a checkpoint to the Hugging Face hub",
     },
     "Machine": {
         "doctor": "check this machine, with advice",

@@ -100,6 +100,8 @@ class Code(Enum):
     PLUGIN_BROKEN = "D803"
     PLUGIN = "D804"
     PLUGIN_PAGE = "D805"
+    PUSH_REFUSED = "D806"
+    SERVED_DIFFERS = "D807"
 
     # runs with Prefect
     RUN_SERVER = "D901"

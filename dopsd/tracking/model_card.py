@@ -58,8 +58,13 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         evaluate: section `evaluate`, with the protocols.
         origin: the run's data and code, and the checkpoint's address.
     """
+    return "\n".join(_header(run)) + joined(parts(run, evaluate, origin))
+
+
+def parts(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> dict[str, list[str]]:
+    """Return the lines of a card by heading; the arguments are those of `card`."""
     tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
-    parts = {
+    return {
         "": _summary(run, tested),
         "Result": _result(tested, evaluate),
         "How to use it": _commands(origin.address),
@@ -68,8 +73,12 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
         "Limits": _limits(run, tested["selected"]),
         "All settings": _settings(run),
     }
+
+
+def joined(parts: dict[str, list[str]]) -> str:
+    """Return the Markdown text of parts by heading; the first one may have none."""
     lines = [line for title, part in parts.items() for line in _part(title, part)]
-    return "\n".join([*_header(run), *lines]).rstrip() + "\n"
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def about(registry: Registry, name: str) -> str:
@@ -83,14 +92,18 @@ def _part(title: str, lines: list[str]) -> list[str]:
 
 
 def _header(run: RunSettings) -> list[str]:
-    task, method, seed = run.key.parts
-    head = {
-        "base_model": run.model.path,
-        "library_name": "peft",
-        "tags": ["dopsd", "diffusion-language-model", task, method],
-    }
-    title = f"# {task}, {method}, seed {seed}"
-    return ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", title, ""]
+    head = {"base_model": run.model.path, "library_name": "peft", "tags": tags(run)}
+    return ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", title(run), "", ""]
+
+
+def title(run: RunSettings) -> str:
+    """Return the first line of a card."""
+    return f"# {run.key.task}, {run.key.method}, seed {run.key.seed}"
+
+
+def tags(run: RunSettings) -> list[str]:
+    """Return the tags of a card, as model hubs show them."""
+    return ["dopsd", "diffusion-language-model", run.key.task, run.key.method]
 
 
 def _summary(run: RunSettings, tested: dict[str, Any]) -> list[str]:
@@ -186,9 +199,14 @@ def _training(run: RunSettings, origin: Origin) -> list[str]:
         "answer length": f"{run.sampling.gen_length} tokens",
         "code": f"git commit `{origin.commit}`",
     }
-    weights = [path for path in base_files(run.model) if path.suffix == WEIGHTS]
-    rows |= {f"base, {path.name}": f"sha256 `{sha256(path)}`" for path in weights}
+    rows |= base_digests(run)
     return [f"* {name}: {value}" for name, value in rows.items()]
+
+
+def base_digests(run: RunSettings) -> dict[str, str]:
+    """Return the digest of each weight file of the base, as Markdown."""
+    weights = [path for path in base_files(run.model) if path.suffix == WEIGHTS]
+    return {f"base, {path.name}": f"sha256 `{sha256(path)}`" for path in weights}
 
 
 def _limits(run: RunSettings, selected: dict[str, Any]) -> list[str]:

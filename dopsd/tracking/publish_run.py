@@ -13,11 +13,13 @@ from dopsd.core.paths import report_folder
 from dopsd.core.tables import read_table
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.tracking.client import log_once, tracking_uri
+from dopsd.tracking.flavour import flavour_of
 from dopsd.tracking.model_card import card, description
 from dopsd.tracking.model_origin import Origin, commit, data_digests
 from dopsd.tracking.model_registry import (
     ACCURACY,
     DIGEST_TAG,
+    FLAVOUR_TAG,
     JUDGED_BY,
     Chosen,
     log_model,
@@ -195,7 +197,11 @@ def _register(
     origin = Origin(data, commit_hash, f"models:/{model_id}")
     text = card(tracked.run, publication.evaluate, origin)
     name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
-    version = register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text))
+    flavour, tags[FLAVOUR_TAG] = flavour_of(
+        tracked.run, publication.evaluate, publication.select, model_id
+    )
+    chosen_model = Chosen(tracked.run_id, model_id, tags, text, flavour)
+    version = register(client, uri, name, chosen_model)
     if not client.get_registered_model(name).description:  # a user's own text stays
         text = description(name, tracked.key.task, tracked.run.model.path)
         client.update_registered_model(name, text)

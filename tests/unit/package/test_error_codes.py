@@ -87,6 +87,8 @@ NUMBERS = {
     "PLUGIN_BROKEN": "D803",
     "PLUGIN": "D804",
     "PLUGIN_PAGE": "D805",
+    "PUSH_REFUSED": "D806",
+    "SERVED_DIFFERS": "D807",
     "RUN_SERVER": "D901",
     "NO_DEPLOYMENT": "D902",
     "NO_RUN": "D903",
