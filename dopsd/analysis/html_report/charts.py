@@ -79,7 +79,7 @@ def source_of(columns: dict[str, list[Any]], costs: list[str]) -> ColumnDataSour
     return ColumnDataSource({**columns, "x": columns[costs[0]]}, tags=[SWITCHED])
 
 
-def hover(drawing: Figure, renderer: GlyphRenderer, rows: list[tuple[str, str]]) -> None:
+def hover(drawing: Figure, renderer: GlyphRenderer[Any], rows: list[tuple[str, str]]) -> None:
     """Show a table at the pointer.
 
     Args:

@@ -104,8 +104,8 @@ def marks(facts: RunFacts) -> str:
     base, best = (facts.comparison[side] for side in ("base", "best"))
     return (
         "This task is graded: the score of an answer is the share of it that is right, and accuracy"
-        f" is the mean score. Full marks get {percent(best['whole'])}% of the trained model's"
-        f" answers and {percent(base['whole'])}% of the base's."
+        f" is the mean score. {percent(best['whole'])}% of the trained model's answers get full"
+        f" marks, and {percent(base['whole'])}% of the base's."
     )
 
 
