@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -13,8 +14,20 @@ from dopsd.config import params_file, profiles
 from dopsd.config.loading import read_yaml
 from dopsd.config.params import Params
 from dopsd.config.profiles import AS_IT_STANDS
+from dopsd.config.tasks import own_tasks
+from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
 from dopsd.tasks.registry import TASKS
+
+PARAMS = Path("params.yaml")
+
+
+def own_task_names() -> list[str]:
+    """Return the names of the tasks that params.yaml defines; none if it cannot be read."""
+    with suppress(DopsdError, OSError):
+        return sorted(own_tasks(read_yaml(PARAMS)))
+    return []
+
 
 if TYPE_CHECKING:
     Profile: TypeAlias = str
@@ -22,12 +35,11 @@ if TYPE_CHECKING:
     Method: TypeAlias = str
 else:  # the registered names, which Prefect's forms offer as choices
     Profile = Literal[(*profiles.names(), AS_IT_STANDS)]
-    Task = Literal[tuple(TASKS.names)]
+    Task = Literal[(*TASKS.names, *own_task_names())]
     Method = Literal[tuple(ALGORITHMS.names)]
 Preset = Literal["reference", "paper"]
 Hardware = Literal["1x80gb", "4x80gb", "1xh200"]
 OtherCode = Literal["stop", "continue", "anew"]
-PARAMS = Path("params.yaml")
 
 
 @dataclass(frozen=True)

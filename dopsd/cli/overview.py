@@ -30,6 +30,7 @@ GROUPS = {
     "Settings": {
         "params": "write the settings of a profile, or change some keys",
         "check": "report every error in params.yaml",
+        "task": "check a task of your own, or list all tasks",
     },
     "Share": {
         "publish": "copy finished runs and checkpoints to MLflow",

@@ -23,6 +23,7 @@ from dopsd.config.profiles import (
     resolve,
     without_model,
 )
+from dopsd.config.tasks import own_tasks
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS
 
@@ -173,6 +174,8 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
     )
     for section, registry, names_listed in named:
         for name in names_listed:
+            if name in (raw.get(section) or {}) and name not in registry.names:
+                continue  # a task of the user's own, which is only in the file
             defaults = registry.config_class(name)().model_dump(mode="json")
             if section == "method":  # null means the value of section train: left out
                 overrides = {
@@ -192,7 +195,7 @@ def params(
 ) -> list[str]:
     """Write a settings file and return a line for every key that changed.
 
-    The previous file is kept as work/params.before.yaml.
+    The previous file is kept as work/params.before.yaml. A profile keeps the file's own tasks.
 
     Args:
         profile: the profile to start from; None starts from the settings in `path`.
@@ -212,9 +215,11 @@ def params(
         raise DopsdError(NEEDS_PROFILE)
     if profile is None and not old:
         raise DopsdError(f"{path}: no such file; name a --profile: {', '.join(names())}")
-    raw = with_changes(
-        deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes
-    )
+    start = deepcopy(old)
+    if profile is not None:
+        start = resolve(profile, preset, hardware)
+        start["data"] |= own_tasks(old)
+    raw = with_changes(start, changes)
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):
         raise DopsdError([f"{line}: no such file in {Path.cwd()}" for line in missing])

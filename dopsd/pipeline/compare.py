@@ -74,9 +74,7 @@ def _parse_run(params: Params, name: str) -> Finished:
     parts = name.split("/")
     if not re.fullmatch("[^/]*/[^/]*/[0-9]{1,19}", name):
         raise DopsdError(f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0")
-    for part, choices in zip(
-        parts, (sorted(type(params.data).model_fields), params.methods), strict=False
-    ):
+    for part, choices in zip(parts, (params.tasks, params.methods), strict=False):
         if part not in choices:
             listed = [choice for choice in choices if BETWEEN not in choice]
             variants = "; variants: `dopsd ablate`" if part == parts[1] else ""

@@ -104,7 +104,7 @@ def with_request(params: Params, request: Request) -> Params:
             "--prompt-file: model.prompt_style compact reads no prompt file; run"
             " `dopsd params --set model.prompt_style=instructions` first"
         )
-    section = vars(params.data)[request.task]
+    section = params.data.tasks[request.task]
     changes: dict[str, Any] = {}
     if request.prompt_file:
         changes["prompt_file"] = request.prompt_file

@@ -96,6 +96,11 @@ def without_model(section: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if (key, value) != ("model", None)}
 
 
+def known_facts() -> list[str]:
+    """Return the tasks that `facts` knows."""
+    return list(_layers()["facts"])
+
+
 def facts(task: str) -> dict[str, Any]:
     """Return LLaDA-8B-Instruct's figures on a task for estimates.
 

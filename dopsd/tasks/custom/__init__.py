@@ -1,0 +1,1 @@
+"""A task of your own, defined in params.yaml without Python."""
