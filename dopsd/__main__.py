@@ -11,10 +11,11 @@ def main() -> int:
         try:
             from dopsd.cli import main as command_line
         except DopsdError as error:  # of an algorithm or a task that an entry point brings
-            sys.stderr.write(f"dopsd: {error}\n")
+            sys.stderr.write(f"dopsd: {error.coded}\n")
             return error.exit_code
     except KeyboardInterrupt:
-        sys.stderr.write("dopsd: interrupted; the same command continues\n")
+        # written out, since the interrupt may have come while the table of codes was loading
+        sys.stderr.write("dopsd: interrupted; the same command continues (D501)\n")
         return 130
     return command_line.main()
 

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from dopsd.core.errors import DopsdError, readable
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError, readable, with_code
 from dopsd.core.settings import LARGEST
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print usage and `message` with unprintable characters replaced, then exit with 2."""
-        super().error(readable(message))
+        super().error(with_code(readable(message), Code.USAGE))
 
 
 def command(
@@ -90,5 +91,6 @@ def require_adapter_config(folder: Path | None) -> None:
     if folder and not (folder / "adapter_config.json").is_file():
         raise DopsdError(
             f"--adapter {folder}: no adapter_config.json; expected a checkpoint folder of"
-            " `dopsd train`"
+            " `dopsd train`",
+            code=Code.NO_ADAPTER,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, require_adapter_config, seed, temperature
 from dopsd.config.loading import load_params
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 
 if TYPE_CHECKING:
@@ -107,14 +108,17 @@ def _score(a: argparse.Namespace) -> None:
     if a.task not in TASKS.names and a.params.is_file():  # a task that params.yaml may define
         tasks = load_params(a.params).data.tasks
         if a.task not in tasks:
-            raise DopsdError(unknown(f"--task {a.task}", tasks))
+            raise DopsdError(unknown(f"--task {a.task}", tasks), code=Code.UNKNOWN_NAME)
         own_task = tasks[a.task]
     run(a.task, a.files, a.scoring, a.as_json, a.verdicts, own_task)
 
 
 def _export(a: argparse.Namespace, params: Params) -> None:
     if a.out and a.out.exists():
-        raise DopsdError(f"--out {a.out}: already exists; name a new folder or remove this one")
+        raise DopsdError(
+            f"--out {a.out}: already exists; name a new folder or remove this one",
+            code=Code.OUTPUT_EXISTS,
+        )
     require_adapter_config(a.adapter)
     from dopsd.pipeline.export import export
 

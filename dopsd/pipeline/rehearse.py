@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING
 from dopsd.config import profiles
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import render, with_changes
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
@@ -109,7 +110,7 @@ def _stopped_by_signals() -> Iterator[None]:
     def stop(number: int, _: object) -> None:
         for signal_number in previous_handlers:
             signal.signal(signal_number, signal.SIG_IGN)
-        raise DopsdError(INTERRUPTED, 128 + number)
+        raise DopsdError(INTERRUPTED, 128 + number, code=Code.INTERRUPTED)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous_handlers = {
@@ -177,11 +178,12 @@ def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> Non
         _end(process)
         raise
     if status in (128 + signal.SIGINT, -signal.SIGINT):
-        raise DopsdError(INTERRUPTED, 130)
+        raise DopsdError(INTERRUPTED, 130, code=Code.INTERRUPTED)
     if status:
         raise DopsdError(
             f"rehearse: {stage} failed, as in the real run; fix the error above",
             status,
+            code=Code.STAGE_FAILED,
         )
     log(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import Progress
 from dopsd.pipeline.own_task.findings import SHOWN
@@ -115,6 +116,7 @@ def _expected(row: Row) -> bool | None:
         return None
     if str(value).lower() not in TRUTHS:
         raise DopsdError(
-            f"{row.place}: expected true or false in column correct, found {value!r:.40}"
+            f"{row.place}: expected true or false in column correct, found {value!r:.40}",
+            code=Code.SOURCE_ROW,
         )
     return TRUTHS[str(value).lower()]

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.pipeline.own_task import answers
 from dopsd.pipeline.own_task.findings import Findings
@@ -43,7 +44,7 @@ def check(params: Params, name: str, given: Path | None) -> None:
     config = params.data.custom.get(name)
     if config is None:
         own = list(params.data.custom) or ["none yet; docs/own-task.md shows how to add one"]
-        raise DopsdError(unknown(f"task check {name}", own))
+        raise DopsdError(unknown(f"task check {name}", own), code=Code.UNKNOWN_NAME)
     task, findings = CustomTask(name, config), Findings()
     rows = read(task)
     texts = [answers.generation(task, row.problem.answer, row.problem) for row in rows]
@@ -56,7 +57,10 @@ def check(params: Params, name: str, given: Path | None) -> None:
         answers.check_given(task, given, findings)
     sys.stdout.write("\n".join(findings.lines[1:]) + "\n\n")
     if findings.faults:
-        raise DopsdError([f"{name}: cannot be trained: {fault}" for fault in findings.faults])
+        raise DopsdError(
+            [f"{name}: cannot be trained: {fault}" for fault in findings.faults],
+            code=Code.NOT_TRAINABLE,
+        )
     sys.stdout.write(f"{name}: ready to train\n")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def read(task: CustomTask) -> list[Located]:
     rows = [Located(s, row.place, p) for s in task.config.sources for row, p in task.read(s)]
     for split, source in task.config.sources.items():
         if not any(row.split == split for row in rows):
-            raise DopsdError(f"{task.key}.{split}.path: {source.path}: no rows")
+            raise DopsdError(
+                f"{task.key}.{split}.path: {source.path}: no rows", code=Code.TOO_FEW_PROBLEMS
+            )
     return rows
 
 

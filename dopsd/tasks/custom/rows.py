@@ -8,6 +8,7 @@ import math
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, is_unicode
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import columns_of
@@ -35,17 +36,20 @@ def cell(row: Row, column: str, key: str) -> str:
     if column not in row.values:
         present = ", ".join(sorted(map(str, row.values))) or "none"
         raise DopsdError(
-            f"{row.place}: no column {column}, which {key} names; the row has {present}"
+            f"{row.place}: no column {column}, which {key} names; the row has {present}",
+            code=Code.SOURCE_ROW,
         )
     text = as_text(row.values[column])
     if text is None or not text.strip():
         raise DopsdError(
             f"{row.place}: column {column} ({key}) has no text or number, found"
-            f" {str(row.values[column])[:40]!r}; fill the cell, or remove the row"
+            f" {str(row.values[column])[:40]!r}; fill the cell, or remove the row",
+            code=Code.SOURCE_ROW,
         )
     if not is_unicode(text):
         raise DopsdError(
-            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes"
+            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes",
+            code=Code.SOURCE_ROW,
         )
     return text
 
@@ -90,7 +94,8 @@ class RowReader:
         if answer is None:
             raise DopsdError(
                 f"{row.place}: column {c.answer} has no answer by {self.key}.gold_format, found"
-                f" {text[-40:]!r}"
+                f" {text[-40:]!r}",
+                code=Code.SOURCE_ROW,
             )
         return answer
 

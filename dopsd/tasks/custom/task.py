@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.tasks.common.answers import UNKNOWN, score_by_rule
@@ -51,7 +52,8 @@ class CustomTask(AskingTask):
         if fault := self.verifier.fault(answer):
             raise DopsdError(
                 f"{row.place}: the answer must be {fault} for {self.key}.verifier, found"
-                f" {answer[:60]!r}"
+                f" {answer[:60]!r}",
+                code=Code.SOURCE_ROW,
             )
         prompt, solution = self.rows.prompt(row), self.rows.solution(row)
         return new_problem(self.name, prompt, answer, solution, **self.rows.extra(row))
@@ -76,7 +78,8 @@ class CustomTask(AskingTask):
             if not found:
                 raise DopsdError(
                     f"{self.key}.{name}.path: {self.config.sources[name].path}: no rows; expected"
-                    " at least one"
+                    " at least one",
+                    code=Code.TOO_FEW_PROBLEMS,
                 )
         splits = self._held_out(self._distinct(problems))
         return no_longer_than(self.config.limit, {name: splits[name] for name in SPLITS[::-1]})
@@ -132,7 +135,10 @@ class CustomTask(AskingTask):
             return new_problem(self.name, question, UNKNOWN)
         answer = (as_text(ground_truth) or "").strip()
         if expected := self.verifier.fault(answer) if answer else "an answer":
-            raise DopsdError(f"expected {expected} as ground_truth, found {answer[:40]!r}")
+            raise DopsdError(
+                f"expected {expected} as ground_truth, found {answer[:40]!r}",
+                code=Code.GENERATIONS_ROW,
+            )
         return new_problem(self.name, question, answer)
 
     def instructed(self, problem: Problem) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.core.progress import log
@@ -48,7 +49,8 @@ class Command:
         if type(score) not in (int, float) or not 0 <= score <= 1:
             raise DopsdError(
                 f"{self.key}: {problem.id}: expected a score from 0 to 1, found"
-                f" {str(score)[:40]!r}; fix the program"
+                f" {str(score)[:40]!r}; fix the program",
+                code=Code.VERIFIER_PROGRAM,
             )
         return float(score)
 

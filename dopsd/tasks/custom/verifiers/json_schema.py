@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.tasks.custom.patterns import search
@@ -69,7 +70,8 @@ class JsonSchema:
             return False, None
         except Unresolvable as error:
             raise DopsdError(
-                f"{self.key}: {error}; a schema may refer only to its own parts"
+                f"{self.key}: {error}; a schema may refer only to its own parts",
+                code=Code.SOURCE_FORMAT,
             ) from error
 
     def fault(self, answer: str) -> str | None:
@@ -97,9 +99,13 @@ def _validator(key: str, path: str | None) -> Any:  # noqa: ANN401  # types of j
         kind = validators.validator_for(schema, default=validators.Draft202012Validator)
         kind.check_schema(schema)
     except OSError as error:
-        raise DopsdError(f"{key}: {path}: {error.strerror}; expected a JSON schema") from error
+        raise DopsdError(
+            f"{key}: {path}: {error.strerror}; expected a JSON schema", code=Code.NAMED_FILE_MISSING
+        ) from error
     except (ValueError, RecursionError, SchemaError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise DopsdError(f"{key}: {path}: not a JSON schema ({reason}); fix the file") from error
+        raise DopsdError(
+            f"{key}: {path}: not a JSON schema ({reason}); fix the file", code=Code.SOURCE_FORMAT
+        ) from error
     checked = validators.extend(kind, {"pattern": patterns_in_time})
     return checked(schema, registry=Registry())

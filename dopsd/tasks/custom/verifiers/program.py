@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.custom.verifiers import limits
 
@@ -78,7 +79,8 @@ class Program:
             if self.failures >= MOST_FAILURES:
                 raise DopsdError(
                     f"{self.key}: {subject}: {error}, {self.failures} times in a row; fix the"
-                    " program, or raise its limits"
+                    " program, or raise its limits",
+                    code=Code.VERIFIER_PROGRAM,
                 ) from error
             raise
         self.failures = 0
@@ -162,7 +164,8 @@ class Program:
         raise DopsdError(
             f"{self.key}: {subject}: expected one JSON object in one line with id {self.asked}, the"
             f" id of the request, found {line[:80].decode(errors='replace')!r}; answer each line by"
-            " one line, write nothing else to standard output, and flush it"
+            " one line, write nothing else to standard output, and flush it",
+            code=Code.VERIFIER_PROGRAM,
         )
 
 
