@@ -11,6 +11,8 @@ EXTRAS = {  # package: extra of pyproject.toml
     "datasets": "data",
     "dvc": "pipeline",
     "fastapi": "pipeline",
+    "jsonschema": "verifiers",
+    "math_verify": "verifiers",
     "matplotlib": "pipeline",
     "mlflow": "tracking",
     "prefect": "pipeline",

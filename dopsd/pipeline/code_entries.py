@@ -56,12 +56,17 @@ def write_entries() -> None:
         else:
             _write(path, content)
     for path in [*FOLDER.rglob("*")]:
-        is_dead = not path.exists() if path.is_symlink() else _is_number(path)
+        is_dead = _is_dead(path) if path.is_symlink() else _is_number(path)
         if is_dead and path not in entries:
             path.unlink()
     for path in sorted(FOLDER.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
             path.rmdir()
+
+
+def _is_dead(link: Path) -> bool:
+    """Whether a link refers to nothing, or to the folder of tasks that params.yaml defines."""
+    return not link.exists() or link.resolve() == _folder(FOLDERS.packages[CUSTOM]).resolve()
 
 
 def recipe(path: Path) -> int | None:

@@ -112,7 +112,8 @@ class CustomTaskConfig(TaskConfig):
     def prompt_hides_the_answer(self) -> Self:
         """Refuse a prompt that shows the answer or the solution."""
         for name in columns_of(self.prompt):
-            if name in (self.answer, self.solution):
+            column = self.question if name == "question" else name
+            if column in (self.answer, self.solution):
                 raise ValueError(f"prompt: {{{name}}} would show the answer to the model")
         return self
 

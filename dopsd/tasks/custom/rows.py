@@ -82,7 +82,7 @@ class RowReader:
         return "".join(text + (cells[name] if name else "") for text, name, _, _ in self.parts)
 
     def _filled(self, row: Row, name: str) -> str:
-        if name == "question" and name not in row.values:
+        if name == "question":
             return cell(row, self.config.question, f"{self.key}.question")
         return cell(row, name, f"{self.key}.prompt")
 

@@ -51,7 +51,7 @@ class Choice:
         upper = rf"(?:[{config.letters}](?<![AI])|[{config.letters}](?!\s+[a-z]))"  # not `A dog`
         self.patterns = [
             re.compile(rf"\s*[(\[*]*({letters})[)\].:*]*\s*"),  # the letter alone
-            re.compile(rf"\s*[(\[*]*({letters})[)\].:*]+\s.*", re.DOTALL),  # `b) some words`
+            re.compile(rf"\s*[(\[*]*({letters})[)\].:*]+\s[^()\[\]]*"),  # `b) some words`
         ]
         self.searches = [
             re.compile(
