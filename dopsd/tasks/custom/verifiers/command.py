@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -42,11 +42,12 @@ class Command:
             ROW: problem.extra.get(ROW, {}),
         }
         try:
-            score = self.program.ask(request, problem.id).get("score")
+            score: Any = self.program.ask(request, problem.id).get("score")
         except Failed as error:
             log(f"{self.key}: {problem.id}: {error}; this answer scores 0: {answer[:60]!r}")
             return 0.0
-        if type(score) not in (int, float) or not 0 <= score <= 1:
+        is_number = isinstance(score, int | float) and not isinstance(score, bool)
+        if not is_number or not 0 <= score <= 1:
             raise DopsdError(
                 f"{self.key}: {problem.id}: expected a score from 0 to 1, found"
                 f" {str(score)[:40]!r}; fix the program",

@@ -151,7 +151,7 @@ class CommandConfig(VerifierSettings):
     columns: list[str] = Field([])  # columns of the row that the program gets too
     graded: bool = False  # true: scores between 0 and 1 count as partial
     seconds: Count = 10  # time limit of an answer; then it scores 0
-    memory_mb: Annotated[int, Field(ge=16, le=2**30)] = (
+    memory_mb: Annotated[int, Field(ge=16, le=10**6)] = (
         1024  # memory limit of each of its processes
     )
 
