@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.cli import checkpoints, explain, results, settings, stages
+from dopsd.cli import checkpoints, explain, results, runs, settings, stages
 from dopsd.cli.arguments import Parser
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
@@ -42,9 +42,10 @@ SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set"
     " train.gradient_checkpointing; then the same command continues from the last checkpoint"
 )
-ONLINE = ("prepare", "rehearse", "task")  # may download data from the Hugging Face hub
+# may download data from the Hugging Face hub
+ONLINE = ("prepare", "rehearse", "repro", "run", "task")
 # commands that do not read params.yaml first, and those that do
-FREE = settings.FREE | checkpoints.FREE | explain.FREE
+FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
 
 
@@ -63,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="command", help=argparse.SUPPRESS, prog="dopsd"
     )
+    runs.add_runs(commands)
     stages.add_stages(commands)
     settings.add_checks(commands)
     settings.add_task(commands)

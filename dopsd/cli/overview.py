@@ -4,6 +4,9 @@ from __future__ import annotations
 
 GROUPS = {
     "Run": {
+        "run": "run all stages with Prefect (or --local), and watch them",
+        "attach": "watch a run that is in progress",
+        "cancel": "stop a run; training saves",
         "init": "start a project of your own in a new folder",
         "repro": "run the stages that changed",
         "ablate": "train a method with one setting changed at a time",

@@ -188,6 +188,13 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
             raw.setdefault(section, {}).setdefault(name, without_model(defaults))
 
 
+def of_profile(profile: str, preset: str, hardware: str, old: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a profile, with the tasks that the old settings define."""
+    raw = resolve(profile, preset, hardware)
+    raw["data"] |= own_tasks(old)
+    return raw
+
+
 def params(
     profile: str | None,
     preset: str,
@@ -221,10 +228,7 @@ def params(
             f"{path}: no such file; name a --profile: {', '.join(names())}",
             code=Code.NO_SETTINGS_FILE,
         )
-    start = deepcopy(old)
-    if profile is not None:
-        start = resolve(profile, preset, hardware)
-        start["data"] |= own_tasks(old)
+    start = deepcopy(old) if profile is None else of_profile(profile, preset, hardware, old)
     raw = with_changes(start, changes)
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):

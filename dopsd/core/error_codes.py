@@ -102,3 +102,11 @@ class Code(Enum):
     PLUGIN_BROKEN = "D803"
     PLUGIN = "D804"
     PLUGIN_PAGE = "D805"
+
+    # runs with Prefect
+    RUN_SERVER = "D901"
+    NO_DEPLOYMENT = "D902"
+    NO_RUN = "D903"
+    RUN_FAILED = "D904"
+    RUN_LEFT = "D905"
+    RUN_CANCELLED = "D906"

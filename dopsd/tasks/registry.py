@@ -13,9 +13,14 @@ TASKS = Registry("dopsd.tasks", "task", TaskConfig, shared=("common", CUSTOM))
 FOLDERS = Registry("dopsd.tasks", "task", TaskConfig)  # those of TASKS, and CUSTOM
 
 
+def package_of(name: str) -> str:
+    """Return the dotted name of a task's package: its own, or that of CUSTOM."""
+    return FOLDERS.packages[name if name in TASKS.packages else CUSTOM]
+
+
 def module_of(name: str) -> str:
-    """Return the dotted name of the module with a task's code: its own, or that of CUSTOM."""
-    return FOLDERS.file(name if name in TASKS.packages else CUSTOM, "task")
+    """Return the dotted name of the module with a task's code."""
+    return f"{package_of(name)}.task"
 
 
 def load_task(name: str, config: TaskConfig) -> Task:

@@ -13,7 +13,8 @@ from dopsd.core.paths import report_folder
 from dopsd.core.tables import read_table
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.tracking.client import log_once, tracking_uri
-from dopsd.tracking.model_card import Origin, card, commit, data_digests
+from dopsd.tracking.model_card import card, description
+from dopsd.tracking.model_origin import Origin, commit, data_digests
 from dopsd.tracking.model_registry import (
     ACCURACY,
     DIGEST_TAG,
@@ -22,6 +23,7 @@ from dopsd.tracking.model_registry import (
     log_model,
     register,
 )
+from dopsd.tracking.percent import with_percent
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -70,12 +72,15 @@ def publish_run(
     log_once(
         client,
         tracked.run_id,
-        _best_metrics(chosen, protocols) | _cost(tracked, chosen["update"]),
+        with_percent(_best_metrics(chosen, protocols)) | _cost(tracked, chosen["update"]),
         0,
     )
     figures = report_folder(*tracked.key.parts)
     if figures.is_dir():
         client.log_artifacts(tracked.run_id, str(figures), "report")
+    if tracked.key.page.is_file():
+        client.log_artifact(tracked.run_id, str(tracked.key.page), "report")
+    client.set_tag(tracked.run_id, "protocol", chosen["protocol"])
     client.set_terminated(tracked.run_id, "FINISHED")
     version = _register(publication, client, tracked, chosen, models[chosen["digest"]])
     return version, float(chosen["accuracy"])
@@ -157,7 +162,7 @@ def _log_checkpoints(
             "eval/high": row["high"],
             "eval/whole": row["whole"],
         }
-        log_once(client, tracked.run_id, figures, row["update"], model_id)
+        log_once(client, tracked.run_id, with_percent(figures), row["update"], model_id)
     return model_ids
 
 
@@ -187,6 +192,11 @@ def _register(
     commit_hash = (
         client.get_run(tracked.run_id).data.tags.get("mlflow.source.git.commit") or commit()
     )
-    text = card(tracked.run, publication.evaluate, Origin(data, commit_hash))
+    origin = Origin(data, commit_hash, f"models:/{model_id}")
+    text = card(tracked.run, publication.evaluate, origin)
     name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
-    return register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text))
+    version = register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text))
+    if not client.get_registered_model(name).description:  # a user's own text stays
+        text = description(name, tracked.key.task, tracked.run.model.path)
+        client.update_registered_model(name, text)
+    return version

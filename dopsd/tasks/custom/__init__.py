@@ -1,1 +1,1 @@
-"""A task of your own, defined in params.yaml without Python."""
+"""Rows of data with a prompt and a verifier, defined in params.yaml."""

@@ -89,6 +89,12 @@ NUMBERS = {
     "PLUGIN_BROKEN": "D803",
     "PLUGIN": "D804",
     "PLUGIN_PAGE": "D805",
+    "RUN_SERVER": "D901",
+    "NO_DEPLOYMENT": "D902",
+    "NO_RUN": "D903",
+    "RUN_FAILED": "D904",
+    "RUN_LEFT": "D905",
+    "RUN_CANCELLED": "D906",
 }
 FOLDERS = ("dopsd", "flows", "docs", "benchmarks", "infra")
 

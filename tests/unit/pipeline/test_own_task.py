@@ -105,6 +105,19 @@ def test_a_profile_keeps_the_tasks_of_the_file(project: Path):
     assert settings.data.custom["sums"].validation == 2
 
 
+def test_a_run_of_a_profile_keeps_the_tasks_and_says_how_to_repeat_it(project: Path):
+    from dopsd.core.paths import RunKey
+    from dopsd.pipeline.repeat import nearest_profile
+    from dopsd.pipeline.run_request import RunRequest, check
+
+    begin(project)
+    (project / "base/sudoku").mkdir(parents=True, exist_ok=True)
+    settings = check(RunRequest(task="sums", overrides={"pretrain.tasks": []}), can_retrain=True)
+    assert settings.matrix.tasks == ["sums"] and settings.data.custom["sums"].test == 2
+    profile, changes = nearest_profile(settings, RunKey("sums", "d_opsd", 0))
+    assert profile == "embedded" and "data.sums" in [key for key, _, _ in changes]
+
+
 def test_each_task_links_to_the_folder_of_all_and_a_removed_one_leaves_no_link(project: Path):
     (project / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
     begin(project)
