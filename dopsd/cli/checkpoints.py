@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, require_adapter_config, seed, temperature
+from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 
 if TYPE_CHECKING:
     import argparse
@@ -25,10 +26,8 @@ def add_checkpoints(commands: Commands) -> None:
 
 
 def _score_command(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "score",
-        description="Score generations from files with the published rule or the strict rule.",
-    )
+    description = "Score generations from files with the published rule or the strict rule."
+    parser = command(commands, "score", description)
     parser.add_argument(
         "files",
         nargs="+",
@@ -103,8 +102,15 @@ def _sample_command(commands: Commands) -> None:
 
 def _score(a: argparse.Namespace) -> None:
     from dopsd.evaluation.score_files import run
+    from dopsd.tasks.registry import TASKS
 
-    run(a.task, a.files, a.scoring, a.as_json, a.verdicts)
+    own_task = None
+    if a.task not in TASKS.names and a.params.is_file():  # a task that params.yaml may define
+        tasks = load_params(a.params).data.tasks
+        if a.task not in tasks:
+            raise DopsdError(unknown(f"--task {a.task}", tasks), code=Code.UNKNOWN_NAME)
+        own_task = tasks[a.task]
+    run(a.task, a.files, a.scoring, a.as_json, a.verdicts, own_task)
 
 
 def _export(a: argparse.Namespace, params: Params) -> None:

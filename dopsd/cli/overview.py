@@ -34,6 +34,7 @@ GROUPS = {
         "params": "write the settings of a profile, or change some keys",
         "check": "report every error in params.yaml",
         "explain": "say what an error code means, and what to do",
+        "task": "check a task of your own, or list all tasks",
     },
     "Share": {
         "publish": "copy finished runs and checkpoints to MLflow",

@@ -23,6 +23,7 @@ from dopsd.config.profiles import (
     resolve,
     without_model,
 )
+from dopsd.config.tasks import own_tasks
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS
@@ -176,6 +177,8 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
     )
     for section, registry, names_listed in named:
         for name in names_listed:
+            if name in (raw.get(section) or {}) and name not in registry.names:
+                continue  # a task of the user's own, which is only in the file
             defaults = registry.config_class(name)().model_dump(mode="json")
             if section == "method":  # null means the value of section train: left out
                 overrides = {
@@ -183,6 +186,13 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
                 }
                 defaults["train"] = overrides
             raw.setdefault(section, {}).setdefault(name, without_model(defaults))
+
+
+def of_profile(profile: str, preset: str, hardware: str, old: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a profile, with the tasks that the old settings define."""
+    raw = resolve(profile, preset, hardware)
+    raw["data"] |= own_tasks(old)
+    return raw
 
 
 def params(
@@ -195,7 +205,7 @@ def params(
 ) -> list[str]:
     """Write a settings file and return a line for every key that changed.
 
-    The previous file is kept as work/params.before.yaml.
+    The previous file is kept as work/params.before.yaml. A profile keeps the file's own tasks.
 
     Args:
         profile: the profile to start from; None starts from the settings in `path`.
@@ -218,9 +228,8 @@ def params(
             f"{path}: no such file; name a --profile: {', '.join(names())}",
             code=Code.NO_SETTINGS_FILE,
         )
-    raw = with_changes(
-        deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes
-    )
+    start = deepcopy(old) if profile is None else of_profile(profile, preset, hardware, old)
+    raw = with_changes(start, changes)
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):
         raise DopsdError(

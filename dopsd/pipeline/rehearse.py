@@ -26,6 +26,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
+from dopsd.pipeline.task_sizes import facts
 from dopsd.pipeline.toy import PROBLEMS, build_toy, small
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def print_cost(full: Params, hardware: str) -> None:
     cost = estimate(
         full,
         _config(Path(full.model_of(full.matrix.tasks[0]).path)),
-        Facts(**profiles.facts(full.matrix.tasks[0])),
+        Facts(**facts(full, full.matrix.tasks[0])),
     )
     output_lines = [
         "",
