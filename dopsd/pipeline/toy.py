@@ -74,7 +74,7 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     raw = deepcopy(raw)
     for task in full.matrix.tasks:
         overrides = full.data.tasks[task].model  # all but what the toy sets itself
-        model = overrides.model_dump(exclude_none=True, exclude=TOY.keys()) if overrides else None
+        model = overrides.model_dump(exclude_none=True, exclude=set(TOY)) if overrides else None
         raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS, "model": model}
     raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
     raw["model"] |= TOY
