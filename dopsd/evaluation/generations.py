@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.task import Task
 
 
+EXPECTED = "an object with question, ground_truth and generation"
+
+
 @dataclass(frozen=True)
 class Generation:
     """One text that a model generated for a problem."""
@@ -78,11 +81,20 @@ def _parsed(text: str, location: str, expected: str) -> object:
         raise DopsdError(f"{location}: expected {expected}: {error}") from error
 
 
+def _missing(row: dict[str, object]) -> list[str]:
+    """Return the keys that a row lacks; the text has one of two names."""
+    missing = [key for key in ("question", "ground_truth") if key not in row]
+    return missing + ([] if row.keys() & {"generation", "generations"} else ["generation"])
+
+
 def _generation(row: object, path: Path, number: int, task: Task) -> Generation:
     location = f"{path}:{number}"
-    if not isinstance(row, dict) or not {"question", "ground_truth"} <= row.keys():
+    if not isinstance(row, dict):
+        raise DopsdError(f"{location}: expected {EXPECTED}, found {type(row).__name__}")
+    if missing := _missing(row):
         raise DopsdError(
-            f"{location}: expected an object with question, ground_truth and generation"
+            f"{location}: no key {' and no key '.join(missing)}; expected {EXPECTED}, found the"
+            f" keys {', '.join(row) or '(none)'}"
         )
     text = row.get("generation", row.get("generations"))
     if isinstance(text, list) and len(text) == 1:
