@@ -20,6 +20,7 @@ from typing import Any
 from dopsd.analysis.results import COSTS, Finished, paired_over_seeds
 from dopsd.analysis.tables import gap, gaps_between, mean_curve, percent
 from dopsd.config.loading import load_params
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.pipeline.compare import check, is_current
@@ -36,7 +37,8 @@ def measure(task: str, method: str, baseline: str, seeds: list[int]) -> dict[str
     others = [str(run) for run in [*ours, *theirs] if not is_current(params, run)]
     if others:
         raise DopsdError(
-            f"claim: {', '.join(others)}: made with other settings or code; run `dvc repro`"
+            f"claim: {', '.join(others)}: made with other settings or code; run `dvc repro`",
+            code=Code.NOT_COMPARABLE,
         )
     curve = mean_curve(theirs)[1:]
     best, at_best = max(curve, key=lambda point: point[0])

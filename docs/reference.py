@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
+from error_reference import errors_page
 from settings_reference import configuration_page, table
 
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS, load_task
 from dopsd.tracking.glossary import TABLES, Table, own_metrics
@@ -70,18 +72,28 @@ def metrics_page() -> str:
 def front_matter(page: Path, keys: tuple[str, ...]) -> dict[str, str]:
     """Return the YAML between the `---` lines that a page begins with; it must have these keys."""
     if not page.is_file():
-        raise DopsdError(f"{page}: no such page; add it with a front matter of {', '.join(keys)}")
+        raise DopsdError(
+            f"{page}: no such page; add it with a front matter of {', '.join(keys)}",
+            code=Code.PLUGIN_PAGE,
+        )
     text = page.read_text()
     head = text.split("---\n")[1] if text.startswith("---\n") else ""
     try:
         values = yaml.safe_load(head) or {}
     except yaml.YAMLError as error:
-        raise DopsdError(f"{page}: the front matter is not valid YAML ({error}); fix it") from error
+        raise DopsdError(
+            f"{page}: the front matter is not valid YAML ({error}); fix it", code=Code.PLUGIN_PAGE
+        ) from error
     if not isinstance(values, dict):
-        raise DopsdError(f"{page}: the front matter is not a mapping of keys; write key: value")
+        raise DopsdError(
+            f"{page}: the front matter is not a mapping of keys; write key: value",
+            code=Code.PLUGIN_PAGE,
+        )
     missing = [key for key in keys if not values.get(key)]
     if missing:
-        raise DopsdError(f"{page}: the front matter has no {', '.join(missing)}; add it")
+        raise DopsdError(
+            f"{page}: the front matter has no {', '.join(missing)}; add it", code=Code.PLUGIN_PAGE
+        )
     return values
 
 
@@ -118,7 +130,11 @@ def tasks_table() -> str:
     return table(["task", "what it is", "score of an answer", "reference solutions"], rows)
 
 
-PAGES = {"configuration.md": configuration_page, "metrics.md": metrics_page}
+PAGES = {
+    "configuration.md": configuration_page,
+    "errors.md": errors_page,
+    "metrics.md": metrics_page,
+}
 WITH_TABLES = {  # pages with tables between comments, and how they lead to docs/algorithms
     "../README.md": "docs/algorithms/",
     "algorithms/index.md": "",

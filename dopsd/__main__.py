@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-INTERRUPTED = "dopsd: interrupted; the same command continues\n"
+# written out with its code, since a Ctrl-C may come while the table of codes is loading
+INTERRUPTED = "dopsd: interrupted; the same command continues (D501)\n"
 CODE = 128 + signal.SIGINT
 IMPORTING = "<frozen importlib._bootstrap>"  # the file of Python's own frames during an import
 
@@ -37,7 +38,7 @@ def _run() -> int:
     try:
         from dopsd.cli import main as command_line
     except DopsdError as error:  # of an algorithm or a task that an entry point brings
-        sys.stderr.write(f"dopsd: {error}\n")
+        sys.stderr.write(f"dopsd: {error.coded}\n")
         return error.exit_code
     return command_line.main()
 

@@ -40,6 +40,8 @@ def failed(error: BaseException) -> State[None]:
         BaseException: `error` itself, if its message explains nothing; Prefect then logs the
             traceback.
     """
-    if isinstance(error, (*EXPLAINED, FailedRun)):
+    if isinstance(error, DopsdError):
+        return Failed(message=error.coded)
+    if isinstance(error, (CommandFailed, FailedRun)):
         return Failed(message=str(error))
     raise error

@@ -60,7 +60,8 @@ def write_settings(request: RunRequest) -> dict[str, Any]:
             changed = settings.write(request)
     except DopsdError as error:
         lines = [line.removeprefix("--set: ") for line in str(error).splitlines()]
-        raise DopsdError("refused, nothing was started: " + "; ".join(lines)) from None
+        message = "refused, nothing was started: " + "; ".join(lines)
+        raise DopsdError(message, code=error.code) from None
     for line in changed or ["params.yaml: nothing to change"]:
         log.info(line)
     return {"stage": "settings", "changed": len(changed)}

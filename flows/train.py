@@ -17,6 +17,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from dopsd.config.loading import load_params
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
 from dopsd.training.origin import ALLOWANCE
@@ -106,7 +107,8 @@ def run_stages(
         raise DopsdError(
             f"evaluate_while_training: training uses all {len(devices)} GPUs"
             f" (launch.processes {params.launch.processes}); leave the parameter empty, or lower"
-            " launch.processes"
+            " launch.processes",
+            code=Code.NO_GPU,
         )
     is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
     bases = {}

@@ -9,6 +9,7 @@ from dopsd.algorithms.common.states import states_by_update
 from dopsd.algorithms.d_opsd.algorithm import build
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.api.settings import load_task
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Rollout
 
@@ -88,7 +89,8 @@ def d_opsd_loss(
     """
     if not policy.trainable():
         raise DopsdError(
-            "d_opsd_loss: the policy has nothing to train; load it with adapter=run.train.lora"
+            "d_opsd_loss: the policy has nothing to train; load it with adapter=run.train.lora",
+            code=Code.NO_TRAINABLE,
         )
     algorithm = _algorithm(policy, run)
     return algorithm.loss(policy, _states(algorithm, rollouts, run, update, "d_opsd_loss"))
@@ -97,11 +99,14 @@ def d_opsd_loss(
 def _algorithm(policy: LlmPolicy, run: RunSettings) -> SelfDistillation:
     config = run.algorithm
     if not isinstance(config, DOpsdConfig):
-        raise DopsdError(f"method {run.key.method}: expected d_opsd, whose loss this is")
+        raise DopsdError(
+            f"method {run.key.method}: expected d_opsd, whose loss this is", code=Code.ARGUMENT
+        )
     if config.teacher == "ema":
         raise DopsdError(
             "method.d_opsd.teacher: ema is an average over the updates of a run; set base or live,"
-            " or use train"
+            " or use train",
+            code=Code.ARGUMENT,
         )
     settings = run.train
     context = AlgorithmContext(
@@ -125,18 +130,22 @@ def _states(
     function: str,
 ) -> States:
     if isinstance(rollouts, Rollout) or not rollouts:
-        raise DopsdError(f"{function}: rollouts: expected a list of one or more")
+        raise DopsdError(
+            f"{function}: rollouts: expected a list of one or more", code=Code.ARGUMENT
+        )
     length = run.sampling.gen_length
     if other := [len(r.completion_ids) for r in rollouts if len(r.completion_ids) != length]:
         raise DopsdError(
             f"{function}: a rollout has {other[0]} tokens, and run.sampling.gen_length is {length};"
-            " give the settings that it was sampled with"
+            " give the settings that it was sampled with",
+            code=Code.ARGUMENT,
         )
     key = run.key.seed, update
     batches = states_by_update(rollouts, algorithm.config, algorithm.blocks, key)
     if not batches or batches[0] is None:
         raise DopsdError(
             f"{function}: no state of these rollouts is left to train on; give more rollouts, or"
-            " set method.d_opsd.record to all"
+            " set method.d_opsd.record to all",
+            code=Code.NOTHING_TO_LEARN,
         )
     return batches[0]

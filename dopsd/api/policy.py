@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import read_adapter
@@ -54,16 +55,19 @@ def load_policy(
         (256, True)
     """
     if dtype not in get_args(Dtype):
-        raise DopsdError(unknown(f"dtype {dtype}", get_args(Dtype)))
+        raise DopsdError(unknown(f"dtype {dtype}", get_args(Dtype)), code=Code.ARGUMENT)
     model, target = ModelConfig(path=str(folder), dtype=dtype), _device(device)
     if not isinstance(adapter, None | str | Path | AdapterConfig):
         raise DopsdError(
-            f"adapter: expected a folder or an AdapterConfig, found {type(adapter).__name__}"
+            f"adapter: expected a folder or an AdapterConfig, found {type(adapter).__name__}",
+            code=Code.ARGUMENT,
         )
     if adapter is None or isinstance(adapter, AdapterConfig):
         return load(model, adapter, seed, target)
     if not Path(adapter).is_dir():
-        raise DopsdError(f"adapter {adapter}: no such folder; name a checkpoint of a run")
+        raise DopsdError(
+            f"adapter {adapter}: no such folder; name a checkpoint of a run", code=Code.NO_ADAPTER
+        )
     policy = load(model, lora_of(Path(adapter)), seed, target)
     load_adapter(require_adapter(policy.adapted), read_adapter(Path(adapter)), adapter)
     return policy
@@ -73,10 +77,14 @@ def _device(name: str | None) -> torch.device | None:
     if name is None:
         return None
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
-        raise DopsdError(f"device {name}: unknown; expected cpu, cuda or cuda:0")
+        raise DopsdError(
+            f"device {name}: unknown; expected cpu, cuda or cuda:0", code=Code.ARGUMENT
+        )
     device, available = torch.device(name), torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= available:
-        raise DopsdError(f"device {name}: this machine has {available} NVIDIA GPUs")
+        raise DopsdError(
+            f"device {name}: this machine has {available} NVIDIA GPUs", code=Code.NO_GPU
+        )
     return device
 
 

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dopsd.api.settings import load_task
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
@@ -63,13 +64,20 @@ def sample(
         [(40,), (40,)]
     """
     if not isinstance(attempts, int) or attempts < 1:
-        raise DopsdError(f"sample: attempts {attempts}: expected a whole number of 1 or more")
+        raise DopsdError(
+            f"sample: attempts {attempts}: expected a whole number of 1 or more", code=Code.ARGUMENT
+        )
     if not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
-        raise DopsdError(f"sample: temperature {temperature}: expected a number of 0 or more")
+        raise DopsdError(
+            f"sample: temperature {temperature}: expected a number of 0 or more", code=Code.ARGUMENT
+        )
     task = load_task(run)
     asked = _asked(task, problems, "sample")
     if len({problem.id for problem in asked}) < len(asked):
-        raise DopsdError("sample: a problem is given twice; set attempts to sample it more often")
+        raise DopsdError(
+            "sample: a problem is given twice; set attempts to sample it more often",
+            code=Code.ARGUMENT,
+        )
     prompt_set = PromptSet(task, asked, "sample", run.model.prompt_style)
     prompts = list(zip(asked, prompt_set.prompts(policy, run.sampling), strict=True))
     plan = SamplingPlan(
@@ -81,7 +89,9 @@ def sample(
 
 def _asked(task: Task, problems: Sequence[Problem | str], function: str) -> list[Problem]:
     if isinstance(problems, str | Problem):
-        raise DopsdError(f"{function}: problems: expected a list, found one problem")
+        raise DopsdError(
+            f"{function}: problems: expected a list, found one problem", code=Code.ARGUMENT
+        )
     return [task.ask(problem) if isinstance(problem, str) else problem for problem in problems]
 
 
@@ -116,7 +126,9 @@ def trace(policy: LlmPolicy, rollout: Rollout) -> list[TraceStep]:
         (21, [2, 2, 2])
     """
     if not isinstance(rollout, Rollout):
-        raise DopsdError(f"trace: expected one rollout, found {type(rollout).__name__}")
+        raise DopsdError(
+            f"trace: expected one rollout, found {type(rollout).__name__}", code=Code.ARGUMENT
+        )
     commits = sorted(set(rollout.revealed_at.tolist()))
     states = []
     for step in [*commits, commits[-1] + 1]:
@@ -168,7 +180,10 @@ def score(
     task = load_task(run)
     by_id = {problem.id: problem for problem in _asked(task, problems, "score")}
     if missing := sorted({rollout.problem_id for rollout in rollouts} - by_id.keys()):
-        raise DopsdError(f"score: problem {missing[0]} of a rollout is not among the problems")
+        raise DopsdError(
+            f"score: problem {missing[0]} of a rollout is not among the problems",
+            code=Code.ARGUMENT,
+        )
     return [
         task.verify(by_id[rollout.problem_id], policy.text.decode(rollout.completion_ids))
         for rollout in rollouts

@@ -10,6 +10,7 @@ from dopsd.algorithms.common.config import BETWEEN
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, names, resolve
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.tasks.registry import load_task as load_registered_task
 
@@ -51,12 +52,12 @@ def run_settings(
     params = checked(with_changes(_read(source), pairs), where)
     matrix, tasks = params.matrix, sorted(type(params.data).model_fields)
     if task is not None and task not in tasks:
-        raise DopsdError(unknown(f"task {task}", tasks))
+        raise DopsdError(unknown(f"task {task}", tasks), code=Code.UNKNOWN_NAME)
     if method is not None and method not in params.methods:
         methods = [name for name in params.methods if BETWEEN not in name]
-        raise DopsdError(unknown(f"method {method}", methods))
+        raise DopsdError(unknown(f"method {method}", methods), code=Code.UNKNOWN_NAME)
     if seed is not None and (not isinstance(seed, int) or seed < 0):
-        raise DopsdError(f"seed {seed!r}: expected a whole number of 0 or more")
+        raise DopsdError(f"seed {seed!r}: expected a whole number of 0 or more", code=Code.ARGUMENT)
     first_seed = matrix.seeds[0] if seed is None else seed
     return params.run(task or matrix.tasks[0], method or matrix.methods[0], first_seed)
 
@@ -65,17 +66,23 @@ def _json(key: str, value: object) -> str:
     try:
         return json.dumps(str(value) if isinstance(value, Path) else value)
     except (TypeError, ValueError) as error:
-        raise DopsdError(f"{key}: expected a value that YAML can hold ({error})") from error
+        raise DopsdError(
+            f"{key}: expected a value that YAML can hold ({error})", code=Code.CHANGE
+        ) from error
 
 
 def _read(source: str | Path) -> dict[str, Any]:
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise DopsdError(f"{path}: no such file; name a params.yaml or a profile")
+            raise DopsdError(
+                f"{path}: no such file; name a params.yaml or a profile", code=Code.NO_SETTINGS_FILE
+            )
         return read_yaml(path)
     if str(source) not in names():
-        raise DopsdError(unknown(f"settings {source}", names()) + ", or the path of a .yaml")
+        raise DopsdError(
+            unknown(f"settings {source}", names()) + ", or the path of a .yaml", code=Code.PROFILE
+        )
     return resolve(str(source))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dopsd.api.settings import load_task
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.interrupts import SIGNALS
 from dopsd.core.tables import read_table
@@ -81,7 +82,9 @@ def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
         ([1, 2], 'step-000002')
     """
     if threading.current_thread() is not threading.main_thread():
-        raise DopsdError("train: call it from the main thread, which receives signals")
+        raise DopsdError(
+            "train: call it from the main thread, which receives signals", code=Code.PROCESSES
+        )
     with _handlers_put_back(), torch.random.fork_rng():
         train_to_the_end(run, None, answer_of(other_code))
     folder = run.key.folder

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.settings import LARGEST
 
@@ -85,5 +86,6 @@ def require_adapter_config(folder: Path | None) -> None:
     if folder and not (folder / "adapter_config.json").is_file():
         raise DopsdError(
             f"--adapter {folder}: no adapter_config.json; expected a checkpoint folder of"
-            " `dopsd train`"
+            " `dopsd train`",
+            code=Code.NO_ADAPTER,
         )

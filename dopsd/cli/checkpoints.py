@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, require_adapter_config, seed, temperature
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -128,7 +129,10 @@ def _score(a: argparse.Namespace) -> None:
 
 def _export(a: argparse.Namespace, params: Params) -> None:
     if a.out and a.out.exists():
-        raise DopsdError(f"--out {a.out}: already exists; name a new folder or remove this one")
+        raise DopsdError(
+            f"--out {a.out}: already exists; name a new folder or remove this one",
+            code=Code.OUTPUT_EXISTS,
+        )
     require_adapter_config(a.adapter)
     from dopsd.pipeline.export import export
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.cli import checkpoints, results, settings, stages
+from dopsd.cli import checkpoints, explain, results, settings, stages
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
-from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
 from dopsd.core.progress import outlive_readers
 from dopsd.distributed.launch import accept_signals, end_with_parent, is_started, launch
 from dopsd.pipeline.unchanged import unchanged
@@ -43,7 +44,7 @@ SMALLER = (
 )
 ONLINE = ("prepare", "rehearse")  # may download data from the Hugging Face hub
 # commands that do not read params.yaml first, and those that do
-FREE = settings.FREE | checkpoints.FREE
+FREE = settings.FREE | checkpoints.FREE | explain.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
 
 
@@ -70,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     results.add_results(commands)
     checkpoints.add_checkpoints(commands)
     settings.add_profiles(commands)
+    explain.add_explain(commands)
     return parser
 
 
@@ -93,7 +95,9 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
         if value is not None and value not in choices:
             variants = "; variants: `dopsd ablate`" if name == "method" else ""
             listed = [choice for choice in choices if BETWEEN not in choice]
-            raise DopsdError(unknown(f"--{name} {value}", listed) + variants)
+            raise DopsdError(
+                unknown(f"--{name} {value}", listed) + variants, code=Code.UNKNOWN_NAME
+            )
 
 
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
@@ -129,6 +133,13 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     else:
         WITH_PARAMS[arguments.command](arguments, params)
     return 0
+
+
+def _code(error: OSError) -> Code:
+    """Return whether a path, a full disk, or something that may pass caused the error."""
+    if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return Code.PATH
+    return Code.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Code.TEMPORARY
 
 
 def _explained(error: OSError) -> str:
@@ -174,24 +185,23 @@ def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         rank = os.environ.get("RANK", "0")
         # a signal reaches all processes: only the first one reports it
         if rank == "0" or error.exit_code < SIGNALLED:
-            print(f"dopsd: {f'process {rank}: ' if rank != '0' else ''}{error}", file=sys.stderr)
+            process = f"process {rank}: " if rank != "0" else ""
+            print(f"dopsd: {process}{error.coded}", file=sys.stderr)
         return error.exit_code
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
             raise
-        print(f"dopsd: {' '.join(str(error).split())[:160]}; {SMALLER}", file=sys.stderr)
-        return 1
+        message = f"{' '.join(str(error).split())[:160]}; {SMALLER}"
+        return _report(message, Code.OUT_OF_MEMORY, 1)
     except KeyboardInterrupt:
-        print("dopsd: interrupted; the same command continues", file=sys.stderr)
-        return 130
+        return _report("interrupted; the same command continues", Code.INTERRUPTED, 130)
     except OSError as error:
         advice = "free some space" if error.errno == errno.ENOSPC else "fix this"
-        print(
-            f"dopsd: {readable(_explained(error))}; {advice} and run the same command",
-            file=sys.stderr,
-        )
-        return (
-            2
-            if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
-            else TEMPORARY
-        )
+        code = _code(error)
+        status = 2 if code is Code.PATH else TEMPORARY
+        return _report(f"{_explained(error)}; {advice} and run the same command", code, status)
+
+
+def _report(message: str, code: Code, status: int) -> int:
+    print(f"dopsd: {with_code(readable(message), code)}", file=sys.stderr)
+    return status

@@ -26,6 +26,7 @@ GROUPS = {
         "params": "write the settings of a profile, or change some keys",
         "check": "report every error in params.yaml",
         "estimate": "estimate hours and memory of a profile on GPUs",
+        "explain": "say what an error code means, and what to do",
     },
     "Servers": {
         "doctor": "check this machine and its servers, with advice",

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dopsd.cli.overview import commands
-from dopsd.core.errors import readable, unknown
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import readable, unknown, with_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,7 +25,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print `message` with unprintable characters replaced, then exit with 2."""
         mark = "" if message.endswith("?") else ";"
-        self.exit(2, f"{self.prog}: {readable(message)}{mark} see `{self.prog} --help`\n")
+        line = f"{self.prog}: {readable(message)}{mark} see `{self.prog} --help`"
+        self.exit(2, with_code(line, Code.USAGE) + "\n")
 
     # argparse has one overload for each type of namespace; here there is only one
     def parse_known_args(  # type: ignore[override]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def _ablate(a: argparse.Namespace, params: Params) -> None:
     if a.params != Path("params.yaml"):
         raise DopsdError(
             f"--params {a.params}: variants run through DVC, which reads params.yaml; copy the"
-            " settings there"
+            " settings there",
+            code=Code.OPTIONS,
         )
     from dopsd.pipeline.ablate import ablate
 

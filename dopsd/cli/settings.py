@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dopsd.cli.arguments import command
 from dopsd.config.loading import load_params, missing_files
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 
@@ -94,7 +95,7 @@ def _write_profile(a: argparse.Namespace) -> None:
     from dopsd.config.params_file import overruled, params
 
     if a.profile is None and (a.preset or a.hardware):
-        raise DopsdError(NEEDS_PROFILE)
+        raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
     is_new = not a.params.exists()
     changed = params(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
     print("\n".join(_written(a, changed, is_new)))
@@ -145,14 +146,14 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.training.origin import mismatch
 
     path = a.params
-    faults = [f"{path}: {line}: no such file" for line in missing_files(params)]
-    faults += [
+    missing = [f"{path}: {line}: no such file" for line in missing_files(params)]
+    faults = missing + [
         reason
         for task in params.pretrain.tasks
         if (reason := mismatch(params.embedded_base(task), task))
     ]
     if faults:
-        raise DopsdError(faults)
+        raise DopsdError(faults, code=Code.NAMED_FILE_MISSING if missing else Code.BASE_DIFFERS)
     print(f"{path}: no errors")
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
@@ -58,7 +59,10 @@ def summary(params: Params) -> None:
         table.add_row(str(run.key), *sides, gap)
         costs.append(_cost(run, tested))
     if not costs:
-        raise DopsdError("summary: no finished run of params.yaml's matrix; run `dvc repro` first")
+        raise DopsdError(
+            "summary: no finished run of params.yaml's matrix; run `dvc repro` first",
+            code=Code.NO_RESULTS,
+        )
     console.print(
         "Base and trained model on test: accuracy in % [95% interval], paired difference",
         markup=False,

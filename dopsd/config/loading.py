@@ -19,6 +19,7 @@ from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config.params import Params
 from dopsd.config.suggestions import nearest
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, is_unicode
 from dopsd.core.paths import BASES, is_base
 from dopsd.core.progress import log
@@ -51,6 +52,13 @@ def _line(fault: ErrorDetails, path: Path | str) -> str:
     return f"{path}: {key}: {message}{received}"
 
 
+def _code(fault: ErrorDetails) -> Code:
+    """Return the code of a pydantic error; one of all sections together has no key."""
+    if fault["type"] == "extra_forbidden":
+        return Code.UNKNOWN_KEY
+    return Code.WRONG_VALUE if fault["loc"] else Code.CONTRADICTION
+
+
 def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check params.yaml.
 
@@ -58,7 +66,10 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
         DopsdError: if the file is missing or invalid, with one line for each error.
     """
     if not path.is_file():
-        raise DopsdError(f"{path}: no such file; run from the project's root, where params.yaml is")
+        raise DopsdError(
+            f"{path}: no such file; run from the project's root, where params.yaml is",
+            code=Code.NO_SETTINGS_FILE,
+        )
     params = checked(read_yaml(path), path)
     params._file = path
     return params
@@ -73,12 +84,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not valid YAML: not UTF-8 text ({error})") from error
+        raise DopsdError(
+            f"{path}: not valid YAML: not UTF-8 text ({error})", code=Code.NOT_YAML
+        ) from error
     settings = parse_yaml(text, f"{path}: not valid YAML")
     if not isinstance(settings, dict):
         raise DopsdError(
             f"{path}: expected sections by name, found {type(settings).__name__}; remove the file"
-            " and run `dopsd params --profile embedded` to write a complete one"
+            " and run `dopsd params --profile embedded` to write a complete one",
+            code=Code.NOT_YAML,
         )
     return {section: _unshared(values) for section, values in settings.items()}
 
@@ -109,10 +123,11 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
     """
     if len(text) > LONGEST or sum(map(text.count, ",:[]{}\n")) > MARKS:
         raise DopsdError(
-            f"{fault}: more than {LONGEST} characters, or more than {MARKS} values and lines"
+            f"{fault}: more than {LONGEST} characters, or more than {MARKS} values and lines",
+            code=Code.NOT_YAML,
         )
     if _brackets(text) > DEEPEST:
-        raise DopsdError(f"{fault}: more than {DEEPEST} nested brackets")
+        raise DopsdError(f"{fault}: more than {DEEPEST} nested brackets", code=Code.NOT_YAML)
     reader = YAML(typ="safe", pure=True)
     reader.Constructor = Unmerged
     try:
@@ -121,7 +136,7 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
             value = reader.load(text)
     except Exception as error:  # the reader has no error class of its own for odd numbers and dates
         reason = "too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        raise DopsdError(f"{fault}: {reason}") from error
+        raise DopsdError(f"{fault}: {reason}", code=Code.NOT_YAML) from error
     _check_size(value, fault)
     return value
 
@@ -151,13 +166,15 @@ def _check_size(value: object, fault: str) -> None:
         count += 1
         if isinstance(item, str) and not is_unicode(item):
             raise DopsdError(
-                f"{fault}: an unpaired surrogate, which is no valid text, in {item[:40]!r}"
+                f"{fault}: an unpaired surrogate, which is no valid text, in {item[:40]!r}",
+                code=Code.NOT_YAML,
             )
         pending += [(child, depth + 1) for child in children]
         if depth > DEEPEST or count + len(pending) > VALUES:
             raise DopsdError(
                 f"{fault}: more than {DEEPEST} levels, or more than {VALUES} values including those"
-                " that aliases repeat"
+                " that aliases repeat",
+                code=Code.NOT_YAML,
             )
 
 
@@ -234,4 +251,5 @@ def checked(raw: object, path: Path | str) -> Params:
     except ValidationError as error:
         faults = error.errors()
         more = [f"{path}: and {len(faults) - SHOWN} more errors"] if len(faults) > SHOWN else []
-        raise DopsdError([_line(fault, path) for fault in faults[:SHOWN]] + more) from error
+        lines = [_line(fault, path) for fault in faults[:SHOWN]]
+        raise DopsdError(lines + more, code=_code(faults[0])) from error

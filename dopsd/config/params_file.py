@@ -19,6 +19,7 @@ from dopsd.config.profiles import (
     resolve,
     without_model,
 )
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS
 
@@ -42,14 +43,16 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
     for change in changes:
         key, sign, text = change.partition("=")
         if not sign or not key:
-            raise DopsdError(f"--set {change}: expected key=value, such as train.updates=50")
+            raise DopsdError(
+                f"--set {change}: expected key=value, such as train.updates=50", code=Code.CHANGE
+            )
         value = parse_yaml(text, f"--set {change:.200}: {text[:80]!r} is not a YAML value")
         *path, last = key.split(".")
         section = raw
         for part in path:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
-                raise DopsdError(f"--set {change}: {part} is not a section")
+                raise DopsdError(f"--set {change}: {part} is not a section", code=Code.CHANGE)
         section[last] = value
     return raw
 
@@ -161,18 +164,24 @@ def params(
         DopsdError: if an option, a change or the resulting settings are invalid.
     """
     if path.is_dir():
-        raise DopsdError(f"--params {path}: is a folder; name a file")
+        raise DopsdError(f"--params {path}: is a folder; name a file", code=Code.NO_SETTINGS_FILE)
     old = read_yaml(path) if path.is_file() else {}
     if profile is None and (preset, hardware) != (PRESET, HARDWARE):
-        raise DopsdError(NEEDS_PROFILE)
+        raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
     if profile is None and not old:
-        raise DopsdError(f"{path}: no such file; name a --profile: {', '.join(names())}")
+        raise DopsdError(
+            f"{path}: no such file; name a --profile: {', '.join(names())}",
+            code=Code.NO_SETTINGS_FILE,
+        )
     raw = with_changes(
         deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes
     )
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):
-        raise DopsdError([f"{line}: no such file in {Path.cwd()}" for line in missing])
+        raise DopsdError(
+            [f"{line}: no such file in {Path.cwd()}" for line in missing],
+            code=Code.NAMED_FILE_MISSING,
+        )
     add_sections(raw, settings)
     changed = differences(old, raw)
     if path.is_file() and changed:

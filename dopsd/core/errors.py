@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from dopsd.core.error_codes import Code
 
 # EX_TEMPFAIL of sysexits.h: a network or a disk failed; the same command may succeed later
 TEMPORARY = 75
@@ -35,13 +38,28 @@ class DopsdError(Exception):
     Attributes:
         exit_code: exit status of the command: 2, unless a signal or a temporary failure has its
             own.
+        code: the stable code that `dopsd explain` and docs/errors.md explain.
     """
 
-    def __init__(self, message: str | list[str], exit_code: int = 2) -> None:
-        super().__init__(
-            "\n".join(map(readable, [message] if isinstance(message, str) else message))
-        )
-        self.exit_code = exit_code
+    def __init__(self, message: str | list[str], exit_code: int = 2, *, code: Code) -> None:
+        self.lines = [message] if isinstance(message, str) else message
+        super().__init__("\n".join(map(readable, self.lines)))
+        self.exit_code, self.code = exit_code, code
+
+    def __reduce__(self) -> tuple[Callable[[], DopsdError], tuple[()]]:
+        """Return how to copy or unpickle the error; processes of a run send it to each other."""
+        return partial(DopsdError, self.lines, self.exit_code, code=self.code), ()
+
+    @property
+    def coded(self) -> str:
+        """The message with the code at the end of its first line."""
+        return with_code(str(self), self.code)
+
+
+def with_code(message: str, code: Code) -> str:
+    """Return a message with the code at the end of its first line."""
+    first, *others = message.split("\n")
+    return "\n".join([f"{first} ({code.value})", *others])
 
 
 def readable(line: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 EXTRAS = {  # package: extra of pyproject.toml
@@ -28,7 +29,9 @@ def require(where: str, package: str) -> None:
         DopsdError: if the package is not installed.
     """
     if find_spec(package) is None:
-        raise DopsdError(f"{where}: {package} is not installed; {advice(package)}")
+        raise DopsdError(
+            f"{where}: {package} is not installed; {advice(package)}", code=Code.PACKAGE_MISSING
+        )
 
 
 def advice(package: str) -> str:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """
     if not path.is_file():
         raise DopsdError(
-            f"{path}: no such file; run `{made_by}` for this task, method and seed first"
+            f"{path}: no such file; run `{made_by}` for this task, method and seed first",
+            code=Code.STAGE_MISSING,
         )
     return parse_object(path.read_bytes(), path)
 
@@ -58,12 +60,14 @@ def parse_object(content: bytes | str, location: object) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DopsdError(
             f"{location}: not valid JSON ({error}); restore the file, or delete it and run the"
-            " command that writes it"
+            " command that writes it",
+            code=Code.RESULT_DAMAGED,
         ) from error
     if not isinstance(value, dict):
         raise DopsdError(
             f"{location}: expected a JSON object, found {content[:40]!r}; restore the file, or"
-            " create it again"
+            " create it again",
+            code=Code.RESULT_DAMAGED,
         )
     return value
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -139,7 +140,10 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) 
     """
     missing = [path for path in files if not path.is_file()]
     if missing:
-        raise DopsdError(f"{missing[0]}: no such file; run `dopsd prepare` (or `dvc repro`)")
+        raise DopsdError(
+            f"{missing[0]}: no such file; run `dopsd prepare` (or `dvc repro`)",
+            code=Code.NOT_PREPARED,
+        )
     parts = [json.dumps(sections, sort_keys=True)]
     parts += [f"{path.name} {sha256(path)}" for path in files]
     parts += [f"{name} {code_digest(path)}" for name, path in sources(*modules).items()]

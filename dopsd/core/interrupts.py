@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Interrupts:
             f"train: interrupted by {signal.Signals(number).name}; {outcome}; the same command"
             " continues",
             128 + number,
+            code=Code.INTERRUPTED,
         )
 
 

@@ -12,6 +12,7 @@ from inspect import get_annotations, getattr_static, isfunction, signature
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.settings import Section
 
@@ -53,12 +54,14 @@ class Registry:
             if not re.fullmatch("[a-z0-9_]+", name) or name == "common" or not module:
                 raise DopsdError(
                     f"entry point {self.package}: {name} = {module}: expected a name of lowercase"
-                    " letters, digits and _, not `common`, and the package of the plug-in"
+                    " letters, digits and _, not `common`, and the package of the plug-in",
+                    code=Code.PLUGIN_BROKEN,
                 )
         if duplicates := sorted(folders.keys() & plugins.keys()):
             raise DopsdError(
                 f"entry point {self.package}: {duplicates[0]} = {plugins[duplicates[0]]}: the name"
-                " is taken; rename the entry point"
+                " is taken; rename the entry point",
+                code=Code.PLUGIN_BROKEN,
             )
         return dict(sorted((folders | plugins).items()))
 
@@ -74,7 +77,7 @@ class Registry:
             DopsdError: if there is no such folder.
         """
         if name not in self.packages:
-            raise DopsdError(unknown(f"{self.kind} {name}", self.names))
+            raise DopsdError(unknown(f"{self.kind} {name}", self.names), code=Code.UNKNOWN_NAME)
         return f"{self.packages[name]}.{file}"
 
     def module(self, name: str, file: str) -> ModuleType:
@@ -89,7 +92,8 @@ class Registry:
         except ModuleNotFoundError as error:
             if error.name and error.name.startswith(self.packages[name].partition(".")[0]):
                 raise DopsdError(
-                    f"{self.kind} {name}: {self.packages[name]} has no {file}.py ({error}); add it"
+                    f"{self.kind} {name}: {self.packages[name]} has no {file}.py ({error}); add it",
+                    code=Code.PLUGIN_BROKEN,
                 ) from error
             raise
         except Exception as error:
@@ -97,7 +101,8 @@ class Registry:
                 raise
             reason = f"{type(error).__name__}: {error}"
             raise DopsdError(
-                f"{self.kind} {name}: {module} cannot be imported ({reason})"
+                f"{self.kind} {name}: {module} cannot be imported ({reason})",
+                code=Code.PLUGIN_BROKEN,
             ) from error
 
     def config_class(self, name: str) -> type[Any]:
@@ -117,7 +122,8 @@ class Registry:
         if len(classes) != 1:
             raise DopsdError(
                 f"{self.kind} {name}: {module.__name__} must define one subclass of"
-                f" {self.base.__name__}, but defines {len(classes)}"
+                f" {self.base.__name__}, but defines {len(classes)}",
+                code=Code.PLUGIN_BROKEN,
             )
         return classes[0]
 
@@ -129,7 +135,10 @@ class Registry:
         """
         module = self.module(name, file)
         if not hasattr(module, member):
-            raise DopsdError(f"{self.kind} {name}: {module.__name__} has no {member}; add it")
+            raise DopsdError(
+                f"{self.kind} {name}: {module.__name__} has no {member}; add it",
+                code=Code.PLUGIN_BROKEN,
+            )
         return getattr(module, member)
 
     def make(  # callers know the type: a protocol
@@ -152,13 +161,16 @@ class Registry:
         try:
             signature(function).bind(*arguments.values())
         except TypeError as error:
-            raise DopsdError(f"{where}: wrong arguments ({error})") from error
+            raise DopsdError(
+                f"{where}: wrong arguments ({error})", code=Code.PLUGIN_BROKEN
+            ) from error
         made = function(*arguments.values())
         missing = [m for m in members_of(protocol) if not hasattr(made, m)]
         if missing := sorted({*missing, *abstract_members(type(made))}):
             raise DopsdError(
                 f"{where}: {type(made).__name__} has no {', '.join(missing)}; add the members of "
-                f"{protocol.__module__}.{protocol.__name__}"
+                f"{protocol.__module__}.{protocol.__name__}",
+                code=Code.PLUGIN_BROKEN,
             )
         return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import parse_object
 
@@ -52,13 +53,15 @@ def read_table(path: Path) -> list[dict[str, Any]]:
             rows = list(csv.DictReader(lines))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DopsdError(
-            f"{path}: not a csv table ({error}); restore the file, or create it again"
+            f"{path}: not a csv table ({error}); restore the file, or create it again",
+            code=Code.RESULT_DAMAGED,
         ) from error
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
             raise DopsdError(
                 f"{path}:{number}: the number of cells differs from the header; restore the file,"
-                " or create it again"
+                " or create it again",
+                code=Code.RESULT_DAMAGED,
             )
     return [
         {k: text if k in NAMES else _number(text) for k, text in row.items() if text != ""}

@@ -6,6 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise DopsdError(
-            f"{path}: not a whole safetensors file ({error}); restore the file, or create it again"
+            f"{path}: not a whole safetensors file ({error}); restore the file, or create it again",
+            code=Code.WEIGHTS,
         ) from error
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, StopRequested
 from dopsd.core.metrics import MetricSums
 
@@ -33,7 +34,8 @@ def all_processes() -> Accelerator:
     if accelerator.num_processes != world_size:
         raise DopsdError(
             f"train: {world_size} processes were started, but accelerate sees"
-            f" {accelerator.num_processes}; start them with torchrun"
+            f" {accelerator.num_processes}; start them with torchrun",
+            code=Code.PROCESSES,
         )
     return accelerator
 

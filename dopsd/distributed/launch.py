@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.environment import DVC_PID
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.interrupts import handling
 from dopsd.core.progress import log
@@ -40,7 +41,8 @@ def check_gpus(processes: int) -> None:
     if torch.cuda.is_available() and torch.cuda.device_count() < processes:
         raise DopsdError(
             f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set"
-            " launch.processes to at most that number"
+            " launch.processes to at most that number",
+            code=Code.NO_GPU,
         )
 
 
@@ -120,7 +122,8 @@ def launch(processes: int, words: Sequence[str]) -> int:
     if not newer_options.keys() <= LaunchConfig.__dataclass_fields__.keys():
         raise DopsdError(
             "launch.processes: this version of torch gives processes no time to save; install torch"
-            " 2.13 or newer"
+            " 2.13 or newer",
+            code=Code.PROCESSES,
         )
     config = LaunchConfig(
         min_nodes=1,

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -47,14 +48,17 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DopsdError(
-            f"{path}: {error.strerror}; expected a file of generations, .jsonl or .json"
+            f"{path}: {error.strerror}; expected a file of generations, .jsonl or .json",
+            code=Code.GENERATIONS_FILE,
         ) from error
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not UTF-8 text ({error})") from error
+        raise DopsdError(f"{path}: not UTF-8 text ({error})", code=Code.GENERATIONS_FILE) from error
     rows = _listed(text, path) if path.suffix == ".json" else _lines(text, path)
     generations = [_generation(row, path, number, task) for number, row in rows]
     if not generations:
-        raise DopsdError(f"{path}: no generations; expected at least one row")
+        raise DopsdError(
+            f"{path}: no generations; expected at least one row", code=Code.GENERATIONS_FILE
+        )
     return generations
 
 
@@ -70,7 +74,9 @@ def _listed(text: str, path: Path) -> Iterator[tuple[int, object]]:
     )
     rows = document.get("generations") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise DopsdError(f'{path}: expected a JSON object with a list "generations"')
+        raise DopsdError(
+            f'{path}: expected a JSON object with a list "generations"', code=Code.GENERATIONS_FILE
+        )
     yield from enumerate(rows, 1)
 
 
@@ -78,7 +84,9 @@ def _parsed(text: str, location: str, expected: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{location}: expected {expected}: {error}") from error
+        raise DopsdError(
+            f"{location}: expected {expected}: {error}", code=Code.GENERATIONS_FILE
+        ) from error
 
 
 def _missing(row: dict[str, object]) -> list[str]:
@@ -90,21 +98,28 @@ def _missing(row: dict[str, object]) -> list[str]:
 def _generation(row: object, path: Path, number: int, task: Task) -> Generation:
     location = f"{path}:{number}"
     if not isinstance(row, dict):
-        raise DopsdError(f"{location}: expected {EXPECTED}, found {type(row).__name__}")
+        raise DopsdError(
+            f"{location}: expected {EXPECTED}, found {type(row).__name__}",
+            code=Code.GENERATIONS_ROW,
+        )
     if missing := _missing(row):
         raise DopsdError(
             f"{location}: no key {' and no key '.join(missing)}; expected {EXPECTED}, found the"
-            f" keys {', '.join(row) or '(none)'}"
+            f" keys {', '.join(row) or '(none)'}",
+            code=Code.GENERATIONS_ROW,
         )
     text = row.get("generation", row.get("generations"))
     if isinstance(text, list) and len(text) == 1:
         text = text[0]
     if not isinstance(text, str) or not isinstance(row["question"], str):
         raise DopsdError(
-            f"{location}: expected question and generation as strings, one generation in each row"
+            f"{location}: expected question and generation as strings, one generation in each row",
+            code=Code.GENERATIONS_ROW,
         )
     try:
         problem = task.of_generation(row["question"], row["ground_truth"])
     except DopsdError as error:
-        raise DopsdError(f"{location}: {error}; is this a file of {task.name}?") from error
+        raise DopsdError(
+            f"{location}: {error}; is this a file of {task.name}?", code=Code.GENERATIONS_ROW
+        ) from error
     return Generation(str(path), number, problem, text)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.metrics import MetricSums
 from dopsd.core.statistics import bootstrap, wilson
@@ -60,7 +61,7 @@ def run(
         DopsdError: if the task is unknown, a file is invalid or the output would replace an input.
     """
     if task_name not in TASKS.names:
-        raise DopsdError(unknown(f"--task {task_name}", TASKS.names))
+        raise DopsdError(unknown(f"--task {task_name}", TASKS.names), code=Code.UNKNOWN_NAME)
     if verdicts_path:
         check_new(verdicts_path, files)
     task = load_task(task_name, TASKS.config_class(task_name)(scoring=scoring))
@@ -142,9 +143,14 @@ def check_new(path: Path, files: Sequence[Path]) -> None:
         DopsdError: if it is.
     """
     if path.is_dir() or not path.name:
-        raise DopsdError(f"--verdicts {path}: expected a file name, found a folder")
+        raise DopsdError(
+            f"--verdicts {path}: expected a file name, found a folder", code=Code.ARGUMENT
+        )
     if path.exists() and any(file.exists() and path.samefile(file) for file in files):
-        raise DopsdError(f"--verdicts {path}: is one of the scored files; name another file")
+        raise DopsdError(
+            f"--verdicts {path}: is one of the scored files; name another file",
+            code=Code.OUTPUT_EXISTS,
+        )
 
 
 def write_verdicts(

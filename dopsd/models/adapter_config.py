@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.checkpoint_files import header
 
@@ -39,16 +40,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / CONFIG
     if not path.is_file():  # reading a pipe or a device would never end
-        raise DopsdError(f"{folder}: no {CONFIG}; name the folder of a checkpoint")
+        raise DopsdError(
+            f"{folder}: no {CONFIG}; name the folder of a checkpoint", code=Code.NO_ADAPTER
+        )
     try:
         settings = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DopsdError(
-            f"{path}: not valid JSON ({error}); restore the file from the source of the adapter"
+            f"{path}: not valid JSON ({error}); restore the file from the source of the adapter",
+            code=Code.ADAPTER_DAMAGED,
         ) from error
     if not isinstance(settings, dict):
         raise DopsdError(
-            f"{path}: expected a JSON object, found a {type(settings).__name__}; restore the file"
+            f"{path}: expected a JSON object, found a {type(settings).__name__}; restore the file",
+            code=Code.ADAPTER_DAMAGED,
         )
     return settings
 
@@ -71,7 +76,8 @@ def lora_of(folder: Path) -> AdapterConfig:
     if unsupported or settings.get("peft_type", "LORA") != "LORA":
         raise DopsdError(
             f"{folder / CONFIG}: {', '.join(unsupported) or settings['peft_type']} is set; only"
-            " plain LoRA is supported"
+            " plain LoRA is supported",
+            code=Code.ADAPTER_KIND,
         )
     try:
         config = AdapterConfig(
@@ -83,7 +89,8 @@ def lora_of(folder: Path) -> AdapterConfig:
     except (KeyError, ValidationError) as error:
         problem = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
         raise DopsdError(
-            f"{folder / CONFIG} {problem}; name a checkpoint written by dopsd or peft"
+            f"{folder / CONFIG} {problem}; name a checkpoint written by dopsd or peft",
+            code=Code.ADAPTER_DAMAGED,
         ) from error
     _check_rank(config.r, folder)
     return config
@@ -93,14 +100,17 @@ def _check_rank(rank: int, folder: Path) -> None:
     """Refuse a rank that the weights do not have, before memory is allocated for it."""
     path = folder / WEIGHTS
     if not path.is_file():
-        raise DopsdError(f"{folder}: no {WEIGHTS}; name the folder of a checkpoint")
+        raise DopsdError(
+            f"{folder}: no {WEIGHTS}; name the folder of a checkpoint", code=Code.NO_ADAPTER
+        )
     mismatched = [
         name for name, shape in header(path).items() if ".lora_A." in name and shape[:1] != (rank,)
     ]
     if mismatched:
         raise DopsdError(
             f"{folder}: {CONFIG} has r {rank}, but {mismatched[0]!r} in {WEIGHTS} has another rank;"
-            " restore both files"
+            " restore both files",
+            code=Code.ADAPTER_DAMAGED,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import parse_object
 from dopsd.core.fingerprint import sha256
@@ -33,12 +34,15 @@ def read_adapter(folder: Path) -> dict[str, Tensor]:
         DopsdError: if the file is missing, or does not match its digest.
     """
     if not (folder / ADAPTER).is_file():
-        raise DopsdError(f"{folder}: no {ADAPTER}; name the folder of a checkpoint")
+        raise DopsdError(
+            f"{folder}: no {ADAPTER}; name the folder of a checkpoint", code=Code.NO_ADAPTER
+        )
     if (folder / DIGESTS).is_file() and sha256(folder / ADAPTER) != read_digests(folder).get(
         ADAPTER
     ):
         raise DopsdError(
             f"{folder / ADAPTER}: does not match its digest; run `dvc checkout --force {folder}`"
-            " to restore the file"
+            " to restore the file",
+            code=Code.ADAPTER_DAMAGED,
         )
     return load_tensors(folder / ADAPTER)

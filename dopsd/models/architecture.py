@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.registry import Registry, abstract_members
 
@@ -37,7 +38,8 @@ def register(folder: Path) -> None:
     if name not in ARCHITECTURES.names:
         raise DopsdError(
             f"{folder}/config.json: model_type {model_type!r} is not supported; there is"
-            f" {', '.join(ARCHITECTURES.names)}"
+            f" {', '.join(ARCHITECTURES.names)}",
+            code=Code.UNSUPPORTED_MODEL,
         )
     ARCHITECTURES.module(name, "architecture")
 
@@ -58,5 +60,6 @@ def require_members(name: str, made: object, base: type) -> None:
     if missing:
         raise DopsdError(
             f"architecture {name}: {kind.__name__} has no {', '.join(missing)}; add the members of"
-            f" {base.__module__}.{base.__name__}"
+            f" {base.__module__}.{base.__name__}",
+            code=Code.PLUGIN_BROKEN,
         )

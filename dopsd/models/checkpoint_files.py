@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -84,13 +85,15 @@ def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
             if pickle_names
             else "no weights; expected"
         )
-        raise DopsdError(f"{folder}: {problem} {WHOLE}, or shards with {INDEX}")
+        raise DopsdError(f"{folder}: {problem} {WHOLE}, or shards with {INDEX}", code=Code.WEIGHTS)
     files: dict[Path, set[str]] = {}
     try:
         for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items():
             files.setdefault(folder / Path(file).name, set()).add(name)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise DopsdError(f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}") from error
+        raise DopsdError(
+            f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}", code=Code.WEIGHTS
+        ) from error
     for path, names in files.items():
         if not path.is_file():
             _refuse(path, f"missing with this file, which {INDEX} lists", names)
@@ -110,7 +113,8 @@ def header(path: Path) -> Shapes:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise DopsdError(
-            f"{path}: not a whole safetensors file ({error}); restore the file, or {AGAIN}"
+            f"{path}: not a whole safetensors file ({error}); restore the file, or {AGAIN}",
+            code=Code.WEIGHTS,
         ) from error
 
 
@@ -151,4 +155,4 @@ def _refuse(path: Path, problem: str, names: set[str] | None) -> None:
     if names:
         count = f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
         preview = ", ".join(sorted(names)[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-        raise DopsdError(f"{path}: {count} {problem}: {preview}; {AGAIN}")
+        raise DopsdError(f"{path}: {count} {problem}: {preview}; {AGAIN}", code=Code.WEIGHTS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.distributed.process_group import SingleProcess
 from dopsd.distributed.uneven_forwards import UnevenForwards
@@ -116,7 +117,8 @@ class LlmPolicy(AdapterContexts):
         """
         if self.is_locked:
             raise DopsdError(
-                "merged: adapters cannot be added into a sharded base; set launch.shard to false"
+                "merged: adapters cannot be added into a sharded base; set launch.shard to false",
+                code=Code.MERGING,
             )
         return super().merged()
 

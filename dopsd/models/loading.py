@@ -8,6 +8,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import register, require_members
 from dopsd.models.checkpoint_files import AGAIN, check_finite, check_folder, file_tensors
@@ -52,12 +53,14 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
             if find_spec(library) is None:
                 raise DopsdError(
                     f"model.{key}: {value} needs {library}, which is not installed: pip install"
-                    f" 'dopsd[{extra}]'"
+                    f" 'dopsd[{extra}]'",
+                    code=Code.PACKAGE_MISSING,
                 )
             if device.type != "cuda":
                 raise DopsdError(
                     f"model.{key}: {value} needs an NVIDIA GPU, and none was found; leave the key"
-                    " out"
+                    " out",
+                    code=Code.NO_GPU,
                 )
     compiler = (
         os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
@@ -65,7 +68,8 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
     if model.compile and which(compiler) is None:
         raise DopsdError(
             f"model.compile needs a compiler, and {compiler} was not found; install {compiler} or"
-            " leave the key out"
+            " leave the key out",
+            code=Code.COMPILER,
         )
 
 
@@ -136,7 +140,8 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     if not (folder / "config.json").is_file():
         raise DopsdError(
             f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"
-            " to that folder, or run `dopsd pretrain` for the embedded base"
+            " to that folder, or run `dopsd pretrain` for the embedded base",
+            code=Code.NO_MODEL,
         )
     check_kernels(model, device)
     weights = read_weights(model, device, on_host)
@@ -167,7 +172,8 @@ def read_config(folder: Path) -> DenoiserConfig:
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
-            f"{folder}/config.json: not a model's config ({reason}...); {AGAIN}"
+            f"{folder}/config.json: not a model's config ({reason}...); {AGAIN}",
+            code=Code.MODEL_CONFIG,
         ) from error
     require_members(config.model_type, config, DenoiserConfig)
     return config

@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.adapter_config import TARGETS, lora_of, target_names
 
@@ -66,7 +67,8 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     if unknown:
         raise DopsdError(
             f"lora.targets: {', '.join(unknown)} match no layer of the model; it has"
-            f" {', '.join(names)}"
+            f" {', '.join(names)}",
+            code=Code.LORA_TARGETS,
         )
     config = LoraConfig(
         r=lora.r,
@@ -96,7 +98,9 @@ def require_adapter(adapted: PeftModel | None) -> PeftModel:
         DopsdError: if the model was loaded without an adapter.
     """
     if adapted is None:
-        raise DopsdError("adapter: the model was loaded without an adapter", exit_code=1)
+        raise DopsdError(
+            "adapter: the model was loaded without an adapter", exit_code=1, code=Code.NO_TRAINABLE
+        )
     return adapted
 
 
@@ -142,7 +146,8 @@ def check_config(peft_model: PeftModel, folder: Path) -> None:
     if mismatched:
         raise DopsdError(
             f"{folder}: the adapter was trained with {', '.join(mismatched)}; set train.lora to"
-            " those values"
+            " those values",
+            code=Code.ADAPTER_MISFIT,
         )
 
 
@@ -173,7 +178,8 @@ def load_adapter(
         )
         raise DopsdError(
             f"{source}: {len(mismatched)} tensors do not fit this base and LoRA config ({example});"
-            " use the base and train.lora of its training"
+            " use the base and train.lora of its training",
+            code=Code.ADAPTER_MISFIT,
         )
     nonfinite = [
         name
@@ -183,7 +189,8 @@ def load_adapter(
     if nonfinite:
         raise DopsdError(
             f"{source}: {len(nonfinite)} tensors are not finite ({nonfinite[0]!r}); restore the"
-            " file"
+            " file",
+            code=Code.ADAPTER_DAMAGED,
         )
     set_peft_model_state_dict(peft_model, tensors)
 
@@ -217,7 +224,8 @@ def merged_weights(peft_model: PeftModel) -> Iterator[None]:
             if not layer.weight.is_floating_point():
                 raise DopsdError(
                     "merged: adapters cannot be added into nf4 weights; set model.quantization to"
-                    " none"
+                    " none",
+                    code=Code.MERGING,
                 )
             originals.append((layer, layer.weight.data))
             layer.weight.data = (layer.weight.data.float() + change).to(layer.weight.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.lora import merged_weights
 
@@ -45,6 +46,7 @@ class AdapterContexts:
             raise DopsdError(
                 "merged: the initial policy is not available while adapters are in the weights",
                 exit_code=1,
+                code=Code.MERGING,
             )
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         reason = " ".join(str(error).split())[:120]
         files = "tokenizer.json and tokenizer_config.json"
         raise DopsdError(
-            f"{folder}: cannot read a tokenizer ({reason}...); copy {files} into the folder"
+            f"{folder}: cannot read a tokenizer ({reason}...); copy {files} into the folder",
+            code=Code.TOKENIZER,
         ) from error
     if tokenizer.chat_template is None:
         missing = {START, HEADER, HEADER_END, END_OF_TURN} - set(tokenizer.get_vocab())
@@ -48,7 +50,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             names = ", ".join(sorted(missing))
             raise DopsdError(
                 f"{folder}: the tokenizer has no chat template, and lacks {names} for LLaDA's; add"
-                " a template"
+                " a template",
+                code=Code.TOKENIZER,
             )
         tokenizer.chat_template = LLADA_TEMPLATE
     return tokenizer
@@ -74,7 +77,8 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig
         raise DopsdError(
             f"tokenizer: mask_token_id {config.mask_token_id} of config.json must be a special"
             f" token, and not eos_token_id {config.eos_token_id}; take config.json and the"
-            " tokenizer from the same checkpoint"
+            " tokenizer from the same checkpoint",
+            code=Code.TOKENIZER,
         )
     allowed = {config.eos_token_id, vocabulary.get(END_OF_TURN)}
     return sorted(special - allowed | set(range(config.embedding_size)) - set(vocabulary.values()))

@@ -29,6 +29,7 @@ from dopsd.analysis.tables import (
 )
 from dopsd.config.params_file import params as write_params
 from dopsd.config.profiles import HARDWARE, PRESET
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, write_json
@@ -61,7 +62,8 @@ def ablate(params: Params, names: Sequence[str]) -> None:
     if unknown:
         raise DopsdError(
             f"ablate: {', '.join(unknown)}: unknown; section ablate of params.yaml has"
-            f" {', '.join(tables)}"
+            f" {', '.join(tables)}",
+            code=Code.UNKNOWN_NAME,
         )
     if not names:
         sys.stdout.write(
@@ -101,6 +103,7 @@ def _reproduce(params: Params, variants: Sequence[str]) -> None:
         raise DopsdError(
             f"ablate: dvc ended with exit code {status}, see above; the same command continues",
             status,
+            code=Code.STAGE_FAILED,
         )
 
 

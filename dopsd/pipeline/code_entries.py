@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.loading import read_yaml
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS
 
@@ -76,7 +77,10 @@ def recipe(path: Path) -> int | None:
             if "RECIPE" not in map(ast.unparse, targets):
                 continue
             if not value.isdecimal() or not int(value):
-                raise DopsdError(f"{file}: RECIPE = {value}: expected a whole number of 1 or more")
+                raise DopsdError(
+                    f"{file}: RECIPE = {value}: expected a whole number of 1 or more",
+                    code=Code.PLUGIN_BROKEN,
+                )
             return int(value)
     return None
 
@@ -144,7 +148,9 @@ def _folder(package: str) -> Path:
         spec = find_spec(package)
     except Exception as error:  # of a plug-in's own code, which this imports
         reason = f"{type(error).__name__}: {error}"
-        raise DopsdError(f"plug-in {package}: cannot be imported ({reason})") from error
+        raise DopsdError(
+            f"plug-in {package}: cannot be imported ({reason})", code=Code.PLUGIN_BROKEN
+        ) from error
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is no package", name=package)
     return Path(next(iter(spec.submodule_search_locations))).resolve()
@@ -189,7 +195,8 @@ def _make_room(path: Path, entry: str) -> None:
     if not all(map(_is_number, files)):
         raise DopsdError(
             f"{path}: {'a folder' if path.is_dir() else 'a file'} where {entry} belongs; remove it"
-            " and run again, or copy projects with their links (cp -a)"
+            " and run again, or copy projects with their links (cp -a)",
+            code=Code.CODE_LINKS,
         )
     if path.is_dir() and entry.startswith("a link"):
         shutil.rmtree(path)

@@ -14,6 +14,7 @@ from dopsd.algorithms.common.config import BETWEEN
 from dopsd.analysis.figures import axes_of, save_figure
 from dopsd.analysis.results import COSTS, Finished
 from dopsd.analysis.tables import draw_group, groups, print_markdown
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
@@ -46,7 +47,9 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     require("compare", "matplotlib")
     if params.compare.baseline not in params.methods:
         known = type(params.method).model_fields
-        raise DopsdError(unknown(f"compare.baseline: {params.compare.baseline}", known))
+        raise DopsdError(
+            unknown(f"compare.baseline: {params.compare.baseline}", known), code=Code.UNKNOWN_NAME
+        )
     check_replaceable(out)
     runs = [_parse_run(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     check(runs)
@@ -66,21 +69,27 @@ def check_replaceable(out: Path) -> None:
         folder.exists() and not (folder.is_dir() and {p.name for p in folder.iterdir()} <= FILES)
     ):
         raise DopsdError(
-            f"--out {out}: already exists and is not an earlier comparison; name a new folder"
+            f"--out {out}: already exists and is not an earlier comparison; name a new folder",
+            code=Code.OUTPUT_EXISTS,
         )
 
 
 def _parse_run(params: Params, name: str) -> Finished:
     parts = name.split("/")
     if not re.fullmatch("[^/]*/[^/]*/[0-9]{1,19}", name):
-        raise DopsdError(f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0")
+        raise DopsdError(
+            f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0",
+            code=Code.ARGUMENT,
+        )
     for part, choices in zip(
         parts, (sorted(type(params.data).model_fields), params.methods), strict=False
     ):
         if part not in choices:
             listed = [choice for choice in choices if BETWEEN not in choice]
             variants = "; variants: `dopsd ablate`" if part == parts[1] else ""
-            raise DopsdError(unknown(f"compare: {name}: {part}", listed) + variants)
+            raise DopsdError(
+                unknown(f"compare: {name}: {part}", listed) + variants, code=Code.UNKNOWN_NAME
+            )
     return Finished(parts[0], parts[1], int(parts[2]))
 
 
@@ -105,7 +114,10 @@ def _of_matrix(params: Params) -> list[Finished]:
         )
     current_runs = [run for run in finished if is_current(params, run)]
     if not current_runs:
-        raise DopsdError("compare: no finished run of params.yaml's matrix; run `dvc repro` first")
+        raise DopsdError(
+            "compare: no finished run of params.yaml's matrix; run `dvc repro` first",
+            code=Code.NO_RESULTS,
+        )
     return current_runs
 
 
@@ -139,7 +151,8 @@ def check(runs: list[Finished]) -> None:
             raise DopsdError(
                 f"compare: {reference_by_task[run.task]} and {run} have different {mismatched}; run"
                 " both with the same sections data, model, evaluate and select of params.yaml, or"
-                " name only runs that match"
+                " name only runs that match",
+                code=Code.NOT_COMPARABLE,
             )
 
 

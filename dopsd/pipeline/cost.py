@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.config import profiles
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def print_estimate(planned: Planned) -> None:
     if full.pretrain.tasks:
         raise DopsdError(
             f"estimate: {planned.source(full)}: trains the small base, in minutes on a CPU; name"
-            " settings of LLaDA-8B, such as --profile llada-8b-gsm8k"
+            " settings of LLaDA-8B, such as --profile llada-8b-gsm8k",
+            code=Code.OPTIONS,
         )
     sys.stdout.write(f"{planned.source(full)}\n")
     print_cost(full, planned.hardware)

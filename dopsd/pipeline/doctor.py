@@ -11,6 +11,7 @@ from rich.table import Table
 from dopsd.config import profiles
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.pipeline.checks.finding import Finding
 from dopsd.pipeline.checks.machine import attention, disk, gpus, inputs, packages, python
@@ -66,4 +67,4 @@ def doctor(path: Path) -> None:
     Console().print(table)
     unfit = [finding.name for finding in findings if finding.is_fit is False]
     if unfit:
-        raise DopsdError(f"doctor: not ready: {', '.join(unfit)}", 1)
+        raise DopsdError(f"doctor: not ready: {', '.join(unfit)}", 1, code=Code.NOT_READY)

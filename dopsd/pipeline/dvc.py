@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.core.files import ASIDE, WORK
@@ -98,6 +99,7 @@ class Writing:
             raise DopsdError(
                 f"{self.name}: {signal.Signals(number).name} before DVC started; nothing changed",
                 128 + number,
+                code=Code.INTERRUPTED,
             )
         if not self.stopped_at:
             self.stopped_at = time.monotonic()
@@ -226,5 +228,8 @@ def run(words: Sequence[str]) -> int:
     """
     require(words[0], "dvc")
     if not Path("dvc.yaml").is_file():
-        raise DopsdError(f"{words[0]}: dvc.yaml: no such file; run this in the project's folder")
+        raise DopsdError(
+            f"{words[0]}: dvc.yaml: no such file; run this in the project's folder",
+            code=Code.NOT_A_PROJECT,
+        )
     return Writing(words).run()

@@ -13,6 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.files import write_json
 from dopsd.core.paths import REPORTS
@@ -81,16 +82,16 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
     elif name in protocols:
         protocol = protocols[name]
     else:
-        raise DopsdError(unknown(f"--protocol {name}", [PUBLISHED, *protocols]))
+        message = unknown(f"--protocol {name}", [PUBLISHED, *protocols])
+        raise DopsdError(message, code=Code.UNKNOWN_NAME)
     length = protocol.gen_length if request.gen_length is None else request.gen_length
     changes = {"gen_length": length, "steps": length * protocol.steps // protocol.gen_length}
     changes |= {"merged": protocol.merged if request.merged is None else request.merged}
     try:
         return EvalProtocol.model_validate(protocol.model_dump() | changes)
     except ValueError as error:
-        raise DopsdError(
-            f"--gen-length {length}: expected a multiple of block_length {protocol.block_length}"
-        ) from error
+        expected = f"expected a multiple of block_length {protocol.block_length}"
+        raise DopsdError(f"--gen-length {length}: {expected}", code=Code.ARGUMENT) from error
 
 
 def with_request(params: Params, request: Request) -> Params:
@@ -102,7 +103,8 @@ def with_request(params: Params, request: Request) -> Params:
     if request.prompt_file and params.model_of(request.task).prompt_style == "compact":
         raise DopsdError(
             "--prompt-file: model.prompt_style compact reads no prompt file; run"
-            " `dopsd params --set model.prompt_style=instructions` first"
+            " `dopsd params --set model.prompt_style=instructions` first",
+            code=Code.OPTIONS,
         )
     section = vars(params.data)[request.task]
     changes: dict[str, Any] = {}
@@ -127,7 +129,7 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
         The report, on every rank; only the main rank writes and prints.
     """
     if request.merged and not request.adapter:
-        raise DopsdError("--merged: no adapter to add into the weights; name one with --adapter")
+        raise DopsdError("--merged: no adapter; name one with --adapter", code=Code.OPTIONS)
     params, protocol = with_request(params, request), protocol_of(params, request)
     settings = params.evaluation(request.task)
     if request.adapter:
@@ -151,7 +153,7 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
         try:
             _track(params, request.task, cache_path.stem, facts | report, folder)
         except DopsdError as error:  # results are on disk; the same command sends them later
-            log(str(error))
+            log(error.coded)
     _show(facts | report, as_json)
     log(f"evaluate: report and generations in {folder}")
     return report

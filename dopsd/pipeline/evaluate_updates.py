@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import EVALUATED, run_folder
 from dopsd.core.progress import log
@@ -47,6 +48,8 @@ def _checkpoint(update: int, *folders: Path) -> Path:
     for folder in folders:
         if (folder / name).is_dir():
             return folder / name
+    places = " or ".join(map(str, folders))
     raise DopsdError(
-        f"--update {update}: no {name} in {' or '.join(map(str, folders))}; run `dopsd train` first"
+        f"--update {update}: no {name} in {places}; run `dopsd train` first",
+        code=Code.STAGE_MISSING,
     )

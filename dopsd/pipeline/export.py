@@ -11,6 +11,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
@@ -59,10 +60,14 @@ def export(
     if not is_merged or adapter is None or out is None:
         raise DopsdError(
             "export: needs --merged --adapter <checkpoint folder> --out <new folder>; an adapter"
-            " alone needs no export"
+            " alone needs no export",
+            code=Code.OPTIONS,
         )
     if out.exists():
-        raise DopsdError(f"--out {out}: already exists; name a new folder or remove this one")
+        raise DopsdError(
+            f"--out {out}: already exists; name a new folder or remove this one",
+            code=Code.OUTPUT_EXISTS,
+        )
     policy = adapted_policy(base, adapter)
     rounding = merge(policy, dtype)
     write(policy, out)
@@ -131,5 +136,6 @@ def write(policy: LlmPolicy, out: Path) -> None:
     except (OSError, SafetensorError) as error:
         shutil.rmtree(tmp, ignore_errors=True)
         raise DopsdError(
-            f"export: {out}: cannot be written ({error}); partial files removed. Free some space"
+            f"export: {out}: cannot be written ({error}); partial files removed. Free some space",
+            code=Code.DISK_FULL,
         ) from error

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dopsd.config.params_file import params
 from dopsd.config.profiles import AS_IT_STANDS, EMBEDDED, HARDWARE, PRESET
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.pipeline.code_entries import write_entries
@@ -61,11 +62,14 @@ def create(folder: Path, profile: str | None = None) -> None:
 def _refuse(folder: Path) -> None:
     is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
     if os.path.lexists(folder) and not is_empty:
-        raise DopsdError(f"init: {folder}: exists and is not an empty folder; name a new one")
+        raise DopsdError(
+            f"init: {folder}: exists and is not an empty folder; name a new one",
+            code=Code.OUTPUT_EXISTS,
+        )
     if not folder.absolute().parent.is_dir():
-        raise DopsdError(f"init: {folder.parent}: no such folder; make it first")
+        raise DopsdError(f"init: {folder.parent}: no such folder; make it first", code=Code.PATH)
     if not shutil.which("git"):
-        raise DopsdError("init: git is not installed; install git")
+        raise DopsdError("init: git is not installed; install git", code=Code.GIT)
     require("init", "dvc")
 
 
@@ -74,7 +78,10 @@ def _is_in_repository(folder: Path) -> bool:
     git = ("git", "-C", str(folder.parent))
     inside = _process(*git, "rev-parse", "--is-inside-work-tree")
     if "dubious ownership" in inside.stderr:
-        raise DopsdError(f"init: {inside.stderr.strip().splitlines()[0]}; see git's safe.directory")
+        raise DopsdError(
+            f"init: {inside.stderr.strip().splitlines()[0]}; see git's safe.directory",
+            code=Code.GIT,
+        )
     ignored = _process(*git, "check-ignore", "-q", str(folder))
     return inside.returncode == 0 and ignored.returncode != 0
 
@@ -116,7 +123,7 @@ def _run(*command: str) -> None:
     if process.returncode:
         words = " ".join(command).removeprefix(f"{sys.executable} -m ")
         lines = (process.stderr or process.stdout).strip().splitlines() or ["no message"]
-        raise DopsdError(f"init: `{words}` failed: {lines[-1]}; nothing was written")
+        raise DopsdError(f"init: `{words}` failed: {lines[-1]}; nothing was written", code=Code.GIT)
 
 
 def _move(project: Path, folder: Path) -> None:

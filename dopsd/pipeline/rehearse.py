@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dopsd.config.layout import render
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
@@ -94,7 +95,7 @@ def _stopped_by_signals() -> Iterator[None]:
     def stop(number: int, _: object) -> None:
         for signal_number in previous_handlers:
             signal.signal(signal_number, signal.SIG_IGN)
-        raise DopsdError(INTERRUPTED, 128 + number)
+        raise DopsdError(INTERRUPTED, 128 + number, code=Code.INTERRUPTED)
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous_handlers = {
@@ -131,11 +132,12 @@ def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> Non
         _end(process)
         raise
     if status in (128 + signal.SIGINT, -signal.SIGINT):
-        raise DopsdError(INTERRUPTED, 130)
+        raise DopsdError(INTERRUPTED, 130, code=Code.INTERRUPTED)
     if status:
         raise DopsdError(
             f"rehearse: {stage} failed, as in the real run; fix the error above",
             status,
+            code=Code.STAGE_FAILED,
         )
     log(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")
 

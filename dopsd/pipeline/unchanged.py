@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.config.loading import load_params, read_yaml
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.distributed.launch import DVC_STAGE
@@ -54,7 +55,8 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
     if changed:
         raise DopsdError(
             f"{stage}: {', '.join(changed)} changed during the stage, so DVC would record the"
-            " result under the new version; no training is lost: run the same command"
+            " result under the new version; no training is lost: run the same command",
+            code=Code.CHANGED_DURING_STAGE,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.rollout.config import EvalProtocol, SamplingConfig
 from dopsd.rollout.sampler import Decoding
@@ -66,7 +67,8 @@ class PromptSet:
                 raise DopsdError(
                     f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and a"
                     f" completion of {sampling.gen_length} exceed the model's {policy.max_length};"
-                    " lower gen_length or set sampling.max_prompt_tokens"
+                    " lower gen_length or set sampling.max_prompt_tokens",
+                    code=Code.MISFIT,
                 )
         return prompts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.evaluation.published import published
@@ -65,7 +66,10 @@ def import_published(tracking: TrackingConfig) -> int:
         DopsdError: if tracking is disabled or the server fails.
     """
     if not tracking.enabled:
-        raise DopsdError("tracking.enabled is false in params.yaml; set it to true to import")
+        raise DopsdError(
+            "tracking.enabled is false in params.yaml; set it to true to import",
+            code=Code.TRACKING_OFF,
+        )
     uri, count = tracking_uri(tracking.uri), 0
     with one_line(uri, "baselines"):
         client = connect(uri)

@@ -6,6 +6,7 @@ import errno
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.extras import require
 from dopsd.tracking.client import shown, start_command
@@ -38,6 +39,7 @@ def one_line(uri: str, command: str = "publish") -> Iterator[None]:
             f"publish: {failure} {shown(uri)} ({message}). All results are on disk: publish again"
             f" later.{advice}",
             TEMPORARY,
+            code=Code.DISK_FULL if is_full else Code.TRACKING_SERVER,
         ) from error
 
 

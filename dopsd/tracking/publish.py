@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import LOG, PUBLISHED
@@ -52,7 +53,10 @@ def publish(publication: Publication) -> dict[str, int]:
         DopsdError: if tracking is disabled or the server fails.
     """
     if not publication.tracking.enabled:
-        raise DopsdError("tracking.enabled is false in params.yaml; set it to true to publish")
+        raise DopsdError(
+            "tracking.enabled is false in params.yaml; set it to true to publish",
+            code=Code.TRACKING_OFF,
+        )
     uri = tracking_uri(publication.tracking.uri)
     with one_line(uri):
         client = connect(uri)

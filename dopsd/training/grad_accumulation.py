@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
@@ -66,7 +67,8 @@ class MicroBatches:
         if requested == AUTO and not memory.is_measurable(device):
             raise DopsdError(
                 "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory;"
-                " set a number"
+                " set a number",
+                code=Code.NO_GPU,
             )
         self.size = 0 if isinstance(requested, str) else requested
         self.device, self.is_halved = device, False
@@ -98,6 +100,7 @@ class MicroBatches:
                 f"train: out of memory at {self.size} states per pass; set a smaller"
                 " train.micro_batch_states, or train.gradient_checkpointing true",
                 exit_code=1,
+                code=Code.OUT_OF_MEMORY,
             )
         self.is_halved, previous_size = True, self.size
         self.size = previous_size // 2

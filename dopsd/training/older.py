@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.paths import RUNS
@@ -89,10 +90,12 @@ def refuse_misfit(run: RunSettings, folder: Path) -> None:
     if step is None:
         raise DopsdError(
             f"--adopt {folder}: no intact checkpoint; name a folder work/train-... of an older"
-            " release"
+            " release",
+            code=Code.ADOPT,
         )
     if difference := misfit(run, step):
         raise DopsdError(
             f"--adopt {folder}: the adapter has {difference}, unlike the settings of {run.key};"
-            " name another folder"
+            " name another folder",
+            code=Code.ADOPT,
         )

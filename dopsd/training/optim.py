@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def optimizer_step(
             " checkpoint is kept. Try a lower train.learning_rate, a smaller train.grad_clip or"
             " model.dtype float32",
             exit_code=1,
+            code=Code.NOT_FINITE,
         )
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate * lr_factor(update, settings)

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
@@ -144,6 +145,7 @@ def allowance() -> str:
     if value not in ("", "1", FORCE):
         raise DopsdError(
             f"{ALLOWANCE}={value}: expected 1 (retrain a base that does not match) or {FORCE}"
-            " (retrain any base)"
+            " (retrain any base)",
+            code=Code.VARIABLE,
         )
     return value

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.fingerprint import fingerprint
@@ -61,7 +62,7 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
     folder = recover(task_name)
     allowed, mismatch = origin.allowance(), origin.mismatch(base, task_name)
     if mismatch and not allowed:
-        raise DopsdError(mismatch)
+        raise DopsdError(mismatch, code=Code.BASE_DIFFERS)
     if any(folder.glob("*.safetensors")) and not mismatch and allowed != origin.FORCE:
         log(f"pretrain: {folder} is up to date")
         return
@@ -172,6 +173,7 @@ class Pretrainer:
                 f"pretrain: the gradient is not finite at update {update + 1}; lower"
                 " pretrain.learning_rate",
                 1,
+                code=Code.NOT_FINITE,
             )
         self.optimizer.step()
         return loss.item()
@@ -210,7 +212,8 @@ class Pretrainer:
         if len(ids) >= self.length:
             raise DopsdError(
                 f"sampling.gen_length: {self.length} tokens cannot hold a solution of {len(ids)}"
-                " tokens and an end of text"
+                " tokens and an end of text",
+                code=Code.MISFIT,
             )
         prompt = self.policy.text.encode(self.task.messages(problem, self.style))
         return prompt, torch.tensor(ids + [self.policy.eos_id] * (self.length - len(ids)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
 
@@ -34,12 +35,14 @@ class PromptSampler:
         if self.ranks > size:
             raise DopsdError(
                 f"train.prompts_per_collect: {size} problems leave some of the {self.ranks} ranks"
-                " without one; use at least one for each rank"
+                " without one; use at least one for each rank",
+                code=Code.MISFIT,
             )
         if size > len(problems):
             raise DopsdError(
                 f"train.prompts_per_collect: {size} problems are more than the {len(problems)} of"
-                " the training split"
+                " the training split",
+                code=Code.MISFIT,
             )
         self.known: dict[int, list[int]] = {}
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.files import parse_object, write_json
 from dopsd.core.metrics import MetricSums
@@ -66,6 +67,7 @@ class RunFolder:
                         f"train: another process is training in {self.scratch}; wait for that"
                         " process or stop it",
                         TEMPORARY,
+                        code=Code.RUN_IN_USE,
                     ) from error
             if not is_announced:
                 log(
@@ -123,6 +125,7 @@ class RunFolder:
                 f" update {loop.update} are intact. Free some space (`dopsd clean`), then run the"
                 " same command",
                 TEMPORARY,
+                code=Code.DISK_FULL,
             ) from error
 
     def _write(self, loop: Trainer, tmp: Path) -> None:
@@ -161,15 +164,15 @@ class RunFolder:
         """
         newest = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
         if newest:
-            state = parse_object(
-                (newest.path / "state.json").read_bytes(), newest.path / "state.json"
-            )
+            state_file = newest.path / "state.json"
+            state = parse_object(state_file.read_bytes(), state_file)
             ranks = state.get("ranks")
             if ranks != self.accelerator.num_processes:
                 raise DopsdError(
                     f"train: {newest.path} was made by {ranks} ranks, this run has"
                     f" {self.accelerator.num_processes}; use as many, or remove the folder to start"
-                    " again"
+                    " again",
+                    code=Code.RESUME,
                 )
             try:
                 self._restore(loop, newest.path, state)
@@ -186,7 +189,8 @@ class RunFolder:
                 reason = f"{type(error).__name__}: {error}"
                 raise DopsdError(
                     f"train: {newest.path}: cannot be resumed ({reason}); remove the folder to"
-                    " resume from an older one"
+                    " resume from an older one",
+                    code=Code.RESUME,
                 ) from error
             log(f"train: continuing after update {loop.update} from {newest.path}")
         elif checkpoint.folders(self.scratch) and self.is_main:

@@ -6,6 +6,7 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.files import fresh_folder, write_json
 from dopsd.core.tables import read_log, write_table
@@ -44,6 +45,7 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
             raise DopsdError(
                 f"train: {folder} was damaged after saving; run the same command to repeat it",
                 TEMPORARY,
+                code=Code.CHECKPOINTS_DIFFER,
             )
     with fresh_folder(out) as tmp:
         for saved in checkpoints:

@@ -10,6 +10,7 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.files import ASIDE, write_json
 from dopsd.core.progress import log
@@ -39,7 +40,7 @@ def answer_of(flag: str | None) -> str:
     """
     answer = flag or os.environ.get(OTHER_CODE) or "stop"
     if answer not in ANSWERS:
-        raise DopsdError(unknown(f"{OTHER_CODE}: {answer}", ANSWERS))
+        raise DopsdError(unknown(f"{OTHER_CODE}: {answer}", ANSWERS), code=Code.VARIABLE)
     return answer
 
 
@@ -60,7 +61,7 @@ def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> No
         return _begin(run, scratch, _adopted(run, adopted))
     if adopted:
         if not adopted.is_dir():
-            raise DopsdError(f"--adopt {adopted}: no such folder")
+            raise DopsdError(f"--adopt {adopted}: no such folder", code=Code.ADOPT)
         log(f"train: --adopt {adopted}: ignored; {scratch} has checkpoints and continues")
     candidates = _candidates(run, scratch)
     same_code = [
@@ -75,7 +76,7 @@ def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> No
         return _begin(run, scratch, _furthest(same_code, scratch))
     best = _furthest(candidates, scratch)
     if best and answer == "stop":
-        raise DopsdError(_question(run, best, code))
+        raise DopsdError(_question(run, best, code), code=Code.OTHER_CODE)
     if not best and answer != "anew":
         _ask_about_older(run, scratch)
     _begin(run, scratch, None if answer == "anew" else best)
@@ -155,7 +156,8 @@ def _ask_about_older(run: RunSettings, scratch: Path) -> None:
     raise DopsdError(
         f"train: {listing}: from an older release, which did not record the settings; `dopsd train"
         f" {' '.join(run.key.words)} --adopt {next(iter(older))}` continues if this is the same"
-        f" run, --anew (or {OTHER_CODE}=anew) starts from update 0"
+        f" run, --anew (or {OTHER_CODE}=anew) starts from update 0",
+        code=Code.OLDER_RELEASE,
     )
 
 
@@ -166,7 +168,8 @@ def _adopted(run: RunSettings, folder: Path) -> Resumable:
     source = resumable(folder, {}, run.train, is_whole=False)
     if not source.update or not source.is_logged:
         raise DopsdError(
-            f"--adopt {folder}: no intact checkpoint that these settings can continue from"
+            f"--adopt {folder}: no intact checkpoint that these settings can continue from",
+            code=Code.ADOPT,
         )
     return source
 

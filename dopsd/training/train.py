@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.core.interrupts import Interrupts
 from dopsd.core.progress import Progress, log
@@ -64,6 +65,7 @@ def train(
                     f"train: {scratch}: processes see checkpoints of different updates"
                     f" {sorted(updates)}; run the same command again",
                     TEMPORARY,
+                    code=Code.CHECKPOINTS_DIFFER,
                 )
             if tracked_by is not None and accelerator.is_main_process:
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))

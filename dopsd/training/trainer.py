@@ -14,6 +14,7 @@ import torch
 
 from dopsd.algorithms.common.base import AlgorithmContext
 from dopsd.algorithms.registry import load_algorithm
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
@@ -50,7 +51,7 @@ class Trainer:
         self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
         shard = run.launch.shard and accelerator.num_processes > 1
         if shard and (fault := run.reason_against_shards):
-            raise DopsdError(fault)
+            raise DopsdError(fault, code=Code.CONTRADICTION)
         self.policy = load_policy(run.model, train.lora, seed, shard=shard)
         self.group = AccelerateGroup(accelerator, self.policy.forwards)
         self.policy.process_group = self.group
@@ -199,7 +200,8 @@ class Trainer:
         if self.counters["empty_collects"] == self.counters["collects"]:
             raise DopsdError(
                 f"{message}; in the algorithm's section `method`, sample more answers to a problem"
-                " or keep lower scores, or take easier problems"
+                " or keep lower scores, or take easier problems",
+                code=Code.NOTHING_TO_LEARN,
             )
         self.waiting.clear()  # with skip_empty false, an empty update on momentum alone
         log(f"{message}; the run ends after update {self.update}, and its checkpoints stay")

@@ -66,7 +66,7 @@ def test_the_core_samples_and_trains_and_with_all_extras_a_new_project_runs(tmp_
     for stage in ("prepare", "train"):
         run(dopsd, stage, cwd=project)
     assert (project / "runs/sudoku/d_opsd/0/train/step-000001").is_dir()
-    line = "dopsd: publish: mlflow is not installed; pip install 'dopsd[tracking]'\n"
+    line = "dopsd: publish: mlflow is not installed; pip install 'dopsd[tracking]' (D701)\n"
     assert run(dopsd, "publish", cwd=project, status=2) == line
 
     everything = (python, *pip[1:], "install", "-c", ROOT / "constraints.txt", f"{wheel}[all]")

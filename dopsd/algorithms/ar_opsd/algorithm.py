@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.distillation import SelfDistillation, build_components
 from dopsd.algorithms.common.solutions import solution
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 
@@ -60,7 +61,9 @@ class ArOpsd(SelfDistillation):
         if prompt_length > room:
             raise DopsdError(
                 f"method.ar_opsd.max_teacher_prompt: a teacher's prompt has {prompt_length} tokens,"
-                f" but with an answer of {length} the model has room for {room}; set at most {room}"
+                f" but with an answer of {length} the model has room for {room}; set at most"
+                f" {room}",
+                code=Code.MISFIT,
             )
         if longest > max_prompt and not self.is_cut_logged:
             self.is_cut_logged = True

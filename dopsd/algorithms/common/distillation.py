@@ -14,6 +14,7 @@ from torch import Tensor
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.divergence import Divergence, entropy, shared_mass, top_overlap
 from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import pack, take
@@ -48,7 +49,8 @@ def build_components(
     if is_revealing and policy.attention_pattern == "block_causal":
         raise DopsdError(
             "reveal_scope: future_blocks teaches nothing with this base: under its block-causal"
-            " attention no token sees a later block; set reveal_scope: all_masked"
+            " attention no token sees a later block; set reveal_scope: all_masked",
+            code=Code.CONTRADICTION,
         )
     policy.use_teacher(config.teacher, config.ema_decay)
     num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import pad
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 
@@ -38,7 +39,8 @@ def solution(task: Task, problem: Problem, method: str) -> str:
         return text
     raise DopsdError(
         f"{method}: {task.name} problem {problem.id} has no reference solution; leave {method} out"
-        " of matrix.methods, or the problem out of the data"
+        " of matrix.methods, or the problem out of the data",
+        code=Code.NO_SOLUTIONS,
     )
 
 

@@ -12,6 +12,7 @@ from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
@@ -75,7 +76,8 @@ class Sft:
                 f"method.sft.traces: none of {len(rows)} rows has a response of at most"
                 f" {self.length} tokens (method.sft.length) and a question of at most {max_prompt}"
                 f" (the rest of the model's {policy.max_length}); change method.sft.length or the"
-                " rows"
+                " rows",
+                code=Code.MISFIT,
             )
         return traces
 

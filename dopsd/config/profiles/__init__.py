@@ -9,6 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from dopsd.config.params import Params
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 
 EMBEDDED = "embedded"
@@ -55,18 +56,21 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
         DopsdError: if the profile, the preset or the hardware is unknown.
     """
     if profile not in names():
-        raise DopsdError(unknown(f"--profile {profile}", names()))
+        raise DopsdError(unknown(f"--profile {profile}", names()), code=Code.PROFILE)
     if profile == EMBEDDED:
         if (preset, hardware) != (PRESET, HARDWARE):
             raise DopsdError(
                 f"--profile {EMBEDDED}: --preset and --hardware apply to llada-8b profiles only;"
-                " remove them"
+                " remove them",
+                code=Code.PROFILE,
             )
         return _read("embedded.yaml")
     layers, task = _layers(), profile.removeprefix("llada-8b-")
     for option, value in (("presets", preset), ("hardware", hardware)):
         if value not in layers[option]:
-            raise DopsdError(unknown(f"--{option.removesuffix('s')} {value}", layers[option]))
+            raise DopsdError(
+                unknown(f"--{option.removesuffix('s')} {value}", layers[option]), code=Code.PROFILE
+            )
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
     raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}
     raw["ablate"]["task"] = task
@@ -115,5 +119,5 @@ def gpus(hardware: str) -> list[str]:
     """
     known: dict[str, list[str]] = _layers()["gpus"]
     if hardware not in known:
-        raise DopsdError(unknown(f"--hardware {hardware}", known))
+        raise DopsdError(unknown(f"--hardware {hardware}", known), code=Code.PROFILE)
     return known[hardware]

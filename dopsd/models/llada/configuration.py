@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.denoiser import DenoiserConfig
 
@@ -130,16 +131,19 @@ def _check(raw: dict[str, Any]) -> None:
     missing = [name for name in READ if raw.get(name) is None]
     if missing:
         raise DopsdError(
-            f"config.json lacks {', '.join(missing)}; a LLaDA config must state all of them"
+            f"config.json lacks {', '.join(missing)}; a LLaDA config must state all of them",
+            code=Code.MODEL_CONFIG,
         )
     for name, allowed in ({name: (value,) for name, value in FIXED.items()} | ABSENT_OR).items():
         if raw.get(name, allowed[0]) not in allowed:
             raise DopsdError(
-                f"config.json has {name}: {raw[name]!r}; this model computes {allowed[0]!r} only"
+                f"config.json has {name}: {raw[name]!r}; this model computes {allowed[0]!r} only",
+                code=Code.UNSUPPORTED_MODEL,
             )
     width, heads, kv_heads = raw["d_model"], raw["n_heads"], raw["n_kv_heads"]
     if width % (2 * heads) or heads % kv_heads:
         raise DopsdError(
             f"config.json: d_model {width} must be a multiple of 2 x n_heads {heads}, and n_heads"
-            f" of n_kv_heads {kv_heads}"
+            f" of n_kv_heads {kv_heads}",
+            code=Code.MODEL_CONFIG,
         )

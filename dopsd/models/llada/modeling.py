@@ -16,6 +16,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.denoiser import Denoiser
 from dopsd.models.kv_cache import KVCache
@@ -193,7 +194,8 @@ class LladaForMaskedLM(Denoiser):
         super().__init__(config)
         if config._attn_implementation not in ALL_ATTENTION_FUNCTIONS:
             raise DopsdError(
-                f"attention {config._attn_implementation!r} is not supported by LLaDA; use sdpa"
+                f"attention {config._attn_implementation!r} is not supported by LLaDA; use sdpa",
+                code=Code.UNSUPPORTED_MODEL,
             )
         self.model = LladaTrunk(config)
         self.post_init()

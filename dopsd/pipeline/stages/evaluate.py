@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.paths import run_folder
@@ -33,7 +34,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     if not adapters:
         raise DopsdError(
             f"{folder / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed"
-            " first"
+            " first",
+            code=Code.STAGE_MISSING,
         )
     name = params.select.protocol
     evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)

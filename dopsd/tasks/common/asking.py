@@ -6,6 +6,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.storage import DATA, read_problems
 
@@ -109,15 +110,18 @@ def read_prompt(key: str, path: str) -> str:
         text = Path(path).read_bytes().decode()
     except OSError as error:
         raise DopsdError(
-            f"{key}: {path}: {error.strerror}; expected a text file with the instructions"
+            f"{key}: {path}: {error.strerror}; expected a text file with the instructions",
+            code=Code.PROMPT_FILE,
         ) from error
     except UnicodeDecodeError as error:
         raise DopsdError(
-            f"{key}: {path}: not UTF-8 text ({error}); save the file as UTF-8"
+            f"{key}: {path}: not UTF-8 text ({error}); save the file as UTF-8",
+            code=Code.PROMPT_FILE,
         ) from error
     if not text.strip():
         raise DopsdError(
-            f"{key}: {path} is empty; expected the instructions, or null for those of the project"
+            f"{key}: {path} is empty; expected the instructions, or null for those of the project",
+            code=Code.PROMPT_FILE,
         )
     return text
 

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
@@ -73,7 +74,10 @@ class RowTask(AskingTask):
             p for row in read_rows(source, key) if self.is_wanted(p := self.problem_of(row))
         ]
         if not problems:
-            raise DopsdError(f"{key}: {source.path}: no usable row; expected at least one problem")
+            raise DopsdError(
+                f"{key}: {source.path}: no usable row; expected at least one problem",
+                code=Code.TOO_FEW_PROBLEMS,
+            )
         return problems
 
     def training(self, taken: set[Hashable]) -> list[Problem]:
@@ -135,7 +139,8 @@ def held_out(
     if len(problems) <= count:
         raise DopsdError(
             f"data.{task}.validation: {count} problems cannot be held out of {len(problems)} for"
-            " training; ask for fewer, or name a larger train source"
+            " training; ask for fewer, or name a larger train source",
+            code=Code.TOO_FEW_PROBLEMS,
         )
     indices = random.Random(key_from("validation", task, seed)).sample(range(len(problems)), count)
     chosen = set(indices)

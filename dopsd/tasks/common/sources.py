@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, is_unicode
 from dopsd.core.extras import require
 from dopsd.core.progress import log
@@ -54,10 +55,14 @@ def text_of(row: Row, *columns: str) -> str:
     if not isinstance(text, str) or not text.strip():
         present = ", ".join(sorted(map(str, row.values))) or "none"
         detail = f"found {text!r:.40}" if column is not None else f"columns found: {present}"
-        raise DopsdError(f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}")
+        raise DopsdError(
+            f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}",
+            code=Code.SOURCE_ROW,
+        )
     if not is_unicode(text):
         raise DopsdError(
-            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes"
+            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes",
+            code=Code.SOURCE_ROW,
         )
     return text
 
@@ -89,10 +94,14 @@ def read_file(path: Path, key: str) -> Iterator[Row]:
     """
     if not path.is_file():
         raise DopsdError(
-            f"{key}: {path}: no such file; add the file, or name another file or a hub dataset"
+            f"{key}: {path}: no such file; add the file, or name another file or a hub dataset",
+            code=Code.SOURCE_MISSING,
         )
     if path.suffix not in READERS:
-        raise DopsdError(f"{key}: {path}: expected a file that ends in {', '.join(READERS)}")
+        raise DopsdError(
+            f"{key}: {path}: expected a file that ends in {', '.join(READERS)}",
+            code=Code.SOURCE_FORMAT,
+        )
     return _with_read_errors(READERS[path.suffix](path), path)
 
 
@@ -101,9 +110,13 @@ def _with_read_errors(rows: Iterator[Row], path: Path) -> Iterator[Row]:
     try:
         yield from rows
     except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not UTF-8 text ({error}); save the file as UTF-8") from error
+        raise DopsdError(
+            f"{path}: not UTF-8 text ({error}); save the file as UTF-8", code=Code.SOURCE_FORMAT
+        ) from error
     except csv.Error as error:
-        raise DopsdError(f"{path}: not a valid csv file ({error})") from error
+        raise DopsdError(
+            f"{path}: not a valid csv file ({error})", code=Code.SOURCE_FORMAT
+        ) from error
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
@@ -117,10 +130,13 @@ def _object(line: str, location: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{location}: expected one JSON object per line: {error}") from error
+        raise DopsdError(
+            f"{location}: expected one JSON object per line: {error}", code=Code.SOURCE_FORMAT
+        ) from error
     if not isinstance(value, dict):
         raise DopsdError(
-            f"{location}: expected one JSON object per line, found {line.strip()[:40]!r}"
+            f"{location}: expected one JSON object per line, found {line.strip()[:40]!r}",
+            code=Code.SOURCE_FORMAT,
         )
     return value
 
@@ -131,13 +147,16 @@ def _csv(path: Path) -> Iterator[Row]:
         lines = csv.reader(stream)
         header = next(lines, None)
         if not header:
-            raise DopsdError(f"{path}:1: expected a header that names the columns")
+            raise DopsdError(
+                f"{path}:1: expected a header that names the columns", code=Code.SOURCE_FORMAT
+            )
         for cells in lines:
             location = f"{path}:{lines.line_num}"
             if cells and len(cells) != len(header):
                 raise DopsdError(
                     f"{location}: expected {len(header)} columns as in the header, found"
-                    f" {len(cells)}"
+                    f" {len(cells)}",
+                    code=Code.SOURCE_ROW,
                 )
             if cells:
                 yield Row(dict(zip(header, cells, strict=True)), str(path), lines.line_num)
@@ -152,7 +171,9 @@ def _parquet(path: Path) -> Iterator[Row]:
         rows = (values for batch in batches for values in batch.to_pylist())
         yield from (Row(values, str(path), number) for number, values in enumerate(rows, 1))
     except (ArrowException, OSError) as error:
-        raise DopsdError(f"{path}: not a readable parquet file ({_first_line(error)})") from error
+        raise DopsdError(
+            f"{path}: not a readable parquet file ({_first_line(error)})", code=Code.SOURCE_FORMAT
+        ) from error
 
 
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
@@ -183,6 +204,7 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
             f" ({_first_line(error)}{offline}); check the name and the network, or name a local"
             f" file ({', '.join(READERS)})",
             2 if offline else TEMPORARY,
+            code=Code.HUB,
         ) from error
     location = f"{source.path}[{source.split}]"
     return (Row(dict(values), location, number) for number, values in enumerate(rows, 1))

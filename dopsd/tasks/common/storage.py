@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, is_unicode
 from dopsd.core.types import Problem
 
@@ -53,20 +54,22 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
     if not path.is_file():
         raise DopsdError(
             f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`)"
-            " first"
+            " first",
+            code=Code.NOT_PREPARED,
         )
     try:
         lines = path.read_text().splitlines()
     except UnicodeDecodeError as error:
         raise DopsdError(
             f"{path}: not UTF-8 text ({error}); run `dvc checkout --force {path}` to restore the"
-            " file"
+            " file",
+            code=Code.PREPARED_DAMAGED,
         ) from error
     problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
     for number, problem in enumerate(problems, 1):
         expected = fault(problem)
         if expected:
-            raise DopsdError(f"{path}:{number}: expected {expected}")
+            raise DopsdError(f"{path}:{number}: expected {expected}", code=Code.PREPARED_DAMAGED)
     return problems
 
 
@@ -76,17 +79,24 @@ def _read(path: Path, number: int, line: str) -> Problem:
     except (ValueError, TypeError, RecursionError) as error:
         raise DopsdError(
             f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer:"
-            f" {error}"
+            f" {error}",
+            code=Code.PREPARED_DAMAGED,
         ) from error
     if not all(isinstance(v, str) and v for v in (problem.id, problem.prompt, problem.answer)):
-        raise DopsdError(f"{path}:{number}: id, prompt and answer must be non-empty strings")
+        raise DopsdError(
+            f"{path}:{number}: id, prompt and answer must be non-empty strings",
+            code=Code.PREPARED_DAMAGED,
+        )
     if not isinstance(problem.extra, dict):
-        raise DopsdError(f"{path}:{number}: extra must be an object")
+        raise DopsdError(f"{path}:{number}: extra must be an object", code=Code.PREPARED_DAMAGED)
     if not (problem.reference is None or isinstance(problem.reference, str)):
-        raise DopsdError(f"{path}:{number}: reference must be a text or null")
+        raise DopsdError(
+            f"{path}:{number}: reference must be a text or null", code=Code.PREPARED_DAMAGED
+        )
     texts = (problem.id, problem.prompt, problem.answer, problem.reference or "")
     if not all(map(is_unicode, texts)):
         raise DopsdError(
-            f"{path}:{number}: an unpaired surrogate in a text, which no tokenizer takes"
+            f"{path}:{number}: an unpaired surrogate in a text, which no tokenizer takes",
+            code=Code.PREPARED_DAMAGED,
         )
     return problem

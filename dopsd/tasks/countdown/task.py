@@ -12,6 +12,7 @@ import random
 import re
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
 from dopsd.tasks.common.answers import BOX, closed, last_boxed, score_by_rule
@@ -137,7 +138,8 @@ your thoughts
         if operands is None or target is None:
             raise DopsdError(
                 f"{row.place}: expected numbers in column nums, numbers or input and a whole number"
-                f" in column target or output, found {str(v)[:80]}"
+                f" in column target or output, found {str(v)[:80]}",
+                code=Code.SOURCE_ROW,
             )
         return problem_from(operands, target)
 
@@ -165,7 +167,8 @@ your thoughts
                 return list(problems.values())
         raise DopsdError(
             f"data.countdown.generate: found only {len(problems)} distinct problems of {count}; ask"
-            " for fewer, or raise numbers"
+            " for fewer, or raise numbers",
+            code=Code.TOO_FEW_PROBLEMS,
         )
 
     def fault(self, problem: Problem) -> str | None:
@@ -190,7 +193,8 @@ your thoughts
         if len(operands) < MIN_OPERANDS:
             raise DopsdError(
                 f"problem {text!r}: expected two or more numbers and, last, the target, such as `49"
-                " 55 53 51`"
+                " 55 53 51`",
+                code=Code.PROBLEM_TEXT,
             )
         return problem_from(operands, target)
 
@@ -202,9 +206,8 @@ your thoughts
             case _:
                 operands, target = None, None
         if operands is None or target is None:
-            raise DopsdError(
-                f"expected [numbers, target] as ground_truth, found {str(ground_truth)[:80]}"
-            )
+            expected = f"[numbers, target] as ground_truth, found {str(ground_truth)[:80]}"
+            raise DopsdError(f"expected {expected}", code=Code.GENERATIONS_ROW)
         return problem_from(operands, target)
 
     def ground_truth(self, problem: Problem) -> object:

@@ -10,6 +10,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, score_by_rule
 from dopsd.tasks.common.rows import RowTask, new_problem
@@ -99,7 +100,8 @@ the steps
         if value is None:
             raise DopsdError(
                 f"{row.place}: expected an answer that ends in `#### number`, found"
-                f" {solution[-40:]!r}"
+                f" {solution[-40:]!r}",
+                code=Code.SOURCE_ROW,
             )
         return new_problem(self.name, question, written(value), solution)
 
@@ -129,7 +131,10 @@ the steps
             str(ground_truth).replace(",", "")
         )
         if ground_truth is not None and (isinstance(ground_truth, bool) or not is_number):
-            raise DopsdError(f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}")
+            raise DopsdError(
+                f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}",
+                code=Code.GENERATIONS_ROW,
+            )
         value = None if ground_truth is None else number(str(ground_truth), 0)
         return new_problem(self.name, question, UNKNOWN if value is None else written(value))
 

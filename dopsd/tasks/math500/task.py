@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.answers import BOX, UNKNOWN, braced, closed, last_boxed, score_by_rule
 from dopsd.tasks.common.rows import RowTask, new_problem
@@ -62,7 +63,8 @@ the solution
         if not isinstance(gold, str) or not gold.strip():
             raise DopsdError(
                 f"{row.place}: expected a text in column answer, or a solution with its answer in"
-                " \\boxed{}"
+                " \\boxed{}",
+                code=Code.SOURCE_ROW,
             )
         return new_problem(
             self.name, problem, gold, solution if isinstance(solution, str) else None
@@ -83,7 +85,10 @@ the solution
             DopsdError: if the ground truth is something else.
         """
         if not isinstance(ground_truth, str) or not ground_truth:
-            raise DopsdError(f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}")
+            raise DopsdError(
+                f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}",
+                code=Code.GENERATIONS_ROW,
+            )
         return new_problem(self.name, question, ground_truth)
 
     def verify(self, problem: Problem, text: str) -> Score:

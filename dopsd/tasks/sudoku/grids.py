@@ -9,6 +9,7 @@ import itertools
 from functools import cache
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
 
@@ -85,7 +86,8 @@ def make_puzzle(grid: str, blanks: int, rng: random.Random) -> str:
         if len(solutions(puzzle)) == 1:
             return puzzle
     raise DopsdError(
-        f"data.sudoku.blanks: found no puzzle with {blanks} blanks and one solution; use fewer"
+        f"data.sudoku.blanks: found no puzzle with {blanks} blanks and one solution; use fewer",
+        code=Code.TOO_FEW_PROBLEMS,
     )
 
 
@@ -105,7 +107,8 @@ def make_split(grids: list[str], count: int, blanks: int, rng: random.Random) ->
     if len(problems) < count:
         raise DopsdError(
             f"data.sudoku: found only {len(problems)} distinct puzzles of {count} in"
-            f" {len(grids)} grids; ask for fewer puzzles, or more grids"
+            f" {len(grids)} grids; ask for fewer puzzles, or more grids",
+            code=Code.TOO_FEW_PROBLEMS,
         )
     return problems
 

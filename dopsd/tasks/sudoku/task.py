@@ -13,6 +13,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
@@ -83,7 +84,8 @@ def read_published(path: Path, count: int) -> list[Problem]:
     rows = [_published_problem(row) for row in read_file(path, "data.sudoku.test_file")]
     if len(rows) < count:
         raise DopsdError(
-            f"{path}: {len(rows)} puzzles, but data.sudoku.test is {count}; lower data.sudoku.test"
+            f"{path}: {len(rows)} puzzles, but data.sudoku.test is {count}; lower data.sudoku.test",
+            code=Code.TOO_FEW_PROBLEMS,
         )
     return [rows[i] for i in numpy.random.RandomState(42).choice(len(rows), count, replace=False)]
 
@@ -92,7 +94,7 @@ def _published_problem(row: Row) -> Problem:
     puzzle, grid = text_of(row, "Puzzle"), text_of(row, "Solution")
     expected = fault(puzzle, grid)
     if expected:
-        raise DopsdError(f"{row.place}: expected {expected}")
+        raise DopsdError(f"{row.place}: expected {expected}", code=Code.SOURCE_ROW)
     return Problem(f"sudoku-{row.number}-{puzzle}", puzzle, grid)
 
 
@@ -194,10 +196,8 @@ class Sudoku(AskingTask):
         """
         solved = solutions(text) if PUZZLE.fullmatch(text) else []
         if not solved or "0" not in text:
-            raise DopsdError(
-                f"puzzle {text!r}: expected 16 digits 0-4 with some 0 for blanks, which can be"
-                " solved"
-            )
+            expected = "16 digits 0-4 with some 0 for blanks, which can be solved"
+            raise DopsdError(f"puzzle {text!r}: expected {expected}", code=Code.PROBLEM_TEXT)
         return Problem(f"sudoku-{text}", text, solved[0])
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
@@ -215,7 +215,7 @@ class Sudoku(AskingTask):
         is_plain = isinstance(ground_truth, str | int)
         expected = fault(text, str(ground_truth) if is_plain else "another kind of value")
         if expected:
-            raise DopsdError(f"expected {expected}")
+            raise DopsdError(f"expected {expected}", code=Code.GENERATIONS_ROW)
         return Problem(f"sudoku-{text}", text, str(ground_truth))
 
     def question(self, problem: Problem) -> str:

@@ -18,7 +18,7 @@ import pytest
 from conftest import ROOT, write_params
 from forks import BOUND
 
-LINE = "dopsd: interrupted; the same command continues\n"
+LINE = "dopsd: interrupted; the same command continues (D501)\n"
 
 
 def interrupted_at(module: str, *words: str) -> tuple[int, str]:

@@ -10,9 +10,15 @@ from dopsd.cli.main import main
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("sumary", "dopsd: sumary: unknown command; did you mean summary? see `dopsd --help`"),
+        (
+            "sumary",
+            "dopsd: sumary: unknown command; did you mean summary? see `dopsd --help`",
+        ),
         ("xyz", "dopsd: xyz: unknown command; see `dopsd --help`"),
-        ("--verson", "dopsd: --verson: unknown option; did you mean --version? see `dopsd --help`"),
+        (
+            "--verson",
+            "dopsd: --verson: unknown option; did you mean --version? see `dopsd --help`",
+        ),
         (  # before the option that is missing because of it
             "score --tsk gsm8k a.jsonl",
             "dopsd score: --tsk: unknown option; did you mean --task? see `dopsd score --help`",
@@ -42,7 +48,7 @@ def test_a_mistyped_word_is_one_line_that_suggests_the_right_one(words: str, lin
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2
-    assert capsys.readouterr().err == line + "\n"
+    assert capsys.readouterr().err == f"{line} (D201)\n"
 
 
 def test_values_that_look_like_options_are_values(capsys):

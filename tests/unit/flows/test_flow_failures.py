@@ -117,7 +117,7 @@ def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
     said = "\n".join(logged)
     assert (
         state.is_failed()
-        and "train.learning_rat: unknown key; did you mean learning_rate?" in state.message
+        and "train.learning_rat: unknown key; did you mean learning_rate? (D103)" in state.message
     )
     assert state.message in said and "Traceback" not in said
     assert Path("params.yaml").read_bytes() == before

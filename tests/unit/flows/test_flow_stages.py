@@ -23,6 +23,7 @@ from prefect.utilities.importtools import import_object
 from dopsd.config import profiles
 from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.tasks import TasksConfig
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
 from flows import checkpoint_evals, running, settings, stages
@@ -224,7 +225,7 @@ def test_a_fault_is_tried_again_and_a_mistake_is_not():
     tried = {75: True, -9: True, 1: True, 2: False}
     assert {status: stages.may_help(None, None, state(failed(status))) for status in tried} == tried
     assert stages.may_help(None, None, state(httpx.ConnectError("away")))
-    assert not stages.may_help(None, None, state(DopsdError("no such key")))
+    assert not stages.may_help(None, None, state(DopsdError("no such key", code=Code.UNKNOWN_KEY)))
 
 
 def test_two_evaluations_never_share_a_device(monkeypatch):

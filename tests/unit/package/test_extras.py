@@ -45,7 +45,7 @@ def test_a_command_that_lacks_a_package_says_so_in_one_line(
     monkeypatch.setitem(sys.modules, package, None)
     assert main(words.split()) == 2
     command, extra = words.split()[0], EXTRAS[package]
-    line = f"dopsd: {command}: {package} is not installed; pip install 'dopsd[{extra}]'\n"
+    line = f"dopsd: {command}: {package} is not installed; pip install 'dopsd[{extra}]' (D701)\n"
     assert capsys.readouterr().err == line
 
 
@@ -53,7 +53,7 @@ def test_a_dataset_that_needs_a_package_is_named_by_its_key_or_file(project, mon
     (project / "rows.parquet").touch()
     for package in ("datasets", "pyarrow"):
         monkeypatch.setitem(sys.modules, package, None)
-    end = "is not installed; pip install 'dopsd[data]'\n"
+    end = "is not installed; pip install 'dopsd[data]' (D701)\n"
     assert main(["prepare", "--task", "gsm8k"]) == 2
     assert capsys.readouterr().err == f"dopsd: data.gsm8k.test.path: datasets {end}"
     write_params(data__gsm8k__test={"path": "rows.parquet"})

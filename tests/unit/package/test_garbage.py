@@ -16,6 +16,7 @@ from parsers import PARSERS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.params_file import params
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import WIDEST, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.jsonl import append_lines, read_lines
@@ -237,9 +238,9 @@ def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(
 
 
 def test_a_refusal_has_a_line_for_each_fault_and_no_more():
-    assert str(DopsdError("a\nb\x1b[2Jc\ud800")) == r"a\nb\x1b[2Jc\ud800"
-    assert str(DopsdError(["a", "b"])) == "a\nb"
-    assert len(str(DopsdError("x" * 10**6))) < WIDEST + 10
+    assert str(DopsdError("a\nb\x1b[2Jc\ud800", code=Code.PLUGIN)) == r"a\nb\x1b[2Jc\ud800"
+    assert str(DopsdError(["a", "b"], code=Code.PLUGIN)) == "a\nb"
+    assert len(str(DopsdError("x" * 10**6, code=Code.PLUGIN))) < WIDEST + 10
 
 
 def test_a_word_that_argparse_makes_a_list_of_is_refused(here: Path, capsys: pytest.CaptureFixture):

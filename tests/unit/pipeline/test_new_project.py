@@ -70,7 +70,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(words, message, capsys):
 def test_without_git_nothing_is_written(monkeypatch, capsys):
     monkeypatch.setenv("PATH", "")
     assert main(["init", "mine"]) == 2
-    assert capsys.readouterr().err == "dopsd: init: git is not installed; install git\n"
+    assert capsys.readouterr().err == "dopsd: init: git is not installed; install git (D708)\n"
     assert [*Path().iterdir()] == []
 
 

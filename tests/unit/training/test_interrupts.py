@@ -270,5 +270,5 @@ sys.exit(main())
     )
     assert (ended.returncode, ended.stderr) == (
         130,
-        "dopsd: interrupted; the same command continues\n",
+        "dopsd: interrupted; the same command continues (D501)\n",
     )

@@ -1,0 +1,85 @@
+"""The worked examples of docs/errors.md print the line that the page shows, and their fix works."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from error_reference import examples
+
+from dopsd.cli.explain import groups
+from dopsd.cli.main import main
+from dopsd.core.error_codes import Code
+
+ANSWER = '{"question": "1 + 1?", "ground_truth": 2, "generation": "<answer>2</answer>"}\n'
+FOLDER = "/home/me/project"  # the working directory, as the page shows it
+
+
+def run(command: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a line of the page: `dopsd` in this process, everything else in a shell."""
+    words = shlex.split(command)
+    with monkeypatch.context() as patch:
+        while words and "=" in words[0]:
+            patch.setenv(*words.pop(0).split("=", 1))
+        if words[0] != "dopsd":
+            return subprocess.run(["bash", "-c", command], check=False).returncode
+        try:
+            return main(words[1:])
+        except SystemExit as end:  # of argparse
+            return int(end.code or 0)
+
+
+def last_line(capsys: pytest.CaptureFixture) -> str:
+    out, err = capsys.readouterr()
+    return (out + err).rstrip().split("\n")[-1].replace(str(Path.cwd()), FOLDER)
+
+
+@pytest.mark.parametrize("code", examples())
+def test_an_example_prints_its_line_and_its_fix_works(
+    code: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    example = examples()[code]
+    (project / "answers.jsonl").write_text(ANSWER)
+    for command in example.get("before", []):
+        assert run(command, monkeypatch) == 0, command
+    capsys.readouterr()
+    assert run(example["run"], monkeypatch) == example.get("exit", 2)
+    assert last_line(capsys) == example["prints"]
+    assert example["prints"].endswith(f" ({code})")
+    for command in example["fix"]:
+        capsys.readouterr()
+        assert run(command, monkeypatch) == 0, command
+    if "then" in example:
+        assert last_line(capsys) == example["then"]
+
+
+def test_the_twenty_most_likely_errors_have_an_example():
+    assert len(examples()) >= 20
+
+
+def test_every_code_has_an_explanation_in_the_group_of_its_first_digit():
+    listed = [list(codes) for codes in groups().values()]
+    assert [code for codes in listed for code in codes] == [code.value for code in Code]
+    assert [{code[:2] for code in codes} for codes in listed] == [
+        {f"D{number}"} for number in range(1, 9)
+    ]
+    for codes in groups().values():
+        for code, texts in codes.items():
+            assert texts.keys() == {"title", "cause", "fix"}, code
+            assert texts["cause"].endswith(".") and texts["fix"].endswith("."), code
+
+
+def test_explain_prints_an_entry_and_where_the_page_has_it(capsys):
+    assert main(["explain", "(d103)"]) == 0
+    assert capsys.readouterr().out == (
+        "D103: Unknown key\n\n"
+        "Cause: A key is misspelt, is in the wrong section, or belongs to another release.\n"
+        "Fix: Take the name that the message suggests, or look it up in the table of settings"
+        " (docs/configuration.md). Then run `dopsd check`.\n\n"
+        "All codes, with examples: docs/errors.md#d103\n"
+    )
+    assert main(["explain", "D999"]) == 2
+    error = "dopsd: explain D999: no such code; `dopsd explain` lists all (D202)\n"
+    assert capsys.readouterr().err == error
