@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -21,10 +20,10 @@ from prefect.exceptions import PrefectException
 
 from dopsd.core.paths import RunKey
 from dopsd.core.tables import read_table
+from dopsd.pipeline.run_progress import stage_progress
 from flows import server
 from flows.running import OutputListener
 
-WORK = Path("work")
 EVERY = 5.0  # seconds between two looks at a stage's progress
 # errors of a server that is away or stopping; the work continues without it
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
@@ -39,11 +38,7 @@ class ProgressBar(OutputListener):
     """
 
     def __init__(self, stage: str, key: str) -> None:
-        self.file, self.key, self.stage = (
-            WORK / f"{stage}.json",
-            f"{stage.replace('_', '-')}-{key}",
-            stage,
-        )
+        self.stage, self.key = stage, f"{stage.replace('_', '-')}-{key}"
         self.started = time.time()
         self.looked, self.shown = 0.0, -1.0
         self.artifact: UUID | None = None
@@ -56,27 +51,19 @@ class ProgressBar(OutputListener):
     def finish(self) -> None:
         """Update the bar at once."""
         self.looked = time.monotonic()
-        with suppress(OSError, ValueError):
-            if self.file.stat().st_mtime >= self.started:
-                self._show(json.loads(self.file.read_text()))
+        progress = stage_progress(self.stage, self.started)
+        if progress and progress.share != self.shown and server.is_reachable():
+            with suppress(*SERVER_ERRORS):
+                self._show(100 * progress.share, f"{self.stage}: {progress.text}")
+                self.shown = progress.share
 
-    def _show(self, state: dict[str, Any]) -> None:
-        percent = 100.0 * state["done"] / state["total"] if state["total"] else 100.0
-        if not state["total"] or percent == self.shown or not server.is_reachable():
-            return
-        seconds_left = (state["total"] - state["done"]) / state["rate"] if state["rate"] else 0
-        description = (
-            f"{self.stage}: {state['done']} of {state['total']}, {state['rate']:.2f}/s, "
-            f"{seconds_left / 60:.1f} min left"
-        )
-        with suppress(*SERVER_ERRORS):
-            if self.artifact is None:
-                self.artifact = create_progress_artifact(  # type: ignore[assignment]  # a coroutine only where asyncio calls
-                    percent, key=self.key, description=description
-                )
-            else:
-                update_progress_artifact(self.artifact, percent, description=description)
-            self.shown = percent
+    def _show(self, percent: float, description: str) -> None:
+        if self.artifact is None:
+            self.artifact = create_progress_artifact(  # type: ignore[assignment]  # a coroutine only where asyncio calls
+                percent, key=self.key, description=description
+            )
+        else:
+            update_progress_artifact(self.artifact, percent, description=description)
 
 
 def percent(value: float) -> str:
@@ -178,6 +165,8 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
         *_training(run_key),
     ]
     lines += ["", f"Figures: `reports/{run_key}/`. Adapter: `{run_key.folder}/best`."]
+    if run_key.page.is_file():
+        lines += [f"Report, one HTML file: `{run_key.page}`."]
     lines += [f"[{name}]({link})" for name, link in links.items()]
     return "\n".join(lines) + "\n"
 

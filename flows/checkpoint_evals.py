@@ -72,12 +72,13 @@ class CheckpointEvalJob(OutputListener):
     def __init__(self, run_key: RunKey, updates: list[int], devices: Devices, log: Log) -> None:
         self.run_key, self.devices, self.log = run_key, devices, log
         self.done = {update: threading.Event() for update in updates}
+        self.accuracies: dict[int, str] = {}
         self.lock = threading.Lock()
         self.error: Exception | None = None
         self.process: threading.Thread | None = None
 
-    def wait(self, update: int) -> None:
-        """Wait until a checkpoint is evaluated.
+    def wait(self, update: int) -> str:
+        """Wait until a checkpoint is evaluated, and return its accuracy as text.
 
         The first caller starts the process; a caller that retries starts it again.
 
@@ -94,11 +95,14 @@ class CheckpointEvalJob(OutputListener):
                 raise self.error or RuntimeError(
                     f"evaluate: process ended before checkpoint {update}"
                 )
+        return self.accuracies[update]
 
     def on_line(self, line: str) -> None:
-        """Note which checkpoint a line of the process reports as done."""
-        _, sign, update = line.partition(EVALUATED)
+        """Note which checkpoint a line of the process reports as done, and its accuracy."""
+        _, sign, outcome = line.partition(EVALUATED)
+        update, _, accuracy = outcome.partition(": ")
         if sign and int(update) in self.done:
+            self.accuracies[int(update)] = accuracy
             self.done[int(update)].set()
 
     def _run(self) -> None:

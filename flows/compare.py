@@ -76,7 +76,8 @@ def compare_runs(runs: list[str]) -> None:
     get_run_logger().info("wrote table and figure to reports/compare/:\n%s", TABLE.read_text())
     figure_note = (
         "\n\nFigure of accuracy against updates, rollouts and seconds:"
-        " `reports/compare/accuracy.png`.\n"
+        " `reports/compare/accuracy.png`. Report, one HTML file:"
+        " `reports/compare/comparison.html`.\n"
     )
     create_markdown_artifact(
         TABLE.read_text() + figure_note,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,10 +12,11 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+from dopsd.pipeline.run_logs import new_log
+from dopsd.pipeline.run_progress import exit_code, reason
 from flows import server
 from flows.guard import LOCK
 
@@ -25,8 +25,6 @@ GUARD = Path(__file__).with_name("guard.py")
 DVC = (sys.executable, "-m", "dvc")
 DOPSD = (sys.executable, "-m", "dopsd")
 USAGE = 2  # exit code of an error that the user must fix
-LOGS = Path("work/logs")
-KEPT_LOGS = 100  # files
 LOOK_EVERY = 0.5  # seconds
 WARN_EVERY = 60.0  # seconds
 PATIENCE = 20.0  # seconds that a stopped command has to end; the worker kills a flow after 30
@@ -77,25 +75,13 @@ class CommandFailed(Exception):
     """
 
     def __init__(self, name: str, status: int, lines: list[str]) -> None:
-        self.status = _status_of_stage(lines) or status
-        super().__init__(f"{name}: {_reason(lines)} (exit code {self.status})")
+        self.status = exit_code(lines) or status
+        super().__init__(f"{name}: {reason(lines)} (exit code {self.status})")
 
     @property
     def is_mistake(self) -> bool:
         """Whether only a person can fix the error, so that a retry would fail in the same way."""
         return self.status == USAGE
-
-
-def _status_of_stage(lines: list[str]) -> int:
-    """Return the exit code of DVC's stage, or 0; DVC prints that code, and itself ends with 255."""
-    statuses = [match[1] for line in lines if (match := re.search(r"exited with (-?\d+)", line))]
-    return int(statuses[-1]) if statuses else 0
-
-
-def _reason(lines: list[str]) -> str:
-    """Return dopsd's last message, else the last line."""
-    dopsd_lines = [line.removeprefix("dopsd: ") for line in lines if line.startswith("dopsd: ")]
-    return (dopsd_lines or lines or ["no output"])[-1]
 
 
 class OutputListener:
@@ -134,7 +120,7 @@ def run(
         CommandFailed: if the exit code is not 0.
     """
     listener = listener or OutputListener()
-    path = _log_file(name)
+    path = new_log(name)
     with path.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, str(GUARD), *words],
@@ -164,15 +150,6 @@ def run(
     if process.returncode != 0:
         raise CommandFailed(name, process.returncode or 128 + signal.SIGINT, lines)
     return lines
-
-
-def _log_file(name: str) -> Path:
-    """Return a new file for the output of a command; remove all but the newest files."""
-    LOGS.mkdir(parents=True, exist_ok=True)
-    for old in sorted(LOGS.glob("*.log"))[:-KEPT_LOGS]:
-        old.unlink(missing_ok=True)
-    started = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
-    return LOGS / f"{started}-{name}.log"
 
 
 def _log_new_lines(

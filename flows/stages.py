@@ -14,12 +14,12 @@ from prefect.states import Completed
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
+from dopsd.pipeline import run_request
+from dopsd.pipeline.run_request import RunRequest
 from dopsd.pipeline.writer_lock import WriterLock
-from flows import settings
 from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
 from flows.checkpoint_evals import CheckpointEvalJob
 from flows.running import DOPSD, DVC, CommandFailed, run
-from flows.settings import RunRequest
 
 
 def may_help(_task: object, _run: TaskRun, state: State[Any]) -> bool:
@@ -31,6 +31,9 @@ def may_help(_task: object, _run: TaskRun, state: State[Any]) -> bool:
     except Exception as error:
         return isinstance(error, SERVER_ERRORS)
     return False
+
+
+Done = dict[str, Any] | State[Any]  # what a task returns
 
 
 class TaskOptions(TypedDict):
@@ -57,7 +60,7 @@ def write_settings(request: RunRequest) -> dict[str, Any]:
     try:
         # without the lock, a stage of another writer would read these settings as its own
         with WriterLock("settings", tell=log.warning):
-            changed = settings.write(request)
+            changed = run_request.write(request)
     except DopsdError as error:
         lines = [line.removeprefix("--set: ") for line in str(error).splitlines()]
         message = "refused, nothing was started: " + "; ".join(lines)
@@ -67,42 +70,46 @@ def write_settings(request: RunRequest) -> dict[str, Any]:
     return {"stage": "settings", "changed": len(changed)}
 
 
-def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run one DVC stage as the workspace's only writer; the stages before it must have run."""
+def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> Done:
+    """Run one DVC stage as the workspace's only writer; the stages before it must have run.
+
+    Returns:
+        The stage; the state Cached if DVC found it up to date.
+    """
     bar = ProgressBar(stage.partition("@")[0], key)
     lines = run(stage, (*DOPSD, "repro", "-s", stage), get_run_logger(), env, bar)
     bar.finish()
-    return {"stage": stage, "is_new": any(line.startswith("Running stage") for line in lines)}
+    if not any(line.startswith("Running stage") for line in lines):
+        return Completed(name="Cached", message="up to date")
+    return {"stage": stage}
 
 
 @task(name="prepare", task_run_name="prepare {name}", **RETRIED)
-def prepare(name: str, after: object) -> dict[str, Any]:
+def prepare(name: str, after: object) -> Done:
     """Write the problems of every split (DVC stage `prepare`)."""
     return _repro(f"prepare@{name}", name)
 
 
 @task(name="pretrain", task_run_name="pretrain {name}", **RETRIED)
-def pretrain(name: str, env: Mapping[str, str], after: object) -> dict[str, Any]:
+def pretrain(name: str, env: Mapping[str, str], after: object) -> Done:
     """Train the embedded base (DVC stage `pretrain`)."""
     return _repro(f"pretrain@{name}", name, env)
 
 
 @task(name="base", task_run_name="base {name}", **RETRIED)
-def evaluate_base(name: str, after: object) -> dict[str, Any]:
+def evaluate_base(name: str, after: object) -> Done:
     """Score the base on the selection split (DVC stage `evaluate_base`)."""
     return _repro(f"evaluate_base@{name}", name)
 
 
 @task(name="train", task_run_name="train {run_key}", **RETRIED)
-def train(run_key: RunKey, env: Mapping[str, str], after: object) -> dict[str, Any]:
+def train(run_key: RunKey, env: Mapping[str, str], after: object) -> Done:
     """Post-train an adapter (DVC stage `train`); a retry continues from the last checkpoint."""
     return _repro(f"train@{run_key.stage}", run_key.key, env)
 
 
 @task(name="evaluate", task_run_name="evaluate {update}", **RETRIED)
-def evaluate_checkpoint(
-    update: int, job: CheckpointEvalJob | None, after: object
-) -> dict[str, Any] | State[Any]:
+def evaluate_checkpoint(update: int, job: CheckpointEvalJob | None, after: object) -> State[Any]:
     """Score a checkpoint on the selection split into work/eval/, where the DVC stage finds it.
 
     Args:
@@ -112,8 +119,7 @@ def evaluate_checkpoint(
     """
     if job is None:
         return Completed(name="Cached", message="this checkpoint's evaluation is up to date")
-    job.wait(update)
-    return {"stage": "evaluate", "update": update}
+    return Completed(message=f"update {update}: {job.wait(update)}")
 
 
 def is_up_to_date(stage: str) -> bool:
@@ -125,7 +131,7 @@ def is_up_to_date(stage: str) -> bool:
 
 
 @task(name="select", task_run_name="select {run_key}", **RETRIED)
-def select(run_key: RunKey, after: object) -> dict[str, Any]:
+def select(run_key: RunKey, after: object) -> Done:
     """Collect the evaluations (DVC stage `evaluate`) and take the best checkpoint (`select`)."""
     _repro(f"evaluate@{run_key.stage}", run_key.key)
     done = _repro(f"select@{run_key.stage}", run_key.key)
@@ -134,13 +140,13 @@ def select(run_key: RunKey, after: object) -> dict[str, Any]:
 
 
 @task(name="test", task_run_name="test {run_key}", **RETRIED)
-def test(run_key: RunKey, after: object) -> dict[str, Any]:
+def test(run_key: RunKey, after: object) -> Done:
     """Score base and best checkpoint once on test, paired by problem (DVC stage `test`)."""
     return _repro(f"test@{run_key.stage}", run_key.key)
 
 
 @task(name="report", task_run_name="report {run_key}", **RETRIED)
-def report(run_key: RunKey, after: object) -> dict[str, Any]:
+def report(run_key: RunKey, after: object) -> Done:
     """Draw the figures (DVC stage `report`), and show the result."""
     done = _repro(f"report@{run_key.stage}", run_key.key)
     show_result(run_key, {})

@@ -20,6 +20,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
+from dopsd.pipeline.run_request import RunRequest
 from dopsd.training.origin import ALLOWANCE
 from dopsd.training.run_start import OTHER_CODE
 from flows import checkpoint_evals, server, stages
@@ -27,7 +28,7 @@ from flows.checkpoint_evals import CheckpointEvalJob, Devices
 from flows.failures import failed
 from flows.overrides import Overrides
 from flows.running import begin, stop_all
-from flows.settings import Hardware, Method, OtherCode, Preset, Profile, RunRequest, Task, run_keys
+from flows.settings import Hardware, Method, OtherCode, Preset, Profile, Task, run_keys
 
 LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; their processes wait for a device
@@ -99,7 +100,7 @@ def run_stages(
     Raises:
         DopsdError: if settings are wrong, or there is no GPU for evaluate_while_training.
     """
-    done = stages.write_settings(request)
+    done: object = stages.write_settings(request)
     params = load_params()
     cells, devices = run_keys(params), checkpoint_evals.gpus()
     training, spare = devices[: params.launch.processes], devices[params.launch.processes :]

@@ -32,10 +32,15 @@ def finished(
     mean = sum(scores.values()) / len(scores)
     protocol = {"gen_length": 40, "steps": 20}
     base = {"accuracy": 0.25, "n": len(scores), "per_problem": dict.fromkeys(scores, base_score)}
-    base |= {"interval": [0.2, 0.3], "protocol": protocol}
+    base |= {"interval": [0.2, 0.3], "protocol": protocol, "whole": 0.0}
     sides = {
         "base": base,
-        "best": {"accuracy": mean, "interval": [mean - 0.1, mean + 0.1], "per_problem": scores},
+        "best": {
+            "accuracy": mean,
+            "interval": [mean - 0.1, mean + 0.1],
+            "per_problem": scores,
+            "whole": 0.0,
+        },
     }
     paired = {"difference": mean - 0.25, "interval": [mean - 0.35, mean - 0.15]}
     chosen = {"update": 2, "protocol": "greedy", "split": split}

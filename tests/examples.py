@@ -112,6 +112,7 @@ COMMANDS = [  # words of commands, a name in place of @
         for key in ("protocol", "adapter", "model", "prompt-file", "split", "update", "attempts")
     ),
     *("ablate -- @", "score --task @ x.jsonl", "score --task=gsm8k @", "sample -- @"),
+    *("push @ --dry-run", "push a/b --dry-run --revision=@", "push a/b --dry-run --adapter=@"),
     *("export --merged --adapter=@ --out=exported", "sample --adapter=@", "sample --temperature=@"),
     *("params --profile=@", "params --preset=@ --profile=llada-8b-gsm8k", "check --params=@"),
 ]

@@ -30,7 +30,10 @@ class FakeText:
         return torch.tensor([int(c) for c in text])
 
     def decode(self, ids: Tensor) -> str:
-        return "".join(str(int(i)) for i in ids)
+        return "".join(self.pieces(ids))
+
+    def pieces(self, ids: Tensor) -> list[str]:
+        return [str(int(i)) for i in ids]
 
 
 class FakePolicy:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COUNTED = ("trajectories", "rollouts", "sampled_tokens")  # costs in a run's table
-COSTS = ("updates", "rollouts", "seconds")  # x axes of curves
+COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes
 
 
 class Finished(RunKey):

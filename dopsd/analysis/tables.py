@@ -155,7 +155,7 @@ def draw_group(axis: Axes, group: list[Finished], cost: str, colour: str, label:
     for run in group:
         points = run.curve(cost)
         if points and len(group) > 1:
-            axis.plot(*zip(*points, strict=True), color=colour, lw=0.7, alpha=0.5)
+            axis.plot(*zip(*points, strict=True), color=colour, lw=0.8, alpha=0.45)
     mean = [(costs[cost], accuracy) for accuracy, costs in mean_curve(group) if cost in costs]
     if mean:
         axis.plot(*zip(*mean, strict=True), color=colour, lw=2, marker="o", ms=4, label=label)

@@ -18,10 +18,11 @@ COLOURS = {
     "orange": "mask in whose place the teacher sees the later token",
 }
 LEGIBLE = 64  # most tokens of an answer whose text still fits the cells
+CELL, TALLEST = 0.155, 4.0  # inches: height of a row with text, and of the axes without
 
 
 def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
-    """Draw the student's and the teacher's states side by side, one row for each step.
+    """Draw the student's and the teacher's states one above the other, one row for each step.
 
     COLOURS has the meaning of the cells. Tokens are written into the cells of answers of up to
     LEGIBLE tokens.
@@ -32,26 +33,30 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
     """
     from matplotlib.patches import Patch
 
-    tokens, shown_by_step = trajectory["tokens"], trajectory["shown"]
-    is_legible = len(tokens) <= LEGIBLE
-    size = (0.62 * len(tokens), 0.32 * len(shown_by_step) + 1) if is_legible else (20, 10)
-    figure, axes = axes_of(1, 2, size)
-    figure.set_layout_engine("constrained")
+    shown_by_step = trajectory["shown"]
+    height = 2 * (0.5 + CELL * len(shown_by_step)) if _is_legible(trajectory) else 2 * TALLEST
+    figure, axes = axes_of(2, 1, 0.8 + height, share_x=True)
     nothing: list[list[int]] = [[] for _ in shown_by_step]
-    _draw_side(axes[0][0], trajectory, nothing, "what the student sees")
-    _draw_side(axes[0][1], trajectory, shown_by_step, "what the teacher sees")
+    _draw_side(axes[0][0], trajectory, nothing, "What the student sees")
+    _draw_side(axes[1][0], trajectory, shown_by_step, "What the teacher sees")
     verdict, question = trajectory["verdict"], " ".join(trajectory["problem"].split())
     figure.suptitle(
         _plain(
-            f"problem {question[:100]}   answer {str(verdict['answer'])[:40]}   score"
-            f" {verdict['score']:.2f}"
-        )
+            f"Problem {question[:60]}, answer {str(verdict['answer'])[:24]}, score"
+            f" {100 * verdict['score']:.0f}%"
+        ),
+        fontsize=11,
     )
     patches = [
         Patch(facecolor=colour, edgecolor="grey", label=label) for colour, label in COLOURS.items()
     ]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
+    figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
+    axes[1][0].set(xlabel="position in the answer, with lines between blocks")
     save_figure(figure, path)
+
+
+def _is_legible(trajectory: dict[str, Any]) -> bool:
+    return len(trajectory["tokens"]) <= LEGIBLE
 
 
 def _draw_side(
@@ -77,12 +82,14 @@ def _draw_side(
         extent=(0, len(tokens), len(cells), 0),
         aspect="auto",
     )
-    axis.set(title=title, xlabel="position in the answer", ylabel="step")
+    axis.set_title(title, loc="left", fontsize=10)
+    axis.set(ylabel="denoising step")
+    axis.grid(visible=False)
     axis.set_xticks(range(0, len(tokens) + 1, block_length))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     for edge in range(0, len(tokens) + 1, block_length):
         axis.axvline(edge, color="black", lw=0.8)
-    if len(tokens) <= LEGIBLE:
+    if _is_legible(trajectory):
         _write_tokens(axis, cells, tokens)
 
 
@@ -99,7 +106,14 @@ def _write_tokens(axis: Axes, cells: list[list[int]], tokens: list[str]) -> None
         for position, kind in enumerate(row):
             if kind:
                 text = _plain(_label(tokens[position]))
-                axis.text(position + 0.5, step + 0.5, text, ha="center", va="center", fontsize=9)
+                axis.text(
+                    position + 0.5,
+                    step + 0.5,
+                    text,
+                    ha="center",
+                    va="center",
+                    fontsize=8 if len(tokens) <= LEGIBLE / 2 else 7,
+                )
 
 
 def _plain(text: str) -> str:

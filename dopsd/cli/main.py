@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.cli import checkpoints, explain, results, settings, stages
+from dopsd.cli import checkpoints, explain, push, results, runs, settings, stages
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
@@ -42,10 +42,11 @@ SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set"
     " train.gradient_checkpointing; then the same command continues from the last checkpoint"
 )
-ONLINE = ("prepare", "rehearse")  # may download data from the Hugging Face hub
+ONLINE = ("prepare", "push", "rehearse", "repro", "run")  # may use the Hugging Face hub
 # commands that do not read params.yaml first, and those that do
-FREE = settings.FREE | checkpoints.FREE | explain.FREE
+FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
+WITH_PARAMS |= push.WITH_PARAMS
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,10 +67,12 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="command", help=argparse.SUPPRESS, prog="dopsd"
     )
+    runs.add_runs(commands)
     stages.add_stages(commands)
     settings.add_checks(commands)
     results.add_results(commands)
     checkpoints.add_checkpoints(commands)
+    push.add_push(commands)
     settings.add_profiles(commands)
     explain.add_explain(commands)
     return parser

@@ -6,6 +6,9 @@ GROUPS = {
     "Pipeline": {
         "init": "start a project of your own in a new folder",
         "rehearse": "run every stage on a tiny model, then estimate the real cost",
+        "run": "run all stages with Prefect (or --local), and watch them",
+        "attach": "watch a run that is in progress",
+        "cancel": "stop a run; training saves",
         "repro": "run the stages that changed",
         "train": "post-train one adapter, or continue it (a stage of `repro`)",
         "clean": "remove training folders that no run would continue",
@@ -34,6 +37,7 @@ GROUPS = {
     },
     "Share": {
         "export": "write base and adapter as one plain model",
+        "push": "upload a checkpoint to the Hugging Face hub",
     },
 }
 STAGES = {  # commands that DVC and the flows run; the overview only names them

@@ -143,15 +143,11 @@ def _doctor(a: argparse.Namespace) -> None:
 
 
 def _check(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.training.origin import mismatch
+    from dopsd.pipeline.run_request import mismatched_bases
 
     path = a.params
     missing = [f"{path}: {line}: no such file" for line in missing_files(params)]
-    faults = missing + [
-        reason
-        for task in params.pretrain.tasks
-        if (reason := mismatch(params.embedded_base(task), task))
-    ]
+    faults = missing + mismatched_bases(params)
     if faults:
         raise DopsdError(faults, code=Code.NAMED_FILE_MISSING if missing else Code.BASE_DIFFERS)
     print(f"{path}: no errors")

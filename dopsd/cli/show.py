@@ -15,6 +15,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.tables import read_log
+from dopsd.pipeline.run_report import is_tested, refresh
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_settings import scratch_folder
 
@@ -45,11 +46,10 @@ def summary(params: Params) -> None:
     for column in ("run", "base", "trained", "difference"):
         table.add_column(column, no_wrap=True)
     costs = []
-    for run in params.runs:
-        folder = run.key.folder
-        if not (folder / "test" / "paired.json").is_file():
-            continue
-        tested = read_json(folder / "test" / "paired.json", "dopsd test")
+    tested_runs = [run for run in params.runs if is_tested(run.key)]
+    pages = refresh(params, [run.key for run in tested_runs], "summary")
+    for run in tested_runs:
+        tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
         comparison = tested["protocols"][tested["selected"]["protocol"]]
         sides = [
             _with_interval(comparison[side]["accuracy"], comparison[side]["interval"])
@@ -58,6 +58,8 @@ def summary(params: Params) -> None:
         gap = _with_interval(comparison["paired"]["difference"], comparison["paired"]["interval"])
         table.add_row(str(run.key), *sides, gap)
         costs.append(_cost(run, tested))
+        if str(run.key) in pages:
+            costs.append(f"  report: {pages[str(run.key)]}")
     if not costs:
         raise DopsdError(
             "summary: no finished run of params.yaml's matrix; run `dvc repro` first",

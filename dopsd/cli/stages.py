@@ -47,7 +47,8 @@ STAGES = {  # stage: (description, arguments beyond --params)
     "report": (
         (
             "Draw accuracy, training curves and one denoising trajectory into"
-            " reports/<task>/<method>/<seed>/."
+            " reports/<task>/<method>/<seed>/, and write all of it into one HTML file,"
+            " reports/<task>-<method>-<seed>.html."
         ),
         ("task", "method", "seed"),
     ),
@@ -209,6 +210,22 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
             f"dopsd.pipeline.stages.{arguments.command}"
         ).run
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
+        if arguments.command == "report":
+            _write_page(arguments, params)
+
+
+def _write_page(a: argparse.Namespace, params: Params) -> None:
+    """Write the run's HTML report.
+
+    The stage's own module does not: the page shows seconds, so it is no output of DVC, and its code
+    is no dependency.
+    """
+    from dopsd.core.paths import RunKey
+    from dopsd.core.progress import log
+    from dopsd.pipeline.run_report import refresh
+
+    for page in refresh(params, [RunKey(a.task, a.method, a.seed)], "report").values():
+        log(f"report: {page}")
 
 
 def _measure(a: argparse.Namespace, params: Params) -> None:

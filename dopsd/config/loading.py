@@ -94,12 +94,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             " and run `dopsd params --profile embedded` to write a complete one",
             code=Code.NOT_YAML,
         )
-    return {section: _unshared(values) for section, values in settings.items()}
-
-
-def _unshared(value: Any) -> Any:  # noqa: ANN401  # any YAML value
-    """Copy sections that aliases share, so that a change of one leaves the other."""
-    return {k: _unshared(v) for k, v in value.items()} if isinstance(value, dict) else value
+    return settings
 
 
 class Unmerged(SafeConstructor):

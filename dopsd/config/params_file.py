@@ -50,9 +50,11 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
         *path, last = key.split(".")
         section = raw
         for part in path:
-            section = section.setdefault(part, {})
-            if not isinstance(section, dict):
+            inner = section.get(part, {})
+            if not isinstance(inner, dict):
                 raise DopsdError(f"--set {change}: {part} is not a section", code=Code.CHANGE)
+            section[part] = dict(inner)  # a copy: an alias of YAML may share it with another key
+            section = section[part]
         section[last] = value
     return raw
 

@@ -100,3 +100,13 @@ class Code(Enum):
     PLUGIN_BROKEN = "D803"
     PLUGIN = "D804"
     PLUGIN_PAGE = "D805"
+    PUSH_REFUSED = "D806"
+    SERVED_DIFFERS = "D807"
+
+    # runs with Prefect
+    RUN_SERVER = "D901"
+    NO_DEPLOYMENT = "D902"
+    NO_RUN = "D903"
+    RUN_FAILED = "D904"
+    RUN_LEFT = "D905"
+    RUN_CANCELLED = "D906"

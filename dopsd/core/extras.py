@@ -8,9 +8,11 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 EXTRAS = {  # package: extra of pyproject.toml
+    "bokeh": "pipeline",
     "datasets": "data",
     "dvc": "pipeline",
     "fastapi": "pipeline",
+    "jinja2": "pipeline",
     "matplotlib": "pipeline",
     "mlflow": "tracking",
     "prefect": "pipeline",

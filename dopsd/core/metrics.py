@@ -11,6 +11,7 @@ class Metric(NamedTuple):
     unit: str
     meaning: str  # Markdown, with formulas in LaTeX between dollar signs
     source: str  # dotted name of the function that computes it
+    plain: str = ""  # the meaning in a sentence without formulas; empty: `meaning` has none
 
 
 class MetricSums(dict[str, tuple[float, float]]):

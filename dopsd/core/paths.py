@@ -54,6 +54,11 @@ class RunKey:
         return f"{self.task}-{self.method}-{self.seed}"
 
     @property
+    def page(self) -> Path:
+        """The run's report as one HTML file."""
+        return REPORTS / f"{self.stage}.html"
+
+    @property
     def key(self) -> str:
         """Name of the run for servers: lowercase letters, digits and dashes."""
         return self.stage.replace("_", "-").lower()

@@ -70,6 +70,22 @@ class Registry:
         """Names of all members, sorted."""
         return list(self.packages)
 
+    def position(self, name: str) -> int:
+        """Return the index of a name: built-in names sorted, then plug-ins sorted.
+
+        Colours go by it, so that a new plug-in changes the colour of no built-in member.
+
+        Raises:
+            DopsdError: if there is no such member.
+        """
+        if name not in self.packages:
+            raise DopsdError(unknown(f"{self.kind} {name}", self.names), code=Code.UNKNOWN_NAME)
+        by_origin = {  # False sorts before True
+            (not package.startswith(f"{self.package}."), member)
+            for member, package in self.packages.items()
+        }
+        return [member for _, member in sorted(by_origin)].index(name)
+
     def file(self, name: str, file: str) -> str:
         """Return the dotted name of the module `file` in the folder `name`.
 

@@ -89,6 +89,23 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """One cell of an answer that is a grid.
+
+    Attributes:
+        start: offset of the cell's text in the answer's text.
+        end: offset of its end.
+        is_given: whether the problem states it.
+        is_right: whether it is as in the gold answer.
+    """
+
+    start: int
+    end: int
+    is_given: bool
+    is_right: bool
+
+
+@dataclass(frozen=True)
 class EvalReport:
     """Accuracy of one adapter on one split under one protocol.
 

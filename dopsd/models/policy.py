@@ -129,6 +129,10 @@ class Text(Protocol):
         """Return the text before the first end-of-sequence token."""
         ...
 
+    def pieces(self, ids: Tensor) -> list[str]:
+        """Return the text of each token; joined, they are the decoded text of all tokens."""
+        ...
+
 
 class Policy(Forward, Teachers, Protocol):
     """The model that an algorithm trains: forward, teacher, text, and the processes of the run.

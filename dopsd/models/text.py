@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,3 +49,15 @@ class ChatText:
         return str(
             self.tokenizer.decode(row[: row.index(self.eos_id)] if self.eos_id in row else row)
         )
+
+    def pieces(self, ids: Tensor) -> list[str]:
+        """Return the text of each token; joined, they are the decoded text of all tokens.
+
+        A character that several tokens make up belongs to the last of them.
+        """
+        row, texts = ids.tolist(), [""]
+        for end in range(1, len(row) + 1):
+            text = str(self.tokenizer.decode(row[:end]))
+            is_whole = not text.endswith("\ufffd") or end == len(row)
+            texts.append(text if is_whole else texts[-1])
+        return [text[len(before) :] for before, text in pairwise(texts)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.analysis.figures import axes_of, save_figure
+from dopsd.analysis.figures import axes_of, percent_axis, save_figure
 from dopsd.analysis.results import Finished, paired_over_seeds
 from dopsd.analysis.tables import (
     RESAMPLED,
@@ -33,6 +33,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, write_json
+from dopsd.core.palette import colour_of
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import log
 from dopsd.evaluation.published import published
@@ -194,9 +195,11 @@ def table(
 
 def draw(rows: dict[str, list[Finished]], title: str, path: Path) -> None:
     """Draw accuracy on the selection split against updates, one colour for each variant."""
-    figure, axes = axes_of(1, 1, (7, 4))
+    figure, axes = axes_of(1, 1, 4)
     for index, (label, runs) in enumerate(rows.items()):
-        draw_group(axes[0][0], runs, "updates", f"C{index}", label)
-    axes[0][0].set(xlabel="update", ylabel="accuracy on the selection split", title=title)
-    axes[0][0].legend()
+        draw_group(axes[0][0], runs, "updates", colour_of(index), label)
+    axes[0][0].set(xlabel="update", ylabel="accuracy on the selection split")
+    axes[0][0].set_title(title, loc="left", fontsize=10)
+    percent_axis(axes[0][0])
+    axes[0][0].legend(frameon=False)
     save_figure(figure, path)

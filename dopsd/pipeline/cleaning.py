@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _is_in_use(folder: Path) -> bool:
-    """Tell whether a trainer holds the folder's lock."""
+    """Tell whether a trainer or a push holds the folder's lock."""
     if not (folder / "lock").is_file():
         return False
     with (folder / "lock").open() as lock:
@@ -32,7 +32,9 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def clean(params: Params) -> None:
-    """Remove training folders that no run or variant of params.yaml would continue, and work/aside.
+    """Remove training folders that no run or variant of params.yaml would continue.
+
+    Also removed are work/aside, and merged models that a killed `dopsd push` left.
 
     Kept are folders of the same run with another number of updates. Kept too are folders of other
     releases, while the run that could continue them has no checkpoint of its own.
@@ -60,13 +62,13 @@ def clean(params: Params) -> None:
     }
     obsolete = [
         folder
-        for folder in sorted([*WORK.glob("train-*"), *ASIDE.glob("*")])
+        for folder in sorted([*WORK.glob("train-*"), *WORK.glob("push-*"), *ASIDE.glob("*")])
         if folder not in kept_folders
     ]
     locked = [folder for folder in obsolete if _is_in_use(folder)]
     for folder in obsolete:
         if folder in locked:
-            log(f"clean: {folder}: kept, a run is training in this folder")
+            log(f"clean: {folder}: kept, it is in use")
         else:
             shutil.rmtree(folder)
     log(

@@ -11,16 +11,19 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.analysis.figures import axes_of, save_figure
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
 from dopsd.analysis.results import COSTS, Finished
 from dopsd.analysis.tables import draw_group, groups, print_markdown
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
+from dopsd.core.palette import run_colour
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
 from dopsd.pipeline.comparison import table, values
+from dopsd.pipeline.comparison_report import PAGE, write_comparison
 from dopsd.training import run_identity
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 OUT = REPORTS / "compare"
-FILES = {"comparison.md", "comparison.json", "accuracy.png"}
+FILES = {"comparison.md", "comparison.json", "accuracy.png", PAGE}
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
@@ -44,7 +47,8 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     Raises:
         DopsdError: if a name is unknown, or runs were not tested on the same problems.
     """
-    require("compare", "matplotlib")
+    for package in ("matplotlib", "bokeh", "jinja2"):
+        require("compare", package)
     if params.compare.baseline not in params.methods:
         known = type(params.method).model_fields
         raise DopsdError(
@@ -58,7 +62,8 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
         (tmp / "comparison.md").write_text(text)
         write_json(tmp / "comparison.json", values(params, runs))
         draw(runs, tmp / "accuracy.png")
-    log(f"compare: wrote {len(runs)} runs to {out}/comparison.md, comparison.json, accuracy.png")
+        write_comparison(params, runs, tmp, out)
+    log(f"compare: wrote {len(runs)} runs to {out}/: {', '.join(sorted(FILES))}")
     return text
 
 
@@ -175,26 +180,22 @@ def draw(runs: list[Finished], path: Path) -> None:
     One row for each task, one colour for each method. Thin lines are seeds, thick ones their means.
     """
     runs_by_method = groups(runs)
-    tasks, methods = (list(dict.fromkeys(names)) for names in zip(*runs_by_method, strict=True))
-    figure, axes = axes_of(len(tasks), len(COSTS), (5 * len(COSTS), 3.6 * len(tasks)))
+    tasks = list(dict.fromkeys(task for task, _ in runs_by_method))
+    figure, axes = axes_of(len(tasks), len(COSTS), 0.6 + 2.9 * len(tasks))
     for (row, task), (column, cost) in product(enumerate(tasks), enumerate(COSTS)):
         axis = axes[row][column]
         for method in (method for group_task, method in runs_by_method if group_task == task):
-            draw_group(
-                axis, runs_by_method[task, method], cost, f"C{methods.index(method)}", method
-            )
-        axis.set(xlabel=cost, title=task)
+            colour = run_colour(ALGORITHMS, method)
+            draw_group(axis, runs_by_method[task, method], cost, colour, method)
+        axis.set(xlabel=COSTS[cost])
+        axis.set_title(task, loc="left", fontsize=10)
+        percent_axis(axis)
         if not axis.lines:
-            axis.text(
-                0.5,
-                0.5,
-                "not recorded: run from DVC's cache",
-                ha="center",
-                transform=axis.transAxes,
-            )
-    axes[0][0].set_ylabel("accuracy on the selection split")
+            text = "not recorded:\nrun from DVC's cache"
+            axis.text(0.5, 0.5, text, ha="center", va="center", transform=axis.transAxes)
     for row in axes:
-        row[0].legend()
+        row[0].set_ylabel("accuracy on the selection split")
+    legend_below(figure, axes[:, 0], columns=6)
     save_figure(figure, path)
 
 

@@ -9,6 +9,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.paths import EVALUATED, run_folder
 from dopsd.core.progress import log
 from dopsd.evaluation.evaluator import Evaluator
+from dopsd.pipeline.run_progress import accuracy
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def evaluate_updates(
     folders = {update: _checkpoint(update, running_folder, finished_folder) for update in updates}
     evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)
     for update, folder in folders.items():
-        evaluator.reports("evaluate", [folder], params.evaluate.protocols[params.select.protocol])
-        log(f"{EVALUATED}{update}")
+        protocol = params.evaluate.protocols[params.select.protocol]
+        ((report,),) = evaluator.reports("evaluate", [folder], protocol)
+        log(f"{EVALUATED}{update}: {accuracy(report)}")
 
 
 def _checkpoint(update: int, *folders: Path) -> Path:

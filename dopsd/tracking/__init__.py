@@ -1,1 +1,1 @@
-"""Publish runs, models and dashboards to MLflow."""
+"""Publish runs, models and dashboards to MLflow, and checkpoints to the Hugging Face hub."""

@@ -12,9 +12,12 @@ from dopsd.evaluation.published import published
 from dopsd.tracking import dashboard
 from dopsd.tracking.client import Identity, connect, find_run, log_once, shown, tracking_uri
 from dopsd.tracking.errors import one_line
+from dopsd.tracking.percent import with_percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from mlflow import MlflowClient
 
     from dopsd.tracking.config import TrackingConfig
 
@@ -71,27 +74,36 @@ def import_published(tracking: TrackingConfig) -> int:
             " `dopsd params --set tracking.enabled=true`",
             code=Code.TRACKING_OFF,
         )
-    uri, count = tracking_uri(tracking.uri), 0
+    uri = tracking_uri(tracking.uri)
     with one_line(uri, "baselines"):
         client = connect(uri)
-        for row in baselines():
-            tags = {
-                "task": row.task,
-                "method": row.method,
-                "source": "published",
-                "selection": "test",
-            }
-            tags |= {"model": "LLaDA-8B-Instruct", "paper": published()["source"]}
-            name, key = f"published-{row.task}-{row.method}", f"published-{row.task}-{row.method}"
-            params = {"task": row.task, "method.name": row.method}
-            run_id = find_run(client, Identity(uri, tracking.experiment, name, key, tags, params))
-            log_once(client, run_id, row.metrics, 0)
-            client.set_terminated(run_id)
-            dashboard.save(client, client.get_run(run_id).info.experiment_id, row.task)
-            count += 1
-    experiment = tracking.experiment
+        runs = [_import_row(client, uri, tracking.experiment, row) for row in baselines()]
+        experiment_id = client.get_run(runs[0]).info.experiment_id
+        for task in published()["lengths"]:
+            dashboard.save(client, experiment_id, task)
     log(
-        f"baselines: {count} published rows are in {shown(uri)}, experiment {experiment}, tagged"
-        " source=published"
+        f"baselines: {len(runs)} published rows are in {shown(uri)}, experiment"
+        f" {tracking.experiment}, tagged source=published"
     )
-    return count
+    return len(runs)
+
+
+def _import_row(client: MlflowClient, uri: str, experiment: str, row: Baseline) -> str:
+    """Log a row, and return the id of its run."""
+    tags = {
+        "task": row.task,
+        "method": row.method,
+        "source": "published",
+        "selection": "test",
+        "protocol": str(SHOWN),
+        "model": "LLaDA-8B-Instruct",
+        "paper": published()["source"],
+    }
+    name = f"published-{row.task}-{row.method}"  # also its fingerprint
+    params = {"task": row.task, "method.name": row.method}
+    run_id = find_run(client, Identity(uri, experiment, name, name, tags, params))
+    log_once(client, run_id, with_percent(row.metrics), 0)
+    if "protocol" not in client.get_run(run_id).data.tags:  # an older release imported it
+        client.set_tag(run_id, "protocol", tags["protocol"])
+    client.set_terminated(run_id)
+    return run_id

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from dopsd.core.progress import log
+from dopsd.tracking.percent import with_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from mlflow import MlflowClient
 
@@ -29,7 +29,6 @@ START = {  # outside a checkout, which has `make up`
     "MLflow": "mlflow server --backend-store-uri sqlite:///mlflow.db",
     "Prefect": "prefect server start",
 }
-FOLLOW_EVERY = 5.0  # seconds between two looks at the log
 MOST_METRICS = 1000  # metrics in a request, the limit of MLflow's API
 FINGERPRINT_TAG = "dopsd.fingerprint"
 # Set before mlflow is imported: fail fast without a server, send no telemetry, print nothing.
@@ -166,11 +165,8 @@ def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
     batch: list[Metric] = []
     for row in rows:
         now, step = int(time.time() * 1000), int(row["update"])
-        points = [
-            Metric(f"train/{name}", float(value), now, step)
-            for name, value in row.items()
-            if name != "update"
-        ]
+        values = {f"train/{name}": float(row[name]) for name in row if name != "update"}
+        points = [Metric(name, value, now, step) for name, value in with_percent(values).items()]
         if len(batch) + len(points) > MOST_METRICS:
             client.log_batch(run_id, metrics=batch)
             batch = []
@@ -221,29 +217,3 @@ def sync(
         last_update = sent_until(client, run_id)
         send(client, run_id, [row for row in rows if row["update"] > last_update])
     return run_id
-
-
-def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) -> None:
-    """Send the log while it grows, until training has ended.
-
-    A failing server is logged once. The rows stay on disk and are sent later.
-
-    Args:
-        identity: the MLflow run.
-        scratch: the run's folder with log.jsonl.
-        is_over: waits for the given seconds and returns whether training has ended.
-    """
-    warned, client = False, connect(identity.uri)
-    while True:
-        is_last = is_over(FOLLOW_EVERY)
-        try:
-            sync(client, identity, whole_rows(scratch / "log.jsonl"), scratch)
-        except Exception as error:  # whatever a server does: keep the log, retry, warn once
-            if not warned:
-                log(
-                    f"tracking: {identity.uri} does not accept metrics ({type(error).__name__}:"
-                    f" {error}); all metrics stay on disk"
-                )
-            warned = True
-        if is_last:
-            return

@@ -1,21 +1,29 @@
-"""Save a chart view of the experiment that compares the runs of a task in MLflow's UI."""
+"""Save a chart view of the experiment that compares the runs of a task in MLflow's UI.
+
+Own runs come first. Published rows are in a folded group, and only if an own run has their model
+and protocol. The format is that of "share view" in MLflow 3.17; other versions ignore unknown keys.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-# Metrics and chart types of the two parts of the page.
-RESULTS = {"best/test_accuracy": "BAR", "best/test_difference": "BAR"}
-CURVES = {
-    "eval/accuracy": "LINE",
-    "train/first_attempt_score": "LINE",
-    "train/loss": "LINE",
-    "train/grad_norm": "LINE",
-}
+from dopsd.tracking.chart_range import readable_range
+from dopsd.tracking.percent import percent_name
+from dopsd.tracking.run_colours import colour_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
 SHARED_VIEW = "mlflow.sharedViewState."  # prefix of the experiment tags that hold views by key
 RUNS_SHOWN = 100
-CURVE = {
+SECTIONS = {"results": "Results of the selected checkpoint", "curves": "Over updates"}
+LINE = {
     "lineSmoothness": 0,
     "scaleType": "linear",
     "xAxisScaleType": "linear",
@@ -23,29 +31,48 @@ CURVE = {
     "yAxisKey": "metric",
     "selectedXAxisMetricKey": "",
     "yAxisExpressions": [],
-    "range": {},
     "useGlobalLineSmoothing": False,
     "useGlobalXaxisKey": False,
 }
 
 
-class Experiments(Protocol):
-    """The part of an MlflowClient that is needed here."""
+@dataclass(frozen=True)
+class Chart:
+    """A chart of one metric."""
 
-    def set_experiment_tag(self, experiment_id: str, key: str, value: object) -> None:
-        """Set a tag of an experiment."""
-        ...
+    metric: str
+    section: str  # key of SECTIONS: bars in "results", lines in "curves"
+    is_bounded: bool = True  # a collapsed run stretches the y axis of unbounded ones
 
 
-def save(client: Experiments, experiment: str, task: str) -> None:
-    """Save the view of a task as a tag of the experiment.
+CHARTS = (
+    Chart("best/test_accuracy", "results"),
+    Chart("best/test_difference", "results"),
+    Chart("eval/accuracy", "curves"),
+    Chart("train/first_attempt_score", "curves"),
+    Chart("train/loss", "curves", is_bounded=False),
+    Chart("train/grad_norm", "curves", is_bounded=False),
+)
+
+
+def save(client: MlflowClient, experiment: str, task: str) -> None:
+    """Save the view of a task as a tag of the experiment, and give its runs their colours.
 
     Args:
         client: the MLflow client.
         experiment: the experiment's id.
         task: the task whose runs the view shows.
     """
-    client.set_experiment_tag(experiment, f"{SHARED_VIEW}dopsd-{task}", json.dumps(view(task)))
+    runs = client.search_runs([experiment], f"tags.task = '{task}'")
+    colour_runs(client, runs)
+    shown_runs = comparable(runs)
+    ranges = {
+        chart.metric: readable_range(_histories(client, shown_runs, chart.metric))
+        for chart in CHARTS
+        if not chart.is_bounded
+    }
+    state = json.dumps(view(task, shown_runs, ranges))
+    client.set_experiment_tag(experiment, f"{SHARED_VIEW}dopsd-{task}", state)
 
 
 def link(page: str, experiment: str, task: str) -> str:
@@ -59,35 +86,119 @@ def link(page: str, experiment: str, task: str) -> str:
     return f"{page}/#/experiments/{experiment}/runs?compareRunsMode=CHART&viewStateShareKey=dopsd-{task}"  # noqa: E501
 
 
-def view(task: str) -> dict[str, Any]:
-    """Return the view of a task: bars of test accuracy, then curves; all runs, the best first.
+def comparable(runs: Sequence[Run]) -> list[Run]:
+    """Return the trained runs, and the published rows that have the model and protocol of one.
 
-    The format is that of "share view" in the UI of MLflow 3.17. Other versions ignore unknown keys.
+    Without trained runs all published rows are returned.
     """
-    charts = [_chart(metric, kind, "results") for metric, kind in RESULTS.items()]
-    charts += [_chart(metric, kind, "curves") for metric, kind in CURVES.items()]
-    sections = (("results", "Results of the selected checkpoint"), ("curves", "Over updates"))
+    trained = [run for run in runs if not is_published(run)]
+    conditions = {_conditions(run) for run in trained}
+    return [
+        run
+        for run in runs
+        if not is_published(run) or not trained or _conditions(run) in conditions
+    ]
+
+
+def is_published(run: Run) -> bool:
+    """Tell whether a run is a row of a paper."""
+    return bool(run.data.tags.get("source") == "published")
+
+
+def _conditions(run: Run) -> tuple[str, str]:
+    """Return the name of the model, without organisation or folder, and the protocol."""
+    tags = run.data.tags
+    return tags.get("model", "").rstrip("/").rpartition("/")[2], tags.get("protocol", "")
+
+
+def view(
+    task: str, runs: Sequence[Run], ranges: dict[str, tuple[float, float] | None]
+) -> dict[str, Any]:
+    """Return the view of a task: bars of test accuracy, then curves; the best run first.
+
+    Args:
+        task: the task.
+        runs: the runs that the view shows; a chart needs one that has its metric.
+        ranges: range of the y axis by metric, None for an automatic one.
+    """
+    charts = [
+        _chart(chart, _metric(chart, runs), ranges.get(chart.metric))
+        for chart in CHARTS
+        if any(chart.metric in run.data.metrics for run in runs)
+    ]
     return {
-        "searchFilter": f"tags.task = '{task}'",
-        "orderByKey": "metrics.`best/test_accuracy`",
-        "orderByAsc": False,
-        "runsHiddenMode": "SHOWALL",
+        **_rows(task, runs),
+        "runsHiddenMode": "SHOW_ALL",
         "hideEmptyCharts": True,
         "isAccordionReordered": True,
         "compareRunCharts": charts,
-        "compareRunSections": [
-            {"uuid": key, "name": name, "display": True, "isReordered": False, "columns": 2}
-            for key, name in sections
-        ],
+        "compareRunSections": _sections(charts, runs),
     }
 
 
-def _chart(metric: str, kind: str, section: str) -> dict[str, Any]:
-    curve_options = CURVE | {"selectedMetricKeys": [metric]} if kind == "LINE" else {}
-    layout = {"uuid": metric, "metricSectionId": section, "deleted": False, "isGenerated": False}
-    return layout | {
-        "type": kind,
+def _rows(task: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return which runs the list has, in which order, and its groups.
+
+    A folded group is not drawn. Only trained runs have a difference to the base: ordered by it,
+    they come before published rows.
+    """
+    has_published = any(map(is_published, runs))
+    has_both = has_published and not all(map(is_published, runs))
+    order = "best/test_difference" if has_both else "best/test_accuracy"
+    rows = {
+        "searchFilter": f"tags.task = '{task}'"
+        + ("" if has_published else " AND tags.source = 'trained'"),
+        "orderByKey": f"metrics.`{order}`",
+        "orderByAsc": False,
+    }
+    if not has_both:
+        return rows
+    key = {"mode": "tag", "groupByData": "source"}
+    return rows | {
+        "groupBy": {"aggregateFunction": "average", "groupByKeys": [key]},
+        "groupsExpanded": {"tag.source.trained": True, "tag.source.published": False},
+        "useGroupedValuesInCharts": False,
+    }
+
+
+def _metric(chart: Chart, runs: Sequence[Run]) -> str:
+    """Return the metric in percent, unless a run has only the share: an older release sent it."""
+    percent = percent_name(chart.metric)
+    has_share = [run for run in runs if chart.metric in run.data.metrics]
+    return percent if all(percent in run.data.metrics for run in has_share) else chart.metric
+
+
+def _chart(chart: Chart, metric: str, limits: tuple[float, float] | None) -> dict[str, Any]:
+    line = LINE | {"selectedMetricKeys": [metric]}
+    if limits:
+        line |= {"range": dict(zip(("yMin", "yMax"), limits, strict=True))}
+    return {
+        "uuid": chart.metric,
+        "metricSectionId": chart.section,
+        "deleted": False,
+        "isGenerated": False,
+        "type": "BAR" if chart.section == "results" else "LINE",
         "metricKey": metric,
         "runsCountToCompare": RUNS_SHOWN,
-        **curve_options,
+        **(line if chart.section == "curves" else {}),
     }
+
+
+def _sections(charts: Sequence[dict[str, Any]], runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the sections of the charts, then folded ones for the charts that MLflow adds."""
+    used = {chart["metricSectionId"] for chart in charts}
+    names = {key: name for key, name in SECTIONS.items() if key in used}
+    added = sorted({name.rpartition("/")[0] for run in runs for name in run.data.metrics})
+    return [
+        {"uuid": key, "name": name, "display": key in SECTIONS, "isReordered": False, "columns": 2}
+        for key, name in (names | dict(zip(added, added, strict=True))).items()
+    ]
+
+
+def _histories(client: MlflowClient, runs: Sequence[Run], metric: str) -> list[list[float]]:
+    """Return the values of a metric in each run that has it."""
+    return [
+        [point.value for point in client.get_metric_history(run.info.run_id, metric)]
+        for run in runs
+        if metric in run.data.metrics
+    ]

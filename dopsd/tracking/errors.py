@@ -14,6 +14,8 @@ from dopsd.tracking.client import shown, start_command
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mlflow.exceptions import MlflowException
+
 
 @contextmanager
 def one_line(uri: str, command: str = "publish") -> Iterator[None]:
@@ -47,3 +49,11 @@ def _start() -> str:
     start = start_command("MLflow")
     sourced = ", then `source work/services/env`" if start == "make up" else ""
     return f" Or start a server with `{start}`{sourced}."
+
+
+def bad_request(message: str) -> MlflowException:
+    """Return the error that MLflow's model server answers with status 400 and this message."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import BAD_REQUEST
+
+    return MlflowException(message, error_code=BAD_REQUEST)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import Metric
+from dopsd.tracking.percent import SHOWN_IN_PERCENT, percent_name
 from dopsd.training.metrics import COUNTERS, TRAINING
 
 if TYPE_CHECKING:
@@ -135,6 +136,12 @@ MLFLOW = {
             metric.unit, f"{metric.meaning}, until that update", "dopsd.tracking.publish_run._cost"
         )
         for name, metric in COUNTERS.items()
+    },
+    **{
+        percent_name(name): Metric(
+            "percent", f"`{name}` times 100, for charts", "dopsd.tracking.percent.with_percent"
+        )
+        for name in SHOWN_IN_PERCENT
     },
 }
 

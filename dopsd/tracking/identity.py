@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.palette import run_colour
 from dopsd.tracking.client import Identity, tracking_uri
+from dopsd.tracking.run_colours import COLOUR_TAG
 from dopsd.training.run_identity import first_code
 from dopsd.training.run_settings import scratch_folder
 
@@ -33,6 +36,8 @@ def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
         tracking.experiment,
         key.stage,
         f"{scratch_folder(run).name}-{first_code(run)}",
-        tags | {"model": run.model.path, "source": "trained"},
+        tags
+        | {"model": run.model.path, "source": "trained"}
+        | {COLOUR_TAG: run_colour(ALGORITHMS, key.method, key.seed)},
         names | {k: str(v) for k, v in values.items()},
     )

@@ -7,13 +7,22 @@ import sys
 from typing import TYPE_CHECKING
 
 from dopsd.core.extras import require
-from dopsd.tracking.client import upload_log
+from dopsd.core.progress import log
+from dopsd.tracking import dashboard
+from dopsd.tracking.client import Identity, connect, shown, sync, whole_rows
 from dopsd.tracking.identity import identity
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mlflow import MlflowClient
+
     from dopsd.tracking.config import TrackingConfig
     from dopsd.training.run_settings import RunSettings
+
+FOLLOW_EVERY = 5.0  # seconds between two looks at the log
 
 
 def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
@@ -27,3 +36,39 @@ def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
 
     upload_log(identity(run, tracking), scratch_folder(run), is_over)
+
+
+def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) -> None:
+    """Send the log while it grows, until training has ended.
+
+    The view of the task is saved with the first metrics and at the end. A failing server is logged
+    once. The rows stay on disk and are sent later.
+
+    Args:
+        identity: the MLflow run.
+        scratch: the run's folder with log.jsonl.
+        is_over: waits for the given seconds and returns whether training has ended.
+    """
+    warned, has_view, client = False, False, connect(identity.uri)
+    while True:
+        is_last = is_over(FOLLOW_EVERY)
+        try:
+            rows = whole_rows(scratch / "log.jsonl")
+            run_id = sync(client, identity, rows, scratch)
+            if rows and (is_last or not has_view):
+                has_view = _save_view(client, run_id)
+        except Exception as error:  # whatever a server does: keep the log, retry, warn once
+            if not warned:
+                log(
+                    f"tracking: {shown(identity.uri)} does not accept metrics"
+                    f" ({type(error).__name__}: {error}); all metrics stay on disk"
+                )
+            warned = True
+        if is_last:
+            return
+
+
+def _save_view(client: MlflowClient, run_id: str) -> bool:
+    run = client.get_run(run_id)
+    dashboard.save(client, run.info.experiment_id, run.data.tags["task"])
+    return True

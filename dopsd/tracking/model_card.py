@@ -1,31 +1,53 @@
-"""Write the model card of a registered checkpoint: settings, accuracies and origin."""
+"""Write the model card of a registered checkpoint, and the description of a registered model."""
 
 from __future__ import annotations
 
-import subprocess
-from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.models.files import base_files
+from dopsd.tasks.common.storage import DATA
+from dopsd.tasks.registry import TASKS
 
 if TYPE_CHECKING:
+    from dopsd.core.registry import Registry
     from dopsd.evaluation.config import EvaluateConfig
+    from dopsd.tracking.model_origin import Origin
     from dopsd.training.run_settings import RunSettings
 
 WEIGHTS = ".safetensors"
+USES = {"train": "training", "validation": "validation", "test": "the test, once at the end"}
+SIDES = ("base", "best")
+SECTIONS = ("model", "sampling", "train")  # of the settings in the card
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a run's results came from."""
+def description(name: str, task: str, base: str) -> str:
+    """Return the text of a registered model: what its versions are and how to use them.
 
-    data: dict[str, str]  # DVC's md5 of each split
-    commit: str  # git commit of the code
+    Args:
+        name: the registered model.
+        task: the task of its checkpoints.
+        base: path of the base model.
+    """
+    return "\n".join(
+        [
+            f"LoRA adapters for the diffusion language model `{base}`, trained on the task"
+            f" `{task}` ({about(TASKS, task)}).",
+            "",
+            "Each version is the selected checkpoint of one run. Its page says method, accuracy"
+            " with intervals, data, settings and limits. The alias `champion` marks the version"
+            " with the highest accuracy on the selection split.",
+            "",
+            "## How to use it",
+            "",
+            *_commands(f"models:/{name}@champion"),
+        ]
+    )
 
 
 def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
@@ -34,108 +56,187 @@ def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
     Args:
         run: the run; all figures come from its results on disk.
         evaluate: section `evaluate`, with the protocols.
-        origin: the run's data and code.
+        origin: the run's data and code, and the checkpoint's address.
     """
-    task, method, seed = run.key.parts
-    test_results = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
-    chosen = test_results["selected"]
-    head = {
-        "base_model": run.model.path,
-        "library_name": "peft",
-        "tags": ["dopsd", "diffusion-language-model", task, method],
+    return "\n".join(_header(run)) + joined(parts(run, evaluate, origin))
+
+
+def parts(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> dict[str, list[str]]:
+    """Return the lines of a card by heading; the arguments are those of `card`."""
+    tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
+    return {
+        "": _summary(run, tested),
+        "Result": _result(tested, evaluate),
+        "How to use it": _commands(origin.address),
+        "Data": _data(run, tested["selected"]["split"], origin),
+        "Training": _training(run, origin),
+        "Limits": _limits(run, tested["selected"]),
+        "All settings": _settings(run),
     }
-    lines = [
-        "---",
-        yaml.safe_dump(head, sort_keys=False).strip(),
-        "---",
-        "",
-        f"# {task}, {method}, seed {seed}",
-        "",
+
+
+def joined(parts: dict[str, list[str]]) -> str:
+    """Return the Markdown text of parts by heading; the first one may have none."""
+    lines = [line for title, part in parts.items() for line in _part(title, part)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def about(registry: Registry, name: str) -> str:
+    """Return what a task or an algorithm is: the first line of its package, without full stop."""
+    doc = import_module(registry.packages[name]).__doc__ or name
+    return doc.strip().splitlines()[0].rstrip(".")
+
+
+def _part(title: str, lines: list[str]) -> list[str]:
+    return [*([f"## {title}", ""] if title else []), *lines, ""]
+
+
+def _header(run: RunSettings) -> list[str]:
+    head = {"base_model": run.model.path, "library_name": "peft", "tags": tags(run)}
+    return ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", title(run), "", ""]
+
+
+def title(run: RunSettings) -> str:
+    """Return the first line of a card."""
+    return f"# {run.key.task}, {run.key.method}, seed {run.key.seed}"
+
+
+def tags(run: RunSettings) -> list[str]:
+    """Return the tags of a card, as model hubs show them."""
+    return ["dopsd", "diffusion-language-model", run.key.task, run.key.method]
+
+
+def _summary(run: RunSettings, tested: dict[str, Any]) -> list[str]:
+    return [
+        f"A LoRA adapter for the diffusion language model `{run.model.path}`, for the task"
+        f" `{run.key.task}` ({about(TASKS, run.key.task)}). It was trained by `{run.key.method}`"
+        f" ({about(ALGORITHMS, run.kind)}); this is the checkpoint after update"
+        f" {tested['selected']['update']} of {run.train.updates}."
     ]
-    lines += [
-        f"A LoRA adapter for `{run.model.path}`, checkpoint after update {chosen['update']} of"
-        f" {run.train.updates},"
+
+
+def _result(tested: dict[str, Any], evaluate: EvaluateConfig) -> list[str]:
+    result = tested["protocols"][tested["selected"]["protocol"]]
+    best, base, paired = result["best"], result["base"], result["paired"]
+    return [
+        f"**{_percent(best['accuracy'])} accuracy on {base['n']} test problems**, between"
+        f" {_between(best['interval'])}. The base has {_percent(base['accuracy'])}. On the same"
+        f" problems the adapter differs by {100 * paired['difference']:+.1f} percentage points,"
+        f" between {100 * paired['interval'][0]:+.1f} and {100 * paired['interval'][1]:+.1f}:"
+        f" {_verdict(paired['interval'])}.",
+        "",
+        "In percent, by protocol, with 95% intervals over problems in brackets:",
+        "",
+        *(_row(name, protocol) for name, protocol in tested["protocols"].items()),
+        "",
+        "Settings of the protocols:",
+        "",
+        *(f"* `{name}`: {_flat(p.model_dump())}" for name, p in evaluate.protocols.items()),
     ]
-    lines += [
-        (
-            f"selected on {chosen['split']} ({100 * chosen['accuracy']:.1f}% of {chosen['n']}"
-            " problems). Accuracy on test in %:"
-        ),
-        "",
-    ]
-    lines += [
-        "| protocol | base | this adapter | difference, paired | problems |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [_row(name, result) for name, result in test_results["protocols"].items()]
-    lines += ["", "Intervals are 95% bootstrap intervals over problems. Protocols:", ""]
-    lines += [f"* `{name}`: {_flat(p.model_dump())}" for name, p in evaluate.protocols.items()]
-    lines += [
-        "",
-        "## Where it came from",
-        "",
-        *_origin(run, origin),
-        "",
-        "## Settings",
-        "",
-        "```yaml",
-    ]
-    settings = {
-        name: vars(run)[name].model_dump(mode="json") for name in ("model", "sampling", "train")
-    }
-    settings |= {"method": {method: run.algorithm.model_dump(mode="json")}}
-    return "\n".join([*lines, yaml.safe_dump(settings, sort_keys=False).strip(), "```"]) + "\n"
+
+
+def _verdict(interval: list[float]) -> str:
+    """Return in words what the interval of a paired difference says."""
+    low, high = interval
+    if low > 0:
+        return "it is better than the base on such problems"
+    if high < 0:
+        return "it is worse than the base on such problems"
+    return "these problems show no difference to the base"
 
 
 def _row(name: str, result: dict[str, Any]) -> str:
-    sides = " | ".join(
-        _percent(result[side]["accuracy"], result[side]["interval"]) for side in ("base", "best")
-    )
-    gap = _percent(result["paired"]["difference"], result["paired"]["interval"], "+")
-    return f"| {name} | {sides} | {gap} | {result['base']['n']} |"
+    """Return the result of a protocol as an item of a list: MLflow's tables have no space."""
+    base, best = (_cell(result[side]["accuracy"], result[side]["interval"]) for side in SIDES)
+    difference = _cell(result["paired"]["difference"], result["paired"]["interval"], "+")
+    return f"* `{name}`: adapter {best}, base {base}, paired difference {difference}"
 
 
-def _percent(value: float, interval: list[float], sign: str = "") -> str:
+def _cell(value: float, interval: list[float], sign: str = "") -> str:
     low, high = interval
     return f"{100 * value:{sign}.1f} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
 
 
-def _flat(settings: dict[str, Any]) -> str:
-    return ", ".join(
-        f"{key} {value}" for key, value in settings.items() if value not in (None, "", False)
-    )
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
 
 
-def _origin(run: RunSettings, origin: Origin) -> list[str]:
-    weights = [path for path in base_files(run.model) if path.suffix == WEIGHTS]
-    lines = [f"* base weights: {_digest(path)}" for path in weights]
-    lines += [f"* data, {split}: DVC md5 `{digest}`" for split, digest in origin.data.items()]
-    return [*lines, f"* code: git commit `{origin.commit}`"]
+def _between(interval: list[float]) -> str:
+    return f"{_percent(interval[0])} and {_percent(interval[1])} with 95% confidence"
 
 
-def _digest(path: Path) -> str:
-    return f"`{path.name}` sha256 `{sha256(path)}`"
-
-
-def commit() -> str:
-    """Return the current git commit, or "unknown" outside a repository."""
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return head.stdout.strip() or "unknown"
-
-
-def data_digests(task: str) -> dict[str, str]:
-    """Return DVC's md5 of each split of a task, from dvc.lock."""
-    lock = Path("dvc.lock")
-    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
-    outs = [
-        out
-        for name, stage in stages.items()
-        if name.startswith("prepare")
-        for out in stage.get("outs", [])
+def _commands(address: str) -> list[str]:
+    return [
+        "```bash",
+        f"mlflow artifacts download -u {address} -d adapter",
+        "dopsd sample --adapter adapter      # watch an answer being denoised",
+        "dopsd evaluate --adapter adapter    # score it on the validation split",
+        "dopsd export --merged --adapter adapter --out merged    # a model for plain transformers",
+        "```",
+        "",
+        "Run them in the project's folder: `params.yaml` names the base and the task.",
     ]
-    outs = [out for out in outs if out["path"].endswith(".jsonl")]
-    return {
-        Path(out["path"]).stem: out["md5"]
-        for out in outs
-        if Path(out["path"]).parts[:2] == ("data", task)
+
+
+def _data(run: RunSettings, split_that_selected: str, origin: Origin) -> list[str]:
+    lines = []
+    for split in sorted(origin.data, key=[*USES, *origin.data].index):
+        path = DATA / run.key.task / f"{split}.jsonl"
+        problems = len(path.read_text().splitlines()) if path.is_file() else "unknown number of"
+        use = USES.get(split, split) + (" and selection" if split == split_that_selected else "")
+        lines.append(f"* {split}: {problems} problems, for {use}; DVC md5 `{origin.data[split]}`")
+    return lines or ["DVC has no record of the data."]
+
+
+def _training(run: RunSettings, origin: Origin) -> list[str]:
+    train = run.train
+    rows = {
+        "method": f"`{run.key.method}`, {about(ALGORITHMS, run.kind)}",
+        "updates": train.updates,
+        "prompts per collect": train.prompts_per_collect,
+        "learning rate": train.learning_rate,
+        "LoRA": _flat(train.lora.model_dump()),
+        "answer length": f"{run.sampling.gen_length} tokens",
+        "code": f"git commit `{origin.commit}`",
     }
+    rows |= base_digests(run)
+    return [f"* {name}: {value}" for name, value in rows.items()]
+
+
+def base_digests(run: RunSettings) -> dict[str, str]:
+    """Return the digest of each weight file of the base, as Markdown."""
+    weights = [path for path in base_files(run.model) if path.suffix == WEIGHTS]
+    return {f"base, {path.name}": f"sha256 `{sha256(path)}`" for path in weights}
+
+
+def _limits(run: RunSettings, selected: dict[str, Any]) -> list[str]:
+    how = (
+        "* The test set itself selected this checkpoint: its test accuracy is too high."
+        if selected["split"] == "test"
+        else f"* The checkpoint was selected on {selected['split']}"
+        f" ({_percent(selected['accuracy'])} of {selected['n']} problems). That figure is the"
+        " highest of several, so the test accuracy is the one to quote."
+    )
+    return [
+        how,
+        "* The result is of one seed. Its intervals count problems, not other seeds.",
+        f"* The adapter was trained and tested on `{run.key.task}` alone. Other prompts, other"
+        " lengths of answers and the safety of answers are untested.",
+        "* It fits only the base above. Licences of base and data apply.",
+    ]
+
+
+def _settings(run: RunSettings) -> list[str]:
+    settings = {name: vars(run)[name].model_dump(mode="json") for name in SECTIONS}
+    settings |= {"method": {run.key.method: run.algorithm.model_dump(mode="json")}}
+    return ["```yaml", yaml.safe_dump(settings, sort_keys=False).strip(), "```"]
+
+
+def _flat(settings: dict[str, Any]) -> str:
+    texts = {
+        key: " and ".join(value) if isinstance(value, list) else value
+        for key, value in settings.items()
+    }
+    return ", ".join(
+        f"{key} {text}" for key, text in texts.items() if text not in (None, "", False)
+    )

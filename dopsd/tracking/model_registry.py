@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 DIGEST_TAG = "dopsd.digest"  # of the adapter
 ACCURACY = "accuracy"  # tag: accuracy on the selection split
+FLAVOUR_TAG = "dopsd.flavour"  # digest of what the model server checks
 JUDGED_BY = "judged_by"  # tag: hash of the problems and the protocol of that accuracy
 CHAMPION = "champion"  # alias of the best version
 CARD = "README.md"
@@ -28,6 +29,7 @@ class Chosen:
     model_id: str  # its LoggedModel
     tags: dict[str, str]
     card: str  # Markdown
+    flavour: dict[str, str]  # files that let MLflow serve it, by name
 
     @property
     def text(self) -> str:
@@ -79,25 +81,27 @@ def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
         if is_same:
             _refresh(client, version, chosen)
             return int(version.version)
-    _log_card(client, chosen)
+    _log_files(client, chosen.model_id, {CARD: chosen.card} | chosen.flavour)
     mlflow.set_tracking_uri(uri)
     number = mlflow.register_model(f"models:/{chosen.model_id}", name, tags=chosen.tags).version
     client.update_model_version(name, number, description=chosen.text)
     return int(number)
 
 
-def _log_card(client: MlflowClient, chosen: Chosen) -> None:
+def _log_files(client: MlflowClient, model_id: str, files: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / CARD
-        path.write_text(chosen.card)
-        client.log_model_artifact(chosen.model_id, str(path))
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text)
+        client.log_model_artifacts(model_id, folder)
 
 
 def _refresh(client: MlflowClient, version: ModelVersion, chosen: Chosen) -> None:
     """Update the card and the tags of a version that was evaluated again."""
     if version.description != chosen.text:
-        _log_card(client, chosen)
+        _log_files(client, chosen.model_id, {CARD: chosen.card})
         client.update_model_version(version.name, version.version, description=chosen.text)
+    if version.tags.get(FLAVOUR_TAG) != chosen.tags[FLAVOUR_TAG]:
+        _log_files(client, chosen.model_id, chosen.flavour)
     for key, value in chosen.tags.items():
         if version.tags.get(key) != value:
             client.set_model_version_tag(version.name, version.version, key, value)

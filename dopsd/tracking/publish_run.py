@@ -13,15 +13,19 @@ from dopsd.core.paths import report_folder
 from dopsd.core.tables import read_table
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.tracking.client import log_once, tracking_uri
-from dopsd.tracking.model_card import Origin, card, commit, data_digests
+from dopsd.tracking.flavour import flavour_of
+from dopsd.tracking.model_card import card, description
+from dopsd.tracking.model_origin import Origin, commit, data_digests
 from dopsd.tracking.model_registry import (
     ACCURACY,
     DIGEST_TAG,
+    FLAVOUR_TAG,
     JUDGED_BY,
     Chosen,
     log_model,
     register,
 )
+from dopsd.tracking.percent import with_percent
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -70,12 +74,15 @@ def publish_run(
     log_once(
         client,
         tracked.run_id,
-        _best_metrics(chosen, protocols) | _cost(tracked, chosen["update"]),
+        with_percent(_best_metrics(chosen, protocols)) | _cost(tracked, chosen["update"]),
         0,
     )
     figures = report_folder(*tracked.key.parts)
     if figures.is_dir():
         client.log_artifacts(tracked.run_id, str(figures), "report")
+    if tracked.key.page.is_file():
+        client.log_artifact(tracked.run_id, str(tracked.key.page), "report")
+    client.set_tag(tracked.run_id, "protocol", chosen["protocol"])
     client.set_terminated(tracked.run_id, "FINISHED")
     version = _register(publication, client, tracked, chosen, models[chosen["digest"]])
     return version, float(chosen["accuracy"])
@@ -157,7 +164,7 @@ def _log_checkpoints(
             "eval/high": row["high"],
             "eval/whole": row["whole"],
         }
-        log_once(client, tracked.run_id, figures, row["update"], model_id)
+        log_once(client, tracked.run_id, with_percent(figures), row["update"], model_id)
     return model_ids
 
 
@@ -187,6 +194,15 @@ def _register(
     commit_hash = (
         client.get_run(tracked.run_id).data.tags.get("mlflow.source.git.commit") or commit()
     )
-    text = card(tracked.run, publication.evaluate, Origin(data, commit_hash))
+    origin = Origin(data, commit_hash, f"models:/{model_id}")
+    text = card(tracked.run, publication.evaluate, origin)
     name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
-    return register(client, uri, name, Chosen(tracked.run_id, model_id, tags, text))
+    flavour, tags[FLAVOUR_TAG] = flavour_of(
+        tracked.run, publication.evaluate, publication.select, model_id
+    )
+    chosen_model = Chosen(tracked.run_id, model_id, tags, text, flavour)
+    version = register(client, uri, name, chosen_model)
+    if not client.get_registered_model(name).description:  # a user's own text stays
+        text = description(name, tracked.key.task, tracked.run.model.path)
+        client.update_registered_model(name, text)
+    return version

@@ -29,12 +29,15 @@ TRAINING = {
         r" weights $w_i$ and losses $\ell_i$; $W$ is `train.prompts_per_collect` or $\sum_i w_i$,"
         " depending on the algorithm",
         "dopsd.training.grad_accumulation.MicroBatches.gradients",
+        "what an update lowers, a weighted mean over its sequences; its size depends on the part of"
+        " the answers that the update trains",
     ),
     "grad_norm": Metric(
         "1",
         r"$\lVert g \rVert_2$ of the gradient of all trained weights, before it is clipped to"
         " `train.grad_clip`",
         "dopsd.training.optim.optimizer_step",
+        "length of the gradient of all trained weights, before it is clipped",
     ),
     "attempts_used": Metric("attempts", "attempts at a problem, mean over problems", SUMMARY),
     "kept_share": Metric(
@@ -55,6 +58,8 @@ TRAINING = {
         r"$\bar s$: `first_attempt_score`, mean over the last `train.collapse_window` collects;"
         " absent before there are so many",
         f"{DETECTOR}.means",
+        "score of the first attempt, mean over the last collects (`train.collapse_window`); a fall"
+        " far below its best is a collapse",
     ),
     "collapsed": Metric(
         "flag",
@@ -63,6 +68,7 @@ TRAINING = {
         " the variance of all scores, $d$, $e$ and $w$ are `train.collapse_drop`, `collapse_errors`"
         " and `collapse_window`, $n$ is `train.prompts_per_collect`",
         f"{DETECTOR}.is_collapsed",
+        "1 once first attempts score far below their best rolling mean, absent before",
     ),
     **{f"count/{name}": metric for name, metric in COUNTERS.items()},
     "time/collect_seconds": Metric(

@@ -17,6 +17,7 @@ from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.core.interrupts import Interrupts
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.accelerate_group import all_processes, by_first
+from dopsd.training.machine import device_name, record_machine
 from dopsd.training.resuming import is_finished
 from dopsd.training.run_dir import RunFolder
 from dopsd.training.run_outputs import publish_run
@@ -67,6 +68,10 @@ def train(
                     TEMPORARY,
                     code=Code.CHECKPOINTS_DIFFER,
                 )
+            name = device_name(trainer.policy.device)
+            devices = trainer.policy.process_group.all_gather_object([name])
+            if not trainer.is_over:
+                record_machine(scratch, accelerator, trainer.update, devices)
             if tracked_by is not None and accelerator.is_main_process:
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))
             advance_to_the_end(trainer, folder)

@@ -13,9 +13,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
+from pages import experiment_pages
 from processes import (
     END,
     HOST,
@@ -31,9 +31,8 @@ from processes import (
     start,
     wait_until_healthy,
 )
-from runs import FLOW, POOL, call, end_flows, pause, report_lost_runs, stop_runs
+from runs import FLOW, POOL, end_flows, pause, report_lost_runs, stop_runs
 
-EXPERIMENT = "dopsd"
 ENV = "env"  # in STATE
 
 
@@ -120,17 +119,6 @@ def deploy(env: dict[str, str]) -> None:
             raise Trouble(f"`prefect {' '.join(words)}` failed: {''.join(last_lines)}")
 
 
-def experiment_page(url: str) -> str:
-    """Create the project's experiment if needed, and return the address of its chart page."""
-    api = f"{url}/api/2.0/mlflow/experiments"
-    with suppress(urllib.error.HTTPError):  # it exists already
-        call(f"{api}/create", {"name": EXPERIMENT})
-    experiment_id = call(f"{api}/get-by-name?experiment_name={EXPERIMENT}")["experiment"][
-        "experiment_id"
-    ]
-    return f"{url}/#/experiments/{experiment_id}/runs?compareRunsMode=CHART"
-
-
 def up(prefect: int | None, mlflow: int | None) -> None:
     """Start what does not run yet, and print the addresses.
 
@@ -163,16 +151,16 @@ def up(prefect: int | None, mlflow: int | None) -> None:
     report_lost_runs(f"{server.url}/api")
     start(worker, env, state)
     wait_until_healthy(tracking, state)
-    page = experiment_page(tracking.url)
+    pages = "".join(f"  {name:<12} {page}\n" for name, page in experiment_pages(tracking.url))
     write_env(env)
     sys.stdout.write(
         f"services started in {time.monotonic() - started_at:.0f} s\n"
         f"  Prefect      {server.url}/dashboard\n"
         f"  deployments  {server.url}/deployments\n"
-        f"  MLflow       {page}\n"
+        f"{pages}"
         f"  logs         {STATE.relative_to(ROOT)}/\n"
-        f"start a run:   source {STATE.relative_to(ROOT) / ENV}; prefect deployment run dopsd/train"
-        " --watch\n"
+        f"start a run:   dopsd run   (in the UI, or after `source {STATE.relative_to(ROOT) / ENV}`:"
+        " prefect deployment run dopsd/train)\n"
         "see results:   dopsd summary\n"
         "stop all:      make down\n"
     )

@@ -37,7 +37,7 @@ def test_both_entry_points_give_the_same_bytes(tmp_path: Path):
         told = by_flow.run(
             *services, "up", *(f"--{name}-port={port}" for name, port in ports.items())
         )
-        assert "source work/services/env; prefect deployment run dopsd/train --watch" in told
+        assert "`source work/services/env`: prefect deployment run dopsd/train" in told
         run = [
             "sh",
             "-c",

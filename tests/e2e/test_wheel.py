@@ -158,8 +158,8 @@ def deploy_and_run(wheel: Installation) -> None:
                 wait_for(health, wheel.folder / "servers.log")
             elif "worker start" in command:
                 processes.append(start(wheel, command))
-            elif "deployment run" in command:
-                wheel.bash(f"{command} --param 'overrides={{\"train.learning_rate\": 0.002}}'")
+            elif command.startswith("dopsd run"):
+                wheel.bash(f"{command} --set train.learning_rate=0.002")
             else:
                 wheel.bash(command)
     finally:

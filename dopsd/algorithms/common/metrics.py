@@ -6,6 +6,7 @@ from dopsd.core.metrics import Metric
 
 DIVERGENCE = "dopsd.algorithms.common.divergence"
 ENTROPY = r"$-\sum_v p_{side}(v) \ln p_{side}(v)$ of the {name}, mean over target positions"
+UNSURE = "how unsure the {} is about a token, mean over target positions; 0: quite sure"
 
 DISTILLATION = {
     "divergence": Metric(
@@ -16,6 +17,8 @@ DISTILLATION = {
         r" (1-\beta) \mathrm{KL}(p_s, m)$ with $m = (1-\beta) p_s + \beta p_t$. With"
         r" `loss_vocabulary: teacher_top_k`, both are renormalised over the teacher's top $k$",
         f"{DIVERGENCE}.Divergence.__call__",
+        "how far the student's predictions are from the teacher's, mean over target positions; 0:"
+        " equal",
     ),
     "clip_ratio": Metric(
         "share",
@@ -28,17 +31,26 @@ DISTILLATION = {
         r"$\lvert T_{20}(p_s) \cap T_{20}(p_t) \rvert / 20$, where $T_{20}$ are the 20 likeliest"
         " tokens, mean over target positions",
         f"{DIVERGENCE}.top_overlap",
+        "tokens that are among the 20 likeliest of both student and teacher, mean over target"
+        " positions",
     ),
     "shared_mass": Metric(
         "share",
         r"$\sum_v \min(p_s(v), p_t(v))$, mean over target positions: 1 less the total variation",
         f"{DIVERGENCE}.shared_mass",
+        "probability that student and teacher give to the same tokens, mean over target positions",
     ),
     "student_entropy": Metric(
-        "nats", ENTROPY.format(side="s", name="student"), f"{DIVERGENCE}.entropy"
+        "nats",
+        ENTROPY.format(side="s", name="student"),
+        f"{DIVERGENCE}.entropy",
+        UNSURE.format("student"),
     ),
     "teacher_entropy": Metric(
-        "nats", ENTROPY.format(side="t", name="teacher"), f"{DIVERGENCE}.entropy"
+        "nats",
+        ENTROPY.format(side="t", name="teacher"),
+        f"{DIVERGENCE}.entropy",
+        UNSURE.format("teacher"),
     ),
     "block_{b}/{name}": Metric(
         "as `NAME`",
@@ -51,4 +63,5 @@ MASKED_CROSS_ENTROPY = Metric(
     r"$\frac{1}{t L} \sum_{k \text{ masked}} -\ln p(y_k)$ of a text with share of masks $t$"
     " and length $L$, padding included; mean over texts",
     "dopsd.algorithms.common.losses.masked_diffusion_loss",
+    "how surprised the model is by the masked tokens of the texts that it learns, mean over texts",
 )

@@ -22,11 +22,14 @@ METRICS = {
         r"$\frac{1}{2}(C + \bar C)$, mean over problems: $C$ is the mean of $-\ln p(y_k)$ over the"
         r" masked tokens of the block, $\bar C$ over the block's other tokens",
         LOSS,
+        "how surprised the model is by the tokens of a block, its masked and its other ones, mean"
+        " over problems",
     ),
     "entropy": Metric(
         "nats",
         "entropy of $p$ at `entropy_temperature`, mean over those of both sets of tokens at which"
         " the most probable token is right, then over problems",
         LOSS,
+        "how unsure the model is where its most probable token is right, mean over problems",
     ),
 }

@@ -22,17 +22,20 @@ METRICS = {
         r"$e^{\Delta} - \Delta - 1$ with $\Delta = \ln p_{\text{ref}} - \ln p_\theta$, mean over"
         " the tokens of the completions: estimated KL to the initial policy",
         LOSS,
+        "estimated distance (KL divergence) from the initial policy, mean over tokens",
     ),
     "clip_ratio": Metric(
         "share",
         r"tokens whose gain the clip lowers: $\mathrm{clip}(r, 1 \pm \epsilon) A < r A$ with $r ="
         r" p_\theta / p_{\text{old}}$ and the advantage $A$",
         LOSS,
+        "tokens whose gain the clip lowers, since their probability has already changed much",
     ),
     "logp": Metric(
         "nats",
         r"$\ln p_\theta(y_k)$ with the whole completion masked, mean over the tokens of the"
         " completions",
         "dopsd.algorithms.common.losses.token_logps",
+        "log-probability of a token of the completions, seen with the whole completion masked",
     ),
 }

@@ -22,6 +22,7 @@ METRICS = {
         r"$\beta [(B_\theta - B_{\text{ref}})(y^+) - (B_\theta - B_{\text{ref}})(y^-)]$, mean over"
         " pairs; $B$ is the bound of the log-likelihood of a completion",
         "dopsd.algorithms.vrpo.loss.preference",
+        "by how much training has raised the better answer of a pair over the worse one",
     ),
     "preferred": Metric("share", "pairs with a margin above 0", LOSS),
     "cross_entropy": Metric(
@@ -29,5 +30,6 @@ METRICS = {
         r"$-B_\theta(y^+) / L_{y^+}$, mean over pairs: the fine-tuning term, for each token of the"
         " preferred completion",
         LOSS,
+        "how surprised the model is by the better answers, for each of their tokens",
     ),
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import cache
 from importlib.resources import files
+from itertools import product
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -19,9 +21,14 @@ NEEDS_PROFILE = "--preset and --hardware need a profile; add --profile llada-8b-
 FOLDER = files("dopsd.config.profiles")
 
 
-def _read(name: str) -> dict[str, Any]:
+@cache
+def _parsed(name: str) -> dict[str, Any]:
     values: dict[str, Any] = YAML(typ="safe", pure=True).load(FOLDER.joinpath(name).read_text())
     return values
+
+
+def _read(name: str) -> dict[str, Any]:
+    return deepcopy(_parsed(name))
 
 
 def _layers() -> dict[str, Any]:
@@ -98,6 +105,14 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
 def without_model(section: dict[str, Any]) -> dict[str, Any]:
     """Return a task's section without `model: null`: params.yaml has the key only for overrides."""
     return {key: value for key, value in section.items() if (key, value) != ("model", None)}
+
+
+def choices(task: str) -> list[tuple[str, str, str]]:
+    """Return profile, preset and hardware of every choice of settings that a task has."""
+    layers = _layers()
+    of_task = f"llada-8b-{task}"
+    combined = product((of_task,), layers["presets"], layers["hardware"])
+    return [(EMBEDDED, PRESET, HARDWARE), *(combined if of_task in names() else ())]
 
 
 def facts(task: str) -> dict[str, Any]:

@@ -13,9 +13,11 @@ from dopsd.core.paths import run_folder
 from dopsd.core.progress import is_main_rank
 from dopsd.core.rng import key_from
 from dopsd.core.statistics import bootstrap
+from dopsd.evaluation.drawn_answers import drawn_answers
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
+from dopsd.tasks.common.task import grid_values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +49,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         trajectory(run_settings, evaluator, folder / "best"),
     )
     evaluator.take_part()
+    answers = drawn_answers(evaluator, folder / "best", protocols[selection["protocol"]])
+    write_json(folder / "test" / "answers.json", {"answers": answers})
     write_json(folder / "test" / "paired.json", facts | {"protocols": comparisons})
     write_json(
         folder / "test.json", {name: _flat(comparison) for name, comparison in comparisons.items()}
@@ -100,14 +104,15 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
     blocks = BlockSchedule(
         run.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
     )
-    steps = range(run.sampling.steps)
+    steps, text = range(run.sampling.steps), policy.text.decode(rollout.completion_ids)
     return {
         "problem": problem.prompt,
         "answer": problem.answer,
-        "text": policy.text.decode(rollout.completion_ids),
-        "verdict": evaluator.task.verify(
-            problem, policy.text.decode(rollout.completion_ids)
-        ).__dict__,
+        "text": text,
+        "verdict": evaluator.task.verify(problem, text).__dict__,
+        "grid": grid_values(evaluator.task, problem, text),
+        "pieces": policy.text.pieces(rollout.completion_ids),
+        "has_own_teacher": config is algorithm,
         "tokens": policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist()),
         "revealed_at": rollout.revealed_at.tolist(),
         "block_length": blocks.block_length,

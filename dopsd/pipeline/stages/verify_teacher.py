@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dopsd.analysis.figures import axes_of, save_figure
+from dopsd.analysis.figures import axes_of, percent_axis, save_figure
 from dopsd.core.extras import require
 from dopsd.core.files import WORK, fresh_folder, write_json
 from dopsd.core.fingerprint import fingerprint
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.task import Task
 
 SPLIT = "train"
+TEACHER, STUDENT = "#b35900", "#1e3cff"  # colours of bars; white text is legible on both
 
 
 def run(params: Params, task_name: str) -> dict[str, Any]:
@@ -180,20 +181,16 @@ def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
 
 def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
     """Draw accuracy with its 95% interval, one bar for each row of the table."""
-    figure, axes = axes_of(1, 1, (1.3 * len(table) + 1, 3.6))
+    figure, axes = axes_of(1, 1, 3.6)
+    axis, bars = axes[0][0], list(table)
     heights = [row["accuracy"] for row in table.values()]
     spread = [[abs(row["interval"][i] - row["accuracy"]) for row in table.values()] for i in (0, 1)]
-    colours = ["orange" if name.startswith("teacher") else "tab:blue" for name in table]
-    axes[0][0].bar(list(table), heights, yerr=spread, color=colours, capsize=4)
+    colours = [TEACHER if name.startswith("teacher") else STUDENT for name in table]
+    axis.bar(bars, heights, yerr=spread, color=colours, capsize=4)
+    style = {"ha": "center", "va": "center", "color": "white", "weight": "bold"}
     for index, value in enumerate(heights):
-        axes[0][0].text(
-            index,
-            value / 2,
-            f"{100 * value:.1f}",
-            ha="center",
-            va="center",
-            color="white",
-            weight="bold",
-        )
-    axes[0][0].set(ylabel="accuracy", title=title)
+        axis.text(index, value / 2, f"{100 * value:.1f}%", **style)
+    axis.set(ylabel="accuracy, with 95% interval")
+    axis.set_title(title, loc="left", fontsize=10)
+    percent_axis(axis)
     save_figure(figure, path)

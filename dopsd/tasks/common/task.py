@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from dopsd.core.types import Problem, Score
+    from dopsd.core.types import Cell, Problem, Score
 
 
 class Task(Protocol):
@@ -63,3 +64,25 @@ class TaughtTask(Task, Protocol):
             problem: the problem.
             is_careful: True: the answer is right; False: it has a habitual mistake.
         """
+
+
+@runtime_checkable
+class GridTask(Protocol):
+    """A task whose answers are grids, which reports show as such."""
+
+    def grid(self, problem: Problem, text: str) -> list[list[Cell]] | None:
+        """Return the cells of the answer in a generation, row by row.
+
+        Args:
+            problem: the problem.
+            text: the generation.
+
+        Returns:
+            The rows; None if the generation has no answer of that form.
+        """
+
+
+def grid_values(task: Task, problem: Problem, text: str) -> list[list[dict[str, Any]]] | None:
+    """Return the rows of cells of an answer as JSON values; None if the answer is no grid."""
+    rows = task.grid(problem, text) if isinstance(task, GridTask) else None
+    return None if rows is None else [[asdict(cell) for cell in row] for row in rows]

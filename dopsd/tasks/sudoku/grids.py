@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.types import Problem
+from dopsd.core.types import Cell, Problem
 
 if TYPE_CHECKING:
     import random
@@ -127,3 +127,31 @@ def draw_puzzles(grids: list[str], count: int, blanks: int, rng: random.Random) 
 def keeps_givens(puzzle: str, grid: str) -> bool:
     """Return whether the grid has every digit of the puzzle at its cell."""
     return all(given in ("0", digit) for given, digit in zip(puzzle, grid, strict=True))
+
+
+def blanks_right(problem: Problem, answer: str | None) -> float:
+    """Return the share of blank cells that the answer fills correctly."""
+    if answer is None:
+        return 0.0
+    blanks = [cell for cell in range(CELLS) if problem.prompt[cell] == "0"]
+    return sum(answer[cell] == problem.answer[cell] for cell in blanks) / len(blanks)
+
+
+def cells(problem: Problem, text: str, answer: str) -> list[list[Cell]] | None:
+    """Return the cells of an answer, row by row; None unless it is 16 digits in a row in the text.
+
+    Args:
+        problem: the puzzle.
+        text: the generation.
+        answer: the answer that was extracted from it.
+    """
+    first = text.find(answer, max(text.find("<answer>"), 0))
+    if first < 0 or len(answer) != CELLS or not (answer.isascii() and answer.isdigit()):
+        return None
+    row_of_cells = [
+        Cell(start, start + 1, given != "0", text[start] == digit)
+        for start, given, digit in zip(
+            range(first, first + CELLS), problem.prompt, problem.answer, strict=True
+        )
+    ]
+    return [row_of_cells[row : row + SIZE] for row in range(0, CELLS, SIZE)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.types import Problem, Score
+from dopsd.core.types import Cell, Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.sources import Row, read_file, text_of
@@ -24,6 +24,8 @@ from dopsd.tasks.sudoku.grids import (
     DIGITS,
     SIZE,
     all_grids,
+    blanks_right,
+    cells,
     draw_puzzles,
     is_valid,
     keeps_givens,
@@ -138,14 +140,6 @@ def extract_strict(text: str) -> str | None:
     return answer if re.fullmatch("[0-9]{16}", answer) else None
 
 
-def blanks_right(problem: Problem, answer: str | None) -> float:
-    """Return the share of blank cells that the answer fills correctly."""
-    if answer is None:
-        return 0.0
-    blanks = [cell for cell in range(CELLS) if problem.prompt[cell] == "0"]
-    return sum(answer[cell] == problem.answer[cell] for cell in blanks) / len(blanks)
-
-
 class Sudoku(AskingTask):
     """The task 4x4 Sudoku: graded, so all attempts are sampled and the best is kept."""
 
@@ -239,6 +233,11 @@ class Sudoku(AskingTask):
         answer = pairs[self.config.scoring == "strict"][0]
         is_solved = answer is not None and is_valid(answer) and keeps_givens(problem.prompt, answer)
         return score_by_rule(self.config.scoring, *pairs, valid_grid=float(is_solved))
+
+    def grid(self, problem: Problem, text: str) -> list[list[Cell]] | None:
+        """Return the cells of the answer that is scored; None unless it is 16 digits in a row."""
+        answer = self.verify(problem, text).answer or ""
+        return cells(problem, text, answer)
 
     def worked_solution(self, problem: Problem, is_careful: bool) -> str:
         """Return a generation that solves the puzzle, or tries to (see the function)."""

@@ -19,10 +19,10 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from dopsd.config import params_file, profiles
 from dopsd.core.errors import DopsdError
+from dopsd.pipeline.run_request import RunRequest
 from flows import stages
 from flows.failures import failed
 from flows.running import CommandFailed
-from flows.settings import RunRequest
 
 FLOWS = ("flows/train.py:train", "flows/compare.py:compare", "flows/rehearse.py:rehearse")
 

@@ -26,10 +26,11 @@ from dopsd.config.tasks import TasksConfig
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
+from dopsd.pipeline import run_request
+from dopsd.pipeline.run_request import RunRequest
 from flows import checkpoint_evals, running, settings, stages
 from flows import compare as comparing
 from flows import train as training
-from flows.settings import RunRequest
 
 LOG = logging.getLogger("test")
 
@@ -61,20 +62,20 @@ def test_a_wrong_key_is_refused_before_params_yaml_is_touched(project):
     with pytest.raises(
         DopsdError, match=r"train\.learning_rat: unknown key; did you mean learning_rate"
     ):
-        settings.write(RunRequest(overrides={"train.learning_rat": 1}))
+        run_request.write(RunRequest(overrides={"train.learning_rat": 1}))
     assert Path("params.yaml").read_bytes() == before
     with pytest.raises(
         DopsdError, match=r"model\.path: models/LLaDA-8B-Instruct/config\.json: no such file"
     ):
-        settings.write(RunRequest("llada-8b-gsm8k"))
+        run_request.write(RunRequest("llada-8b-gsm8k"))
     assert Path("params.yaml").read_bytes() == before
-    assert settings.write(RunRequest(profiles.AS_IT_STANDS, max_updates=6)) == [
+    assert run_request.write(RunRequest(profiles.AS_IT_STANDS, max_updates=6)) == [
         "train.updates: 4 -> 6"
     ]
-    settings.write(
+    run_request.write(
         RunRequest(profiles.AS_IT_STANDS, overrides={"method.diffu_grpo.train.updates": 9})
     )
-    found = settings.write(RunRequest(profiles.AS_IT_STANDS, max_updates=7))
+    found = run_request.write(RunRequest(profiles.AS_IT_STANDS, max_updates=7))
     assert sorted(found) == ["method.diffu_grpo.train.updates: 9 -> 7", "train.updates: 6 -> 7"]
 
 
@@ -106,7 +107,7 @@ def staged(project, monkeypatch):
     )
     for name in names:
         monkeypatch.setattr(stages, name, note(name))
-    monkeypatch.setattr(stages, "write_settings", lambda asked: settings.write(asked))
+    monkeypatch.setattr(stages, "write_settings", lambda asked: run_request.write(asked))
     monkeypatch.setattr(stages, "is_up_to_date", lambda stage: False)
     monkeypatch.setattr(checkpoint_evals, "gpus", list)
     monkeypatch.setattr(training, "get_run_logger", lambda: LOG)
@@ -260,7 +261,9 @@ def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_mi
     monkeypatch, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    code = "import pathlib, sys, time\nprint('evaluate: done with checkpoint 25', flush=True)\n"
+    code = (
+        "import pathlib, sys, time\nprint('evaluate: done with checkpoint 25: 61.2%', flush=True)\n"
+    )
     code += (
         "while not pathlib.Path('awaited').exists():\n    time.sleep(0.02)\nsys.exit(len(sys.argv)"
         " > 2)"
@@ -276,10 +279,10 @@ def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_mi
         RunKey("sudoku", "d_opsd", 0), [25, 50], checkpoint_evals.Devices([]), LOG
     )
     job.done[50] = Awaited()
-    job.wait(25)
+    assert job.wait(25) == "61.2%"
     with pytest.raises(running.CommandFailed):
         job.wait(50)
-    code = "print('evaluate: done with checkpoint 50')"
+    code = "print('evaluate: done with checkpoint 50: 64.3%')"
     job.wait(50)
     job.process.join()
     assert asked == [("25", "50"), ("50",)]

@@ -233,8 +233,8 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
         state.write_text(json.dumps({"done": done, "total": 8, "rate": 0.1}))
         bar.finish()
     assert made == [
-        (25.0, "train: 2 of 8, 0.10/s, 1.0 min left"),
-        (75.0, "train: 6 of 8, 0.10/s, 0.3 min left"),
+        (25.0, "train: 2 of 8, 0.10/s, 1:00 left"),
+        (75.0, "train: 6 of 8, 0.10/s, 0:20 left"),
     ]
 
 

@@ -13,6 +13,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.models.config import ModelConfig
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import load_policy
+from dopsd.models.text import ChatText
 
 
 def test_the_embedded_tokenizer_is_one_token_a_character_and_a_tag():
@@ -98,3 +99,17 @@ def test_a_mask_that_is_an_ordinary_token_is_refused(as_llada: Path):
         DopsdError, match=r"mask_token_id 3 of config\.json must be a special token"
     ):
         load_policy(ModelConfig(path=str(as_llada)), None, 0)
+
+
+def test_the_pieces_of_an_answer_join_to_its_text_even_where_tokens_are_bytes():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE({sign: i for i, sign in enumerate(alphabet)}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    text = ChatText(PreTrainedTokenizerFast(tokenizer_object=core), toy())
+    ids = text.tokens("aé 1")
+    assert text.pieces(ids) == ["a", "", "é", " ", "1"]
+    assert text.pieces(ids[:2]) == ["a", "\ufffd"]  # cut off within a character

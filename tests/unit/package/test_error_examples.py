@@ -63,7 +63,7 @@ def test_every_code_has_an_explanation_in_the_group_of_its_first_digit():
     listed = [list(codes) for codes in groups().values()]
     assert [code for codes in listed for code in codes] == [code.value for code in Code]
     assert [{code[:2] for code in codes} for codes in listed] == [
-        {f"D{number}"} for number in range(1, 9)
+        {f"D{number}"} for number in range(1, 10)
     ]
     for codes in groups().values():
         for code, texts in codes.items():

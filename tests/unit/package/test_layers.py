@@ -32,10 +32,12 @@ LAYERS = [
     {"config"},
     {"pipeline"},
     {"api"},
+    {"serving"},
     {"cli"},
     {"__main__"},
 ]
 DOORS = {
+    "huggingface_hub": {"tracking"},
     "mlflow": {"tracking"},
     "prefect": set(),
     "peft": {"models"},

@@ -5,6 +5,7 @@ gaps are said.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy
@@ -98,6 +99,7 @@ def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder,
     assert main(["compare"]) == 0
     assert sorted(path.name for path in compare.OUT.iterdir()) == [
         "accuracy.png",
+        "comparison.html",
         "comparison.json",
         "comparison.md",
     ]
@@ -200,3 +202,24 @@ def test_a_choice_on_the_test_set_and_what_is_not_finished_are_reported(folder, 
     ):
         with pytest.raises(DopsdError, match=said):
             compare.compare(folder, [f"sudoku/{name}" for name in names])
+
+
+def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
+    for seed, scores in enumerate([{"a": 1.0, "b": 0.5}, {"a": 0.5, "b": 0.5}]):
+        finished("d_opsd", seed, scores)
+        finished("rft", seed, {"a": scores["a"] - 0.5, "b": 0.0})
+    compare.compare(folder, [])
+    page = Path("reports/compare/comparison.html").read_text()
+    verdict = (
+        "d_opsd is better than rft, by +50.0 points [+50.0, +50.0] over 2 seeds (weakly sure)."
+    )
+    assert f"sudoku: {verdict}" in page and "A method has only 2 seeds." in page
+    assert "Stale run" not in page and "+50.0, +50.0</td><td>weakly sure" in page
+    rows = dict(re.findall(r"<tr><td><code>([\w.]+)</code></td>(.*?)</tr>", page))
+    assert rows["method.attempts"] == "<td>3</td><td>2</td>"
+    assert rows["method.reveal_ratio"] == "<td>0.5</td><td>–</td>"
+    assert list(rows).index("method.attempts") < list(rows).index("method.clip")
+    write_json(Path("runs/sudoku/rft/0/train.json"), {"fingerprint": "train-of-before"})
+    compare.compare(folder, ["sudoku/d_opsd/0", "sudoku/rft/0"])
+    page = Path("reports/compare/comparison.html").read_text()
+    assert "Stale run sudoku/rft/0." in page and "cannot tell whether" in page

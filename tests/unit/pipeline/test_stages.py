@@ -5,6 +5,7 @@ a person reads.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -26,6 +27,7 @@ from dopsd.training.run_settings import scratch_folder
 BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
 NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
 CELL = Path("runs/sudoku/d_opsd/0")
+CURVE = CELL / "curve.csv"
 WEIGHTS = Path("base/sudoku/model.safetensors")
 
 
@@ -149,10 +151,9 @@ def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_col
     before = (CELL / "curve.csv").read_bytes()
     shutil.rmtree(CELL / "train")  # not copied there yet: training goes on
     assert main(["evaluate", "--update", "4", "2"]) == 0
-    said = [
-        line for line in capsys.readouterr().err.splitlines() if line.startswith("evaluate: done")
-    ]
-    assert said == ["evaluate: done with checkpoint 4", "evaluate: done with checkpoint 2"]
+    said = re.findall(r"evaluate: done with checkpoint (\d): (\S+) ", capsys.readouterr().err)
+    accuracies = {row["update"]: f"{100 * row['accuracy']:.1f}%" for row in read_table(CURVE)}
+    assert said == [("4", accuracies[4]), ("2", accuracies[2])]
     assert main(["evaluate_base"]) == 0
     assert main(["evaluate", "--update", "3"]) == 2
     assert "--update 3: no step-000003 in work/train-" in capsys.readouterr().err

@@ -203,3 +203,15 @@ def test_the_published_rows_cover_156_grids():
     rows = read_published(PUBLISHED / "sudoku" / "test.csv", 256)
     assert len({p.answer for p in rows}) == 156
     assert sum(len(solutions(p.prompt)) > 1 for p in rows) == 63
+
+
+def test_an_answer_is_laid_out_as_a_grid_of_given_and_right_cells():
+    text = "<reasoning>1</reasoning><answer>3234341221434321</answer>"
+    rows = Sudoku(SMALL).grid(PROBLEM, text)
+    assert [len(row) for row in rows] == [4, 4, 4, 4]
+    cells = [cell for row in rows for cell in row]
+    assert "".join(text[cell.start : cell.end] for cell in cells) == "3234341221434321"
+    assert [cell.is_given for cell in cells] == [False] + [True] * 14 + [False]
+    assert [cell.is_right for cell in cells] == [False] + [True] * 15
+    for other in ("<answer>12</answer>", "<answer>1<answer>3234341221434321</answer>", ""):
+        assert Sudoku(SMALL).grid(PROBLEM, other) is None  # what is scored is no grid

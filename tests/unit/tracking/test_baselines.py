@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from conftest import write_params
 from glossary_checks import table, undescribed
 
@@ -39,6 +40,7 @@ def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys):
     (found,) = [run for run in runs if run.info.run_name == "published-countdown-diffu_grpo"]
     assert found.data.metrics["best/test_accuracy"] == 0.313 and found.info.status == "FINISHED"
     assert len(client.get_metric_history(found.info.run_id, "best/test_accuracy")) == 1
+    assert found.data.metrics["best/test_accuracy_percent"] == pytest.approx(31.3)
     write_params(tracking__enabled=False)
     assert main(["baselines", "import"]) == 2
     assert "tracking.enabled is false" in capsys.readouterr().err

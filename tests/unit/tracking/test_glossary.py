@@ -100,6 +100,14 @@ def test_every_source_is_a_function():
         assert callable(source) or isinstance(source, property), metric.source
 
 
+def test_reports_can_explain_every_metric_of_training_without_formulas():
+    metrics = dict(table("Training"))
+    for name in ALGORITHMS.names:
+        metrics |= {f"{name}: {metric}": m for metric, m in own_metrics(ALGORITHMS, name).items()}
+    formulas = [n for n, m in metrics.items() if "$" in (m.plain or m.meaning)]
+    assert [name for name in formulas if "{" not in name] == []
+
+
 def test_the_columns_of_the_committed_run_are_in_the_glossary():
     folder = ROOT / "tests/release_0_1" / RUN
     names = {name for row in read_table(folder / "train.csv") for name in row}

@@ -104,13 +104,13 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
         assert told in card
     experiment = client.get_experiment_by_name("dopsd")
     shown = json.loads(experiment.tags["mlflow.sharedViewState.dopsd-sudoku"])
-    assert shown["compareRunCharts"][0]["metricKey"] == "best/test_accuracy"
+    assert shown["compareRunCharts"][0]["metricKey"] == "best/test_accuracy_percent"
     assert {chart["metricSectionId"] for chart in shown["compareRunCharts"]} == {
-        s["uuid"] for s in shown["compareRunSections"]
+        s["uuid"] for s in shown["compareRunSections"] if s["display"]
     }
     run = client.search_runs([experiment.experiment_id])[0]
-    names = {name.removeprefix("train/") for name in run.data.metrics}
-    own = undescribed({**table("Training"), **own_metrics(ALGORITHMS, "d_opsd")}, names)
+    logged = {**table("Training"), **own_metrics(ALGORITHMS, "d_opsd")}
+    own = undescribed({f"train/{name}" for name in logged}, run.data.metrics)
     check(table("Published runs in MLflow"), {*own, "best/selection_on_test"})
     assert run.data.params["train.learning_rate"] == str(load_params().train.learning_rate)
     assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == (
@@ -169,6 +169,8 @@ def test_a_protocol_may_be_named_by_a_number(project):
         "best/test_accuracy",
         "best/test_accuracy/256",
     } <= run.data.metrics.keys()
+    artifacts = [item.path for item in client.list_artifacts(run.info.run_id, "report")]
+    assert "report/sudoku-d_opsd-0.html" in artifacts and "report/accuracy.png" in artifacts
 
 
 def test_steps_that_the_server_has_are_not_sent_again(project):

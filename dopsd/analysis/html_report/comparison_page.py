@@ -1,0 +1,212 @@
+"""The report of a comparison as an HTML page: which method is better, how sure, at what cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.html_report import words
+from dopsd.analysis.html_report.charts import (
+    AXES,
+    Chart,
+    figure_of,
+    hover,
+    source_of,
+)
+from dopsd.analysis.html_report.page import render
+from dopsd.analysis.run_figures import METHODS
+from dopsd.analysis.tables import RESAMPLED, chosen_on, gap, groups, mean_curve, percent, within
+from dopsd.core.palette import run_colour
+
+if TYPE_CHECKING:
+    from bokeh.plotting import figure as Figure
+
+    from dopsd.analysis.results import Finished
+
+Curve = list[tuple[dict[str, float], float]]  # costs and accuracy of each checkpoint
+WORDS: tuple[str, ...] = (
+    "Accuracy",
+    "Base",
+    "Checkpoint",
+    "Full marks",
+    "Interval",
+    "Paired difference",
+    "Points",
+)
+WORDS += ("Rollout", "Seed", "Update", "Validation and test")
+
+
+@dataclass(frozen=True)
+class ComparisonFacts:
+    """All that a comparison's report shows.
+
+    Attributes:
+        runs: the runs.
+        tables: rows of `dopsd.pipeline.comparison.values`.
+        pairs: rows of the table `pairs`, with the differences of each seed as `by_seed`.
+        settings: by task, each setting that differs between methods, with its value by method.
+        stale: why runs are not those of params.yaml and this code, by run.
+        links: address of each run's own report, by run.
+        baseline: the method whose best accuracy the others have to reach.
+        graded: tasks that give partial scores.
+    """
+
+    runs: list[Finished]
+    tables: dict[str, list[dict[str, Any]]]
+    pairs: list[dict[str, Any]]
+    settings: dict[str, dict[str, dict[str, str]]]
+    stale: dict[str, str]
+    links: dict[str, str]
+    baseline: str
+    graded: list[str]
+
+
+def comparison_page(facts: ComparisonFacts, digest: str) -> str:
+    """Return the page.
+
+    Args:
+        facts: all that the page shows.
+        digest: digest of the facts, which the page keeps.
+    """
+    tasks = list(dict.fromkeys(run.task for run in facts.runs))
+    values = {
+        "facts": facts,
+        "title": "Comparison of methods",
+        "verdicts": [words.verdict(pair) for pair in _decisive(facts)],
+        "rule": words.RULE,
+        "caveats": caveats(facts),
+        "runs": [_run_row(facts, run, row) for run, row in _rows(facts)],
+        "means": [_mean_row(row) for row in facts.tables["means"]],
+        "pairs": [_pair_row(pair) for pair in facts.pairs],
+        "reached": facts.tables["reached"],
+        "number": _number,
+        "axes": AXES,
+        "percent": percent,
+        "glossary": {word: words.GLOSSARY[word] for word in WORDS},
+    }
+    return render("comparison.html", digest, {"cost": [_chart(facts, t) for t in tasks]}, values)
+
+
+def caveats(facts: ComparisonFacts) -> list[str]:
+    """Return what limits the conclusions of a comparison."""
+    seeds = min(row["seeds"] for row in facts.tables["means"])
+    on_test = [str(run) for run in facts.runs if run.selected["split"] == "test"]
+    texts = [RESAMPLED]
+    if seeds < words.ENOUGH_SEEDS:
+        texts.insert(
+            0,
+            f"A method has only {words.count(seeds, 'seed')}. Other seeds may give other values;"
+            f" {words.ENOUGH_SEEDS} or more are better (`matrix.seeds`).",
+        )
+    if on_test:
+        texts.append(
+            f"The test set itself selected the checkpoint of {', '.join(on_test)}: their test"
+            " accuracy is too high."
+        )
+    return [
+        *texts,
+        "Seconds count all that a machine did in that time. Compare them only between runs on the"
+        " same device without other work.",
+        "Each further look at the same test problems, to choose between methods, makes the best one"
+        " look better than it is.",
+    ]
+
+
+def _decisive(facts: ComparisonFacts) -> list[dict[str, Any]]:
+    """Return the pairs that hold the most accurate method of their task."""
+    best: dict[str, dict[str, Any]] = {}
+    for row in facts.tables["means"]:
+        best[row["task"]] = max(best.get(row["task"], row), row, key=lambda r: r["trained"][0])
+    return [p for p in facts.pairs if best[p["task"]]["method"] in (p["first"], p["second"])]
+
+
+def _rows(facts: ComparisonFacts) -> list[tuple[Finished, dict[str, Any]]]:
+    return list(zip(facts.runs, facts.tables["runs"], strict=True))
+
+
+def _run_row(facts: ComparisonFacts, run: Finished, row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "run": str(run),
+        "link": facts.links.get(str(run), ""),
+        "n": row["n"],
+        "base": within(row["base"], row["base_interval"]),
+        "trained": within(row["trained"], row["trained_interval"]),
+        "marks": percent(run.tested["best"]["whole"]),
+        "gap": gap(row["difference"], row["interval"]),
+        "update": row["update"],
+        "selected_on": chosen_on(run).lower(),
+        "costs": {name: _number(row.get(name)) for name in AXES if name != "updates"},
+    }
+
+
+def _mean_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "task": row["task"],
+        "method": row["method"],
+        "seeds": row["seeds"],
+        "trained": within(*row["trained"]),
+        "gap": gap(*row["difference"]),
+        "costs": {name: _number(row["cost"].get(name)) for name in AXES},
+    }
+
+
+def _pair_row(pair: dict[str, Any]) -> dict[str, Any]:
+    return pair | {
+        "gap": gap(pair["difference"], pair["interval"]),
+        "by_seed": ", ".join(f"{100 * value:+.1f}" for value in pair["by_seed"]),
+        "certainty": words.certainty(pair["interval"], pair["by_seed"]),
+    }
+
+
+def _number(value: float | None) -> str:
+    return "not recorded" if value is None else f"{value:,.0f}"
+
+
+def _chart(facts: ComparisonFacts, task: str) -> Chart:
+    """Return accuracy on the selection split against cost: one colour for each method."""
+    runs_by_method = groups(facts.runs)
+    methods = list(dict.fromkeys(method for _, method in runs_by_method))
+    members = {
+        method: {run: _points(run) for run in runs_by_method[task, method]}
+        for method in methods
+        if (task, method) in runs_by_method
+    }
+    points = [cost for group in members.values() for curve in group.values() for cost, _ in curve]
+    costs = [cost for cost in AXES if all(cost in point for point in points)]
+    split = next(run for run in facts.runs if run.task == task).selected["split"]
+    drawing = figure_of(AXES[costs[0]], f"accuracy on {split}, in %", True, 380)
+    legend = []
+    for method, curves in members.items():
+        shade = run_colour(METHODS, method)
+        _draw_group(drawing, curves, costs, shade)
+        legend.append((method, shade, "line"))
+    note = f"Accuracy on {split}, which selects checkpoints; the tables above are on test."
+    if any(len(curves) > 1 for curves in members.values()):
+        note += " Thin lines are seeds, thick ones their means."
+    return Chart(f"{task}: accuracy against cost", note, drawing, legend, costs)
+
+
+def _points(run: Finished) -> Curve:
+    """Return costs and accuracy of each checkpoint."""
+    costs = run.costs()
+    return [(costs[update], accuracy) for update, accuracy in run.points() if update in costs]
+
+
+def _draw_group(
+    drawing: Figure, curves: dict[Finished, Curve], costs: list[str], shade: str
+) -> None:
+    """Draw the curves of a method: a thin line for each seed, a thick one for their mean."""
+    for points in curves.values() if len(curves) > 1 else ():
+        source = source_of(_columns(points, costs), costs)
+        drawing.line("x", "accuracy", source=source, line_color=shade, line_alpha=0.55)
+    mean = [(cost, accuracy) for accuracy, cost in mean_curve(list(curves))]
+    source = source_of(_columns(mean, costs), costs)
+    drawing.line("x", "accuracy", source=source, line_color=shade, line_width=3)
+    dots = drawing.scatter("x", "accuracy", source=source, color=shade, size=8)
+    rows = [("method", next(iter(curves)).method), ("accuracy", "@accuracy{0.0%}")]
+    hover(drawing, dots, [*rows, *((name, f"@{name}{{0,0}}") for name in costs)])
+
+
+def _columns(points: Curve, costs: list[str]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {name: [cost[name] for cost, _ in points] for name in costs}
+    return columns | {"accuracy": [accuracy for _, accuracy in points]}

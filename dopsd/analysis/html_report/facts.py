@@ -1,0 +1,105 @@
+"""What a run's report shows, as plain values that `dopsd.pipeline.run_report` gathers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dopsd.core.paths import RunKey
+
+
+@dataclass(frozen=True)
+class Description:
+    """What was run, in words and numbers.
+
+    Attributes:
+        task: the task in words.
+        is_graded: whether answers get partial scores.
+        problems: number of problems of each split.
+        method: the method in words.
+        method_page: the method's page of the docs, as seen from the report; empty without one.
+        base: folder of the base model.
+        parameters: parameters of the base.
+        trained: parameters of the adapter, which training changes.
+    """
+
+    task: str
+    is_graded: bool
+    problems: dict[str, int]
+    method: str
+    method_page: str
+    base: str
+    parameters: int
+    trained: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run.
+
+    Attributes:
+        values: each setting by dotted key, as recorded in training.
+        planned_updates: updates after which the run was to end.
+        profile: the profile that is nearest to params.yaml, with its options; empty if params.yaml
+            no longer has this run's settings.
+        differences: keys with the run's value and the profile's.
+        commands: the commands that repeat the run.
+        is_of_other_base: whether the embedded base of the profile cannot serve the run.
+        stale: why the run is not one of params.yaml and this code; empty if it is.
+    """
+
+    values: dict[str, str]
+    planned_updates: int | None
+    profile: str
+    differences: list[tuple[str, str, str]]
+    commands: list[str]
+    is_of_other_base: bool
+    stale: str
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """All that a run's report shows.
+
+    Attributes:
+        key: task, method and seed.
+        description: what was run.
+        settings: its settings.
+        tested: contents of test/paired.json.
+        curve: rows of curve.csv.
+        training: rows of train.csv.
+        costs: cumulative costs by update.
+        totals: counters at the end of training.
+        trajectory: contents of trajectory.json.
+        answers: answers drawn at random; None for runs tested before they were kept.
+        machine: the machines that trained the run; none for a run from DVC's cache.
+        digests: digests of data, code and weights, by name.
+        metrics: unit and meaning of each metric of train.csv.
+    """
+
+    key: RunKey
+    description: Description
+    settings: Settings
+    tested: dict[str, Any]
+    curve: list[dict[str, Any]]
+    training: list[dict[str, Any]]
+    costs: dict[int, dict[str, float]]
+    totals: dict[str, Any]
+    trajectory: dict[str, Any]
+    answers: list[dict[str, Any]] | None
+    machine: list[dict[str, Any]]
+    digests: dict[str, str]
+    metrics: dict[str, tuple[str, str]]
+
+    @property
+    def selected(self) -> dict[str, Any]:
+        """The selected checkpoint."""
+        selection: dict[str, Any] = self.tested["selected"]
+        return selection
+
+    @property
+    def comparison(self) -> dict[str, Any]:
+        """The test results under the protocol that selected the checkpoint."""
+        comparison: dict[str, Any] = self.tested["protocols"][self.selected["protocol"]]
+        return comparison

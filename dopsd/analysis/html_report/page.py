@@ -1,0 +1,101 @@
+"""Put a report's template, styles, scripts and charts into one HTML file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    from dopsd.analysis.html_report.charts import Chart
+
+FOLDER = files("dopsd.analysis.html_report")
+INPUTS = re.compile(r'<meta name="dopsd-inputs" content="(\w+)">')
+HEAD = 4096  # bytes of a page that hold its digest
+
+
+def digest_of(facts: object) -> str:
+    """Return a digest of what a page is made from: its facts, and the code that writes it."""
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(f"{text}\n{_code_digest()}".encode()).hexdigest()[:16]
+
+
+@cache
+def _code_digest() -> str:
+    parts = [*FOLDER.iterdir(), *FOLDER.joinpath("templates").iterdir()]
+    code = sorted((part.name, part.read_bytes()) for part in parts if part.is_file())
+    return hashlib.sha256(b"\n".join(name.encode() + data for name, data in code)).hexdigest()
+
+
+def is_fresh(page: Path, digest: str) -> bool:
+    """Return whether a page exists and was made from facts with this digest."""
+    if not page.is_file():
+        return False
+    with page.open("rb") as stream:
+        written = INPUTS.search(stream.read(HEAD).decode(errors="replace"))
+    return written is not None and written[1] == digest
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page to a temporary name, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tmp = path.with_name(f".{path.name}.tmp")
+    tmp.write_text(text, encoding="utf-8", errors="replace")  # a generation may hold surrogates
+    tmp.rename(path)
+
+
+def render(
+    template: str, digest: str, charts: dict[str, list[Chart]], values: dict[str, Any]
+) -> str:
+    """Return a page.
+
+    Args:
+        template: name of the template.
+        digest: digest of the facts.
+        charts: the charts by section.
+        values: what the template shows, by name.
+    """
+    from bokeh.embed import components
+    from bokeh.resources import Resources
+
+    flat = {f"{section}-{i}": c for section, group in charts.items() for i, c in enumerate(group)}
+    script, divs = components({name: chart.figure for name, chart in flat.items()})
+    resources = Resources(mode="inline", components=["bokeh"], minified=True)
+    by_section = {
+        section: [(f"{section}-{i}", chart) for i, chart in enumerate(group)]
+        for section, group in charts.items()
+    }
+    context = values | {"digest": digest, "charts": by_section, "divs": divs}
+    context |= {"chart_script": script, "chart_library": resources.render_js()}
+    return _environment().get_template(template).render(context)
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    templates = FOLDER.joinpath("templates")
+    environment = Environment(
+        loader=FunctionLoader(lambda name: templates.joinpath(name).read_text()),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters: dict[str, Any] = {"code": code, "grouped": lambda number: f"{number:,.0f}"}
+    environment.filters |= filters
+    return environment
+
+
+def code(text: str) -> Markup:
+    """Return a text with what is between backticks as code; all else is escaped."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))

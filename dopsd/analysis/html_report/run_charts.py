@@ -1,0 +1,138 @@
+"""Charts of one run: accuracy against cost, training curves, overlap of student and teacher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.html_report.charts import AXES, Chart, figure_of, hover, source_of
+from dopsd.analysis.run_figures import (
+    AGREEMENT,
+    LABELS,
+    METHODS,
+    blocks_of,
+    grouped,
+    trailing_means,
+)
+from dopsd.core.palette import NEUTRAL, PALETTE, colour_of, run_colour
+
+if TYPE_CHECKING:
+    from dopsd.analysis.html_report.facts import RunFacts
+
+BASE, CHOSEN = NEUTRAL, "#e08700"
+NO_CURVES = ("update", "collapsed")  # columns of train.csv that are no curves
+TITLES = LABELS | {  # plain names of metrics that the figures do not have
+    "best_score": "score of the best attempt",
+    "kl": "distance from the initial policy",
+    "logp": "log-probability",
+}
+UNITS = {"share": "in %", "1": "no unit", "by algorithm": "unit of the method's loss"}
+
+
+def accuracy_chart(facts: RunFacts) -> Chart:
+    """Return accuracy on the selection split, against every cost that is known."""
+    chosen, colour = facts.selected, run_colour(METHODS, facts.key.method)
+    rows = [
+        row
+        for row in facts.curve
+        if row["protocol"] == chosen["protocol"] and row["update"] in facts.costs
+    ]
+    costs = [
+        cost
+        for cost in ("updates", "sampled_tokens", "seconds")
+        if all(cost in facts.costs[row["update"]] for row in rows)
+        and any(facts.costs[row["update"]][cost] for row in rows)  # some methods sample nothing
+    ]
+    columns = {name: [row[name] for row in rows] for name in ("accuracy", "low", "high", "update")}
+    columns |= {cost: [facts.costs[row["update"]][cost] for row in rows] for cost in costs}
+    columns["base"] = [chosen["base_accuracy"]] * len(rows)
+    drawing = figure_of(AXES[costs[0]], f"accuracy on {chosen['split']}, in %", True, 340)
+    source = source_of(columns, costs)
+    drawing.varea("x", "low", "high", source=source, fill_alpha=0.18, fill_color=colour)
+    drawing.line("x", "base", source=source, line_dash="dashed", line_color=BASE, line_width=2)
+    drawing.line("x", "accuracy", source=source, line_width=2.5, line_color=colour)
+    dots = drawing.scatter("x", "accuracy", source=source, size=8, color=colour)
+    hover(
+        drawing,
+        dots,
+        [
+            ("update", "@update"),
+            ("accuracy", "@accuracy{0.0%}"),
+            ("95% interval", "@low{0.0%} to @high{0.0%}"),
+        ],
+    )
+    at = [i for i, row in enumerate(rows) if row["update"] == chosen["update"]]
+    ring = {name: [values[i] for i in at] for name, values in columns.items()}
+    drawing.scatter(
+        "x",
+        "accuracy",
+        source=source_of(ring, costs),
+        size=17,
+        fill_color=None,
+        line_color=CHOSEN,
+        line_width=3,
+    )
+    return Chart(
+        "Accuracy against cost",
+        f"Every checkpoint on {chosen['n']} {chosen['split']} problems. The ring is the selected"
+        " checkpoint, which alone was tested.",
+        drawing,
+        [
+            ("accuracy of the checkpoints", colour, "line"),
+            ("95% interval", colour, "band"),
+            ("base", BASE, "dashed"),
+            ("selected checkpoint", CHOSEN, "ring"),
+        ],
+        costs,
+    )
+
+
+def training_charts(facts: RunFacts) -> list[Chart]:
+    """Return a chart for every metric of training that is not 0 throughout."""
+    names = {name for row in facts.training for name, value in row.items() if value}
+    curves = [
+        name
+        for name in facts.metrics
+        if name in names and name not in NO_CURVES and "/" not in name
+    ]
+    return [_training_chart(facts, name) for name in curves]
+
+
+def _training_chart(facts: RunFacts, name: str) -> Chart:
+    unit, meaning = facts.metrics[name]
+    points = [(row["update"], row[name]) for row in facts.training if name in row]
+    updates, values = (list(column) for column in zip(*points, strict=True))
+    is_share = unit == "share"
+    drawing = figure_of("update", UNITS.get(unit, unit), is_share, 210)
+    drawing.line(updates, values, line_width=1, line_alpha=0.55, line_color=PALETTE[0])
+    mean = drawing.line(updates, trailing_means(values), line_width=2.5, line_color=PALETTE[0])
+    hover(drawing, mean, [("update", "@x"), ("mean", "@y{0.0%}" if is_share else "@y{0.000}")])
+    title = capitalised(TITLES.get(name, name.replace("_", " ")))
+    note = f"{capitalised(meaning)}. Column `{name}` of train.csv."
+    return Chart(title, note, drawing, [], [])
+
+
+def overlap_charts(facts: RunFacts) -> list[Chart]:
+    """Return how student and teacher agree in each block; nothing without a teacher."""
+    blocks = blocks_of(facts.training)
+    return [_overlap_chart(facts.training, blocks, name) for name in AGREEMENT if blocks]
+
+
+def _overlap_chart(rows: list[dict[str, Any]], blocks: list[int], name: str) -> Chart:
+    drawing = figure_of("update", "in %", True, 260)
+    legend = []
+    for block in blocks:
+        column = f"block_{block}/{name}"
+        points = grouped([(row["update"], row[column]) for row in rows if column in row])
+        updates, values = (list(values) for values in zip(*points, strict=True))
+        shade = colour_of(block)
+        drawing.line(updates, values, line_width=2, line_color=shade)
+        dots = drawing.scatter(updates, values, size=6, color=shade)
+        label = f"block {block + 1}"
+        hover(drawing, dots, [(label, "@y{0.0%}"), ("update", "@x{0}")])
+        legend.append((label, shade, "line"))
+    return Chart(capitalised(TITLES[name]), "", drawing, legend, [])
+
+
+def capitalised(text: str) -> str:
+    """Return the text with its first letter large."""
+    return f"{text[:1].upper()}{text[1:]}"

@@ -1,0 +1,118 @@
+"""The report of one run as an HTML page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.html_report import words
+from dopsd.analysis.html_report.charts import AXES
+from dopsd.analysis.html_report.page import render
+from dopsd.analysis.html_report.run_charts import (
+    accuracy_chart,
+    overlap_charts,
+    training_charts,
+)
+from dopsd.analysis.run_figures import GROUPS, WINDOW
+from dopsd.analysis.tables import percent
+
+if TYPE_CHECKING:
+    from dopsd.analysis.html_report.facts import RunFacts
+
+TOTALS = {  # counter of train.json: what it counts
+    "updates": "updates",
+    "rollouts": "rollouts (sampled answers)",
+    "trajectories": "sequences that were trained on",
+    "sampled_tokens": "sampled tokens",
+}
+
+
+def run_page(facts: RunFacts, digest: str) -> str:
+    """Return the page.
+
+    Args:
+        facts: all that the page shows.
+        digest: digest of the facts, which the page keeps.
+    """
+    charts = {
+        "accuracy": [accuracy_chart(facts)],
+        "training": training_charts(facts),
+        "overlap": overlap_charts(facts),
+    }
+    values = {
+        "facts": facts,
+        "title": f"{facts.key.method} on {facts.key.task}, seed {facts.key.seed}",
+        "headline": words.headline(facts),
+        "marks": words.marks(facts),
+        "warnings": words.warnings(facts),
+        "rows": _result_rows(facts),
+        "costs": _cost_rows(facts),
+        "has_seconds": "seconds" in facts.costs[0],
+        "devices": _devices(facts),
+        "trajectory": _trajectory(facts),
+        "percent": percent,
+        "axes": AXES,
+        "mean_of": WINDOW,
+        "groups": GROUPS,
+        "glossary": words.GLOSSARY,
+    }
+    return render("run.html", digest, charts, values)
+
+
+def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
+    """Return a row of the results table for each protocol."""
+    rows = []
+    for name, comparison in facts.tested["protocols"].items():
+        base, best, paired = (comparison[part] for part in ("base", "best", "paired"))
+        is_apart = words.excludes_zero(paired["interval"])
+        change = ("better" if paired["difference"] > 0 else "worse") if is_apart else "no clear"
+        rows.append(
+            {
+                "protocol": name,
+                "decoding": ", ".join(
+                    f"{key} {value}"
+                    for key, value in base["protocol"].items()
+                    if value not in (None, "", False)
+                ),
+                "base": words.accuracy(base),
+                "best": words.accuracy(best),
+                "base_marks": percent(base["whole"]),
+                "best_marks": percent(best["whole"]),
+                "gap": words.points(paired["difference"], paired["interval"]),
+                "verdict": f"{change} difference" if change == "no clear" else change,
+            }
+        )
+    return rows
+
+
+def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
+    """Return what each cost is, until the selected checkpoint and until the end."""
+    chosen = facts.costs.get(facts.selected["update"], {})
+    rows = [
+        (text, _number(chosen.get(name)), _number(facts.totals.get(name)))
+        for name, text in TOTALS.items()
+    ]
+    seconds = [costs.get("seconds") for costs in facts.costs.values()]
+    return [*rows, (AXES["seconds"], _number(chosen.get("seconds")), _number(seconds[-1]))]
+
+
+def _number(value: float | None) -> str:
+    return "not recorded" if value is None else f"{value:,.0f}"
+
+
+def _devices(facts: RunFacts) -> list[str]:
+    """Return the devices of each part of the training, in words."""
+    return [
+        f"{', '.join(dict.fromkeys(part['devices']))}"
+        f" ({words.count(len(part['devices']), 'process', 'es')})"
+        + (f", from update {part['after_update'] + 1} on" if part["after_update"] else "")
+        for part in facts.machine
+    ]
+
+
+def _trajectory(facts: RunFacts) -> dict[str, Any] | None:
+    """Return what the page's script needs to draw the trajectory; None from older runs."""
+    trajectory = facts.trajectory
+    if "pieces" not in trajectory:
+        return None
+    names = ("pieces", "revealed_at", "shown", "block_length", "grid")
+    return {name: trajectory[name] for name in names}

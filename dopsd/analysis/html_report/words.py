@@ -1,0 +1,196 @@
+"""Sentences of the reports: results, warnings, how sure a comparison is, and the words used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.tables import gap, percent, within
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.analysis.html_report.facts import RunFacts
+
+ENOUGH_SEEDS = 5
+RULE = (
+    "The rule: “cannot tell” if the 95% interval of the paired difference includes 0, or with one"
+    f" seed; “sure” if it excludes 0, at least {ENOUGH_SEEDS} seeds were run and all of them point"
+    " the same way; “weakly sure” if it excludes 0, but with fewer seeds or with seeds that"
+    " disagree."
+)
+GLOSSARY = {
+    "Accuracy": (
+        "the mean score of the answers to all problems of a split. Where answers are right or"
+        " wrong, it is the share of right ones. In a graded task it is the mean share of an answer"
+        " that is right."
+    ),
+    "Attempt": "one of several answers sampled for the same problem.",
+    "Base": "the model before training.",
+    "Block": (
+        "a stretch of neighbouring tokens. An answer is filled in block by block, from left to"
+        " right."
+    ),
+    "Checkpoint": "the trained weights as saved after a number of updates.",
+    "Collect": "one round of sampling answers to train on; several updates may follow from it.",
+    "Full marks": "an answer that is right in every part, a score of 100%.",
+    "Greedy": "every token is the most probable one, without chance (temperature 0).",
+    "Interval": (
+        "the 95% interval of a number: the values that other problems of the same kind would"
+        " plausibly give. It does not cover other seeds unless it says so."
+    ),
+    "Paired difference": (
+        "the mean over problems of trained score minus base score on the same problem. It is more"
+        " exact than a comparison of the two intervals."
+    ),
+    "Points": "percentage points: from 50% to 60% are 10 points.",
+    "Profile": "a ready set of settings that `dopsd params --profile` writes to params.yaml.",
+    "Protocol": "how answers are decoded in an evaluation: length, steps, blocks.",
+    "Rollout": "one answer that the model samples in training.",
+    "Seed": "the number that all chance in a run follows from. Other seeds give other runs.",
+    "Update": "one optimizer step, which changes the weights.",
+    "Validation and test": (
+        "problems that training never sees. Validation selects the checkpoint; test is used once,"
+        " for the result."
+    ),
+}
+
+
+def excludes_zero(interval: Sequence[float]) -> bool:
+    """Return whether 0 is outside an interval."""
+    return interval[0] > 0 or interval[1] < 0
+
+
+def headline(facts: RunFacts) -> str:
+    """Return the result of a run in a sentence."""
+    best, paired = facts.comparison["best"], facts.comparison["paired"]
+    does = (
+        f"scores {percent(best['accuracy'])}% on average over {best_count(facts)} test problems"
+        if facts.description.is_graded
+        else f"answers {percent(best['accuracy'])}% of {best_count(facts)} test problems correctly"
+    )
+    return (
+        f"The trained model {does}, {points(paired['difference'], paired['interval'])} against the"
+        f" base; {meaning_of(paired['difference'], paired['interval'])}."
+    )
+
+
+def best_count(facts: RunFacts) -> int:
+    """Return the number of test problems."""
+    count: int = facts.comparison["base"]["n"]
+    return count
+
+
+def points(difference: float, interval: Sequence[float]) -> str:
+    """Return a difference in points: +10.5 points [+7.9, +13.1]."""
+    value, _, ends = gap(difference, interval).partition(" ")
+    return f"{value} points {ends}"
+
+
+def meaning_of(difference: float, interval: Sequence[float]) -> str:
+    """Return what an interval allows to conclude."""
+    if not excludes_zero(interval):
+        return "the interval includes 0, so this test cannot tell the two apart"
+    change = "gain" if difference > 0 else "loss"
+    return (
+        f"the interval excludes 0, so the choice of test problems does not explain the {change}."
+        " Other seeds may give other values"
+    )
+
+
+def marks(facts: RunFacts) -> str:
+    """Return how full marks and mean score differ in a graded task; empty for other tasks."""
+    if not facts.description.is_graded:
+        return ""
+    base, best = (facts.comparison[side] for side in ("base", "best"))
+    return (
+        "This task is graded: the score of an answer is the share of it that is right, and accuracy"
+        f" is the mean score. {percent(best['whole'])}% of the trained model's answers get full"
+        f" marks, and {percent(base['whole'])}% of the base's."
+    )
+
+
+def warnings(facts: RunFacts) -> list[tuple[str, str]]:
+    """Return title and text of each reason to be careful with a run's result."""
+    chosen, last = facts.selected, max(row["update"] for row in facts.curve)
+    collapse = [row["update"] for row in facts.training if row.get("collapsed")]
+    planned, made = facts.settings.planned_updates, facts.totals["updates"]
+    checks = [
+        ("Stale run", bool(facts.settings.stale), facts.settings.stale),
+        (
+            "Selected on the test set",
+            chosen["split"] == "test",
+            "The test problems chose the checkpoint, so its test accuracy is too high. Set"
+            " `select.split: validation` for a fair number.",
+        ),
+        (
+            "Collapse",
+            bool(collapse),
+            "First attempts have scored far below their best since update"
+            f" {collapse[0] if collapse else ''}. Better checkpoints were kept, and updates after"
+            " that were lost time.",
+        ),
+        (
+            "Ended early",
+            planned is not None and made < planned,
+            f"Training ended after {made} of {planned} updates: it collapsed, or found nothing more"
+            " to learn from.",
+        ),
+        (
+            "The last checkpoint is the best",
+            chosen["update"] == last and not collapse,
+            f"Accuracy was highest at the last of {last} updates. More updates (`train.updates`)"
+            " may help.",
+        ),
+        (
+            "No better than the base",
+            chosen["accuracy"] <= chosen["base_accuracy"],
+            f"No checkpoint beats the base on {chosen['split']}.",
+        ),
+    ]
+    return [(title, text) for title, is_true, text in checks if is_true]
+
+
+def certainty(interval: Sequence[float], by_seed: Sequence[float]) -> str:
+    """Return how sure a comparison is: sure, weakly sure or cannot tell. RULE has the rule."""
+    if not excludes_zero(interval) or len(by_seed) == 1:
+        return "cannot tell"
+    is_one_way = all(value > 0 for value in by_seed) or all(value < 0 for value in by_seed)
+    return "sure" if is_one_way and len(by_seed) >= ENOUGH_SEEDS else "weakly sure"
+
+
+def verdict(pair: dict[str, Any]) -> str:
+    """Return which of two methods is better, and how sure that is.
+
+    Args:
+        pair: task, first, second, difference, interval, and by_seed: the differences of each seed.
+    """
+    first, second, difference = pair["first"], pair["second"], pair["difference"]
+    interval, seeds = pair["interval"], count(len(pair["by_seed"]), "seed")
+    certain = certainty(interval, pair["by_seed"])
+    if certain == "cannot tell":
+        reason = (
+            "one seed cannot show what other seeds would give"
+            if excludes_zero(interval)
+            else "the interval includes 0"
+        )
+        return (
+            f"{pair['task']}: cannot tell whether {first} or {second} is better. {first} minus"
+            f" {second} is {points(difference, interval)} over {seeds}; {reason}."
+        )
+    if difference < 0:
+        first, second, difference = second, first, -difference
+        interval = [-interval[1], -interval[0]]
+    return (
+        f"{pair['task']}: {first} is better than {second}, by {points(difference, interval)} over"
+        f" {seeds} ({certain})."
+    )
+
+
+def count(number: int, noun: str, ending: str = "s") -> str:
+    """Return a number with its noun: 1 seed, 3 seeds."""
+    return f"{number} {noun}{'' if number == 1 else ending}"
+
+
+def accuracy(side: dict[str, Any]) -> str:
+    """Return a report's accuracy with its interval, in percent."""
+    return within(side["accuracy"], side["interval"])

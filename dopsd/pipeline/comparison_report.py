@@ -1,0 +1,125 @@
+"""Write the report of a comparison as one HTML file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.html_report.comparison_page import ComparisonFacts, comparison_page
+from dopsd.analysis.html_report.page import digest_of, write_page
+from dopsd.analysis.tables import gaps_of, groups
+from dopsd.config.params_file import flat
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import WORK, read_json
+from dopsd.pipeline.comparison import values
+from dopsd.pipeline.repeat import as_text
+from dopsd.pipeline.run_report import refresh, staleness
+from dopsd.tasks.registry import load_task
+from dopsd.training.resuming import record_of
+from dopsd.training.run_settings import settings_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.analysis.results import Finished
+    from dopsd.config.params import Params
+
+NONE = "–"
+PAGE = "comparison.html"
+OF_THE_RUN = ("seed", "task", "method")  # recorded settings that name the run
+
+
+def write_comparison(params: Params, runs: list[Finished], folder: Path, out: Path) -> None:
+    """Write the page of a comparison, and the report of each run where it is out of date.
+
+    Args:
+        params: all settings.
+        runs: the runs.
+        folder: the folder to write to.
+        out: the folder in which the page will be read, from which its links lead.
+    """
+    pages = refresh(params, runs, "compare")
+    facts = ComparisonFacts(
+        runs=runs,
+        tables=values(params, runs),
+        pairs=_pairs(params, runs),
+        settings={
+            task: differing_settings(params, [run for run in runs if run.task == task])
+            for task in dict.fromkeys(run.task for run in runs)
+        },
+        stale={str(run): reason for run in runs if (reason := _stale(params, run))},
+        links={name: os.path.relpath(page, out) for name, page in pages.items()},
+        baseline=params.compare.baseline,
+        graded=[
+            task
+            for task in dict.fromkeys(run.task for run in runs)
+            if load_task(task, vars(params.data)[task]).graded
+        ],
+    )
+    write_page(folder / PAGE, comparison_page(facts, digest_of(asdict(facts))))
+
+
+def _pairs(params: Params, runs: list[Finished]) -> list[dict[str, Any]]:
+    """Return the rows of the table `pairs`, each with the mean difference of every shared seed."""
+    by_method = groups(runs)
+    return [
+        row
+        | {
+            "by_seed": [
+                sum(gaps) / len(gaps)
+                for gaps in gaps_of(
+                    by_method[row["task"], row["first"]], by_method[row["task"], row["second"]]
+                )
+            ]
+        }
+        for row in values(params, runs)["pairs"]
+    ]
+
+
+def _stale(params: Params, run: Finished) -> str:
+    """Return why a run is stale; a run whose data is missing cannot be checked."""
+    try:
+        return staleness(
+            params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train")
+        )
+    except DopsdError as error:
+        return f"It cannot be checked: {error}."
+
+
+def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[str, str]]:
+    """Return the settings that differ between the methods of a task, by key and method.
+
+    Those that all methods have come first.
+
+    Args:
+        params: all settings.
+        runs: runs of one task; the first of each method counts.
+    """
+    first_runs: dict[str, Finished] = {}
+    for run in runs:
+        first_runs.setdefault(run.method, run)
+    by_method = {method: _settings_of(params, run) for method, run in first_runs.items()}
+    keys = sorted({key for settings in by_method.values() for key in settings})
+    rows = {
+        key: {method: settings.get(key, NONE) for method, settings in by_method.items()}
+        for key in keys
+    }
+    shared_first = sorted(rows, key=lambda key: NONE in rows[key].values())
+    return {key: rows[key] for key in shared_first if len(set(rows[key].values())) > 1}
+
+
+def _settings_of(params: Params, run: Finished) -> dict[str, str]:
+    """Return a run's settings as recorded in training, else those of params.yaml.
+
+    The algorithm's own section is called `method`, so that equal keys of two methods meet.
+    """
+    run_settings = params.run(*run.parts)
+    fingerprint = read_json(run.folder / "train.json", "dopsd train")["fingerprint"]
+    record = record_of(WORK / fingerprint)
+    decisive, ends = settings_of(run_settings)
+    settings = dict(record["settings"] if record else decisive)
+    shown = {name: value for name, value in settings.items() if name not in OF_THE_RUN}
+    shown["method"] = shown.pop(run_settings.kind)
+    shown["train"] = {**shown["train"], **(record["ends"] if record else ends)}
+    return {key: as_text(value) for key, value in flat(shown).items()}

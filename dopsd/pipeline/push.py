@@ -1,0 +1,177 @@
+"""`dopsd push USER/NAME`: upload an adapter, or base and adapter as one model, with its card.
+
+Nothing is sent before every file has been checked, and all files arrive in one commit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import WORK, read_json
+from dopsd.core.paths import REPORTS
+from dopsd.core.progress import log
+from dopsd.models.adapter_config import CONFIG
+from dopsd.models.adapter_files import ADAPTER, DIGESTS
+from dopsd.models.loading import read_config
+from dopsd.pipeline.export import adapted_policy, merge, write
+from dopsd.tracking import hub
+from dopsd.tracking.hub_card import Release, hub_card
+from dopsd.tracking.sealed import require_sealed
+from dopsd.training.run_identity import is_current
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.evaluation.config import EvaluateConfig
+    from dopsd.training.run_settings import RunSettings
+
+CARD, REPORT, MODEL = "README.md", "report.html", "config.json"
+TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
+
+
+@dataclass(frozen=True)
+class PushRequest:
+    """What a person asks to push; the attributes are the options of `dopsd push`."""
+
+    repo: str
+    run: RunSettings
+    evaluate: EvaluateConfig
+    adapter: Path | None = None  # None: the run's selected checkpoint
+    is_merged: bool = False
+    dtype: str = "float32"  # of merged weights
+    is_private: bool = True
+    revision: str = hub.MAIN
+    message: str | None = None
+    base_model: str | None = None
+    license: str | None = None
+    is_dry: bool = False
+
+
+def push(request: PushRequest) -> str | None:
+    """Upload a checkpoint with its card and report, and return the commit's address.
+
+    Returns:
+        None if the hub has all of it already, or nothing was to be sent.
+
+    Raises:
+        DopsdError: if a file is damaged, a name is refused, or the hub or the network fails.
+    """
+    adapter = request.adapter or request.run.key.folder / "best"
+    digests = require_sealed(adapter)
+    has_results = _is_tested(request.run, digests[ADAPTER])
+    if not request.is_dry:
+        hub.require_token()
+    with ExitStack() as stack:
+        release = _release(request)
+        if request.is_merged:
+            files, release = stack.enter_context(_merged(request, adapter, release))
+        else:
+            files = _adapter_files(adapter, digests)
+        files |= _pages(request, release, has_results)
+        upload = _upload(request, files)
+        hub.check(upload)
+        _announce(upload, request.is_dry)
+        return None if request.is_dry else _send(upload)
+
+
+def _release(request: PushRequest) -> Release:
+    module = type(read_config(Path(request.run.model.path))).__module__.rpartition(".")[0]
+    return Release(request.repo, request.is_merged, module, request.base_model, request.license)
+
+
+def _is_tested(run: RunSettings, digest: str) -> bool:
+    """Return whether these weights are those that the run selected and tested.
+
+    Raises:
+        DopsdError: if they are, but settings, data or code have changed since.
+    """
+    folder = run.key.folder
+    if not (folder / "test" / "paired.json").is_file():
+        return False
+    if read_json(folder / "best" / "select.json", "dopsd select")["digest"] != digest:
+        return False
+    if not is_current(run, read_json(folder / "train.json", "dopsd train")):
+        raise DopsdError(
+            f"push: {folder} was made with other settings, data or code; run `dvc repro`, so that"
+            " the card tells the truth",
+            code=Code.PUSH_REFUSED,
+        )
+    return True
+
+
+def _adapter_files(adapter: Path, digests: dict[str, str]) -> dict[str, Path | bytes]:
+    seal = json.dumps(digests, indent=1, sort_keys=True) + "\n"
+    return {name: adapter / name for name in digests} | {DIGESTS: seal.encode()}
+
+
+@contextmanager
+def _merged(
+    request: PushRequest, adapter: Path, release: Release
+) -> Iterator[tuple[dict[str, Path | bytes], Release]]:
+    """Yield the files of the merged model, in a folder that is removed afterwards."""
+    WORK.mkdir(exist_ok=True)
+    log(f"push: merging {adapter} into {request.run.model.path}")
+    with (
+        TemporaryDirectory(prefix="push-", dir=WORK) as tmp,
+        (Path(tmp) / "lock").open("w") as lock,  # `dopsd clean` keeps a folder in use
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        policy = adapted_policy(request.run.model.path, adapter)
+        rounding = merge(policy, request.dtype)
+        write(policy, Path(tmp) / "merged")
+        _template_into_config(Path(tmp) / "merged")
+        files: dict[str, Path | bytes] = {p.name: p for p in (Path(tmp) / "merged").iterdir()}
+        note = (
+            f"The weights are {request.dtype}: rounding costs {rounding.lost:.3%} of the adapter's"
+            " change."
+        )
+        yield files, replace(release, rounding=note)
+
+
+def _template_into_config(folder: Path) -> None:
+    """Move the chat template into the tokenizer's JSON file, where transformers looks too."""
+    if (folder / TEMPLATE).is_file():
+        config = read_json(folder / TOKENIZER, "dopsd export")
+        config["chat_template"] = (folder / TEMPLATE).read_text()
+        (folder / TOKENIZER).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        (folder / TEMPLATE).unlink()
+
+
+def _pages(request: PushRequest, release: Release, has_results: bool) -> dict[str, Path | bytes]:
+    """Return the card, and the report of the run if there is one."""
+    card = hub_card(release, request.run, request.evaluate, has_results)
+    pages: dict[str, Path | bytes] = {CARD: card.encode()}
+    report = REPORTS / f"{request.run.key.stage}.html"
+    return pages | ({REPORT: report} if has_results and report.is_file() else {})
+
+
+def _upload(request: PushRequest, files: dict[str, Path | bytes]) -> hub.Upload:
+    kinds = (MODEL, CONFIG) if request.is_merged else (CONFIG, MODEL)
+    message = request.message or f"Add {request.run.key} of dopsd"
+    return hub.Upload(request.repo, files, *kinds, request.is_private, request.revision, message)
+
+
+def _announce(upload: hub.Upload, is_dry: bool) -> None:
+    """Log every file with its size, and where all of them go."""
+    for name, size in upload.sizes.items():
+        log(f"  {size:>14,}  {name}")
+    visibility = "private" if upload.is_private else "PUBLIC"
+    log(
+        f"push: {'would upload' if is_dry else 'uploading'} {len(upload.files)} files,"
+        f" {sum(upload.sizes.values()) / 1e6:.1f} MB, to {upload.repo} ({visibility}), branch"
+        f" {upload.revision}, in one commit"
+    )
+
+
+def _send(upload: hub.Upload) -> str | None:
+    address = hub.push(upload)
+    log(f"push: done: {address}" if address else f"push: {upload.repo} has all of it already")
+    return address

@@ -1,0 +1,111 @@
+"""How a run's settings differ from the nearest profile, and the commands that repeat the run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from dopsd.algorithms.common.config import BETWEEN, kind_of
+from dopsd.config.loading import checked
+from dopsd.config.profiles import HARDWARE, PRESET, choices, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.config.params import Params
+    from dopsd.core.paths import RunKey
+
+SHARED = ("model", "pretrain", "sampling", "train", "evaluate", "select", "launch")
+ABSENT = "absent"
+Change = tuple[str, Any, Any]  # key, the run's value, the profile's value
+
+
+def nearest_profile(params: Params, key: RunKey) -> tuple[str, list[Change]]:
+    """Return the profile with the fewest differences from a run's settings, and these.
+
+    Args:
+        params: all settings; they have to be those of the run.
+        key: the run.
+
+    Returns:
+        The profile with its options as the command line takes them, and the differences.
+    """
+    run_sections = _sections(params, key)
+    candidates = []
+    for profile, preset, hardware in choices(key.task):
+        settings = checked(resolve(profile, preset, hardware), profile)
+        options = {"preset": preset, "hardware": hardware}
+        words = [profile] + [
+            f"--{name} {value}"
+            for name, value in options.items()
+            if value not in (PRESET, HARDWARE)
+        ]
+        changes = list(changed(run_sections, _sections(settings, key)))
+        candidates.append((" ".join(words), changes))
+    return min(candidates, key=lambda candidate: len(candidate[1]))
+
+
+def _sections(params: Params, key: RunKey) -> dict[str, Any]:
+    """Return the settings that a run depends on, section by section."""
+    raw = params.model_dump(mode="json")
+    kind = kind_of(key.method)
+    sections = {name: raw[name] for name in SHARED}
+    sections |= {
+        "data": {key.task: raw["data"][key.task]},
+        "method": {kind: raw["method"][kind]},
+    }
+    variant = key.method.partition(BETWEEN)[2]
+    if variant:
+        variants = {name: v for name, v in raw["ablate"]["variants"].items() if name == variant}
+        names = {name: raw["ablate"][name] for name in ("task", "method")}
+        sections["ablate"] = names | {"variants": variants}
+    return sections
+
+
+def changed(first: dict[str, Any], second: dict[str, Any], prefix: str = "") -> Iterator[Change]:
+    """Yield each key whose values differ, with both values.
+
+    A section is one value where the second has keys that the first lacks: setting keys one by one
+    would not remove them.
+    """
+    for key, value in first.items():
+        other, name = second.get(key, ABSENT), f"{prefix}{key}"
+        both = isinstance(value, dict) and isinstance(other, dict)
+        if both and not other.keys() - value.keys():
+            yield from changed(value, other, f"{name}.")
+        elif value != other:
+            yield name, value, other
+
+
+def commands(
+    params: Params, key: RunKey, profile: str, changes: list[Change], commit: str | None
+) -> list[str]:
+    """Return the commands that repeat a run in a clone.
+
+    Args:
+        params: all settings.
+        key: the run.
+        profile: the nearest profile, with its options.
+        changes: the run's differences from it.
+        commit: the git commit that trained the run, if known and without further changes.
+    """
+    variant = key.method.partition(BETWEEN)[2]
+    cell = {"tasks": [key.task], "methods": [key.method], "seeds": [key.seed]}
+    pairs = {f"matrix.{name}": value for name, value in cell.items()}
+    target = f"report@{key.stage}"
+    if variant:
+        pairs = {"ablate.run": [variant], "ablate.seeds": [key.seed]}
+        target = f"variant@{variant}-{key.seed}"
+    pairs |= {name: value for name, value, _ in changes}
+    lines = [f"dopsd params --profile {profile}"]
+    lines += [
+        f"--set {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in pairs.items()
+    ]
+    checkout = [f"git checkout {commit}"] if commit else []
+    return [*checkout, " \\\n  ".join(lines), f"dopsd repro {target}"]
+
+
+def as_text(value: object) -> str:
+    """Return a value for readers: texts as they are, others as YAML: true and null."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,113 @@
+"""Read what a run records about itself: progress of stages, accuracies, and why a stage failed."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dopsd.core.error_codes import Code
+from dopsd.core.files import WORK
+
+if TYPE_CHECKING:
+    from dopsd.core.paths import RunKey
+
+
+class StageProgress(NamedTuple):
+    """How far a stage is."""
+
+    share: float  # from 0 to 1
+    text: str  # units, rate and time left
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as 1:05, or 1:02:05 from one hour on."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def stage_progress(stage: str, since: float) -> StageProgress | None:
+    """Return the progress of a stage from work/<stage>.json, which the stage keeps rewriting.
+
+    Args:
+        stage: Name of the stage.
+        since: When the stage started; an older file is that of another run.
+
+    Returns:
+        The progress; None if the stage has written none, or has nothing to do.
+    """
+    file = WORK / f"{stage}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if file.stat().st_mtime >= since and (state := json.loads(file.read_text()))["total"]:
+            return _described(state)
+    return None
+
+
+def _described(state: dict[str, Any]) -> StageProgress:
+    done, total, rate = state["done"], state["total"], state["rate"]
+    left = f", {clock((total - done) / rate)} left" if rate else ""
+    return StageProgress(done / total, f"{done} of {total}, {rate:.2f}/s{left}")
+
+
+def accuracy(report: dict[str, Any]) -> str:
+    """Format accuracy, 95% interval and number of problems of an evaluation."""
+    low, high = (f"{100 * value:.1f}" for value in report["interval"])
+    return f"{100 * report['accuracy']:.1f}% [{low}, {high}] on {report['n']} problems"
+
+
+def newest_accuracy(split: str, since: float) -> str:
+    """Return the newest accuracy on a split in work/eval/; empty if there is none yet.
+
+    Args:
+        split: The selection split.
+        since: When the run started; older evaluations are those of other runs.
+    """
+    files = {path: path.stat().st_mtime for path in (WORK / "eval").glob("*.json")}
+    for path in sorted(files, key=lambda path: files[path], reverse=True):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            report = json.loads(path.read_text())["value"]
+            if files[path] >= since and report["split"] == split:
+                return accuracy(report)
+    return ""
+
+
+def exit_code(lines: list[str]) -> int:
+    """Return the exit code of DVC's stage, or 0; DVC prints that code, and itself ends with 255."""
+    codes = [match[1] for line in lines if (match := re.search(r"exited with (-?\d+)", line))]
+    return int(codes[-1]) if codes else 0
+
+
+def reason(lines: list[str]) -> str:
+    """Return dopsd's last message in the output of a command, else the last line."""
+    messages = [line.removeprefix("dopsd: ") for line in lines if line.startswith("dopsd: ")]
+    return (messages or lines or ["no output"])[-1]
+
+
+def split_code(message: str) -> tuple[str, Code]:
+    """Return the message of a failed stage without its code, and the code (default: RUN_FAILED)."""
+    match = re.search(r" \((D\d{3})\)", message)
+    with suppress(ValueError):
+        if match:
+            return message.replace(match[0], "", 1), Code(match[1])
+    return message, Code.RUN_FAILED
+
+
+def saved(lines: list[str]) -> str:
+    """Return what stopped training says that it saved; empty if no training was stopped."""
+    pattern = r"saved at update \d+ in \S+?(?=;|$)|no update was finished, so nothing is saved"
+    outcomes = [match[0] for line in lines if (match := re.search(pattern, line))]
+    return outcomes[-1] if outcomes else ""
+
+
+def dvc_stage(name: str, run_keys: list[RunKey]) -> str:
+    """Return a stage of DVC as the view names it: `train@sudoku-d_opsd-0` is train sudoku/d_opsd/0.
+
+    Args:
+        name: DVC's name of the stage.
+        run_keys: Runs of the matrix.
+    """
+    stage, _, item = name.partition("@")
+    keys = {run_key.stage: str(run_key) for run_key in run_keys}
+    return f"{'base' if stage == 'evaluate_base' else stage} {keys.get(item, item)}".strip()

@@ -1,0 +1,220 @@
+"""Write the report of a run as one HTML file: reports/<task>-<method>-<seed>.html.
+
+It is no output of DVC, because it shows seconds and devices. `dopsd report`, `dopsd summary`,
+`dopsd compare` and `dopsd publish` write it where it is missing or its inputs have changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.analysis.html_report.facts import Description, RunFacts, Settings
+from dopsd.analysis.html_report.page import digest_of, is_fresh, write_page
+from dopsd.analysis.html_report.run_page import run_page
+from dopsd.analysis.results import Finished
+from dopsd.config.params_file import flat
+from dopsd.core.errors import DopsdError
+from dopsd.core.extras import advice
+from dopsd.core.files import WORK, read_json
+from dopsd.core.progress import log
+from dopsd.core.tables import read_table
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.files import base_files
+from dopsd.models.size import parameters
+from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile
+from dopsd.tasks.common.storage import DATA
+from dopsd.tasks.registry import TASKS, load_task
+from dopsd.tracking.glossary import own_metrics
+from dopsd.training import run_identity
+from dopsd.training.machine import MACHINE
+from dopsd.training.metrics import TRAINING
+from dopsd.training.other_releases import differing
+from dopsd.training.resuming import object_of, record_of
+from dopsd.training.run_settings import scratch_folder, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.config.params import Params
+    from dopsd.core.paths import RunKey
+    from dopsd.training.run_settings import RunSettings
+
+DOCS = Path("docs/algorithms")  # in a clone; an installed package has no pages
+SPLITS = ("train", "validation", "test")
+NEEDED = ("bokeh", "jinja2")
+BASE_KEYS = ("pretrain.", "data.")  # what an embedded base is made from
+UNDESCRIBED = "not described in the method's `metrics.py`"
+SHOWN_KEYS = 8  # differing keys in a warning
+
+
+def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, Path]:
+    """Write the reports that are missing or out of date.
+
+    A report that cannot be written is logged, since the command has other results to show.
+
+    Args:
+        params: all settings.
+        keys: finished runs.
+        command: the command that asks, for messages.
+
+    Returns:
+        The pages by run, without those that could not be written.
+    """
+    pages: dict[str, Path] = {}
+    for package in NEEDED:
+        if find_spec(package) is None:
+            log(f"{command}: no reports: {package} is not installed; {advice(package)}")
+            return pages
+    for key in keys:
+        try:
+            pages[str(key)] = write(params, key)
+        except (DopsdError, OSError) as error:
+            log(f"{command}: no report of {key}: {error}")
+    return pages
+
+
+def is_tested(key: RunKey) -> bool:
+    """Return whether a run has test results."""
+    return (key.folder / "test" / "paired.json").is_file()
+
+
+def write(params: Params, key: RunKey) -> Path:
+    """Write a run's report unless its inputs are those of the report on disk; return its path.
+
+    Raises:
+        DopsdError: if a result of the run is missing or damaged.
+    """
+    facts = gather(params, key)
+    digest = digest_of(asdict(facts))
+    if not is_fresh(key.page, digest):
+        write_page(key.page, run_page(facts, digest))
+    return key.page
+
+
+def gather(params: Params, key: RunKey) -> RunFacts:
+    """Return all that a run's report shows."""
+    run, folder = params.run(*key.parts), key.folder
+    totals = read_json(folder / "train.json", "dopsd train")
+    scratch = WORK / totals["fingerprint"]
+    machine = object_of(scratch / MACHINE).get("parts", [])
+    training = read_table(folder / "train.csv")
+    return RunFacts(
+        key=key,
+        description=_description(run),
+        settings=_settings(params, run, totals, machine),
+        tested=read_json(folder / "test" / "paired.json", "dopsd test"),
+        curve=read_table(folder / "curve.csv"),
+        training=training,
+        costs=Finished(*key.parts).costs(),
+        totals=totals,
+        trajectory=read_json(folder / "test" / "trajectory.json", "dopsd test"),
+        answers=object_of(folder / "test" / "answers.json").get("answers"),
+        machine=machine,
+        digests=_digests(key, totals, record_of(scratch)),
+        metrics=_explained(run.kind, training),
+    )
+
+
+def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+    """Return unit and meaning of every metric in the rows; a plug-in may describe none."""
+    metrics = TRAINING | own_metrics(ALGORITHMS, kind)
+    described = {name: (m.unit, m.plain or m.meaning) for name, m in metrics.items()}
+    logged = sorted({name for row in training for name in row} - described.keys())
+    return described | dict.fromkeys(logged, ("", UNDESCRIBED))
+
+
+def _description(run: RunSettings) -> Description:
+    task, key = load_task(run.key.task, run.data), run.key
+    page = DOCS / f"{run.kind}.md"
+    files = {split: DATA / key.task / f"{split}.jsonl" for split in SPLITS}
+    return Description(
+        task=_first_sentence(TASKS.packages[key.task]),
+        is_graded=task.graded,
+        problems={
+            split: sum(1 for _ in path.open()) for split, path in files.items() if path.is_file()
+        },
+        method=_first_sentence(ALGORITHMS.file(run.kind, "algorithm")),
+        method_page=os.path.relpath(page, key.page.parent) if page.is_file() else "",
+        base=run.model.path,
+        parameters=parameters(base_files(run.model)),
+        trained=parameters([key.folder / "best" / ADAPTER]),
+    )
+
+
+def _first_sentence(module: str) -> str:
+    """Return the first line of a module's docstring, without importing it."""
+    spec = find_spec(module)
+    text = Path(spec.origin).read_text() if spec and spec.origin else ""
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def _settings(
+    params: Params, run: RunSettings, totals: dict[str, Any], machine: list[dict[str, Any]]
+) -> Settings:
+    record = record_of(WORK / totals["fingerprint"])
+    is_same = totals["fingerprint"] == scratch_folder(run).name
+    values = _with_ends(record["settings"], record["ends"]) if record else {}
+    values = values or (_with_ends(*settings_of(run)) if is_same else {})
+    profile, changes = nearest_profile(params, run.key) if is_same else ("", [])
+    commit = machine[-1]["commit"] if machine else None
+    clean_commit = commit if commit and not commit.endswith("+") else None
+    return Settings(
+        values={name: as_text(value) for name, value in flat(values).items()},
+        planned_updates=values.get("train", {}).get("updates"),
+        profile=profile,
+        differences=[(name, as_text(own), as_text(other)) for name, own, other in changes],
+        commands=commands(params, run.key, profile, changes, clean_commit) if is_same else [],
+        is_of_other_base=any(name.startswith(BASE_KEYS) for name, *_ in changes),
+        stale=staleness(run, totals),
+    )
+
+
+def _with_ends(decisive: dict[str, Any], ends: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run with those that decide its end in section train."""
+    return {**decisive, "train": {**decisive["train"], **ends}}
+
+
+def staleness(run: RunSettings, totals: dict[str, Any]) -> str:
+    """Return why a finished run is not that of params.yaml and this code; empty if it is.
+
+    Args:
+        run: the run with the settings of params.yaml.
+        totals: contents of train.json.
+    """
+    if run_identity.is_current(run, totals):
+        return ""
+    if totals["fingerprint"] == scratch_folder(run).name:
+        return "Other code trained this run; `dopsd repro` asks what to do with it."
+    record = record_of(WORK / totals["fingerprint"])
+    before = flat(_with_ends(record["settings"], record["ends"])) if record else {}
+    after = flat(_with_ends(*settings_of(run)))
+    names = [name for name, _ in differing(before, after)] if record else []
+    texts = [
+        f"`{name}` {as_text(before.get(name, ABSENT))} in this run,"
+        f" {as_text(after.get(name, ABSENT))} now"
+        for name in names[:SHOWN_KEYS]
+    ]
+    more = [f"and {len(names) - SHOWN_KEYS} more"] if len(names) > SHOWN_KEYS else []
+    differ = (
+        f"settings than this run: {', '.join([*texts, *more])}" if names else "settings or data"
+    )
+    return f"params.yaml now has other {differ}. `dopsd repro` trains again."
+
+
+def _digests(key: RunKey, totals: dict[str, Any], record: dict[str, Any]) -> dict[str, str]:
+    """Return the digests of code, data and weights, by name."""
+    digests = {"training code": totals["code"]}
+    if totals["first_code"] != totals["code"]:
+        digests["training code of the first update"] = totals["first_code"]
+    digests |= {f"{name} (SHA-256)": value for name, value in record.get("inputs", {}).items()}
+    selection = read_json(key.folder / "best" / "select.json", "dopsd select")
+    return digests | {
+        "adapter of the selected checkpoint (SHA-256)": selection["digest"],
+        "settings and inputs of training": totals["fingerprint"],
+    }

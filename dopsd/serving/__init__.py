@@ -1,0 +1,1 @@
+"""Answer requests with a published checkpoint."""

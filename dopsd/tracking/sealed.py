@@ -1,0 +1,43 @@
+"""Check that a checkpoint is one that dopsd sealed, before any of it leaves this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.fingerprint import sha256
+from dopsd.models.adapter_config import CONFIG, lora_of
+from dopsd.models.adapter_files import ADAPTER, DIGESTS, read_digests
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEALED = (CONFIG, ADAPTER)  # the files that make an adapter
+
+
+def require_sealed(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 digests of an adapter's files, which match those of its seal.
+
+    Args:
+        folder: a checkpoint that `dopsd train` or `dopsd select` wrote.
+
+    Raises:
+        DopsdError: if a file is missing, is damaged or has no digest, or is not plain LoRA.
+    """
+    digests = read_digests(folder)
+    if unsealed := [name for name in SEALED if name not in digests]:
+        raise DopsdError(
+            f"{folder}: no digest of {unsealed[0]} in {DIGESTS}; name a checkpoint that dopsd"
+            " wrote, such as runs/<task>/<method>/<seed>/best",
+            code=Code.NO_ADAPTER,
+        )
+    for name in SEALED:
+        if not (folder / name).is_file() or sha256(folder / name) != digests[name]:
+            raise DopsdError(
+                f"{folder / name}: missing, or does not match its digest; run `dvc checkout --force"
+                f" {folder}` to restore the file",
+                code=Code.ADAPTER_DAMAGED,
+            )
+    lora_of(folder)
+    return {name: digests[name] for name in SEALED}

@@ -1,0 +1,81 @@
+"""Record where a run was trained: devices, packages and git commit, beside its timings in work/.
+
+The record is in no output of DVC, since equal runs on other machines must give equal bytes.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dopsd.core.files import write_json
+from dopsd.training.resuming import object_of
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+MACHINE = "machine.json"
+PACKAGES = ("dopsd", "torch", "transformers", "peft", "accelerate", "numpy")
+
+
+def record_machine(
+    scratch: Path, accelerator: Accelerator, update: int, devices: list[str]
+) -> None:
+    """Add this machine to the record of a training folder, if it is not the last one there.
+
+    Args:
+        scratch: the training folder.
+        accelerator: tells which process writes.
+        update: the update after which training begins or continues here.
+        devices: the device of each process.
+    """
+    if not accelerator.is_main_process:
+        return
+    parts: list[dict[str, Any]] = object_of(scratch / MACHINE).get("parts", []) if update else []
+    part = {"devices": devices, "packages": versions(), "commit": commit()}
+    if not parts or {key: parts[-1].get(key) for key in part} != part:
+        write_json(scratch / MACHINE, {"parts": [*parts, {"after_update": update, **part}]})
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a GPU or of this machine's processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = models[0] if models else platform.processor() or platform.machine()
+    threads = torch.get_num_threads()
+    return f"{name} (CPU, {threads} thread{'' if threads == 1 else 's'})"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and the main packages."""
+    numbers = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            numbers[package] = version(package)
+        except PackageNotFoundError:  # dopsd from a checkout that is not installed
+            numbers[package] = "from a checkout"
+    return numbers
+
+
+def commit() -> str | None:
+    """Return the git commit of the working directory, with `+` if tracked files differ from it."""
+    try:
+        head = _git("rev-parse", "HEAD")
+        return head and head + ("+" if _git("status", "--porcelain", "-uno") else "")
+    except OSError:  # no git here
+        return None
+
+
+def _git(*words: str) -> str | None:
+    process = subprocess.run(
+        ["git", "--no-optional-locks", *words], capture_output=True, text=True, check=False
+    )
+    return process.stdout.strip() or None

@@ -1,0 +1,196 @@
+"""Submit, find and cancel runs of the deployment dopsd/train: what `dopsd run` and others call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    LogFilter,
+    LogFilterFlowRunId,
+)
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse, StateAbortDetails
+from prefect.client.schemas.sorting import FlowRunSort, LogSort
+from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.settings import get_current_settings
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.progress import log
+from dopsd.pipeline.run_progress import saved
+from dopsd.tracking.client import SERVICES, shown, start_command
+from flows import server
+
+DEPLOYMENT = "dopsd/train"
+ENV = SERVICES.with_name("env")  # written by `make up`, with the addresses of its servers
+NEWEST = 200  # runs among which a name is looked for
+LISTED = 10  # names in a message
+LOOK_EVERY = 1.0  # seconds
+SLOW = 60.0  # seconds after which a cancellation says what it waits for
+
+
+@contextmanager
+def connection(command: str) -> Iterator[SyncPrefectClient]:
+    """Yield a client of Prefect's server; turn errors of the server into one line.
+
+    Args:
+        command: Command that messages name.
+
+    Raises:
+        DopsdError: if no server answers, or it refuses a request.
+    """
+    if not server.is_reachable():
+        raise DopsdError(_no_server(command), code=Code.RUN_SERVER)
+    try:
+        with get_client(sync_client=True) as client:
+            yield client
+    except httpx.TransportError:
+        raise DopsdError(_no_server(command), code=Code.RUN_SERVER) from None
+    except (httpx.HTTPError, PrefectException) as error:
+        reason = " ".join(str(error).split())
+        message = f"{command}: Prefect's server at {address()} refused: {reason}"
+        raise DopsdError(message, code=Code.RUN_SERVER) from None
+
+
+def address() -> str:
+    """Return the address of Prefect's API, without a password."""
+    return shown(str(get_current_settings().api.url or "(no PREFECT_API_URL)"))
+
+
+def _no_server(command: str) -> str:
+    start = start_command("Prefect")
+    source = f" and `source {ENV}`" if start == "make up" else ""
+    return (
+        f"{command}: no Prefect server at {address()}; run `{start}`{source}, or run without a"
+        " server: `dopsd run --local`"
+    )
+
+
+def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
+    """Return the deployment dopsd/train.
+
+    Raises:
+        DopsdError: if the server has none.
+    """
+    try:
+        return client.read_deployment_by_name(DEPLOYMENT)
+    except ObjectNotFound:
+        deploy = "make up" if start_command("Prefect") == "make up" else "prefect deploy --all"
+        raise DopsdError(
+            f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`",
+            code=Code.NO_DEPLOYMENT,
+        ) from None
+
+
+def submit(client: SyncPrefectClient, parameters: dict[str, Any]) -> FlowRun:
+    """Submit a run, and say so if the worker runs it in another folder."""
+    target = deployment(client, "run")
+    folder = _folder(target)
+    if folder and Path(folder) != Path.cwd():
+        log(f"run: note: the worker runs in {folder}, with the params.yaml of that folder")
+    return client.create_flow_run_from_deployment(target.id, parameters=parameters)
+
+
+def _folder(target: DeploymentResponse) -> str:
+    """Return the folder in which a deployment runs, or nothing if the server does not know it."""
+    for step in target.pull_steps or []:
+        for options in step.values():
+            if isinstance(options, dict) and options.get("directory"):
+                return str(options["directory"])
+    return target.path or ""
+
+
+def page(run_id: UUID) -> str:
+    """Return the address of a run in Prefect's UI."""
+    ui = get_current_settings().ui_url or address().removesuffix("/api")
+    return f"{shown(ui)}/runs/flow-run/{run_id}"
+
+
+def runs(client: SyncPrefectClient, command: str) -> list[FlowRun]:
+    """Return the newest runs of the deployment, newest first."""
+    only = DeploymentFilter(id=DeploymentFilterId(any_=[deployment(client, command).id]))
+    return client.read_flow_runs(
+        deployment_filter=only, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=NEWEST
+    )
+
+
+def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
+    """Return the run of this name or beginning of an id; without one the newest that has not ended.
+
+    Running runs go before those that wait.
+
+    Raises:
+        DopsdError: if there is none, or if several ids begin so.
+    """
+    newest = runs(client, command)
+    if name is None:
+        return _in_progress(newest, command)
+    matches = [r for r in newest if r.name == name] or [
+        r for r in newest if str(r.id).startswith(name.lower())
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        ids = ", ".join(str(run.id) for run in matches[:LISTED])
+        message = f"{command}: {name}: several runs begin so: {ids}"
+        raise DopsdError(message, code=Code.NO_RUN)
+    names = [run.name for run in newest[:LISTED]] or ["no run"]
+    raise DopsdError(unknown(f"{command}: {name}", names), code=Code.NO_RUN)
+
+
+def _in_progress(newest: list[FlowRun], command: str) -> FlowRun:
+    active = [run for run in newest if not is_over(run)]
+    running = [run for run in active if run.state_type == StateType.RUNNING]
+    if active:
+        return (running or active)[0]
+    last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
+    message = f"{command}: no run is in progress{last}; `dopsd run` starts one"
+    raise DopsdError(message, code=Code.NO_RUN)
+
+
+def is_over(run: FlowRun) -> bool:
+    """Tell whether a run has ended."""
+    return run.state is not None and run.state.is_final()
+
+
+def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
+    """Cancel a run, wait for its end, and return what it saved.
+
+    Raises:
+        DopsdError: if the run has ended already, or ends in another way.
+    """
+    if is_over(run):
+        message = f"cancel: {run.name} has ended already: {run.state_name}"
+        raise DopsdError(message, code=Code.NO_RUN)
+    result = client.set_flow_run_state(run.id, State(type=StateType.CANCELLING))
+    if isinstance(result.details, StateAbortDetails):
+        message = f"cancel: {run.name}: {result.details.reason}"
+        raise DopsdError(message, code=Code.RUN_SERVER)
+    started, is_announced = time.monotonic(), False
+    while not is_over(run := client.read_flow_run(run.id)):
+        if time.monotonic() - started > SLOW and not is_announced:
+            log(
+                f"cancel: waiting for the worker to stop {run.name}; Ctrl-C leaves it to the worker"
+            )
+            is_announced = True
+        time.sleep(LOOK_EVERY)
+    if run.state_type != StateType.CANCELLED:
+        message = f"cancel: {run.name} ended before it was cancelled: {run.state_name}"
+        raise DopsdError(message, code=Code.NO_RUN)
+    return saved_by(client, run)
+
+
+def saved_by(client: SyncPrefectClient, run: FlowRun) -> str:
+    """Return what a stopped run saved, from its log; empty if the log does not say."""
+    only = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+    newest = client.read_logs(only, limit=NEWEST, sort=LogSort.TIMESTAMP_DESC)
+    return saved([line for entry in reversed(newest) for line in entry.message.splitlines()])

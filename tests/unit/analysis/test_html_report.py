@@ -1,0 +1,366 @@
+"""Reports as HTML: their numbers are those of the results, and they load nothing."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, needs_chromium
+from conftest import ROOT, write_params
+from small_settings import SHORT_RUN
+from workspace import Workspace
+
+from dopsd.analysis.html_report import page, run_page, words
+from dopsd.analysis.html_report.facts import RunFacts
+from dopsd.analysis.run_figures import grouped, trailing_means
+from dopsd.analysis.tables import gap, percent, within
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.files import write_json
+from dopsd.core.paths import RunKey
+from dopsd.core.tables import read_table
+from dopsd.pipeline import repeat
+from dopsd.pipeline.run_report import gather
+from dopsd.training.machine import MACHINE
+
+KEY = RunKey("sudoku", "d_opsd", 0)
+LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+
+
+class Page(HTMLParser):
+    """The text of a page by element id, its tags, and the text of its scripts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self.open: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if "script" in self.open or "style" in self.open:
+            self.scripts.append(data)
+        else:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def facts() -> RunFacts:
+    return gather(load_params(), KEY)
+
+
+def rendered(changed: RunFacts) -> Page:
+    page.write_page(Path("page.html"), run_page.run_page(changed, "0"))
+    return Page(Path("page.html"))
+
+
+def test_the_numbers_are_those_of_the_result_files(finished):
+    shown = Page(KEY.page).text
+    tested = json.loads((KEY.folder / "test/paired.json").read_text())
+    result = tested["protocols"]["greedy"]
+    for side in ("base", "best"):
+        assert within(result[side]["accuracy"], result[side]["interval"]) in shown
+    value, _, ends = gap(result["paired"]["difference"], result["paired"]["interval"]).partition(
+        " "
+    )
+    assert f"over 12 test problems, {value} points {ends} against the base" in shown
+    assert f"Update {tested['selected']['update']} of 4, selected on validation" in shown
+    assert "64 train, 12 validation, 12 test" in shown
+    assert "27,424 parameters. Training changes 2,304 parameters" in shown  # counted by hand: toy
+    answers = json.loads((KEY.folder / "test/answers.json").read_text())["answers"]
+    assert len(answers) == 10
+    for number, row in enumerate(answers, 1):
+        sides = f"base {percent(row['base']['score'])}%, trained {percent(row['trained']['score'])}"
+        assert f"Problem {number}: {sides}%" in shown and row["problem"] in shown
+        assert row["base"]["score"] == result["base"]["per_problem"][f"sudoku-{row['problem']}"]
+        cells = [cell for line in row["base"]["grid"] or [] for cell in line]
+        if cells:  # the score is the share of blanks that are right
+            blanks = [cell for cell in cells if not cell["is_given"]]
+            share = sum(cell["is_right"] for cell in blanks) / len(blanks)
+            assert share == row["base"]["score"]
+    (part,) = json.loads(next(Path("work").glob(f"train-*/{MACHINE}")).read_text())["parts"]
+    assert part["devices"][0] in shown and part["packages"]["torch"] in shown
+
+
+def test_the_charts_hold_the_curve_in_every_cost(finished):
+    chart = run_page.accuracy_chart(facts())
+    rows = read_table(KEY.folder / "curve.csv")
+    data = chart.figure.renderers[0].data_source.data
+    assert list(data["accuracy"]) == [row["accuracy"] for row in rows]
+    assert chart.costs == ["updates", "sampled_tokens", "seconds"]
+    assert list(data["sampled_tokens"]) == [0, 240, 480] and data["seconds"][0] == 0
+    titles = [chart.title for chart in run_page.training_charts(facts())]
+    assert titles[:2] == ["Training loss", "Gradient norm before clipping"] and len(titles) > 8
+    assert [chart.title for chart in run_page.overlap_charts(facts())] != []
+
+
+def test_means_of_curves():
+    assert trailing_means([1.0] * 12 + [13.0]) == [1.0] * 12 + [2.0]
+    assert grouped([(x, 2.0 * x) for x in range(20)])[:2] == [(0.5, 1.0), (2.5, 5.0)]
+
+
+@pytest.mark.parametrize("name", ["run", "comparison"])
+def test_nothing_is_loaded_from_a_network(finished, name):
+    assert main(["compare", str(KEY)]) == 0
+    path = {"run": KEY.page, "comparison": Path("reports/compare/comparison.html")}[name]
+    shown = Page(path)
+    sources = [attrs.get(LOADED[tag]) for tag, attrs in shown.tags if tag in LOADED]
+    assert {source for source in sources if source is not None} == {"data:,"}
+    styles = path.read_text().split("<style>")[1].split("</style>")[0]
+    assert "url(" not in styles and "@import" not in styles
+    assert path.stat().st_size < 2_500_000
+
+
+def test_text_of_models_cannot_become_markup(finished):
+    evil = "</script><b>bold</b><!--"
+    trajectory = json.loads((KEY.folder / "test/trajectory.json").read_text())
+    trajectory["pieces"][0] = trajectory["problem"] = evil
+    answers = json.loads((KEY.folder / "test/answers.json").read_text())["answers"]
+    answers[0]["problem"] = answers[0]["base"]["text"] = evil
+    answers[0]["base"]["grid"] = None
+    shown = rendered(replace(facts(), trajectory=trajectory, answers=answers))
+    assert "b" not in {tag for tag, _ in shown.tags} and shown.text.count(evil) == 3
+    (data,) = [script for script in shown.scripts if '"pieces"' in script and script[0] == "{"]
+    assert json.loads(data)["pieces"][0] == evil
+
+
+def changed(part: str, **values: Any) -> Callable[[RunFacts], RunFacts]:
+    """Return a change of a part of the facts: a dataclass, a dictionary, or the selection."""
+
+    def change(run: RunFacts) -> RunFacts:
+        if part == "selected":
+            return replace(run, tested=run.tested | {"selected": run.selected | values})
+        if part == "settings":
+            return replace(run, settings=replace(run.settings, **values))
+        return replace(run, **values)
+
+    return change
+
+
+CURVE = [
+    {"protocol": "greedy", "update": u, "accuracy": 0.5, "low": 0.4, "high": 0.6} for u in (0, 2, 4)
+]
+WARNINGS = {
+    "Stale run": changed("settings", stale="other code"),
+    "Selected on the test set": changed("selected", split="test"),
+    "Collapse": changed("facts", training=[{"update": 3, "loss": 1.0, "collapsed": 1.0}]),
+    "Ended early": changed("settings", planned_updates=8),
+    "The last checkpoint is the best": changed("selected", update=4),
+    "No better than the base": changed("selected", base_accuracy=0.9),
+}
+
+
+@pytest.mark.parametrize("title", WARNINGS)
+def test_each_warning_comes_alone_with_its_reason(finished, title):
+    healthy = changed("selected", update=2, split="validation", accuracy=0.8, base_accuracy=0.5)(
+        facts()
+    )
+    healthy = replace(healthy, curve=CURVE, training=[{"update": 3, "loss": 1.0}])
+    assert words.warnings(healthy) == []
+    assert [name for name, _ in words.warnings(WARNINGS[title](healthy))] == [title]
+    shown = rendered(WARNINGS[title](healthy))
+    assert f"{title}." in shown.text
+
+
+def test_a_run_with_other_settings_is_called_stale_and_has_no_command(finished):
+    write_params(train__learning_rate=0.25)
+    assert main(["summary"]) == 0
+    shown = Page(KEY.page)
+    assert "Stale run." in shown.text
+    assert "train.learning_rate 0.003 in this run, 0.25 now" in shown.text
+    assert all(attrs.get("id") != "commands" for _, attrs in shown.tags)
+
+
+@pytest.mark.parametrize(
+    ("best", "said"),
+    [
+        ((0.5, [0.1, 0.9]), "+50.0 points [+10.0, +90.0] against the base; the interval excludes"),
+        ((0.1, [-0.1, 0.3]), "cannot tell the two apart"),
+        ((-0.2, [-0.3, -0.1]), "does not explain the loss"),
+    ],
+)
+def test_the_headline_reads_the_interval(finished, best, said):
+    run = facts()
+    paired = {"difference": best[0], "interval": best[1]}
+    result = run.comparison | {"paired": paired}
+    run = replace(run, tested=run.tested | {"protocols": {"greedy": result}})
+    assert said in words.headline(run)
+    right_or_wrong = replace(run, description=replace(run.description, is_graded=False))
+    assert "% of 12 test problems correctly" in words.headline(right_or_wrong)
+    assert "mean score" in words.marks(run) and words.marks(right_or_wrong) == ""
+
+
+def test_runs_of_earlier_versions_say_what_they_lack(finished):
+    trajectory = json.loads((KEY.folder / "test/trajectory.json").read_text())
+    for name in ("pieces", "grid", "has_own_teacher"):
+        del trajectory[name]
+    write_json(KEY.folder / "test/trajectory.json", trajectory)
+    (KEY.folder / "test/answers.json").unlink()
+    next(Path("work").glob(f"train-*/{MACHINE}")).unlink()
+    next(Path("work").glob("train-*/log.jsonl")).unlink()
+    assert main(["report"]) == 0
+    shown = Page(KEY.page).text
+    assert "did not keep the text of each token" in shown and "did not keep answers" in shown
+    assert "Seconds are not shown" in shown and "not recorded: the run comes from" in shown
+
+
+def test_a_page_is_written_again_only_when_its_inputs_change(finished, capsys):
+    before = KEY.page.read_bytes()
+    assert main(["summary"]) == 0
+    assert KEY.page.read_bytes() == before  # Bokeh's ids are random: a new page would differ
+    assert f"report: {KEY.page}" in capsys.readouterr().out
+    KEY.page.unlink()
+    assert main(["summary"]) == 0
+    assert page.INPUTS.search(KEY.page.read_text())[1] == page.INPUTS.search(before.decode())[1]
+    answers = KEY.folder / "test/answers.json"
+    answers.write_text(answers.read_text().replace('"score": 0', '"score": 1'))
+    digest = page.INPUTS.search(KEY.page.read_text())[1]
+    assert main(["report"]) == 0
+    assert page.INPUTS.search(KEY.page.read_text())[1] != digest
+
+
+def test_the_result_in_prefect_names_the_page(finished):
+    from flows.artifacts import result
+
+    assert f"Report, one HTML file: `{KEY.page}`." in result(KEY, {}).splitlines()
+
+
+def test_without_bokeh_results_are_still_shown(finished, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    assert main(["summary"]) == 0
+    shown = capsys.readouterr()
+    assert "no reports: bokeh is not installed; pip install 'dopsd[pipeline]'" in shown.err
+    assert "checkpoint" in shown.out
+
+
+def test_settings_that_differ_are_found_with_their_values():
+    first = {"a": 1, "b": {"c": [1], "d": None}, "e": {"f": 1}}
+    second = {"a": 1, "b": {"c": [2], "d": None}, "e": {"f": 1, "g": 2}}
+    assert list(repeat.changed(first, second)) == [
+        ("b.c", [1], [2]),
+        ("e", {"f": 1}, {"f": 1, "g": 2}),  # e.g cannot be removed alone
+    ]
+
+
+def test_the_nearest_profile_is_named_with_its_options(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", "--profile", "llada-8b-sudoku", "--preset", "paper"]) == 0
+    assert main(["params", "--set", "train.updates=7"]) == 0
+    name, changes = repeat.nearest_profile(load_params(), KEY)
+    assert name == "llada-8b-sudoku --preset paper"
+    assert [key for key, *_ in changes] == ["train.updates"]
+
+
+def test_differing_settings_are_in_the_page_with_the_profiles_value(finished):
+    shown = Page(KEY.page).text
+    assert "data.sudoku.test 12 256" in shown and "train.updates 4 100" in shown
+
+
+SURE = [0.02, 0.03, 0.02, 0.04, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("difference", "interval", "by_seed", "said"),
+    [
+        (0.03, [0.01, 0.05], SURE, "a is better than b, by +3.0 points [+1.0, +5.0] over 5 seeds"),
+        (0.03, [0.01, 0.05], SURE, "(sure)"),
+        (-0.03, [-0.05, -0.01], [-0.03] * 2, "b is better than a, by +3.0 points [+1.0, +5.0]"),
+        (-0.03, [-0.05, -0.01], [-0.03] * 2, "over 2 seeds (weakly sure)"),
+        (-0.03, [-0.05, -0.01], [-0.03], "cannot tell whether a or b is better"),
+        (-0.03, [-0.05, -0.01], [-0.03], "over 1 seed; one seed cannot show"),
+        (0.03, [0.01, 0.05], [*SURE, -0.01], "(weakly sure)"),
+        (0.03, [-0.01, 0.05], SURE, "cannot tell whether a or b is better"),
+    ],
+)
+def test_how_sure_a_comparison_is(difference, interval, by_seed, said):
+    pair = {"task": "t", "first": "a", "second": "b", "difference": difference}
+    assert said in words.verdict(pair | {"interval": interval, "by_seed": by_seed})
+
+
+@needs_chromium
+@pytest.mark.full
+def test_chromium_draws_the_pages_at_every_width(finished, tmp_path_factory):
+    for stage in ("train", "evaluate", "select", "test", "report"):
+        assert main([stage, "--method", "rft"]) == 0
+    assert main(["compare", str(KEY), "sudoku/rft/0"]) == 0
+    pages = [KEY.page, Path("reports/compare/comparison.html")]
+    with Browser(tmp_path_factory.mktemp("chromium")) as browser:
+        for path, width, is_dark in [(p, w, d) for p in pages for w in (400, 1280) for d in (0, 1)]:
+            browser.open(path, width, bool(is_dark))
+            assert browser.run("return document.documentElement.scrollWidth") <= width
+            assert browser.messages() == []
+            empty = browser.run(EMPTY_CHARTS)
+            assert empty == [], (path, width, empty)
+        browser.open(KEY.page, 1280)
+        states = [browser.run(STATE.format(move=move)) for move in ("0", "1", "99")]
+        assert [state[0] for state in states[:2]] == ["0", "1"] and states[0] != states[1]
+        assert states[2][1] == 0 and "the whole answer" in states[2][2]
+        assert browser.run(SWITCH) == ["sampled tokens", 480]
+
+
+EMPTY_CHARTS = """
+const painted = (canvas) => canvas.getContext("2d")
+  .getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value);
+const canvases = (node) => [...node.querySelectorAll("*")].flatMap((child) => [
+  ...(child.tagName === "CANVAS" ? [child] : []),
+  ...(child.shadowRoot ? canvases(child.shadowRoot) : []),
+]);
+return [...document.querySelectorAll("figure.chart")]
+  .filter((chart) => !canvases(chart).some((canvas) => canvas.width > 200 && painted(canvas)))
+  .map((chart) => chart.id);
+"""
+STATE = """
+const slider = document.getElementById("step");
+document.activeElement.blur();
+slider.value = 0; slider.dispatchEvent(new Event("input"));
+for (let i = 0; i < {move}; i++)
+  document.dispatchEvent(new KeyboardEvent("keydown", {{key: "ArrowRight"}}));
+return [slider.value, document.querySelectorAll("#student .masked, #student .new").length,
+  document.getElementById("where").textContent];
+"""
+SWITCH = """
+document.querySelector('[data-column="sampled_tokens"]').click();
+const root = document.querySelector("#accuracy-0 [data-root-id]").dataset.rootId;
+const figure = Bokeh.documents[0].get_model_by_id(root);
+return [figure.below[0].axis_label, Math.max(...figure.renderers[0].data_source.data.x)];
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+def test_the_command_in_the_page_repeats_the_run(tmp_path):
+    first, second = (Workspace(tmp_path / name, is_shipped=True) for name in ("first", "second"))
+    changes = [f"--set={key}={json.dumps(value)}" for key, value in SHORT_RUN.items()]
+    first.run(sys.executable, "-m", "dopsd", "params", *changes)
+    first.commit()
+    first.run(sys.executable, "-m", "dopsd", "repro")
+    source = (first.folder / KEY.page).read_text()
+    commands = re.search(r'<pre id="commands">(.*?)</pre>', source, re.DOTALL)[1]
+    lines = html.unescape(commands)
+    assert re.match("git checkout [0-9a-f]{40}\n", lines), lines
+    script = lines.partition("\n")[2].replace("dopsd ", f"{sys.executable} -m dopsd ")
+    subprocess.run(["bash", "-euc", script], cwd=second.folder, env=second.env, check=True)
+    results = [folder.folder / KEY.folder / "test" for folder in (first, second)]
+    for name in ("paired.json", "answers.json", "trajectory.json"):
+        assert (results[0] / name).read_bytes() == (results[1] / name).read_bytes()

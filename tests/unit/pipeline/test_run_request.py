@@ -1,0 +1,79 @@
+"""What a run was asked to do: checked before it is submitted, with nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, write_params
+
+from dopsd.config.profiles import AS_IT_STANDS
+from dopsd.core.errors import DopsdError
+from dopsd.pipeline.run_request import RunRequest, check, parsed
+
+
+def asked(**overrides: object) -> RunRequest:
+    return RunRequest(AS_IT_STANDS, overrides=overrides)
+
+
+def test_changes_of_the_command_line_become_json_values_by_key():
+    changes = ["train.updates=5", "matrix.seeds=[0, 1]", "train.updates=7", "tracking.uri=null"]
+    assert parsed(changes) == {"train.updates": 7, "matrix.seeds": [0, 1], "tracking.uri": None}
+    for change in ("train.updates", "=5", "train.updates=[5"):
+        with pytest.raises(DopsdError, match="--set"):
+            parsed([change])
+
+
+WRONG = {
+    "train.updats": (5, "train.updats: unknown key; did you mean updates?"),
+    "train.updates": ("x", "train.updates: Input should be a valid integer, found 'x'"),
+    "matrix.methods": (["d_ops"], "did you mean d_opsd?"),
+    "data.sudoku.prompt_file": ("no.txt", "is not read with model.prompt_style compact"),
+    "data.sudoku.model": ({"path": "base/no"}, "base/no/config.json: no such file in"),
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_request_is_checked_as_params_yaml_is_and_nothing_is_written(project, key):
+    write_params()
+    before = Path("params.yaml").read_bytes()
+    value, message = WRONG[key]
+    with pytest.raises(DopsdError) as refused:
+        check(asked(**{key: value}))
+    assert message in str(refused.value) and refused.value.exit_code == 2
+    assert Path("params.yaml").read_bytes() == before and not Path("work").exists()
+
+
+def test_settings_that_the_base_does_not_match_need_leave(project):
+    write_params()
+    with pytest.raises(DopsdError, match=r"pretrain: .*allow_retrain=true"):
+        check(asked(**{"pretrain.updates": 7}))
+    assert check(asked(**{"pretrain.updates": 7}), can_retrain=True).pretrain.updates == 7
+
+
+def test_a_request_without_a_profile_starts_from_params_yaml(project):
+    write_params(train__updates=9, method__diffu_grpo__train__updates=5)
+    assert check(asked()).train.updates == 9
+    params = check(RunRequest(AS_IT_STANDS, seeds=[3], max_updates=2))
+    assert (params.train.updates, params.matrix.seeds) == (2, [3])
+    assert params.method.diffu_grpo.train.updates == 2
+    with pytest.raises(DopsdError, match="need a profile"):
+        check(RunRequest(AS_IT_STANDS, hardware="4x80gb"))
+    Path("params.yaml").unlink()
+    with pytest.raises(DopsdError, match="run this in the project's folder"):
+        check(asked())
+
+
+def test_the_deployment_takes_the_parameters_of_a_request(monkeypatch):
+    from prefect.utilities.callables import parameter_schema
+    from prefect.utilities.importtools import import_object
+    from prefect.utilities.schema_tools.validation import validate
+
+    monkeypatch.chdir(ROOT)
+    schema = parameter_schema(import_object("flows/train.py:train")).model_dump()
+    request = RunRequest(
+        AS_IT_STANDS, methods=["rft"], seeds=[1], overrides={"matrix.tasks": ["sudoku"]}
+    )
+    parameters = request.parameters | {"allow_retrain": False, "other_code": "stop"}
+    assert parameters.keys() <= schema["properties"].keys()
+    validate(parameters, schema, raise_on_error=True)

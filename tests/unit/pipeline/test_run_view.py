@@ -1,0 +1,169 @@
+"""What `dopsd run` shows: stages, progress, accuracy and links; a live view and plain lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from conftest import write_params
+from rich.console import Console
+
+from dopsd.config.loading import load_params
+from dopsd.core.paths import RunKey
+from dopsd.pipeline import run_view
+from dopsd.pipeline.run_logs import new_log, newest_log
+from dopsd.pipeline.run_progress import (
+    clock,
+    dvc_stage,
+    exit_code,
+    newest_accuracy,
+    reason,
+    saved,
+    stage_progress,
+)
+from dopsd.pipeline.run_view import Display, RunView, Stage, expected_stages, render, window
+
+
+def texts(view: RunView, height: int = 40, footer: str = "") -> list[str]:
+    console = Console(file=io.StringIO(), width=100, record=True)
+    console.print(render(view, height, footer))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_the_view_shows_state_bar_rate_time_left_accuracy_and_links():
+    stages = [
+        Stage("prepare sudoku", run_view.CACHED, 3.0),
+        Stage(
+            "train sudoku/d_opsd/0", run_view.RUNNING, 65.0, 0.25, "25 of 100, 0.50/s, 2:30 left"
+        ),
+        Stage("test sudoku/d_opsd/0"),
+    ]
+    view = RunView("amber-lynx", "running", 3700, stages, "update 25: 61.2% [58.1, 64.3]")
+    view.links = {"Prefect": "http://127.0.0.1:4200/runs/flow-run/1", "MLflow": ""}
+    shown = texts(view, footer="Ctrl-C leaves")
+    assert shown[0] == "run amber-lynx  running  1:01:40"
+    assert shown[1].split() == ["✔", "prepare", "sudoku", "0:03", "up", "to", "date"]
+    assert "1:05" in shown[2] and shown[2].endswith("25 of 100, 0.50/s, 2:30 left")
+    assert shown[2].count("━") == 24 // 4 and "train sudoku/d_opsd/0" in shown[2]
+    assert shown[3] == "· test sudoku/d_opsd/0"
+    assert shown[4:] == [
+        "  accuracy   update 25: 61.2% [58.1, 64.3]",
+        "  Prefect    http://127.0.0.1:4200/runs/flow-run/1",
+        "Ctrl-C leaves",
+    ]
+
+
+def test_a_long_matrix_keeps_the_running_stage_in_sight():
+    stages = [Stage(f"s{i}", run_view.DONE) for i in range(50)]
+    stages += [Stage("now", run_view.RUNNING), *(Stage(f"s{i}") for i in range(49))]
+    before, shown, after = window(stages, 12)
+    assert (before, len(shown), after) == (47, 10, 43) and shown[3].name == "now"
+    assert window(stages[:50], 12)[::2] == (40, 0)  # all are done: the last ones
+    assert window(stages[:5], 12) == (0, stages[:5], 0)
+    lines = texts(RunView("r", "running", 1, stages), height=22)
+    assert "47 finished stages above" in lines[1] and "43 more stages" in lines[-1]
+    assert len(lines) <= 22
+
+
+def test_without_a_terminal_each_change_is_a_line_and_nothing_is_repeated():
+    out = io.StringIO()
+    display = Display("Ctrl-C leaves", Console(file=out, width=40))
+    stage, view = Stage("train a"), RunView("r", "pending", links={"log": "one.log"})
+    view.stages = [stage]
+    display.show(view)
+    stage.state, stage.seconds, stage.note, view.state = run_view.RUNNING, 1.0, "1 of 9", "running"
+    view.links = {"log": "two.log"}
+    display.show(view)
+    stage.seconds = 2.0
+    display.show(view)
+    stage.state, stage.seconds, view.accuracy = run_view.DONE, 62.0, "64.3% [58, 70] on 9 problems"
+    display.show(view, is_last=True)
+    assert out.getvalue().splitlines() == [
+        "run: r: pending",
+        "log: one.log",
+        "run: r: running",
+        "train a: running",
+        "train a: done after 1:02",
+        "accuracy: 64.3% [58, 70] on 9 problems",
+    ]
+
+
+def test_progress_lines_come_at_most_every_ten_seconds(monkeypatch):
+    out, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(run_view.time, "monotonic", lambda: now[0])
+    display = Display(console=Console(file=out))
+    view = RunView("r", "running", stages=[Stage("train a", run_view.RUNNING, 0.0, 0.1, "1 of 9")])
+    for second in range(0, 25, 5):
+        now[0] = float(second)
+        display.show(view)
+    assert out.getvalue().splitlines().count("train a: 1 of 9") == 2
+
+
+def test_the_stages_of_a_run_follow_from_its_settings(project):
+    write_params(matrix__seeds=[0, 1], tracking__enabled=True)
+    names = expected_stages(load_params())
+    assert names[:4] == [
+        "prepare sudoku",
+        "pretrain sudoku",
+        "base sudoku",
+        "train sudoku/d_opsd/0",
+    ]
+    assert names[7:9] == ["report sudoku/d_opsd/0", "train sudoku/d_opsd/1"]
+    assert len(names) == 3 + 2 * 5 + 1 and names[-1] == "publish"
+
+
+def test_names_of_dvc_become_those_of_the_view():
+    keys = [RunKey("sudoku", "d_opsd", 0), RunKey("sudoku", "d_opsd-live_teacher", 11)]
+    assert dvc_stage("train@sudoku-d_opsd-live_teacher-11", keys) == (
+        "train sudoku/d_opsd-live_teacher/11"
+    )
+    assert dvc_stage("evaluate_base@sudoku", keys) == "base sudoku"
+    assert dvc_stage("mine", keys) == "mine"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder):
+    Path("work/eval").mkdir(parents=True)
+    state = Path("work/train.json")
+    state.write_text(json.dumps({"done": 3, "total": 12, "rate": 0.5}))
+    report = {"accuracy": 0.6123, "interval": [0.581, 0.6434], "n": 256}
+    for name, split, changed in (
+        ("a", "validation", 50),
+        ("b", "validation", 90),
+        ("c", "test", 99),
+    ):
+        path = Path(f"work/eval/{name}.json")
+        path.write_text(json.dumps({"value": report | {"split": split}, "digest": ""}))
+        os.utime(path, (changed, changed))
+    os.utime(state, (100, 100))
+    assert stage_progress("train", 100) == (0.25, "3 of 12, 0.50/s, 0:18 left")
+    assert stage_progress("train", 101) is None and stage_progress("test", 0) is None
+    assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 problems"
+    assert newest_accuracy("validation", 91) == ""
+    Path("work/eval/d.json").write_text("{")  # written by another program, or cut off
+    assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 problems"
+
+
+def test_the_newest_log_is_one_of_this_run(folder):
+    old, new = new_log("repro"), new_log("publish")
+    for path, changed in ((old, 10), (new, 20)):
+        path.touch()
+        os.utime(path, (changed, changed))
+    assert newest_log(5) == str(new) and newest_log(21) == ""
+
+
+def test_the_output_of_a_stage_gives_reason_exit_code_and_what_was_saved():
+    stopped = "dopsd: train: interrupted by SIGINT; saved at update 41 in work/train-a-b; the same"
+    lines = ["Running stage 'train@a':", stopped, "ERROR: failed: train@a, exited with 130"]
+    assert saved(lines) == "saved at update 41 in work/train-a-b"
+    assert reason(lines) == stopped.removeprefix("dopsd: ") and exit_code(lines) == 130
+    assert saved(["all is well"]) == "" and reason([]) == "no output" and exit_code([]) == 0
+    assert [clock(s) for s in (0, 65.9, 3600)] == ["0:00", "1:05", "1:00:00"]

@@ -1,0 +1,183 @@
+"""The champion behind MLflow's own model server: it answers as dopsd does, and refuses what is not
+the run's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import pandas
+import pytest
+from conftest import ROOT, write_params
+
+from dopsd.api.policy import load_policy
+from dopsd.api.sampling import sample, trace
+from dopsd.api.settings import run_settings
+from dopsd.cli.main import main
+from dopsd.core.errors import DopsdError
+from dopsd.models.adapter_files import ADAPTER
+from dopsd.serving.loader import BASE, _load_pyfunc
+from dopsd.tracking.client import connect, tracking_uri
+
+CHAMPION, PUZZLE = "models:/dopsd-sudoku@champion", "0410020420430020"
+FILES = {"MLmodel", "README.md", ADAPTER, "adapter_config.json", "digests.json", "params.yaml"}
+FILES |= {"serving.json", "input_example.json", "serving_input_example.json"}
+FILES |= {"registered_model_meta"}  # MLflow writes it beside the copy
+
+
+@pytest.fixture
+def champion(finished: Path) -> Path:
+    """The artifacts of the published champion, as the model server downloads them."""
+    write_params(tracking__enabled=True)
+    assert main(["publish"]) == 0
+    import mlflow
+
+    mlflow.set_tracking_uri(tracking_uri(None))
+    return Path(mlflow.artifacts.download_artifacts(CHAMPION, dst_path="champion"))
+
+
+def expected(temperature: float = 0.0, seed: int = 0) -> tuple[str, list[str]]:
+    policy = load_policy("base/sudoku", "runs/sudoku/d_opsd/0/best", device="cpu")
+    (rollout,) = sample(policy, [PUZZLE], run_settings("params.yaml"), temperature, seed=seed)
+    text = policy.text.decode(rollout.completion_ids)
+    return text, [step.text for step in trace(policy, rollout)]
+
+
+def test_the_artifacts_hold_no_pickle_and_no_code(champion):
+    files = {path.name: path.read_bytes() for path in champion.rglob("*") if path.is_file()}
+    assert set(files) <= FILES and FILES - set(files) <= {"registered_model_meta"}
+    for name, content in files.items():
+        # the marks of pickle protocols 2 to 5, of zip (torch.save) and of HDF5 and gzip files
+        assert content[:1] != b"\x80" and content[:2] not in (b"PK", b"\x1f\x8b"), name
+        assert name == ADAPTER or content.decode().isprintable() or "\n" in content.decode()
+    settings = run_settings(champion / "params.yaml")
+    assert settings.sampling == run_settings("params.yaml").sampling
+
+
+def test_a_loaded_champion_answers_as_the_sampler_does(champion):
+    model, text = _load_pyfunc(str(champion)), expected(0.9, 3)[0]
+    table = pandas.DataFrame({"problem": [PUZZLE, PUZZLE]})
+    assert model.predict(table, {"temperature": 0.9, "seed": 3}) == [{"text": text}] * 2
+    (answer,) = model.predict(table[:1], {"trace": True})
+    assert answer == {"text": expected()[0], "trace": expected()[1]}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda folder: append(folder / ADAPTER), "does not match the digest"),
+        (lambda folder: append(folder / "adapter_config.json"), "does not match the digest"),
+        (lambda _: append(Path("base/sudoku/model.safetensors")), f"or set {BASE}"),
+        (lambda _: Path("base/sudoku/added_tokens.json").write_text("{}"), "has no such file"),
+        (lambda _: shutil.rmtree("base/sudoku"), "no such file"),
+    ],
+)
+def test_what_is_not_the_runs_is_refused_before_it_is_loaded(champion, spoil, words):
+    spoil(champion)
+    with pytest.raises(DopsdError, match=words):
+        _load_pyfunc(str(champion))
+
+
+def append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b" ")
+
+
+def test_the_base_may_be_elsewhere_and_the_same(champion, monkeypatch):
+    shutil.move("base/sudoku", "elsewhere")
+    monkeypatch.setenv(BASE, "elsewhere")
+    assert _load_pyfunc(str(champion)).policy.max_length
+
+
+def test_a_version_that_an_older_release_published_becomes_servable(champion):
+    client = connect(tracking_uri(None))
+    client.set_model_version_tag("dopsd-sudoku", "1", "dopsd.flavour", "other")
+    (stored,) = Path.cwd().glob("mlartifacts/**/MLmodel")
+    stored.unlink()
+    assert main(["publish"]) == 0 and stored.is_file()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def served() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`mlflow models serve` in a process of its own, with the output in serve.log."""
+    port = free_port()
+    words = [sys.executable, "-m", "mlflow", "models", "serve", "-m", CHAMPION]
+    words += ["--env-manager", "local", "-p", str(port)]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = os.environ | {"MLFLOW_TRACKING_URI": tracking_uri(None), "PATH": path}
+    with Path("serve.log").open("w") as out:
+        process = subprocess.Popen(
+            words,
+            env=env | {"PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=out,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+
+
+def wait_until_ready(address: str, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        assert process.poll() is None, Path("serve.log").read_text()
+        try:
+            with urlopen(f"{address}/ping", timeout=5):
+                return
+        except (URLError, OSError):
+            time.sleep(0.3)
+    raise TimeoutError(Path("serve.log").read_text())
+
+
+def ask(address: str, request: object) -> dict:
+    body = json.dumps(request).encode()
+    call = Request(f"{address}/invocations", body, {"Content-Type": "application/json"})
+    with urlopen(call, timeout=300) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.full
+def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(champion):
+    greedy, warm = expected(), expected(0.9, 3)
+    with served() as (address, process):
+        wait_until_ready(address, process)
+        table = {"columns": ["problem"], "data": [[PUZZLE]]}
+        params = {"temperature": 0.9, "seed": 3}
+        answer = ask(address, {"dataframe_split": table, "params": params})
+        assert answer == {"predictions": [{"text": warm[0]}]}
+        answer = ask(
+            address, {"dataframe_records": [{"prompt": PUZZLE}], "params": {"trace": True}}
+        )
+        assert answer == {"predictions": [{"text": greedy[0], "trace": greedy[1]}]}
+        assert ask(address, {"prompt": PUZZLE, **params}) == [{"text": warm[0]}]
+        with pytest.raises(HTTPError) as refused:
+            ask(address, {"dataframe_records": [{"problem": "no puzzle"}]})
+        assert refused.value.code == 400 and b"0 for blanks" in refused.value.read()
+    (stored,) = Path.cwd().glob("mlartifacts/**/MLmodel")
+    append(stored.with_name(ADAPTER))
+    with served() as (_, process):
+        assert process.wait(600) != 0
+    lines = [line for line in Path("serve.log").read_text().splitlines() if line[:6] == "dopsd:"]
+    assert len(lines) == 1 and "does not match the digest" in lines[0]
