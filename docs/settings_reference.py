@@ -20,6 +20,7 @@ from dopsd.config.params_file import flat
 from dopsd.config.profiles import FOLDER, names, resolve
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.settings import LARGEST, Section
+from dopsd.tasks.custom.config import CustomTaskConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,6 +105,8 @@ def simple_type_text(schema: dict[str, Any]) -> str:
 
 def shown(value: object) -> str:
     """Return a value as params.yaml has it, on one line."""
+    if isinstance(value, Section):
+        return shown(value.model_dump(exclude_unset=True))
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {shown(item)}' for key, item in value.items())}}}"
     if isinstance(value, list):
@@ -116,8 +119,7 @@ def default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
-    values = value.model_dump(exclude_unset=True) if isinstance(value, Section) else value
-    return f"`{shown(values)}`"
+    return f"`{shown(value)}`"
 
 
 def parts_of(annotation: Any) -> Iterator[type[Section]]:  # noqa: ANN401  # of any type
@@ -134,6 +136,8 @@ def sections(kind: type[Section] = Params, path: str = "") -> Iterator[tuple[str
         section: Any = field.annotation
         if section in PAGES_OF:
             yield from sections(section, f"{path}{name}.")
+            if section is TasksConfig:
+                yield f"{path}{name}.NAME", CustomTaskConfig
         else:
             yield f"{path}{name}", section
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
@@ -22,11 +22,22 @@ def overrides_schema() -> Schema:
     not name.
     """
     schema = Params.model_json_schema()
-    keys = dict(_keys(schema, schema["$defs"], ""))
+    keys = merged(_keys(schema, schema["$defs"], ""))
     names = {key.replace("\\", ""): value for key, value in keys.items() if ANY_NAME not in key}
     patterns = {f"^{key}$": value for key, value in keys.items() if ANY_NAME in key}
     then = {"properties": names, "patternProperties": patterns}
     return {"type": "object", "if": {}, "then": then, "unevaluatedProperties": False}
+
+
+def merged(keys: Iterable[tuple[str, Schema]]) -> dict[str, Schema]:
+    """Return the schema of every key; a key of several alternatives takes the values of each."""
+    schemas: dict[str, list[Schema]] = {}
+    for key, schema in keys:
+        if schema not in schemas.setdefault(key, []):
+            schemas[key].append(schema)
+    return {
+        key: found[0] if len(found) == 1 else {"anyOf": found} for key, found in schemas.items()
+    }
 
 
 def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
@@ -38,13 +49,15 @@ def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[st
         schema = definitions[schema["$ref"].rpartition("/")[2]]
     for option in schema.get("anyOf", ()):
         yield from _keys(option, definitions, prefix)
-    children = {re.escape(name): child for name, child in schema.get("properties", {}).items()}
+    properties = schema.get("properties", {})
+    children = {re.escape(name): child for name, child in properties.items()}
     if isinstance(additional := schema.get("additionalProperties"), dict):
-        children[ANY_NAME] = additional
+        named = "|".join(children)  # have a schema of their own
+        children[f"(?!({named})(\\.|$)){ANY_NAME}" if named else ANY_NAME] = additional
     elif additional:
         yield f"{prefix}{ANY_NAME}(\\..+)?", {}
     for name, child in children.items():
-        nested = dict(_keys(child, definitions, f"{prefix}{name}\\."))
+        nested = merged(_keys(child, definitions, f"{prefix}{name}\\."))
         yield f"{prefix}{name}", _value(child, definitions, is_section=bool(nested))
         yield from nested.items()
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config import profiles
+from dopsd.config.loading import read_yaml
 from dopsd.config.params import Params
 from dopsd.config.profiles import AS_IT_STANDS
+from dopsd.config.tasks import own_tasks
+from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
 from dopsd.tasks.registry import TASKS
+
+PARAMS = Path("params.yaml")
+
+
+def own_task_names() -> list[str]:
+    """Return the names of the tasks that params.yaml defines; none if it cannot be read."""
+    with suppress(DopsdError, OSError):
+        return sorted(own_tasks(read_yaml(PARAMS)))
+    return []
+
 
 if TYPE_CHECKING:
     Profile: TypeAlias = str
@@ -18,7 +33,7 @@ if TYPE_CHECKING:
     Method: TypeAlias = str
 else:  # the registered names, which Prefect's forms offer as choices
     Profile = Literal[(*profiles.names(), AS_IT_STANDS)]
-    Task = Literal[tuple(TASKS.names)]
+    Task = Literal[(*TASKS.names, *own_task_names())]
     Method = Literal[tuple(ALGORITHMS.names)]
 Preset = Literal["reference", "paper"]
 Hardware = Literal["1x80gb", "4x80gb", "1xh200"]

@@ -35,6 +35,7 @@ from weights import adapters, checkpoints
 from dopsd.core.types import Problem
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.task import Task
+from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.registry import TASKS, load_task
 
 Call = Callable[[], object]
@@ -260,6 +261,39 @@ def typed(draw: Random, root: str) -> Call:
     return lambda: task.messages(task.ask(text), "instructions")
 
 
+@cache
+def own_tasks() -> list[Task]:
+    """Tasks of params.yaml whose verifiers run in this process."""
+    verifiers = [
+        {"type": "exact", "ignore_case": True, "ignore_punctuation": True},
+        {"type": "number", "tolerance": 0.5},
+        {"type": "choice"},
+        {"type": "regex", "pattern": "(?s).*{answer}.*"},
+        {"type": "json_schema"},
+    ]
+    section = {"type": "custom", "train": {"path": "rows.jsonl"}, "answer_format": FORMATS}
+    return [
+        load_task("mine", CustomTaskConfig.model_validate(section | {"verifier": verifier}))
+        for verifier in verifiers
+    ]
+
+
+FORMATS = [
+    {"boxed": "last"},
+    {"tag": "answer"},
+    {"after": "="},
+    {"regex": r"\d+"},
+    {"text": "whole"},
+]
+
+
+def own_answers(draw: Random, root: str) -> Call:
+    """Generations and gold answers through the verifiers of a task that params.yaml defines."""
+    task, gold = draw.choice(own_tasks()), draw.choice(("4", "B", "{}", mutate.text(draw)))
+    text = mutate.text(draw) * draw.choice((1, 1, 1, 30))
+    return lambda: task.verify(task.of_generation("2 + 2?", gold), text)
+
+
 PARSERS = {
     "score files": score,
     "generations": read_generations,
@@ -273,4 +307,5 @@ PARSERS = {
     "logs and tables": logs,
     "names": names,
     "typed problems": typed,
+    "own answers": own_answers,
 }

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import unknown
 from dopsd.core.settings import Name, Natural, Section
-from dopsd.tasks.registry import TASKS
 
 
 class CompareConfig(Section):
@@ -31,7 +30,7 @@ class AblateConfig(Section):
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:
-        """Check the names of the task, the method and all variants."""
+        """Check the names of the method and all variants; section data has the task."""
         if self.variants.get("default") != {}:
             raise ValueError(
                 "variants.default: expected {}, the unchanged settings of the method's section"
@@ -42,12 +41,8 @@ class AblateConfig(Section):
                 f"variants: {invalid[0]!r}: expected lowercase letters, digits and _ in the name of"
                 " a folder and a stage"
             )
-        for key, value, registry in (
-            ("task", self.task, TASKS),
-            ("method", self.method, ALGORITHMS),
-        ):
-            if value not in registry.names:
-                raise ValueError(unknown(f"{key}: {value}", registry.names))
+        if self.method not in ALGORITHMS.names:
+            raise ValueError(unknown(f"method: {self.method}", ALGORITHMS.names))
         lists = {f"tables.{name}": variants for name, variants in self.tables.items()} | {
             "run": self.run
         }

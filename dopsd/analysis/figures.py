@@ -70,9 +70,13 @@ def legend_below(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
         for axis in axes
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    columns = max(1, min(columns, len(by_label)))
-    place = "outside lower center"
-    figure.legend(by_label.values(), by_label.keys(), loc=place, ncols=columns, frameon=False)
+    figure.legend(
+        by_label.values(),
+        by_label.keys(),
+        loc="outside lower center",
+        ncols=max(1, min(columns, len(by_label))),
+        frameon=False,
+    )
 
 
 def save_figure(figure: Figure, path: Path) -> None:

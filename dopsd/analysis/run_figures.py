@@ -57,7 +57,13 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
         axis.fill_between(
             updates, lows, highs, alpha=0.15, lw=0, color=colour, label="95% interval"
         )
-    ring = {"ms": 14, "mfc": "none", "mew": 1.5, "color": "black", "label": "selected checkpoint"}
+    ring: dict[str, Any] = {
+        "ms": 14,
+        "mfc": "none",
+        "mew": 1.5,
+        "color": "black",
+        "label": "selected checkpoint",
+    }
     axis.plot(chosen["update"], chosen["accuracy"], "o", **ring)
     axis.axhline(chosen["base_accuracy"], ls="--", lw=1, color=NEUTRAL, label="base model")
     axis.set(

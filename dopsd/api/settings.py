@@ -50,7 +50,7 @@ def run_settings(
     pairs = [f"{key}={_json(key, value)}" for key, value in (changes or {}).items()]
     where = f"{source} with changes" if changes else source
     params = checked(with_changes(_read(source), pairs), where)
-    matrix, tasks = params.matrix, sorted(type(params.data).model_fields)
+    matrix, tasks = params.matrix, params.tasks
     if task is not None and task not in tasks:
         raise DopsdError(unknown(f"task {task}", tasks), code=Code.UNKNOWN_NAME)
     if method is not None and method not in params.methods:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, require_adapter_config, seed, temperature
+from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,13 +43,8 @@ def add_checkpoints(commands: Commands) -> None:
 
 def _score_command(commands: Commands) -> None:
     description = "Score generations from files with the published rule or the strict rule."
-    parser = commands.add_parser(
-        "score",
-        description=description,
-        help=description,
-        epilog=COLUMNS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command(commands, "score", description)
+    parser.epilog, parser.formatter_class = COLUMNS, argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "files",
         nargs="+",
@@ -123,8 +119,15 @@ def _sample_command(commands: Commands) -> None:
 
 def _score(a: argparse.Namespace) -> None:
     from dopsd.evaluation.score_files import run
+    from dopsd.tasks.registry import TASKS
 
-    run(a.task, a.files, a.scoring, a.as_json, a.verdicts)
+    own_task = None
+    if a.task not in TASKS.names and a.params.is_file():  # a task that params.yaml may define
+        tasks = load_params(a.params).data.tasks
+        if a.task not in tasks:
+            raise DopsdError(unknown(f"--task {a.task}", tasks), code=Code.UNKNOWN_NAME)
+        own_task = tasks[a.task]
+    run(a.task, a.files, a.scoring, a.as_json, a.verdicts, own_task)
 
 
 def _export(a: argparse.Namespace, params: Params) -> None:

@@ -42,7 +42,8 @@ SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set"
     " train.gradient_checkpointing; then the same command continues from the last checkpoint"
 )
-ONLINE = ("prepare", "push", "rehearse", "repro", "run")  # may use the Hugging Face hub
+# may use the Hugging Face hub
+ONLINE = ("prepare", "push", "rehearse", "repro", "run", "task")
 # commands that do not read params.yaml first, and those that do
 FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
@@ -70,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_runs(commands)
     stages.add_stages(commands)
     settings.add_checks(commands)
+    settings.add_task(commands)
     results.add_results(commands)
     checkpoints.add_checkpoints(commands)
     push.add_push(commands)
@@ -91,7 +93,7 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
         if name in vars(arguments) and vars(arguments)[name] is None:
             setattr(arguments, name, listed[0])
     for name, choices in (
-        ("task", sorted(type(params.data).model_fields)),
+        ("task", params.tasks),
         ("method", params.methods),
     ):
         value = vars(arguments).get(name)
@@ -128,7 +130,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             )
             split = vars(arguments).get("split") or default_split
             # missing data is reported once, before any process starts
-            load_task(arguments.task, vars(params.data)[arguments.task]).load(split)
+            load_task(arguments.task, params.data.tasks[arguments.task]).load(split)
             return launch(params.launch.processes, words)
     if arguments.command in STAGES:
         with unchanged(arguments.params, params):

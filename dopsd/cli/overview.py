@@ -30,6 +30,7 @@ GROUPS = {
         "check": "report every error in params.yaml",
         "estimate": "estimate hours and memory of a profile on GPUs",
         "explain": "say what an error code means, and what to do",
+        "task": "check a task of your own, or list all tasks",
     },
     "Servers": {
         "doctor": "check this machine and its servers, with advice",

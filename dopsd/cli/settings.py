@@ -46,6 +46,32 @@ def add_checks(commands: Commands) -> None:
     )
 
 
+def add_task(commands: Commands) -> None:
+    """Add task, with its actions check and list."""
+    task = command(
+        commands,
+        "task",
+        "Check a task of your own that params.yaml defines, or list all tasks.",
+    )
+    task.add_argument(
+        "action",
+        choices=("check", "list"),
+        help=(
+            "check: show prompts, lengths, repeated questions and the scores of given answers;"
+            " list: all tasks"
+        ),
+    )
+    task.add_argument(
+        "name", nargs="?", metavar="NAME", help="task to check, a key of section data"
+    )
+    task.add_argument(
+        "--answers",
+        type=Path,
+        metavar="FILE",
+        help="check: score these too; columns answer, generation, correct (.jsonl, .csv, .parquet)",
+    )
+
+
 PROFILED = {  # commands that take a profile
     "params": "Write the settings of a profile, or change some keys, and print the changes.",
     "estimate": "Estimate hours and memory of a profile on GPUs; nothing runs.",
@@ -142,6 +168,20 @@ def _doctor(a: argparse.Namespace) -> None:
     doctor(a.params)
 
 
+def _task(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.own_task.check import check, list_tasks
+
+    if a.action == "list":
+        list_tasks(params)
+        return
+    if a.name is None:
+        raise DopsdError(
+            "task check: expected the NAME of a task; `dopsd task list` shows them",
+            code=Code.ARGUMENT,
+        )
+    check(params, a.name, a.answers)
+
+
 def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.run_request import mismatched_bases
 
@@ -160,4 +200,7 @@ FREE: dict[str, Callable[[argparse.Namespace], None]] = {
     "estimate": _estimate,
     "rehearse": _rehearse,
 }
-WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {"check": _check}
+WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
+    "check": _check,
+    "task": _task,
+}

@@ -39,9 +39,7 @@ def check_sections(params: Params) -> None:
     Raises:
         ValueError: with the first contradiction, named by its keys.
     """
-    for name in params.verify_teacher.tasks:
-        if name not in vars(params.data):
-            raise ValueError(unknown(f"verify_teacher.tasks: {name}", sorted(vars(params.data))))
+    _check_task_names(params)
     models = _models(params)
     _check_protocols(params, models)
     for name, config in vars(params.method).items():
@@ -51,10 +49,20 @@ def check_sections(params: Params) -> None:
     _check_matrix(params)
 
 
+def _check_task_names(params: Params) -> None:
+    for key, names in (
+        ("matrix.tasks", params.matrix.tasks),
+        ("verify_teacher.tasks", params.verify_teacher.tasks),
+        ("ablate.task", [params.ablate.task]),
+    ):
+        if invalid := [name for name in names if name not in params.tasks]:
+            raise ValueError(unknown(f"{key}: {', '.join(invalid)}", params.tasks))
+
+
 def _models(params: Params) -> dict[str, ModelConfig]:
     """Return section `model` and every task's overridden copy of it, by key in params.yaml."""
     models = {"model": params.model}
-    for task, config in vars(params.data).items():
+    for task, config in params.data.tasks.items():
         if config.model is not None:
             try:
                 models[f"data.{task}.model"] = params.model_of(task)
@@ -88,9 +96,10 @@ def _check_protocols(params: Params, models: dict[str, ModelConfig]) -> None:
 
 def _check_matrix(params: Params) -> None:
     for task in params.matrix.tasks:
-        if vars(params.data)[task].prompt_file and params.model_of(task).prompt_style == "compact":
+        texts = params.data.tasks[task].texts
+        if texts and params.model_of(task).prompt_style == "compact":
             raise ValueError(
-                f"data.{task}.prompt_file is not read with model.prompt_style compact; set"
+                f"data.{task}.{texts[0]} is not read with model.prompt_style compact; set"
                 " model.prompt_style to instructions"
             )
     for method in params.matrix.methods:
@@ -100,7 +109,7 @@ def _check_matrix(params: Params) -> None:
                 " prompt for each process"
             )
         without_solutions = [
-            t for t in params.matrix.tasks if not vars(params.data)[t].has_solutions
+            t for t in params.matrix.tasks if not params.data.tasks[t].has_solutions
         ]
         if without_solutions and vars(params.method)[method].wants_solutions:
             raise ValueError(

@@ -201,17 +201,13 @@ def missing_files(params: Params) -> list[str]:
     """Return the missing files that the matrix's tasks, methods and models need, as `key: file`."""
     files: dict[str, str] = {}
     for task in params.matrix.tasks:
-        section = vars(vars(params.data)[task])
-        files |= {
-            f"data.{task}.{key}": section[key]
-            for key in ("prompt_file", "test_file")
-            if section.get(key)
-        }
-        files |= _source_files(f"data.{task}", section)
+        section = params.data.tasks[task]
+        files |= {f"data.{task}.{key}": name for key, name in section.files.items()}
+        files |= _source_files(f"data.{task}", vars(section))
     for method in params.matrix.methods:
         files |= _source_files(f"method.{method}", vars(vars(params.method)[method]))
     for task in params.matrix.tasks:
-        overrides, path = vars(params.data)[task].model, params.model_of(task).path
+        overrides, path = params.data.tasks[task].model, params.model_of(task).path
         is_own = overrides is not None and overrides.path is not None
         if Path(path) != place(task) if is_own else not params.pretrain.tasks:
             files[f"data.{task}.model.path" if is_own else "model.path"] = f"{path}/config.json"

@@ -39,11 +39,10 @@ class MatrixConfig(Section):
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:
-        """Check that every task and every method is registered."""
-        for key, section in (("tasks", TasksConfig), ("methods", AlgorithmsConfig)):
-            known = sorted(section.model_fields)
-            if invalid := [name for name in vars(self)[key] if name not in known]:
-                raise ValueError(unknown(f"{key}: {', '.join(invalid)}", known))
+        """Check that every method is registered; tasks are checked with section data."""
+        known = sorted(AlgorithmsConfig.model_fields)
+        if invalid := [name for name in self.methods if name not in known]:
+            raise ValueError(unknown(f"methods: {', '.join(invalid)}", known))
         return self
 
 
@@ -101,7 +100,7 @@ class Params(Section):
         method_params = self.of(method)
         return RunSettings(
             RunKey(task, method, seed),
-            vars(self.data)[task],
+            self.data.tasks[task],
             self.model_of(task),
             self.sampling,
             vars(method_params.method)[kind_of(method)],
@@ -113,7 +112,7 @@ class Params(Section):
         """Return the sections that an evaluation needs, for a method's adapters or for the base."""
         return EvalSettings(
             task,
-            vars(self.data)[task],
+            self.data.tasks[task],
             self.model_of(task),
             self.sampling,
             (self.of(method) if method else self).train.lora,
@@ -123,7 +122,7 @@ class Params(Section):
 
     def model_of(self, task: str) -> ModelConfig:
         """Return section `model` with the task's overrides `data.<task>.model` applied."""
-        overrides: ModelOverrides | None = vars(self.data)[task].model
+        overrides: ModelOverrides | None = self.data.tasks[task].model
         return overrides.over(self.model) if overrides else self.model
 
     def embedded_base(self, task: str) -> BaseSettings:
@@ -155,6 +154,11 @@ class Params(Section):
         return type(config).model_validate(
             config.model_dump() | changes | {"train": config.train.model_dump() | train_overrides}
         )
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of all tasks: the registered ones, and those that section data defines."""
+        return list(self.data.tasks)
 
     @property
     def variants(self) -> list[str]:

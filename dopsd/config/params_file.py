@@ -19,6 +19,7 @@ from dopsd.config.profiles import (
     resolve,
     without_model,
 )
+from dopsd.config.tasks import own_tasks
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.registry import TASKS
@@ -132,6 +133,8 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
     )
     for section, registry, names_listed in named:
         for name in names_listed:
+            if name in (raw.get(section) or {}) and name not in registry.names:
+                continue  # a task of the user's own, which is only in the file
             defaults = registry.config_class(name)().model_dump(mode="json")
             if section == "method":  # null means the value of section train: left out
                 overrides = {
@@ -139,6 +142,13 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
                 }
                 defaults["train"] = overrides
             raw.setdefault(section, {}).setdefault(name, without_model(defaults))
+
+
+def of_profile(profile: str, preset: str, hardware: str, old: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a profile, with the tasks that the old settings define."""
+    raw = resolve(profile, preset, hardware)
+    raw["data"] |= own_tasks(old)
+    return raw
 
 
 def params(
@@ -151,8 +161,8 @@ def params(
 ) -> list[str]:
     """Write a settings file and return a line for every key that changed.
 
-    A profile replaces the file, its comments too. Changes alone keep the comments of the file. The
-    previous file is kept as work/params.before.yaml.
+    A profile replaces the file and its comments, except for tasks of its own. Changes alone keep
+    the comments of the file. The previous file is kept as work/params.before.yaml.
 
     Args:
         profile: the profile to start from; None starts from the settings in `path`.
@@ -175,9 +185,8 @@ def params(
             f"{path}: no such file; name a --profile: {', '.join(names())}",
             code=Code.NO_SETTINGS_FILE,
         )
-    raw = with_changes(
-        deepcopy(old) if profile is None else resolve(profile, preset, hardware), changes
-    )
+    start = deepcopy(old) if profile is None else of_profile(profile, preset, hardware, old)
+    raw = with_changes(start, changes)
     settings = checked(raw, "--set" if changes else path)
     if needs_files and (missing := missing_files(settings)):
         raise DopsdError(

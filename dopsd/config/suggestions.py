@@ -7,7 +7,9 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
 from dopsd.config.params import Params
+from dopsd.config.tasks import TasksConfig
 from dopsd.core.settings import Section
+from dopsd.tasks.custom.config import CustomTaskConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +20,8 @@ def nearest(key_path: tuple[Any, ...]) -> str:
     section: Any = Params
     for part in key_path[:-1]:
         field = section.model_fields.get(part)
-        section = field.annotation if field else None
+        is_own = section is TasksConfig and field is None
+        section = CustomTaskConfig if is_own else field.annotation if field else None
         section = next((kind for kind in get_args(section) if kind is not NoneType), section)
         if not isinstance(section, type) or not issubclass(section, Section):
             return "see the comments in params.yaml for the known keys"

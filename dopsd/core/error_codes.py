@@ -45,6 +45,8 @@ class Code(Enum):
     NO_SOLUTIONS = "D308"
     PROMPT_FILE = "D309"
     PROBLEM_TEXT = "D310"
+    VERIFIER_PROGRAM = "D311"
+    NOT_TRAINABLE = "D312"
 
     # models and adapters
     NO_MODEL = "D401"

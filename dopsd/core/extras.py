@@ -13,6 +13,8 @@ EXTRAS = {  # package: extra of pyproject.toml
     "dvc": "pipeline",
     "fastapi": "pipeline",
     "jinja2": "pipeline",
+    "jsonschema": "verifiers",
+    "math_verify": "verifiers",
     "matplotlib": "pipeline",
     "mlflow": "tracking",
     "prefect": "pipeline",

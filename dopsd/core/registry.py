@@ -32,12 +32,14 @@ class Registry:
         kind: the singular noun for messages, such as "task".
         base: base class of the settings in a folder's config.py.
         marker: name of the module that makes a folder a member.
+        shared: folders that are no members, because members share them.
     """
 
     package: str
     kind: str
     base: type[Section] = Section
     marker: str = "config"
+    shared: tuple[str, ...] = ("common",)
 
     @cached_property
     def packages(self) -> dict[str, str]:
@@ -46,15 +48,17 @@ class Registry:
         folders = {
             module.name: f"{self.package}.{module.name}"
             for module in iter_modules(package.__path__)
-            if module.ispkg and find_spec(f"{self.package}.{module.name}.{self.marker}")
+            if module.ispkg
+            and module.name not in self.shared
+            and find_spec(f"{self.package}.{module.name}.{self.marker}")
         }
-        folders.pop("common", None)
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
         for name, module in plugins.items():  # names are keys, and folders in code/ and runs/
-            if not re.fullmatch("[a-z0-9_]+", name) or name == "common" or not module:
+            if not re.fullmatch("[a-z0-9_]+", name) or name in self.shared or not module:
                 raise DopsdError(
                     f"entry point {self.package}: {name} = {module}: expected a name of lowercase"
-                    " letters, digits and _, not `common`, and the package of the plug-in",
+                    f" letters, digits and _, not {' or '.join(self.shared)}, and the package of"
+                    " the plug-in",
                     code=Code.PLUGIN_BROKEN,
                 )
         if duplicates := sorted(folders.keys() & plugins.keys()):

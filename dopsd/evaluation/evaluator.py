@@ -24,7 +24,7 @@ from dopsd.models.loading import resolved
 from dopsd.models.lora import check_config, load_adapter, require_adapter
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import TASKS, load_task
+from dopsd.tasks.registry import load_task, module_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ class Evaluator:
         code = (
             "dopsd.evaluation.evaluator",
             "dopsd.models.llm_policy",
-            TASKS.file(self.task.name, "task"),
+            module_of(self.task.name),
         )
         return (
             WORK

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dopsd.core.types import Score
+    from dopsd.tasks.common.config import TaskConfig
     from dopsd.tasks.common.task import Task
 
 RESAMPLES = EvaluateConfig.model_fields["bootstrap"].default
@@ -43,7 +44,12 @@ class Line:
 
 
 def run(
-    task_name: str, files: Sequence[Path], scoring: str, as_json: bool, verdicts_path: Path | None
+    task_name: str,
+    files: Sequence[Path],
+    scoring: str,
+    as_json: bool,
+    verdicts_path: Path | None,
+    config: TaskConfig | None = None,
 ) -> None:
     """Score files of generations, and print a table or JSON.
 
@@ -56,15 +62,17 @@ def run(
         scoring: the rule, published or strict.
         as_json: print JSON instead of a table.
         verdicts_path: a file to write one JSON line for each generation to; None: no file.
+        config: the settings of a task that params.yaml defines; None: the task's defaults.
 
     Raises:
         DopsdError: if the task is unknown, a file is invalid or the output would replace an input.
     """
-    if task_name not in TASKS.names:
+    if config is None and task_name not in TASKS.names:
         raise DopsdError(unknown(f"--task {task_name}", TASKS.names), code=Code.UNKNOWN_NAME)
     if verdicts_path:
         check_new(verdicts_path, files)
-    task = load_task(task_name, TASKS.config_class(task_name)(scoring=scoring))
+    config = config or TASKS.config_class(task_name)()
+    task = load_task(task_name, config.model_copy(update={"scoring": scoring}))
     generations = [read_generations(path, task) for path in files]
     scores = [
         [task.verify(g.problem, g.text) for g in file_generations]

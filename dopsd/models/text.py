@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from dopsd.models.denoiser import Denoiser
 
 
+def prompt_text(
+    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], prefill: str = ""
+) -> str:
+    """Return a chat as the text that a model gets, up to where the answer begins."""
+    header = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return f"{header}{prefill}"
+
+
 class ChatText:
     """The Text of a policy; token ids are on the model's device.
 
@@ -33,10 +41,7 @@ class ChatText:
             messages: the chat, as {role, content}.
             prefill: text after the assistant's header, with which the answer begins.
         """
-        header = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
-        return self.tokens(f"{header}{prefill}")
+        return self.tokens(prompt_text(self.tokenizer, messages, prefill))
 
     def tokens(self, text: str) -> Tensor:
         """Return the token ids [n] of a text; no special tokens are added."""

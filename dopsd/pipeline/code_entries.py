@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.loading import read_yaml
+from dopsd.config.tasks import own_tasks
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.tasks.registry import TASKS
+from dopsd.tasks.registry import CUSTOM, FOLDERS, TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FOLDER, PIPELINE = Path("code"), Path("dvc.yaml")
+FOLDER, PIPELINE, PARAMS = Path("code"), Path("dvc.yaml"), Path("params.yaml")
 LINKS: tuple[str, ...] = (
     "core",
     "distributed",
@@ -55,12 +56,17 @@ def write_entries() -> None:
         else:
             _write(path, content)
     for path in [*FOLDER.rglob("*")]:
-        is_dead = not path.exists() if path.is_symlink() else _is_number(path)
+        is_dead = _is_dead(path) if path.is_symlink() else _is_number(path)
         if is_dead and path not in entries:
             path.unlink()
     for path in sorted(FOLDER.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
             path.rmdir()
+
+
+def _is_dead(link: Path) -> bool:
+    """Whether a link refers to nothing, or to the folder of tasks that params.yaml defines."""
+    return not link.exists() or link.resolve() == _folder(FOLDERS.packages[CUSTOM]).resolve()
 
 
 def recipe(path: Path) -> int | None:
@@ -127,11 +133,19 @@ def _named() -> Iterator[str]:
 
 
 def _registered(package: str = "") -> dict[str, Path]:
-    """Return the folders of tasks and algorithms; only those within a package if one is named."""
+    """Return the folders of tasks and algorithms; only those within a package if one is named.
+
+    Every task that params.yaml defines has the same folder.
+    """
+    own = own_tasks(read_yaml(PARAMS)) if PARAMS.is_file() else {}
+    custom = dict.fromkeys(own, FOLDERS.packages[CUSTOM])
     return {
         f"{name}/{key}": _folder(module)
-        for name, registry in (("tasks", TASKS), ("algorithms", ALGORITHMS))
-        for key, module in registry.packages.items()
+        for name, packages in (
+            ("tasks", custom | TASKS.packages),
+            ("algorithms", ALGORITHMS.packages),
+        )
+        for key, module in packages.items()
         if module.startswith(package and f"{package}.")
     }
 

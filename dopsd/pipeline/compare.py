@@ -86,9 +86,7 @@ def _parse_run(params: Params, name: str) -> Finished:
             f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0",
             code=Code.ARGUMENT,
         )
-    for part, choices in zip(
-        parts, (sorted(type(params.data).model_fields), params.methods), strict=False
-    ):
+    for part, choices in zip(parts, (params.tasks, params.methods), strict=False):
         if part not in choices:
             listed = [choice for choice in choices if BETWEEN not in choice]
             variants = "; variants: `dopsd ablate`" if part == parts[1] else ""

@@ -54,7 +54,7 @@ def write_comparison(params: Params, runs: list[Finished], folder: Path, out: Pa
         graded=[
             task
             for task in dict.fromkeys(run.task for run in runs)
-            if load_task(task, vars(params.data)[task]).graded
+            if load_task(task, params.data.tasks[task]).graded
         ],
     )
     write_page(folder / PAGE, comparison_page(facts, digest_of(asdict(facts))))

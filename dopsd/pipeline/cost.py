@@ -90,9 +90,10 @@ def print_cost(full: Params, hardware: str) -> None:
         hardware: GPUs of the estimate.
     """
     from dopsd.pipeline.estimate import Facts, estimate, lines
+    from dopsd.pipeline.task_sizes import facts
 
     task = full.matrix.tasks[0]
-    cost = estimate(full, _config(Path(full.model_of(task).path)), Facts(**profiles.facts(task)))
+    cost = estimate(full, _config(Path(full.model_of(task).path)), Facts(**facts(full, task)))
     output_lines = [
         "",
         "at full size, d-OPSD on one task and seed:",

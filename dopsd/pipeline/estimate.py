@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.pipeline.task_sizes import problems
 from dopsd.rollout.sampler import HEAD_ENTRIES
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, flo
     protocols, task = params.evaluate.protocols, params.matrix.tasks[0]
     checkpoints = 1 + -(-params.train.updates // params.train.checkpoint_every)
     selecting = checkpoints * flops(
-        vars(params.data)[task].validation, protocols[params.select.protocol]
+        problems(params, task, "validation"), protocols[params.select.protocol]
     )
     return selecting, sum(2 * flops(facts.test, protocol) for protocol in protocols.values())
 

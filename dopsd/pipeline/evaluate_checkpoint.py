@@ -106,7 +106,7 @@ def with_request(params: Params, request: Request) -> Params:
             " `dopsd params --set model.prompt_style=instructions` first",
             code=Code.OPTIONS,
         )
-    section = vars(params.data)[request.task]
+    section = params.data.tasks[request.task]
     changes: dict[str, Any] = {}
     if request.prompt_file:
         changes["prompt_file"] = request.prompt_file

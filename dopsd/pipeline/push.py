@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
-from dopsd.core.paths import REPORTS
 from dopsd.core.progress import log
 from dopsd.models.adapter_config import CONFIG
 from dopsd.models.adapter_files import ADAPTER, DIGESTS
@@ -149,7 +148,7 @@ def _pages(request: PushRequest, release: Release, has_results: bool) -> dict[st
     """Return the card, and the report of the run if there is one."""
     card = hub_card(release, request.run, request.evaluate, has_results)
     pages: dict[str, Path | bytes] = {CARD: card.encode()}
-    report = REPORTS / f"{request.run.key.stage}.html"
+    report = request.run.key.page
     return pages | ({REPORT: report} if has_results and report.is_file() else {})
 
 

@@ -52,7 +52,7 @@ def _sections(params: Params, key: RunKey) -> dict[str, Any]:
     kind = kind_of(key.method)
     sections = {name: raw[name] for name in SHARED}
     sections |= {
-        "data": {key.task: raw["data"][key.task]},
+        "data": {key.task: raw["data"].get(key.task, ABSENT)},
         "method": {kind: raw["method"][kind]},
     }
     variant = key.method.partition(BETWEEN)[2]

@@ -29,7 +29,7 @@ from dopsd.models.files import base_files
 from dopsd.models.size import parameters
 from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile
 from dopsd.tasks.common.storage import DATA
-from dopsd.tasks.registry import TASKS, load_task
+from dopsd.tasks.registry import load_task, package_of
 from dopsd.tracking.glossary import own_metrics
 from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
@@ -134,7 +134,7 @@ def _description(run: RunSettings) -> Description:
     page = DOCS / f"{run.kind}.md"
     files = {split: DATA / key.task / f"{split}.jsonl" for split in SPLITS}
     return Description(
-        task=_first_sentence(TASKS.packages[key.task]),
+        task=_first_sentence(package_of(key.task)),
         is_graded=task.graded,
         problems={
             split: sum(1 for _ in path.open()) for split, path in files.items() if path.is_file()

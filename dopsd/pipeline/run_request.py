@@ -48,7 +48,8 @@ class RunRequest:
             DopsdError: if the profile is unknown, or there is no params.yaml.
         """
         if self.source:
-            return profiles.resolve(self.source, self.preset, self.hardware)
+            old = read_yaml(PARAMS) if PARAMS.is_file() else {}
+            return params_file.of_profile(self.source, self.preset, self.hardware, old)
         if (self.preset, self.hardware) != (PRESET, HARDWARE):
             raise DopsdError(profiles.NEEDS_PROFILE, code=Code.PROFILE)
         if not PARAMS.is_file():

@@ -73,7 +73,7 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     """
     raw = deepcopy(raw)
     for task in full.matrix.tasks:
-        overrides = vars(full.data)[task].model  # all but what the toy sets itself
+        overrides = full.data.tasks[task].model  # all but what the toy sets itself
         model = overrides.model_dump(exclude_none=True, exclude=TOY.keys()) if overrides else None
         raw["data"][task] = _absolute(raw["data"][task]) | {"limit": PROBLEMS, "model": model}
     raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
@@ -109,6 +109,8 @@ def _absolute(value: Any) -> Any:  # noqa: ANN401  # any YAML value
     """Return a value whose names of existing files are absolute."""
     if isinstance(value, dict):
         return {key: _absolute(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_absolute(item) for item in value]
     return (
         str(Path(value).resolve())
         if isinstance(value, str) and value and Path(value).is_file()

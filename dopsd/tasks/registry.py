@@ -6,7 +6,21 @@ from dopsd.core.registry import Registry
 from dopsd.tasks.common.config import TaskConfig
 from dopsd.tasks.common.task import Task
 
-TASKS = Registry("dopsd.tasks", "task", TaskConfig)
+CUSTOM = "custom"  # the folder of every task that params.yaml defines with `type: custom`
+
+
+TASKS = Registry("dopsd.tasks", "task", TaskConfig, shared=("common", CUSTOM))
+FOLDERS = Registry("dopsd.tasks", "task", TaskConfig)  # those of TASKS, and CUSTOM
+
+
+def package_of(name: str) -> str:
+    """Return the dotted name of a task's package: its own, or that of CUSTOM."""
+    return FOLDERS.packages[name if name in TASKS.packages else CUSTOM]
+
+
+def module_of(name: str) -> str:
+    """Return the dotted name of the module with a task's code."""
+    return f"{package_of(name)}.task"
 
 
 def load_task(name: str, config: TaskConfig) -> Task:
@@ -15,5 +29,9 @@ def load_task(name: str, config: TaskConfig) -> Task:
     Raises:
         DopsdError: if there is no such task, or its folder is incomplete.
     """
-    task: Task = TASKS.make(name, "task.make", Task, config=config)
+    task: Task
+    if isinstance(config, FOLDERS.config_class(CUSTOM)):
+        task = FOLDERS.make(CUSTOM, "task.make", Task, config=config, task=name)
+    else:
+        task = TASKS.make(name, "task.make", Task, config=config)
     return task

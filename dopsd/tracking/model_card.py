@@ -12,10 +12,9 @@ from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.models.files import base_files
 from dopsd.tasks.common.storage import DATA
-from dopsd.tasks.registry import TASKS
+from dopsd.tasks.registry import package_of
 
 if TYPE_CHECKING:
-    from dopsd.core.registry import Registry
     from dopsd.evaluation.config import EvaluateConfig
     from dopsd.tracking.model_origin import Origin
     from dopsd.training.run_settings import RunSettings
@@ -37,7 +36,7 @@ def description(name: str, task: str, base: str) -> str:
     return "\n".join(
         [
             f"LoRA adapters for the diffusion language model `{base}`, trained on the task"
-            f" `{task}` ({about(TASKS, task)}).",
+            f" `{task}` ({about(package_of(task))}).",
             "",
             "Each version is the selected checkpoint of one run. Its page says method, accuracy"
             " with intervals, data, settings and limits. The alias `champion` marks the version"
@@ -81,9 +80,9 @@ def joined(parts: dict[str, list[str]]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def about(registry: Registry, name: str) -> str:
+def about(package: str) -> str:
     """Return what a task or an algorithm is: the first line of its package, without full stop."""
-    doc = import_module(registry.packages[name]).__doc__ or name
+    doc = import_module(package).__doc__ or package.rpartition(".")[2]
     return doc.strip().splitlines()[0].rstrip(".")
 
 
@@ -109,8 +108,9 @@ def tags(run: RunSettings) -> list[str]:
 def _summary(run: RunSettings, tested: dict[str, Any]) -> list[str]:
     return [
         f"A LoRA adapter for the diffusion language model `{run.model.path}`, for the task"
-        f" `{run.key.task}` ({about(TASKS, run.key.task)}). It was trained by `{run.key.method}`"
-        f" ({about(ALGORITHMS, run.kind)}); this is the checkpoint after update"
+        f" `{run.key.task}` ({about(package_of(run.key.task))}). It was trained by"
+        f" `{run.key.method}`"
+        f" ({about(ALGORITHMS.packages[run.kind])}); this is the checkpoint after update"
         f" {tested['selected']['update']} of {run.train.updates}."
     ]
 
@@ -191,7 +191,7 @@ def _data(run: RunSettings, split_that_selected: str, origin: Origin) -> list[st
 def _training(run: RunSettings, origin: Origin) -> list[str]:
     train = run.train
     rows = {
-        "method": f"`{run.key.method}`, {about(ALGORITHMS, run.kind)}",
+        "method": f"`{run.key.method}`, {about(ALGORITHMS.packages[run.kind])}",
         "updates": train.updates,
         "prompts per collect": train.prompts_per_collect,
         "learning rate": train.learning_rate,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 MACHINE = "machine.json"
+UNCOUNTED = (":!params.yaml", ":!dvc.lock")  # pathspecs of git
 PACKAGES = ("dopsd", "torch", "transformers", "peft", "accelerate", "numpy")
 
 
@@ -66,10 +67,15 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the git commit of the working directory, with `+` if tracked files differ from it."""
+    """Return the git commit of the working directory, with `+` if tracked files differ from it.
+
+    Settings and lock do not count: every new run changes them, and its record has the settings.
+    """
     try:
         head = _git("rev-parse", "HEAD")
-        return head and head + ("+" if _git("status", "--porcelain", "-uno") else "")
+        return head and head + (
+            "+" if _git("status", "--porcelain", "-uno", "--", *UNCOUNTED) else ""
+        )
     except OSError:  # no git here
         return None
 

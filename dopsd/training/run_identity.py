@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.fingerprint import code_digest, sources
-from dopsd.tasks.registry import TASKS
+from dopsd.tasks.registry import module_of
 from dopsd.training.resuming import object_of, record_of
 from dopsd.training.run_settings import scratch_folder
 
@@ -29,7 +29,7 @@ def code_of(task: str, algorithm: str) -> dict[str, str]:
     """
     modules = (
         "dopsd.training.train",
-        TASKS.file(task, "task"),
+        module_of(task),
         ALGORITHMS.file(algorithm, "algorithm"),
     )
     return {module: code_digest(path) for module, path in sources(*modules).items()}

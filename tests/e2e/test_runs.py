@@ -133,4 +133,4 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(tmp_path):
     )
     failed = project.dopsd("run", "--local", *SHORT)
     assert failed.returncode == 2 and "prepare sudoku: failed after" in failed.stdout
-    assert "dopsd: run: " in failed.stderr and "(output: work/logs/" in failed.stderr
+    assert "dopsd: run: " in failed.stderr and "; output: work/logs/" in failed.stderr

@@ -23,7 +23,7 @@ from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import Decoding, GenerationRequest
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import TASKS
+from dopsd.tasks.registry import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ class Recorder:
         code = (
             "dopsd.algorithms.d3llm.recording",
             "dopsd.models.llm_policy",
-            TASKS.file(task.name, "task"),
+            module_of(task.name),
         )
         self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
         recorded = [Recorded(**line) for line in read_lines(self.path)]

@@ -115,6 +115,11 @@ def choices(task: str) -> list[tuple[str, str, str]]:
     return [(EMBEDDED, PRESET, HARDWARE), *(combined if of_task in names() else ())]
 
 
+def known_facts() -> list[str]:
+    """Return the tasks that `facts` knows."""
+    return list(_layers()["facts"])
+
+
 def facts(task: str) -> dict[str, Any]:
     """Return LLaDA-8B-Instruct's figures on a task for estimates.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def run(params: Params, task_name: str) -> None:
     """Write <split>.jsonl for every split, and prompt.txt with the task's instructions."""
-    write_splits(load_task(task_name, vars(params.data)[task_name]))
+    write_splits(load_task(task_name, params.data.tasks[task_name]))
 
 
 def write_splits(task: Task) -> None:

@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 
 def run(params: Params, task: str) -> None:
     """Train base/<task>/ if absent; replace one that does not match only if the user allows it."""
-    pretrain(params.embedded_base(task), task, vars(params.data)[task])
+    pretrain(params.embedded_base(task), task, params.data.tasks[task])

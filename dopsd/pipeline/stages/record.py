@@ -22,7 +22,7 @@ def run(params: Params, task_name: str) -> None:
     """Record every training problem of a task."""
     model = params.model_of(task_name)
     policy = load_policy(model, None, 0)
-    task = load_task(task_name, vars(params.data)[task_name])
+    task = load_task(task_name, params.data.tasks[task_name])
     train = params.of("d3llm").train
     context = AlgorithmContext(
         task,

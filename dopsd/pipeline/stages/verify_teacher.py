@@ -29,7 +29,7 @@ from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import TASKS, load_task
+from dopsd.tasks.registry import load_task, module_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ TEACHER, STUDENT = "#b35900", "#1e3cff"  # colours of bars; white text is legibl
 def run(params: Params, task_name: str) -> dict[str, Any]:
     """Measure all rows of the table, log them, and write reports/<task>/teacher/."""
     require("verify-teacher", "matplotlib")
-    task = load_task(task_name, vars(params.data)[task_name])
+    task = load_task(task_name, params.data.tasks[task_name])
     problem_scores = Verification(params, task).complete()
     table = {
         name: _figures([scores[name] for scores in problem_scores], task, params.evaluate.bootstrap)
@@ -91,7 +91,7 @@ class Verification:
         }
         sections |= {"scoring": task.scoring, "instructions": task.instructions}
         files = [*data_files(task.name, SPLIT), *base_files(self.model)]
-        code = ("dopsd.pipeline.stages.verify_teacher", TASKS.file(task.name, "task"))
+        code = ("dopsd.pipeline.stages.verify_teacher", module_of(task.name))
         self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
 
     @torch.no_grad()

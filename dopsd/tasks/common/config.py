@@ -31,6 +31,16 @@ class TaskConfig(Section):
         """Whether problems come with a worked solution in addition to the answer."""
         return True
 
+    @property
+    def texts(self) -> list[str]:
+        """The keys that are set and hold text around the problem; style compact has none."""
+        return ["prompt_file"] if self.prompt_file else []
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The local files that the section names in addition to its sources, by key."""
+        return {"prompt_file": self.prompt_file} if self.prompt_file else {}
+
 
 class RowTaskConfig(TaskConfig):
     """Settings of tasks whose problems are rows of a dataset."""

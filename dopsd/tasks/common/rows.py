@@ -120,29 +120,30 @@ def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) ->
 
 
 def held_out(
-    problems: list[Problem], count: int, seed: int, task: str
+    problems: list[Problem], count: int, seed: int, task: str, split: str = "validation"
 ) -> tuple[list[Problem], list[Problem]]:
-    """Split off a validation set.
+    """Split off a set of problems.
 
     Args:
         problems: problems for training and validation.
-        count: number of validation problems.
+        count: number of problems to hold out.
         seed: seed of the draw.
         task: name of the task.
+        split: name of the set, a key of the task's section.
 
     Returns:
-        train in the given order, and validation in the order drawn.
+        train in the given order, and the others in the order drawn.
 
     Raises:
         DopsdError: if no problem would be left for training.
     """
     if len(problems) <= count:
         raise DopsdError(
-            f"data.{task}.validation: {count} problems cannot be held out of {len(problems)} for"
+            f"data.{task}.{split}: {count} problems cannot be held out of {len(problems)} for"
             " training; ask for fewer, or name a larger train source",
             code=Code.TOO_FEW_PROBLEMS,
         )
-    indices = random.Random(key_from("validation", task, seed)).sample(range(len(problems)), count)
+    indices = random.Random(key_from(split, task, seed)).sample(range(len(problems)), count)
     chosen = set(indices)
     return [p for i, p in enumerate(problems) if i not in chosen], [problems[i] for i in indices]
 

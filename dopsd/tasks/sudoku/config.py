@@ -24,6 +24,11 @@ class SudokuConfig(TaskConfig):
     seed: Whole = 0  # seed of splits and puzzles
     test_file: str | None = None  # file with columns Puzzle, Solution; `test` of its rows are drawn
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The local files that the section names, by key."""
+        return super().files | ({"test_file": self.test_file} if self.test_file else {})
+
     @model_validator(mode="after")
     def grids_are_left(self) -> Self:
         """Require at least one grid for training."""

@@ -13,7 +13,7 @@ from dopsd.cli.main import main
 from dopsd.core.extras import EXTRAS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BROUGHT = {"pyarrow": "datasets"}  # by another package of the extra
+BROUGHT = {"pyarrow": "datasets", "math_verify": "math-verify"}  # by this package of the extra
 COMMANDS = {
     "publish": "mlflow",
     "baselines import": "mlflow",

@@ -30,7 +30,8 @@ from dopsd.core.fingerprint import sha256
 from dopsd.models.adapter_files import ADAPTER
 
 REPO, BEST = "someone/sudoku", Path("runs/sudoku/d_opsd/0/best")
-FILES = {".gitattributes", "README.md", ADAPTER, "adapter_config.json", "digests.json"}
+FILES = {".gitattributes", "README.md", "report.html"}
+FILES |= {ADAPTER, "adapter_config.json", "digests.json"}
 
 
 @pytest.fixture
@@ -53,11 +54,10 @@ def logits(folder: Path | str, adapter: Path | None = None) -> torch.Tensor:
 
 
 def test_an_adapter_arrives_whole_in_one_commit_and_gives_the_same_logits(finished, hub, tmp_path):
-    Path("reports/sudoku-d_opsd-0.html").write_text("<p>report</p>")
     assert main(["push", REPO, "--license", "mit", "--base-model", "someone/base"]) == 0
     assert hub.commits(REPO) == 1 and hub.repos[REPO].is_private
     files = hub.files(REPO)
-    assert set(files) == FILES | {"report.html"}
+    assert set(files) == FILES
     assert hashlib.sha256(files[ADAPTER]).hexdigest() == sha256(BEST / ADAPTER)
     loaded = snapshot_download(REPO, local_dir=tmp_path / "copy")
     assert torch.equal(logits("base/sudoku", Path(loaded)), logits("base/sudoku", BEST))
@@ -122,7 +122,7 @@ def test_a_dry_run_lists_the_files_and_reaches_no_server(finished, hub, monkeypa
     assert main(["push", REPO, "--dry-run"]) == 0
     said = capsys.readouterr().err
     assert hub.requests == [] and f"{(BEST / ADAPTER).stat().st_size:,}  {ADAPTER}" in said
-    assert "would upload 4 files" in said and "someone/sudoku (private), branch main" in said
+    assert "would upload 5 files" in said and "someone/sudoku (private), branch main" in said
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""`dopsd task`: what a task of your own looks like to a model, before anything trains on it."""

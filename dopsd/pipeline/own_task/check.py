@@ -1,0 +1,86 @@
+"""`dopsd task check NAME` and `dopsd task list`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError, unknown
+from dopsd.pipeline.own_task import answers
+from dopsd.pipeline.own_task.findings import Findings
+from dopsd.pipeline.own_task.lengths import Lengths
+from dopsd.pipeline.own_task.rows import check_splits, read
+from dopsd.tasks.common.storage import DATA
+from dopsd.tasks.custom.config import CustomTaskConfig
+from dopsd.tasks.custom.task import CustomTask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.config.params import Params
+    from dopsd.tasks.common.config import TaskConfig
+
+PIPE_WIDTH = 160  # columns of a table that does not go to a terminal
+SPLITS = ("train", "validation", "test")
+
+
+def check(params: Params, name: str, given: Path | None) -> None:
+    """Print what a task's rows look like to a model and its verifier, with a verdict.
+
+    Args:
+        params: All settings.
+        name: A task that section data defines.
+        given: A file of answers to score too; None: none.
+
+    Raises:
+        DopsdError: if the task is unknown, a row is wrong, or the task cannot be trained.
+    """
+    config = params.data.custom.get(name)
+    if config is None:
+        own = list(params.data.custom) or ["none yet; docs/own-task.md shows how to add one"]
+        raise DopsdError(unknown(f"task check {name}", own), code=Code.UNKNOWN_NAME)
+    task, findings = CustomTask(name, config), Findings()
+    rows = read(task)
+    texts = [answers.generation(task, row.problem.answer, row.problem) for row in rows]
+    Lengths(params, task, rows).check(texts, findings)
+    check_splits(task, rows, findings)
+    answers.check_references(task, rows, findings)
+    answers.check_others(task, rows, findings)
+    answers.check_solutions(task, rows, findings)
+    if given:
+        answers.check_given(task, given, findings)
+    sys.stdout.write("\n".join(findings.lines[1:]) + "\n\n")
+    if findings.faults:
+        raise DopsdError(
+            [f"{name}: cannot be trained: {fault}" for fault in findings.faults],
+            code=Code.NOT_TRAINABLE,
+        )
+    sys.stdout.write(f"{name}: ready to train\n")
+
+
+def list_tasks(params: Params) -> None:
+    """Print a table of all tasks: where they come from, their problems, how they are scored."""
+    table = Table("task", "type", *SPLITS, "verifier", box=SIMPLE)
+    for name, config in params.data.tasks.items():
+        is_own = isinstance(config, CustomTaskConfig)
+        kind = "custom" if is_own else "built in"
+        verifier = config.verifier.type if isinstance(config, CustomTaskConfig) else "its own"
+        sizes = [_size(name, config, split) for split in SPLITS]
+        table.add_row(Text(name), kind, *map(Text, sizes), verifier)
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console.print(table)
+
+
+def _size(name: str, config: TaskConfig, split: str) -> str:
+    """Return the number of prepared problems, else the number that is set, else the source."""
+    path = DATA / name / f"{split}.jsonl"
+    if path.is_file():
+        return str(len(path.read_bytes().splitlines()))
+    value = vars(config)[split]
+    return f"{value}" if isinstance(value, int) else value.path

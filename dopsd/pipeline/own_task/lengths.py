@@ -1,0 +1,105 @@
+"""Tokens of prompts and answers against what the settings and the model allow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy
+
+from dopsd.models.token_counts import TokenCounts, token_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.config.params import Params
+    from dopsd.pipeline.own_task.findings import Findings
+    from dopsd.pipeline.own_task.rows import Located
+    from dopsd.tasks.custom.task import CustomTask
+
+PROMPTS = 3  # to show
+
+
+class Lengths:
+    """Prompts and answers of a task's rows as the model of its settings tokenises them."""
+
+    def __init__(self, params: Params, task: CustomTask, rows: list[Located]) -> None:
+        self.sampling, self.task, self.rows = params.sampling, task, rows
+        self.model = params.model_of(task.name)
+        self.tokens = token_counts(Path(self.model.path))
+
+    def check(self, answers: Sequence[str], findings: Findings) -> None:
+        """Show prompts, and report lengths and what does not fit.
+
+        Args:
+            answers: a generation with the right answer for each row.
+            findings: the report to add to.
+        """
+        prompts = self._prompts()
+        findings.head(f"The first {PROMPTS} prompts, as the model gets them")
+        for prompt in prompts[:PROMPTS]:
+            findings.add(*prompt.split("\n"), "--")
+        if self.tokens is None:
+            findings.add(f"{self.model.path}: no model there yet, so lengths are not checked")
+            return
+        findings.head(f"Tokens, by the tokenizer of {self.model.path}")
+        self._check_prompts(self.tokens, prompts, findings)
+        self._check_answers(self.tokens, answers, findings)
+        self._check_characters(self.tokens, answers, findings)
+
+    def _prompts(self) -> list[str]:
+        chats = [self.task.messages(r.problem, self.model.prompt_style) for r in self.rows]
+        if self.tokens is None:
+            return [chat[-1]["content"] for chat in chats]
+        return [self.tokens.prompt(chat, self.sampling.prefill) for chat in chats]
+
+    def _check_prompts(
+        self, tokens: TokenCounts, prompts: Sequence[str], findings: Findings
+    ) -> None:
+        counts, kept = tokens.counts(prompts), self.sampling.max_prompt_tokens
+        findings.add(f"prompts: {spread(counts)}")
+        if kept is not None:
+            findings.add(f"{share(counts, kept)} are cut to sampling.max_prompt_tokens {kept}")
+        totals = [min(n, kept or n) + self.sampling.gen_length for n in counts]
+        excess = f"{share(totals, tokens.longest)} exceed the model's {tokens.longest} tokens"
+        findings.add(f"{excess} together with sampling.gen_length {self.sampling.gen_length}")
+        if max(totals) > tokens.longest:
+            findings.faults.append(
+                f"prompts: {excess} with an answer; lower sampling.gen_length, set"
+                " sampling.max_prompt_tokens, or remove the rows"
+            )
+
+    def _check_answers(
+        self, tokens: TokenCounts, answers: Sequence[str], findings: Findings
+    ) -> None:
+        counts, length = tokens.counts(answers), self.sampling.gen_length
+        excess = f"{share(counts, length)} do not fit in sampling.gen_length {length}"
+        findings.add(f"shortest right generations: {spread(counts)}", excess)
+        if 2 * sum(n > length for n in counts) > len(counts):
+            findings.faults.append(f"answers: {excess}; raise it")
+
+    def _check_characters(
+        self, tokens: TokenCounts, answers: Sequence[str], findings: Findings
+    ) -> None:
+        """Report answers that the tokenizer cannot write."""
+        pairs = zip(self.rows, answers, strict=True)
+        lost = [row.place for row, text in pairs if not tokens.is_written(text)]
+        if not lost:
+            return
+        excess = f"{len(lost)} of {len(answers)} answers have characters without a token"
+        line = f"{excess}, such as {lost[0]}"
+        findings.add(line)
+        if 2 * len(lost) > len(answers):
+            findings.faults.append(f"{line}; choose another base than {self.model.path}")
+
+
+def spread(counts: Sequence[int]) -> str:
+    """Return median, 95th percentile and maximum."""
+    median, high = numpy.percentile(counts, [50, 95])
+    return f"median {median:.0f}, 95% up to {high:.0f}, longest {max(counts)}"
+
+
+def share(counts: Sequence[int], limit: int) -> str:
+    """Return how many counts exceed a limit, with their share."""
+    over = sum(n > limit for n in counts)
+    return f"{over} of {len(counts)} ({over / len(counts):.1%})"

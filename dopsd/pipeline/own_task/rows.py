@@ -1,0 +1,59 @@
+"""Rows of a task's splits with their places, and the questions that occur twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+
+if TYPE_CHECKING:
+    from dopsd.core.types import Problem
+    from dopsd.pipeline.own_task.findings import Findings
+    from dopsd.tasks.custom.task import CustomTask
+
+
+@dataclass(frozen=True)
+class Located:
+    """A problem with its split and the place of its row, `file:number`."""
+
+    split: str
+    place: str
+    problem: Problem
+
+
+def read(task: CustomTask) -> list[Located]:
+    """Return the problems of all sources, in the order of their rows.
+
+    Raises:
+        DopsdError: if a source cannot be read, has no rows, or a row makes no problem.
+    """
+    rows = [Located(s, row.place, p) for s in task.config.sources for row, p in task.read(s)]
+    for split, source in task.config.sources.items():
+        if not any(row.split == split for row in rows):
+            raise DopsdError(
+                f"{task.key}.{split}.path: {source.path}: no rows", code=Code.TOO_FEW_PROBLEMS
+            )
+    return rows
+
+
+def check_splits(task: CustomTask, rows: list[Located], findings: Findings) -> None:
+    """Report sizes of the splits, and questions that are in two rows.
+
+    `dopsd prepare` drops the repetition, so that no question is in two splits.
+    """
+    findings.head("Rows")
+    findings.add(
+        *(f"{split}: {len(problems)} problems" for split, problems in task.build().items())
+    )
+    first: dict[str, Located] = {}
+    repeated = []
+    for row in sorted(rows, key=lambda row: ("test", "validation", "train").index(row.split)):
+        same = first.setdefault(task.identity(row.problem), row)
+        if same is not row:
+            repeated.append(
+                f"{row.split} {row.place} has the question of {same.split} {same.place}"
+            )
+    findings.add(f"{len(repeated)} of {len(rows)} rows repeat a question")
+    findings.examples(repeated)

@@ -1,0 +1,1 @@
+"""Rows of data with a prompt and a verifier, defined in params.yaml."""

@@ -1,0 +1,122 @@
+"""Problems of a task's rows: the prompt from its template, the answer, the solution."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from string import Formatter
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError, is_unicode
+from dopsd.tasks.custom.answers import extract
+from dopsd.tasks.custom.config import columns_of
+from dopsd.tasks.custom.verifiers.command import ROW
+from dopsd.tasks.custom.verifiers.config import CommandConfig, contents
+
+if TYPE_CHECKING:
+    from dopsd.tasks.common.sources import Row
+    from dopsd.tasks.custom.config import CustomTaskConfig
+
+SCORED_BY = "scored_by"  # in extra of a problem: digest of what decides the scores of its answers
+
+
+def cell(row: Row, column: str, key: str) -> str:
+    """Return a cell as text: numbers as JSON has them, lists and objects as JSON.
+
+    Args:
+        row: the row.
+        column: the column.
+        key: key of params.yaml that names the column, for messages.
+
+    Raises:
+        DopsdError: if the row has no such column, or nothing in it.
+    """
+    if column not in row.values:
+        present = ", ".join(sorted(map(str, row.values))) or "none"
+        raise DopsdError(
+            f"{row.place}: no column {column}, which {key} names; the row has {present}",
+            code=Code.SOURCE_ROW,
+        )
+    text = as_text(row.values[column])
+    if text is None or not text.strip():
+        raise DopsdError(
+            f"{row.place}: column {column} ({key}) has no text or number, found"
+            f" {str(row.values[column])[:40]!r}; fill the cell, or remove the row",
+            code=Code.SOURCE_ROW,
+        )
+    if not is_unicode(text):
+        raise DopsdError(
+            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes",
+            code=Code.SOURCE_ROW,
+        )
+    return text
+
+
+def as_text(value: Any) -> str | None:  # noqa: ANN401  # any value of a dataset
+    """Return a value as text; None for what is neither a text, a finite number nor JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+class RowReader:
+    """Makes problems from rows, by the columns and templates of a task's section."""
+
+    def __init__(self, key: str, config: CustomTaskConfig) -> None:
+        self.key, self.config = key, config
+        self.parts = list(Formatter().parse(config.prompt))
+        columns = config.verifier.columns if isinstance(config.verifier, CommandConfig) else []
+        self.row_columns = columns
+        self.scored_by = digest(config)
+
+    def prompt(self, row: Row) -> str:
+        """Return the prompt's template, filled with the row's cells."""
+        cells = {name: self._filled(row, name) for name in columns_of(self.config.prompt)}
+        return "".join(text + (cells[name] if name else "") for text, name, _, _ in self.parts)
+
+    def _filled(self, row: Row, name: str) -> str:
+        if name == "question":
+            return cell(row, self.config.question, f"{self.key}.question")
+        return cell(row, name, f"{self.key}.prompt")
+
+    def answer(self, row: Row) -> str:
+        """Return the row's answer, found by `gold_format` where that is set."""
+        c = self.config
+        text = cell(row, c.answer, f"{self.key}.answer")
+        answer = extract(text, [c.gold_format]) if c.gold_format else text.strip()
+        if answer is None:
+            raise DopsdError(
+                f"{row.place}: column {c.answer} has no answer by {self.key}.gold_format, found"
+                f" {text[-40:]!r}",
+                code=Code.SOURCE_ROW,
+            )
+        return answer
+
+    def solution(self, row: Row) -> str | None:
+        """Return the row's worked solution; None where the task has none."""
+        column = self.config.solution
+        return None if column is None else cell(row, column, f"{self.key}.solution")
+
+    def extra(self, row: Row) -> dict[str, Any]:
+        """Return what a problem carries: the cells that a program gets, and what scores it."""
+        cells = {name: cell(row, name, f"{self.key}.verifier.columns") for name in self.row_columns}
+        return {SCORED_BY: self.scored_by} | ({ROW: cells} if cells else {})
+
+
+def digest(config: CustomTaskConfig) -> str:
+    """Return 16 hex digits of all that decides a score: answer format, verifier and its files.
+
+    Problems on disk carry it. So DVC and every fingerprint of a result see when it changes.
+    """
+    settings = config.model_dump(include={"answer_format", "verifier"}, mode="json")
+    hashed = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for key, content in sorted(contents(config.verifier.files).items()):
+        hashed.update(f"{key} {hashlib.sha256(content).hexdigest()}".encode())
+    return hashed.hexdigest()[:16]

@@ -1,0 +1,165 @@
+"""A task that params.yaml defines: rows, a prompt, an answer format and a verifier.
+
+published: the first of `answer_format` that a generation has counts. strict: only the first of
+them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.progress import log
+from dopsd.tasks.common.answers import UNKNOWN, score_by_rule
+from dopsd.tasks.common.asking import AskingTask, no_longer_than
+from dopsd.tasks.common.rows import held_out, named_apart, new_problem
+from dopsd.tasks.common.sources import read_rows
+from dopsd.tasks.custom.answers import extract
+from dopsd.tasks.custom.rows import SCORED_BY, RowReader, as_text
+from dopsd.tasks.custom.verifiers.registry import make_verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.core.types import Problem, Score
+    from dopsd.tasks.common.sources import Row
+    from dopsd.tasks.custom.config import CustomTaskConfig
+
+SPLITS = ("test", "validation", "train")  # a row of two splits stays in the first of these
+
+
+class CustomTask(AskingTask):
+    """A task of the user's own."""
+
+    config: CustomTaskConfig
+
+    def __init__(self, name: str, config: CustomTaskConfig) -> None:
+        self.name, self.key = name, f"data.{name}"
+        self.instructions = config.instructions or ""
+        super().__init__(config)
+        self.graded = config.verifier.is_graded
+        self.rows = RowReader(self.key, config)
+        self.verifier = make_verifier(f"{self.key}.verifier", config.verifier)
+
+    def problem_of(self, row: Row) -> Problem:
+        """Return the problem of a row.
+
+        Raises:
+            DopsdError: if a column is missing or empty, or the verifier cannot use the answer.
+        """
+        answer = self.rows.answer(row)
+        if fault := self.verifier.fault(answer):
+            raise DopsdError(
+                f"{row.place}: the answer must be {fault} for {self.key}.verifier, found"
+                f" {answer[:60]!r}",
+                code=Code.SOURCE_ROW,
+            )
+        prompt, solution = self.rows.prompt(row), self.rows.solution(row)
+        return new_problem(self.name, prompt, answer, solution, **self.rows.extra(row))
+
+    def read(self, split: str) -> Iterator[tuple[Row, Problem]]:
+        """Yield the rows of a split that has a source, with their problems.
+
+        Raises:
+            DopsdError: if the source cannot be read, or a row makes no problem.
+        """
+        for row in read_rows(self.config.sources[split], f"{self.key}.{split}.path"):
+            yield row, self.problem_of(row)
+
+    def identity(self, problem: Problem) -> str:
+        """Return a key that is equal for equal questions: words without regard to case."""
+        return " ".join(problem.prompt.casefold().split())
+
+    def build(self) -> dict[str, list[Problem]]:
+        """Return the problems of train, validation and test; no question is in two of them."""
+        problems = {name: [p for _, p in self.read(name)] for name in self.config.sources}
+        for name, found in problems.items():
+            if not found:
+                raise DopsdError(
+                    f"{self.key}.{name}.path: {self.config.sources[name].path}: no rows; expected"
+                    " at least one",
+                    code=Code.TOO_FEW_PROBLEMS,
+                )
+        splits = self._held_out(self._distinct(problems))
+        return no_longer_than(self.config.limit, {name: splits[name] for name in SPLITS[::-1]})
+
+    def _distinct(self, problems: dict[str, list[Problem]]) -> dict[str, list[Problem]]:
+        """Drop rows that are also in a split before theirs, and repeated ones of train."""
+        taken: set[str] = set()
+        distinct: dict[str, list[Problem]] = {}
+        for name in (name for name in SPLITS if name in problems):
+            kept = [(self.identity(p), p) for p in problems[name]]
+            kept = [(identity, p) for identity, p in kept if identity not in taken]
+            if name == "train":
+                kept = list({identity: (identity, p) for identity, p in reversed(kept)}.values())
+                kept.reverse()
+            if dropped := len(problems[name]) - len(kept):
+                log(f"{self.name}: dropped {dropped} rows of {name} that are in another row too")
+            taken |= {identity for identity, _ in kept}
+            distinct[name] = named_apart([p for _, p in kept])
+        return distinct
+
+    def _held_out(self, splits: dict[str, list[Problem]]) -> dict[str, list[Problem]]:
+        """Draw the splits that are numbers from train: test, then validation."""
+        c, train = self.config, splits["train"]
+        for name, count in (("test", c.test), ("validation", c.validation)):
+            if isinstance(count, int):
+                train, splits[name] = held_out(train, count, c.seed, self.name, name)
+        return splits | {"train": train}
+
+    def fault(self, problem: Problem) -> str | None:
+        """Return what a problem on disk should have, and what was found; None if it is sound."""
+        scored_by = problem.extra.get(SCORED_BY)
+        if scored_by != self.rows.scored_by:
+            return (
+                f"{SCORED_BY} {self.rows.scored_by}, found {str(scored_by)[:20]!r}:"
+                f" {self.key}.verifier or answer_format changed since; run `dopsd prepare --task"
+                f" {self.name}`"
+            )
+        return self.verifier.fault(problem.answer)
+
+    def ask(self, text: str) -> Problem:
+        """Return the problem of a question that a person typed, without a gold answer."""
+        return new_problem(self.name, text, UNKNOWN)
+
+    def of_generation(self, question: str, ground_truth: object) -> Problem:
+        """Return the problem of a row in a file of generations; ground truth is a text or JSON.
+
+        Without one (null) every answer scores 0.
+
+        Raises:
+            DopsdError: if the ground truth is something else, or the verifier cannot use it.
+        """
+        if ground_truth is None:
+            return new_problem(self.name, question, UNKNOWN)
+        answer = (as_text(ground_truth) or "").strip()
+        if expected := self.verifier.fault(answer) if answer else "an answer":
+            raise DopsdError(
+                f"expected {expected} as ground_truth, found {answer[:40]!r}",
+                code=Code.GENERATIONS_ROW,
+            )
+        return new_problem(self.name, question, answer)
+
+    def instructed(self, problem: Problem) -> str:
+        """Return the instructions, if there are any, followed by the problem."""
+        return super().instructed(problem) if self.instructions else problem.prompt
+
+    def verify(self, problem: Problem, text: str) -> Score:
+        """Return the answer in a generation, and its score by the verifier."""
+        formats = self.config.answer_format
+        published, strict = extract(text, formats), extract(text, formats[:1])
+        scores = {answer: self._score(problem, answer) for answer in {published, strict}}
+        return score_by_rule(
+            self.config.scoring, (published, scores[published]), (strict, scores[strict])
+        )
+
+    def _score(self, problem: Problem, answer: str | None) -> float:
+        if answer is None or problem.answer == UNKNOWN:
+            return 0.0
+        return self.verifier.score(problem, answer)
+
+
+def make(config: CustomTaskConfig, task: str) -> CustomTask:
+    """Return the task of this name with its settings."""
+    return CustomTask(task, config)

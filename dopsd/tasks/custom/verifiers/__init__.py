@@ -1,0 +1,1 @@
+"""Verifiers of tasks that params.yaml defines, one file each."""

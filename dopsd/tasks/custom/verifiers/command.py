@@ -1,0 +1,73 @@
+"""Verifiers `command` and `math`: an answer is scored in a process with limits of its own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.extras import require
+from dopsd.core.progress import log
+from dopsd.tasks.custom.verifiers import math_server
+from dopsd.tasks.custom.verifiers.program import Failed, Limits, Program
+
+if TYPE_CHECKING:
+    from dopsd.core.types import Problem
+    from dopsd.tasks.custom.verifiers.config import CommandConfig, MathConfig
+
+ROW = "row"  # in extra of a problem: the columns that the program gets
+
+
+class Command:
+    """Score by a program: it gets a line for each answer, and writes a line with the score."""
+
+    def __init__(self, key: str, program: Program) -> None:
+        self.key, self.program = key, program
+
+    def fault(self, answer: str) -> str | None:
+        """Accept any answer."""
+        return None
+
+    def score(self, problem: Problem, answer: str) -> float:
+        """Return the program's score; 0 for an answer that it gives no score in its limits.
+
+        Raises:
+            DopsdError: if it writes anything but a score from 0 to 1.
+        """
+        request = {
+            "question": problem.prompt,
+            "answer": problem.answer,
+            "response": answer,
+            ROW: problem.extra.get(ROW, {}),
+        }
+        try:
+            score: Any = self.program.ask(request, problem.id).get("score")
+        except Failed as error:
+            log(f"{self.key}: {problem.id}: {error}; this answer scores 0: {answer[:60]!r}")
+            return 0.0
+        is_number = isinstance(score, int | float) and not isinstance(score, bool)
+        if not is_number or not 0 <= score <= 1:
+            raise DopsdError(
+                f"{self.key}: {problem.id}: expected a score from 0 to 1, found"
+                f" {str(score)[:40]!r}; fix the program",
+                code=Code.VERIFIER_PROGRAM,
+            )
+        return float(score)
+
+
+def command(key: str, config: CommandConfig) -> Command:
+    """Return the verifier of a program of the user's own."""
+    key = f"{key}.program"
+    return Command(key, Program(key, config.program, Limits(config.seconds, config.memory_mb)))
+
+
+def mathematics(key: str, config: MathConfig) -> Command:
+    """Return the verifier of mathematical expressions: math-verify in a process of its own.
+
+    The library limits its time by a signal, which reaches neither another thread nor a long
+    operation on huge integers; the process' own limits do.
+    """
+    require(key, "math_verify")
+    words = [sys.executable, math_server.__file__, str(config.seconds)]
+    return Command(key, Program(key, words, Limits(3 * config.seconds, config.memory_mb, 60.0)))

@@ -1,0 +1,233 @@
+"""Settings of verifiers: `data.NAME.verifier` of a task of your own, by its `type`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import regex
+from pydantic import BeforeValidator, Field, field_validator
+
+from dopsd.core.errors import unknown
+from dopsd.core.settings import Count, Section
+
+EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
+LETTERS = r"^[A-Z]{2,26}$"
+ANSWER = "{answer}"  # in a pattern: the row's answer
+
+
+def valid_pattern(pattern: str) -> str:
+    """Return the pattern if it is a regular expression.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    try:
+        regex.compile(pattern.replace(ANSWER, "x"))
+    except regex.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return pattern
+
+
+def is_external(path: str) -> bool:
+    """Return whether a path is one of a file in data/external of this or another project."""
+    parts, folder = PurePosixPath(path).parts, EXTERNAL.parts
+    starts = range(len(parts) - len(folder))
+    return ".." not in parts and any(parts[i : i + len(folder)] == folder for i in starts)
+
+
+def watched(path: str) -> str:
+    """Return the path if it is one of a file in data/external, which DVC watches.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    if not is_external(path):
+        raise ValueError(f"expected a file in {EXTERNAL}/, which DVC watches")
+    return path
+
+
+class VerifierSettings(Section):
+    """What every verifier has."""
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether scores may be partial."""
+        return False
+
+    @property
+    def compares(self) -> bool:
+        """Whether scores depend on the row's answer."""
+        return True
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that decide scores, by key."""
+        return {}
+
+
+class ExactConfig(VerifierSettings):
+    """Verifier `exact`: the answer is the row's answer, after a normalisation of both."""
+
+    type: Literal["exact"] = "exact"  # the answer is the same text
+    ignore_case: bool = False  # true: upper and lower case are equal
+    ignore_punctuation: bool = False  # true: drop punctuation
+    white_space: Literal["keep", "collapse", "drop"] = "collapse"  # collapse: runs become one space
+    unicode: Literal["keep", "nfkc"] = "nfkc"  # nfkc: forms of one character are equal
+
+
+class NumberConfig(VerifierSettings):
+    """Verifier `number`: the answer is the same number."""
+
+    type: Literal["number"] = "number"  # the answer is the same number: 1,000 is 1000, 3.0 is 3
+    tolerance: Annotated[float, Field(ge=0)] = 0.0  # largest difference that counts as equal
+    relative_tolerance: Annotated[float, Field(ge=0)] = 0.0  # the same as a share of the number
+    which: Literal["first", "last"] = "last"  # the number that counts where the answer has several
+
+
+class ChoiceConfig(VerifierSettings):
+    """Verifier `choice`: the answer names the same letter."""
+
+    type: Literal["choice"] = "choice"  # the answer is the same letter: (B), `Answer: b.`
+    letters: Annotated[str, Field(pattern=LETTERS)] = "ABCD"  # the letters of the options
+
+
+class RegexConfig(VerifierSettings):
+    """Verifier `regex`: the whole answer matches a regular expression."""
+
+    type: Literal["regex"] = "regex"  # the answer matches a pattern as a whole
+    pattern: str = Field(min_length=1)  # a regular expression; {answer}: the row's answer
+
+    @field_validator("pattern")
+    @classmethod
+    def pattern_compiles(cls, pattern: str) -> str:
+        """Refuse what is no regular expression."""
+        return valid_pattern(pattern)
+
+    @property
+    def compares(self) -> bool:
+        """Whether scores depend on the row's answer."""
+        return ANSWER in self.pattern
+
+
+class MathConfig(VerifierSettings):
+    """Verifier `math`: the answer is the same expression, by the library math-verify."""
+
+    type: Literal["math"] = "math"  # the answer is the same expression: 0.5 is \frac{1}{2}
+    seconds: Count = 5  # time limit of an answer; then it scores 0
+    memory_mb: Count = 2048  # memory limit of the library's process
+
+
+class JsonSchemaConfig(VerifierSettings):
+    """Verifier `json_schema`: the answer is JSON that fits a schema."""
+
+    type: Literal["json_schema"] = "json_schema"  # the answer is JSON that fits a schema
+    schema_file: str | None = None  # a JSON schema in data/external; null: any JSON
+    equals_answer: bool = True  # true: it also equals the row's answer; false: the schema decides
+
+    @field_validator("schema_file")
+    @classmethod
+    def schema_is_watched(cls, path: str | None) -> str | None:
+        """Require a file in data/external."""
+        return None if path is None else watched(path)
+
+    @property
+    def compares(self) -> bool:
+        """Whether scores depend on the row's answer."""
+        return self.equals_answer
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The schema."""
+        return {"schema_file": self.schema_file} if self.schema_file else {}
+
+
+class CommandConfig(VerifierSettings):
+    """Verifier `command`: a program of your own scores answers, JSON lines in and out."""
+
+    type: Literal["command"] = "command"  # a program of your own scores answers
+    program: list[str] = Field(min_length=1)  # its words, without a shell; one is in data/external
+    columns: list[str] = Field([])  # columns of the row that the program gets too
+    graded: bool = False  # true: scores between 0 and 1 count as partial
+    seconds: Count = 10  # time limit of an answer; then it scores 0
+    memory_mb: Annotated[int, Field(ge=16, le=10**6)] = (
+        1024  # memory limit of each of its processes
+    )
+
+    @field_validator("program")
+    @classmethod
+    def program_is_watched(cls, words: list[str]) -> list[str]:
+        """Require a script in data/external, and a program that exists."""
+        if not any(map(is_external, words)):
+            raise ValueError(
+                f"expected a script in {EXTERNAL}/, which DVC watches, such as [python,"
+                f" {EXTERNAL}/score.py]"
+            )
+        if not is_external(words[0]) and shutil.which(words[0]) is None:
+            raise ValueError(f"{words[0]}: no such program")
+        return words
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether scores may be partial."""
+        return self.graded
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Its words that are files in data/external."""
+        return {
+            f"program.{number}": word
+            for number, word in enumerate(self.program)
+            if is_external(word)
+        }
+
+
+TYPES: dict[str, type[VerifierSettings]] = {
+    kind.model_fields["type"].default: kind
+    for kind in (
+        ExactConfig,
+        NumberConfig,
+        ChoiceConfig,
+        RegexConfig,
+        MathConfig,
+        JsonSchemaConfig,
+        CommandConfig,
+    )
+}
+
+
+def by_type(value: Any) -> Any:  # noqa: ANN401  # any YAML value
+    """Check a verifier's section by the class that its `type` names.
+
+    The union of classes would report an error of each.
+    """
+    if isinstance(value, VerifierSettings):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("expected a section, such as {type: exact}")
+    kind = value.get("type")
+    if not isinstance(kind, str) or kind not in TYPES:
+        raise ValueError(unknown(f"type {str(kind)[:80]}", TYPES))
+    if invalid := [key for key in value if key not in TYPES[kind].model_fields]:
+        raise ValueError(unknown(f"{kind}: key {str(invalid[0])[:80]}", TYPES[kind].model_fields))
+    return TYPES[kind].model_validate(value)
+
+
+VerifierConfig = Annotated[
+    ExactConfig
+    | NumberConfig
+    | ChoiceConfig
+    | RegexConfig
+    | MathConfig
+    | JsonSchemaConfig
+    | CommandConfig,
+    BeforeValidator(by_type),
+]
+
+
+def contents(files: dict[str, str]) -> dict[str, bytes]:
+    """Return the bytes of these files, by key; a missing file is empty."""
+    return {
+        key: Path(name).read_bytes() if Path(name).is_file() else b"" for key, name in files.items()
+    }

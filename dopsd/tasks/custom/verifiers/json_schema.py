@@ -1,0 +1,111 @@
+"""Verifier `json_schema`: JSON that fits a schema, and equals the row's answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.extras import require
+from dopsd.tasks.custom.patterns import search
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.core.types import Problem
+    from dopsd.tasks.custom.verifiers.config import JsonSchemaConfig
+
+
+def parse(text: str) -> tuple[bool, Any]:
+    """Return whether a text is JSON by the standard, which has no NaN, and its value."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    try:
+        return True, json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return False, None
+
+
+def canonical(value: object) -> str:
+    """Return a text that is equal for equal JSON values: 1.0 equals 1, and true does not."""
+    return json.dumps(_plain(value), sort_keys=True)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def patterns_in_time(validator: Any, pattern: str, instance: Any, _: Any) -> Iterator[Any]:  # noqa: ANN401  # types of jsonschema
+    """Check keyword `pattern` with a time limit, in place of jsonschema's own."""
+    from jsonschema import ValidationError
+
+    if validator.is_type(instance, "string") and not search(pattern, instance):
+        yield ValidationError(f"does not match {pattern}")
+
+
+class JsonSchema:
+    """Right if the answer is JSON that fits the schema and, where asked, equals the row's."""
+
+    def __init__(self, key: str, config: JsonSchemaConfig) -> None:
+        self.key, self.is_compared = f"{key}.schema_file", config.equals_answer
+        require(key, "jsonschema")
+        self.validator = _validator(self.key, config.schema_file)
+
+    def fits(self, answer: str) -> tuple[bool, Any]:
+        """Return whether a text is JSON that fits the schema, and its value."""
+        from referencing.exceptions import Unresolvable
+
+        is_json, value = parse(answer)
+        try:
+            return is_json and (self.validator is None or self.validator.is_valid(value)), value
+        except RecursionError:
+            return False, None
+        except Unresolvable as error:
+            raise DopsdError(
+                f"{self.key}: {error}; a schema may refer only to its own parts",
+                code=Code.SOURCE_FORMAT,
+            ) from error
+
+    def fault(self, answer: str) -> str | None:
+        """Require JSON that fits the schema, where answers are compared with it."""
+        is_sound = not self.is_compared or self.fits(answer)[0]
+        return None if is_sound else "JSON that fits the schema"
+
+    def score(self, problem: Problem, answer: str) -> float:
+        """Return 1 for an answer that fits, else 0."""
+        is_fit, value = self.fits(answer)
+        if not is_fit or not self.is_compared:
+            return float(is_fit)
+        return float(canonical(value) == canonical(parse(problem.answer)[1]))
+
+
+def _validator(key: str, path: str | None) -> Any:  # noqa: ANN401  # types of jsonschema
+    """Return a validator of the schema in a file; it reads no other file and asks no network."""
+    if path is None:
+        return None
+    from jsonschema import SchemaError, validators
+    from referencing import Registry
+
+    try:
+        schema = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        kind = validators.validator_for(schema, default=validators.Draft202012Validator)
+        kind.check_schema(schema)
+    except OSError as error:
+        raise DopsdError(
+            f"{key}: {path}: {error.strerror}; expected a JSON schema", code=Code.NAMED_FILE_MISSING
+        ) from error
+    except (ValueError, RecursionError, SchemaError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise DopsdError(
+            f"{key}: {path}: not a JSON schema ({reason}); fix the file", code=Code.SOURCE_FORMAT
+        ) from error
+    checked = validators.extend(kind, {"pattern": patterns_in_time})
+    return checked(schema, registry=Registry())

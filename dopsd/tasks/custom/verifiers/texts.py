@@ -1,0 +1,103 @@
+"""Verifiers of short texts: `exact`, `choice` and `regex`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import TYPE_CHECKING
+
+import regex
+
+from dopsd.tasks.custom.patterns import matches
+from dopsd.tasks.custom.verifiers.config import ANSWER
+
+if TYPE_CHECKING:
+    from dopsd.core.types import Problem
+    from dopsd.tasks.custom.verifiers.config import ChoiceConfig, ExactConfig, RegexConfig
+
+
+class Exact:
+    """Right if both texts are equal after the same normalisation."""
+
+    def __init__(self, config: ExactConfig) -> None:
+        self.config = config
+
+    def normal(self, text: str) -> str:
+        """Return the normal form of a text."""
+        c = self.config
+        text = unicodedata.normalize("NFKC", text) if c.unicode == "nfkc" else text
+        text = text.casefold() if c.ignore_case else text
+        if c.ignore_punctuation:
+            text = "".join(x for x in text if not unicodedata.category(x).startswith("P"))
+        if c.white_space == "keep":
+            return text
+        return (" " if c.white_space == "collapse" else "").join(text.split())
+
+    def fault(self, answer: str) -> str | None:
+        """Require an answer that the normalisation does not empty."""
+        return None if self.normal(answer) else "a text that the normalisation does not empty"
+
+    def score(self, problem: Problem, answer: str) -> float:
+        """Return 1 for the same text, else 0."""
+        return float(self.normal(answer) == self.normal(problem.answer))
+
+
+class Choice:
+    """Right if the answer names the same letter."""
+
+    def __init__(self, config: ChoiceConfig) -> None:
+        self.letters = config.letters
+        letters = f"[{config.letters}{config.letters.lower()}]"
+        upper = rf"(?:[{config.letters}](?<![AI])|[{config.letters}](?!\s+[a-z]))"  # not `A dog`
+        self.patterns = [
+            re.compile(rf"\s*[(\[*]*({letters})[)\].:*]*\s*"),  # the letter alone
+            re.compile(rf"\s*[(\[*]*({letters})[)\].:*]+\s[^()\[\]]*"),  # `b) some words`
+        ]
+        self.searches = [
+            re.compile(
+                rf"\b(?i:answer)(?: is)?\s*(?::\s*)?[(\[*]*({letters})(?![\w'])(?!\s+[a-z])"
+            ),
+            re.compile(rf"[(\[]({letters})[)\]]"),
+            re.compile(rf"(?<![\w'])({upper})(?![\w'])"),
+        ]
+
+    def letter(self, text: str) -> str | None:
+        """Return the letter that a text names, in upper case.
+
+        The rules, in order: the letter alone, also in brackets; the letter with a bracket or stop
+        and words after it; the letter after `answer`; one in brackets; an upper-case letter that
+        stands alone. A rule by which the text names two letters gives none.
+        """
+        for pattern in self.patterns:
+            if match := pattern.fullmatch(text):
+                return match[1].upper()
+        for search in self.searches:
+            letters = {match.upper() for match in search.findall(text)}
+            if letters:
+                return letters.pop() if len(letters) == 1 else None
+        return None
+
+    def fault(self, answer: str) -> str | None:
+        """Require one of the letters."""
+        return None if self.letter(answer) else f"one of the letters {', '.join(self.letters)}"
+
+    def score(self, problem: Problem, answer: str) -> float:
+        """Return 1 for the same letter, else 0."""
+        letter = self.letter(answer)
+        return float(letter is not None and letter == self.letter(problem.answer))
+
+
+class Pattern:
+    """Right if the whole answer matches the pattern, with the row's answer in it."""
+
+    def __init__(self, config: RegexConfig) -> None:
+        self.pattern = config.pattern
+
+    def fault(self, answer: str) -> str | None:
+        """Accept any answer."""
+        return None
+
+    def score(self, problem: Problem, answer: str) -> float:
+        """Return 1 for a match, else 0."""
+        pattern = self.pattern.replace(ANSWER, regex.escape(problem.answer, special_only=True))
+        return float(matches(pattern, answer))

@@ -1,0 +1,47 @@
+"""The walk of docs/own-task.md, command by command: a CSV file becomes a task, trains and is
+reported; then a program scores it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from test_docs import blocks
+from workspace import Workspace
+
+MARK = "tests/e2e/test_own_task.py"
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
+def test_the_walk_of_the_page_runs_and_a_program_can_score_it(tmp_path: Path):
+    workspace = Workspace(tmp_path, is_shipped=True)
+    command = tmp_path / "work/bin/dopsd"
+    command.parent.mkdir(parents=True)
+    command.write_text('#!/bin/sh\nexec python -m dopsd "$@"\n')
+    command.chmod(0o755)
+    workspace.env["PATH"] = f"{command.parent}:{workspace.env['PATH']}"
+    rows, *commands, program = [
+        block for block in blocks() if block.page.name == "own-task.md" and MARK in block.words
+    ]
+    workspace.run(sys.executable, "-c", rows.text)
+    said = [workspace.run("bash", "-euo", "pipefail", "-c", block.text) for block in commands]
+    assert any("puzzles: ready to train" in text for text in said)
+    assert any("puzzles/d_opsd/0" in text for text in said)  # `dopsd summary`
+    folder = tmp_path / "runs/puzzles/d_opsd/0"
+    assert json.loads((folder / "train.json").read_text())["updates"] == 2
+    base = json.loads((folder / "test.json").read_text())
+    assert base and (tmp_path / "reports/puzzles/d_opsd/0/accuracy.png").is_file()
+    assert json.loads(workspace.dvc("status", "--json")) == {}
+    verifier = "{type: command, program: [python, data/external/score.py], graded: true}"
+    (tmp_path / "data/external/score.py").write_text(program.text)
+    workspace.run("dopsd", "params", "--set", f"data.puzzles.verifier={verifier}")
+    assert "200 of 200 own answers get full marks" in workspace.run(
+        "dopsd", "task", "check", "puzzles"
+    )
+    stale = json.loads(workspace.dvc("status", "--json"))
+    assert {"prepare@puzzles", "train@puzzles-d_opsd-0"} <= stale.keys()

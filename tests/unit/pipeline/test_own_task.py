@@ -1,0 +1,228 @@
+"""A task of params.yaml in commands: names, `dopsd task`, code/, and the forms of the flows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT, small_params, write_params
+from jsonschema import Draft202012Validator
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.config.params_file import params
+from dopsd.pipeline.code_entries import write_entries
+
+SECTION = {
+    "type": "custom",
+    "train": {"path": "data/external/rows.csv"},
+    "validation": 2,
+    "test": 2,
+    "answer_format": {"tag": "answer"},
+    "verifier": {"type": "number"},
+}
+
+
+def begin(project: Path, rows: str = "", **section: object) -> None:
+    (project / "data/external").mkdir(exist_ok=True)
+    rows = rows or "".join(f"1+{n}=,{n + 1}\n" for n in range(10))
+    (project / "data/external/rows.csv").write_text(f"question,answer\n{rows}")
+    write_params(data__sums=SECTION | section, matrix__tasks=["sums"], pretrain__tasks=[])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"data__sudko": {"train": 5}}, "data.sudko: unknown key; did you mean sudoku?"),
+        ({"data__x": {"type": "custm"}}, "data.x: type custm: unknown; there is custom"),
+        ({"data__x": SECTION | {"trian": 1}}, "data.x.trian: unknown key; did you mean train?"),
+        ({"data__x": SECTION | {"train": {"pth": "a"}}}, "data.x.train.p"),
+        ({"data__x": SECTION | {"test": 0}}, "data.x.test: expected a source such as"),
+        ({"data__x": SECTION | {"prompt": "{answer}?"}}, "data.x: prompt: {answer} would show"),
+        ({"data__x": SECTION | {"prompt": "what?"}}, "data.x.prompt: expected at least one column"),
+        ({"data__x": SECTION | {"answer_format": []}}, "data.x.answer_format: "),
+        ({"data__x": SECTION | {"answer_format": {}}}, "data.x.answer_format.0: expected one key"),
+        ({"data__x": SECTION | {"verifier": {"type": "nmber"}}}, "did you mean number?"),
+        ({"data__My-task": SECTION}, "data: 'My-task': expected lowercase letters"),
+        ({"data__external": SECTION}, "data: 'external': expected lowercase letters"),
+        ({"data__x": SECTION, "matrix__tasks": ["y"]}, "matrix.tasks: y: unknown; there is "),
+        ({"ablate__task": "y"}, "ablate.task: y: unknown; there is "),
+        (
+            {"data__x": SECTION | {"instructions": "Add."}, "matrix__tasks": ["x"]},
+            "data.x.instructions is not read with model.prompt_style compact",
+        ),
+        (
+            {"data__x": SECTION, "matrix__tasks": ["x"], "matrix__methods": ["sft"]},
+            "sft needs reference solutions and x has none",
+        ),
+    ],
+)
+def test_a_fault_in_a_task_is_named_by_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, changes, said
+):
+    monkeypatch.chdir(tmp_path)
+    write_params(**changes)
+    assert main(["check"]) == 2
+    err = capsys.readouterr().err
+    assert said in err and ("sudko" not in said or err.count("\n") == 1)
+
+
+def test_check_names_the_files_of_a_task_that_are_not_there(project: Path, capsys):
+    begin(project, verifier={"type": "command", "program": ["python", "data/external/s.py"]})
+    (project / "data/external/rows.csv").unlink()
+    assert main(["check"]) == 2
+    err = capsys.readouterr().err
+    assert "data.sums.verifier.program.1: data/external/s.py: no such file" in err
+    assert "data.sums.train.path: data/external/rows.csv: no such file" in err
+
+
+def test_a_task_is_a_choice_of_every_command(project: Path, capsys):
+    begin(project)
+    assert main(["prepare"]) == 0
+    assert main(["train", "--task", "nope"]) == 2
+    assert "there is countdown, gsm8k, math500, sudoku, sums" in capsys.readouterr().err
+    row = {"question": "1+1=", "ground_truth": 2, "generation": "<answer>2</answer>"}
+    (project / "g.jsonl").write_text(json.dumps(row))
+    assert main(["score", "--task", "sums", "--json", "g.jsonl"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["accuracy"] == 1.0
+    assert main(["score", "--task", "sum", "g.jsonl"]) == 2
+    assert "did you mean sums?" in capsys.readouterr().err
+    assert main(["params", "--set", "data.sums.verifier.tolerance=0.5"]) == 0
+    assert load_params().data.custom["sums"].verifier.tolerance == 0.5
+    assert main(["evaluate_base"]) == 2  # the problems were scored otherwise
+    assert "data.sums.verifier or answer_format changed" in capsys.readouterr().err
+
+
+def test_a_profile_keeps_the_tasks_of_the_file(project: Path):
+    begin(project)
+    params("llada-8b-gsm8k", "reference", "1x80gb", ["matrix.tasks=[sums]"], Path("params.yaml"))
+    settings = load_params()
+    assert settings.matrix.tasks == ["sums"] and settings.sampling.gen_length == 256
+    assert settings.data.custom["sums"].validation == 2
+
+
+def test_a_run_of_a_profile_keeps_the_tasks_and_says_how_to_repeat_it(project: Path):
+    from dopsd.core.paths import RunKey
+    from dopsd.pipeline.repeat import nearest_profile
+    from dopsd.pipeline.run_request import RunRequest, check
+
+    begin(project)
+    (project / "base/sudoku").mkdir(parents=True, exist_ok=True)
+    settings = check(RunRequest(task="sums", overrides={"pretrain.tasks": []}), can_retrain=True)
+    assert settings.matrix.tasks == ["sums"] and settings.data.custom["sums"].test == 2
+    profile, changes = nearest_profile(settings, RunKey("sums", "d_opsd", 0))
+    assert profile == "embedded" and "data.sums" in [key for key, _, _ in changes]
+
+
+def test_each_task_links_to_the_folder_of_all_and_a_removed_one_leaves_no_link(project: Path):
+    (project / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
+    begin(project)
+    write_entries()
+    link = project / "code/tasks/sums"
+    assert link.is_symlink() and link.resolve() == ROOT / "dopsd/tasks/custom"
+    assert not (project / "code/tasks/custom").exists()
+    write_params()
+    write_entries()
+    assert not link.is_symlink()
+
+
+def test_the_flows_offer_the_task_and_its_keys(project: Path):
+    begin(project)
+    code = (
+        "import json; from flows.settings import Task; from flows.overrides import"
+        " overrides_schema; print(json.dumps([str(Task), overrides_schema()]))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    task, schema = json.loads(ran.stdout.splitlines()[-1])
+    assert "'sums'" in task
+    validator = Draft202012Validator(schema)
+    for value, is_valid in (
+        ({"data.sums.verifier.type": "choice"}, True),
+        ({"data.sums.test": 5}, True),
+        ({"data.sums.test.path": "x.csv"}, True),
+        ({"data.sums.nope": 5}, False),
+        ({"data.sudoku.train": {"path": "x"}}, False),
+    ):
+        assert validator.is_valid(value) == is_valid, value
+
+
+def test_a_good_task_is_ready(project: Path, capsys):
+    begin(project)
+    assert main(["task", "check", "sums"]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "<|user|>1+0=<|assistant|>",
+        "train: 6 problems",
+        "10 of 10 own answers get full marks",
+        "0 of 9 wrong answers get full marks",
+        "0 of 10 (0.0%) do not fit in sampling.gen_length 40",
+        "sums: ready to train",
+    ):
+        assert line in out
+    assert main(["task", "list"]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "sums" in line]
+    assert row.split() == ["sums", "custom", "data/external/rows.csv", "2", "2", "number"]
+
+
+def test_check_names_repeated_questions_and_the_scores_of_a_file(project: Path, capsys):
+    begin(project, rows="a,1\nb,2\nc,3\n A ,1\nd,4\ne,5\n")
+    rows = [("1", "<answer>1.0</answer>", "true"), ("1", "1", "true"), ("2", "none", "false")]
+    lines = [dict(zip(("answer", "generation", "correct"), row, strict=True)) for row in rows]
+    (project / "given.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert main(["task", "check", "sums", "--answers", "given.jsonl"]) == 2
+    captured = capsys.readouterr()
+    places = [f"data/external/rows.csv:{n}" for n in (5, 2)]
+    assert f"train {places[0]} has the question of train {places[1]}" in captured.out
+    assert "given.jsonl:2: 0, answer found: 'none'; expected full marks" in captured.out
+    assert "sums: cannot be trained: 1 answers of given.jsonl" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("section", "rows", "said"),
+    [
+        (
+            {"verifier": {"type": "regex", "pattern": r"\d"}},
+            "",
+            "1 of 10 own answers do not get full marks",
+        ),
+        ({"verifier": {"type": "regex", "pattern": ".*"}}, "", "does not tell right from wrong"),
+        ({}, f"{'x' * 300},1\nb,2\nc,3\nd,4\ne,5\nf,6\n", "exceed the model's 256 tokens"),
+        (
+            {"verifier": {"type": "exact"}},
+            "".join(f"q{n},{'é' * 5}{n}\n" for n in range(6)),
+            "characters without a token",
+        ),
+        (
+            {"verifier": {"type": "exact"}},
+            "".join(f"q{n},{'y' * 50}{n}\n" for n in range(6)),
+            "do not fit in sampling.gen_length 40",
+        ),
+    ],
+)
+def test_a_task_that_cannot_be_trained_says_why(project: Path, capsys, section, rows, said):
+    begin(project, rows, **section)
+    assert main(["task", "check", "sums"]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err and "ready" not in captured.out
+
+
+def test_an_unknown_task_lists_those_of_the_file(project: Path, capsys):
+    begin(project)
+    assert main(["task", "check", "gsm8k"]) == 2
+    assert "task check gsm8k: unknown; there is sums" in capsys.readouterr().err
+    assert main(["task", "check"]) == 2
+
+
+def test_estimates_and_rehearsals_know_sizes_without_published_figures(project: Path):
+    from dopsd.pipeline.task_sizes import facts, problems
+
+    begin(project)
+    settings = load_params()
+    assert facts(settings, "sums") == {"attempts": 3.0, "test": 2}
+    raw = small_params(data__sums=SECTION | {"test": {"path": "data/external/rows.csv"}})
+    (project / "params.yaml").write_text(yaml.safe_dump(raw))
+    assert problems(load_params(), "sums", "test") == 256

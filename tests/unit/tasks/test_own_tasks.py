@@ -1,0 +1,231 @@
+"""Tasks that params.yaml defines: their rows, splits and problems; and GSM8K under another name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hub import hub
+from texts import PUBLISHED, golden, needs_golden
+
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.custom.config import CustomTaskConfig
+from dopsd.tasks.custom.task import CustomTask
+from dopsd.tasks.gsm8k.config import Gsm8kConfig
+from dopsd.tasks.registry import load_task
+
+
+def task(path: Path, **more: object) -> CustomTask:
+    section = {"type": "custom", "train": {"path": str(path)}, "verifier": {"type": "exact"}}
+    made = load_task("mine", CustomTaskConfig.model_validate(section | more))
+    assert isinstance(made, CustomTask)
+    return made
+
+
+def csv(path: Path, *rows: str, head: str = "question,answer") -> Path:
+    path.write_text("\n".join([head, *rows]) + "\n")
+    return path
+
+
+def numbered(count: int) -> list[str]:
+    return [f"q{n},a{n}" for n in range(count)]
+
+
+def test_rows_of_csv_json_lines_and_parquet_give_the_same_problems(tmp_path: Path):
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [{"q": "one?", "n": 1, "note": "x"}, {"q": "two?", "n": 2.5, "note": "y"}]
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfq,n,note\r\none?,1,x\r\ntwo?,2.5,y\r\n")
+    (tmp_path / "a.jsonl").write_text("\r\n".join(map(json.dumps, rows)))
+    table = pyarrow.Table.from_pylist([row | {"n": str(row["n"])} for row in rows])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    columns = {"question": "q", "answer": "n", "prompt": "{note}: {question} {{}}"}
+    problems = [
+        [p for _, p in task(tmp_path / f"a.{suffix}", **columns).read("train")]
+        for suffix in ("csv", "jsonl", "parquet")
+    ]
+    assert problems[0] == problems[1] == problems[2]
+    assert [(p.prompt, p.answer) for p in problems[0]] == [
+        ("x: one? {}", "1"),
+        ("y: two? {}", "2.5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "said"),
+    [
+        ("question,gold\nq,1\n", {}, "a.csv:2: no column answer, which data.mine.answer names"),
+        ("question,answer\nq,\n", {}, "a.csv:2: column answer (data.mine.answer) has no text"),
+        ("question,answer\n ,1\n", {}, "a.csv:2: column question (data.mine.question)"),
+        ("question,answer\nq,1\n", {"prompt": "{q}"}, "a.csv:2: no column q, which data.mine.prom"),
+        ("question,answer\nq,1\n", {"solution": "s"}, "a.csv:2: no column s, which data.mine.sol"),
+        (
+            "question,answer\nq,x\n",
+            {"verifier": {"type": "number"}},
+            "a.csv:2: the answer must be one number for data.mine.verifier, found 'x'",
+        ),
+        (
+            "question,answer\nq,x\n",
+            {"gold_format": {"after": "####"}},
+            "a.csv:2: column answer has no answer by data.mine.gold_format",
+        ),
+        ("question,answer\n", {}, "data.mine.train.path"),
+        (
+            "question,answer\nq,1\n",
+            {"test": 5},
+            "data.mine.test: 5 problems cannot be held out of 1",
+        ),
+    ],
+)
+def test_a_wrong_row_is_named_by_file_and_number(tmp_path: Path, content, more, said):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(DopsdError) as caught:
+        task(tmp_path / "a.csv", **more).build()
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_broken_line_of_json_names_its_number(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"question": "q", "answer": 1}\n{"question": \n')
+    with pytest.raises(DopsdError, match=r"a\.jsonl:2: expected one JSON object per line"):
+        task(tmp_path / "a.jsonl").build()
+
+
+def test_held_out_rows_are_drawn_by_seed_and_no_question_is_in_two_splits(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    path = csv(tmp_path / "a.csv", *numbered(30), " Q1 ,a1")  # q1 again, in other letters
+    first, again, other = (
+        task(path, validation=5, test=7, seed=seed).build() for seed in (0, 0, 1)
+    )
+    assert first == again != other
+    assert {name: len(problems) for name, problems in first.items()} == {
+        "train": 18,
+        "validation": 5,
+        "test": 7,
+    }
+    prompts = [p.prompt for problems in first.values() for p in problems]
+    assert sorted(prompts) == sorted(f"q{n}" for n in range(30))
+    assert "mine: dropped 1 rows of train" in capsys.readouterr().err
+
+
+def test_rows_of_test_stay_and_leave_the_other_splits(tmp_path: Path):
+    train = csv(tmp_path / "train.csv", *numbered(6))
+    splits = {
+        "validation": {"path": str(csv(tmp_path / "v.csv", "Q2,a2", "v,a"))},
+        "test": {"path": str(csv(tmp_path / "t.csv", "q2,a2", "q3,a3", "q3,a3"))},
+    }
+    built = task(train, **splits).build()
+    assert [p.prompt for p in built["train"]] == ["q0", "q1", "q4", "q5"]
+    assert [p.prompt for p in built["validation"]] == ["v"]
+    assert [p.prompt for p in built["test"]] == ["q2", "q3", "q3"]
+    assert len({p.id for p in built["test"]}) == 3
+
+
+def test_both_rules_of_scoring_read_the_formats_in_order(tmp_path: Path):
+    formats = {"answer_format": [{"tag": "answer"}, {"after": "####"}]}
+    path = csv(tmp_path / "a.csv", "q,7")
+    for scoring, wanted in (("published", 1.0), ("strict", 0.0)):
+        made = task(path, scoring=scoring, **formats)
+        score = made.verify(made.of_generation("q", "7"), "so #### 7")
+        assert score.score == wanted and score.figures == {"published": 1.0, "strict": 0.0}
+    assert made.verify(made.ask("q"), "<answer>7</answer>").score == 0  # no gold answer
+
+
+def test_problems_on_disk_show_when_their_scoring_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "data/external/s.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("1")
+    program = {"type": "command", "program": ["python", "data/external/s.py"]}
+    path = csv(tmp_path / "a.csv", "q,7")
+    made = task(path, verifier=program)
+    ((_, problem),) = made.read("train")
+    assert made.fault(problem) is None
+    other = task(path, verifier=program | {"seconds": 3}).fault(problem)
+    script.write_text("2")
+    for fault in (other, task(path, verifier=program).fault(problem)):
+        assert fault is not None and "changed since; run `dopsd prepare --task mine`" in fault
+
+
+def test_an_instruction_comes_before_the_problem_and_compact_has_none(tmp_path: Path):
+    made = task(csv(tmp_path / "a.csv", "q,7"), instructions="Think.")
+    ((_, problem),) = made.read("train")
+    contents = [
+        made.messages(problem, style)[0]["content"] for style in ("compact", "instructions")
+    ]
+    assert contents == ["q", "Think.\n\nq"]
+
+
+BOX = (
+    r"\A(?s:.*?)\\boxed\{([^}\n]*\d[^}\n]*)\}"  # the first box with a digit, up to its first brace
+)
+GSM8K = {
+    "type": "custom",
+    "train": {"path": str(PUBLISHED / "gsm8k/train.jsonl")},
+    "test": {"path": str(PUBLISHED / "gsm8k/test.jsonl")},
+    "validation": 256,
+    "solution": "answer",
+    "gold_format": {"after": "####"},
+    "answer_format": [{"regex": BOX}, {"tag": "answer"}],
+    "verifier": {"type": "number", "which": "first"},
+}
+
+
+@needs_golden
+def test_gsm8k_under_another_name_has_the_published_scores():
+    mine = load_task("grade_school", CustomTaskConfig.model_validate(GSM8K))
+    scores = [
+        mine.verify(mine.of_generation(r["question"], r["ground_truth"]), r["generation"]).score
+        for r in golden("gsm8k")
+    ]
+    assert scores == [row["score"] for row in golden("gsm8k")] and len(scores) == 1130
+    assert 100 * sum(scores) / len(scores) == pytest.approx(77.257, abs=1e-3)
+
+
+@needs_golden
+def test_gsm8k_under_another_name_has_its_problems():
+    sources = {name: GSM8K[name] for name in ("train", "test")}
+    published = load_task("gsm8k", Gsm8kConfig.model_validate(sources)).build()
+    mine = load_task("grade_school", CustomTaskConfig.model_validate(GSM8K)).build()
+    for split in ("test",):
+        pairs = zip(mine[split], published[split], strict=True)
+        assert all(
+            (a.prompt, float(a.answer.replace(",", "")), a.reference)
+            == (b.prompt, float(b.answer), b.reference)
+            for a, b in pairs
+        )
+    assert len(mine["validation"]) == 256
+
+
+PREPARE = """
+import json
+from dopsd.tasks.custom.config import CustomTaskConfig
+from dopsd.tasks.registry import load_task
+source = {"path": "me/rows", "split": "train", "revision": REVISION}
+section = {"type": "custom", "train": source, "test": source | {"split": "test"}, "validation": 1}
+config = CustomTaskConfig.model_validate(section | {"verifier": {"type": "number"}})
+splits = load_task("mine", config).build()
+print(json.dumps({name: [[p.prompt, p.answer] for p in rows] for name, rows in splits.items()}))
+"""
+
+
+def test_rows_come_from_a_hub_by_name_split_and_revision(tmp_path: Path):
+    files = {
+        "train.csv": b"question,answer\n1+1?,2\n1+2?,3\n",
+        "test.csv": b"question,answer\n2+2?,4\n",
+    }
+    with hub("me/rows", files) as url:
+        env = os.environ | {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        code = PREPARE.replace("REVISION", '"main"')
+        ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    splits = json.loads(ran.stdout.splitlines()[-1])
+    assert splits["test"] == [["2+2?", "4"]]
+    assert sorted(splits["train"] + splits["validation"]) == [["1+1?", "2"], ["1+2?", "3"]]

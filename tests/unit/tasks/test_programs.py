@@ -1,0 +1,148 @@
+"""Verifier `command`: a program that hangs, dies, forks, swells or writes garbage ends as a score
+of 0 or as one line, and leaves no process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem
+from dopsd.tasks.custom.verifiers.command import Command, command
+from dopsd.tasks.custom.verifiers.config import CommandConfig
+
+LOOP = """
+import json, os, sys, time
+for line in sys.stdin:
+    request = json.loads(line)
+    number, answer = request["id"], request["response"]
+    {}
+"""
+ANSWER = (
+    'print(json.dumps({"id": number, "score": float(answer == request["answer"])}), flush=True)'
+)
+Make = Callable[..., Command]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Make the verifier of a program whose loop has these statements."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "data/external/score.py"
+    script.parent.mkdir(parents=True)
+
+    def maker(body: str, *words: str, seconds: int = 1, memory_mb: int = 400) -> Command:
+        script.write_text(LOOP.format(body))
+        program = ["python", "data/external/score.py", *words]
+        return command(
+            "data.x.verifier", CommandConfig(program=program, seconds=seconds, memory_mb=memory_mb)
+        )
+
+    return maker
+
+
+def problem(answer: str = "4") -> Problem:
+    return Problem("x-17", "2 + 2?", answer, extra={"row": {"tests": "t"}})
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def ends(pid: int) -> bool:
+    deadline = time.monotonic() + 20
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not is_alive(pid)
+
+
+def test_a_program_scores_answers_one_after_the_other_in_one_process(make: Make):
+    verifier = make('Path = "pids"; open(Path, "a").write(f"{os.getpid()}\\n"); ' + ANSWER)
+    scores = [verifier.score(problem(), answer) for answer in ("4", "5", "x" * 200_000, "4")]
+    assert scores == [1.0, 0.0, 0.0, 1.0]
+    assert len(set(Path("pids").read_text().split())) == 1
+
+
+def test_a_program_gets_question_answer_response_and_columns_and_no_shell(make: Make):
+    body = 'open("seen", "w").write(json.dumps([sys.argv[1:], request])); ' + ANSWER
+    make(body, "$HOME", "*", "; touch shell").score(problem(), "4")
+    seen = Path("seen").read_text()
+    request = (
+        '{"id": 1, "question": "2 + 2?", "answer": "4", "response": "4", "row": {"tests": "t"}}'
+    )
+    assert seen == f'[["$HOME", "*", "; touch shell"], {request}]'
+    assert not Path("shell").exists()
+
+
+def test_a_hanging_program_scores_0_and_is_killed_with_its_children(
+    make: Make, capsys: pytest.CaptureFixture
+):
+    body = (
+        'child = os.fork() or time.sleep(600); open("child", "w").write(str(child));'
+        " time.sleep(600)"
+    )
+    verifier = make(body)
+    verifier.program.limits = verifier.program.limits.__class__(1, 400, 5.0)
+    assert verifier.score(problem(), "4") == 0.0
+    assert "data.x.verifier.program: x-17: no answer in 1 s" in capsys.readouterr().err
+    assert ends(int(Path("child").read_text()))
+
+
+def test_a_memory_hog_scores_0_and_the_third_failure_in_a_row_is_the_programs(
+    make: Make, capsys: pytest.CaptureFixture
+):
+    verifier = make("hog = bytearray(800 * 2**20); " + ANSWER)
+    assert [verifier.score(problem(), "4") for _ in range(2)] == [0.0, 0.0]
+    assert "(MemoryError)" in capsys.readouterr().err
+    with pytest.raises(DopsdError, match=r"x-17: the program ended .* 3 times in a row") as caught:
+        verifier.score(problem(), "4")
+    assert "\n" not in str(caught.value)
+
+
+def test_one_bad_answer_does_not_end_a_program_that_scores_the_others(make: Make):
+    verifier = make('answer == "bad" and os.abort(); ' + ANSWER)
+    answers = ["4", "bad", "4", "bad", "4", "bad", "4"]
+    assert [verifier.score(problem(), a) for a in answers] == [1, 0, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('print("garbage", flush=True)', "expected one JSON object in one line with id 1"),
+        ("print(json.dumps({'score': 1}), flush=True)", "expected one JSON object"),
+        ("print('[' * 100000, flush=True)", "expected one JSON object"),
+        ("print(json.dumps({'id': 1, 'score': float('nan')}), flush=True)", "found 'nan'"),
+        ("print(json.dumps({'id': 1, 'score': 1.5}), flush=True)", "from 0 to 1, found '1.5'"),
+        ("print(json.dumps({'id': 1, 'score': True}), flush=True)", "found 'True'"),
+        ("print(json.dumps({'id': 1}), flush=True)", "found 'None'"),
+    ],
+)
+def test_wrong_output_is_one_line_with_the_row(make: Make, body: str, said: str):
+    with pytest.raises(DopsdError, match=r"data\.x\.verifier\.program: x-17: ") as caught:
+        make(body, seconds=20).score(problem(), "4")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_more_lines_than_requests_are_noticed(make: Make):
+    verifier = make(f"{ANSWER}; {ANSWER}", seconds=20)
+    assert verifier.score(problem(), "4") == 1.0
+    with pytest.raises(DopsdError, match="with id 2"):
+        verifier.score(problem(), "5")
+
+
+def test_a_program_ends_with_its_user(make: Make):
+    verifier = make(ANSWER, seconds=20)
+    verifier.score(problem(), "4")
+    process = verifier.program.process
+    assert process is not None and is_alive(process.pid)
+    del verifier
+    assert ends(process.pid) and process.pid != os.getpid()

@@ -1,0 +1,237 @@
+"""Verifiers of tasks that params.yaml defines, by hand-computed cases."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem
+from dopsd.tasks.custom.answers import extract, written
+from dopsd.tasks.custom.config import AnswerFormat
+from dopsd.tasks.custom.verifiers.base import Verifier
+from dopsd.tasks.custom.verifiers.config import VerifierConfig
+from dopsd.tasks.custom.verifiers.registry import make_verifier
+
+SECTION: TypeAdapter[Any] = TypeAdapter(VerifierConfig)
+
+
+def verifier(**section: object) -> Verifier:
+    return make_verifier("data.x.verifier", SECTION.validate_python(section))
+
+
+def score(gold: str, answer: str, **section: object) -> float:
+    return verifier(**section).score(Problem("x-1", "q", gold), answer)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "switches", "wanted"),
+    [
+        ("New York", " New \n York ", {}, 1),
+        ("New York", "new york", {}, 0),
+        ("New York", "new york", {"ignore_case": True}, 1),
+        ("Straße", "STRASSE", {"ignore_case": True}, 1),
+        ("1234", "12 34", {}, 0),
+        ("1234", "12 34", {"white_space": "drop"}, 1),
+        ("a  b", "a b", {"white_space": "keep"}, 0),
+        ("don't", "dont", {"ignore_punctuation": True}, 1),
+        ("caf\u00e9", "cafe\u0301", {}, 1),
+        ("caf\u00e9", "cafe\u0301", {"unicode": "keep"}, 0),
+    ],
+)
+def test_exact_compares_after_its_switches(gold, answer, switches, wanted):
+    assert score(gold, answer, type="exact", **switches) == wanted
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "switches", "wanted"),
+    [
+        ("1000", "1,000", {}, 1),
+        ("1000", "$1,000.00 in all", {}, 1),
+        ("3", "3.0", {}, 1),
+        ("-3", "\u22123", {}, 1),
+        ("3", "x3", {}, 0),  # part of a name
+        ("2", "5-3 = 2", {}, 1),
+        ("5", "5-3 = 2", {}, 0),
+        ("5", "5-3 = 2", {"which": "first"}, 1),
+        ("9007199254740993", "9007199254740992", {}, 0),  # equal as floats
+        ("0.3", "0.30000000000000004", {}, 0),
+        ("0.3", "0.30000000000000004", {"tolerance": 1e-9}, 1),
+        ("100", "101", {"relative_tolerance": 0.01}, 1),
+        ("100", "101.1", {"relative_tolerance": 0.01}, 0),
+        ("1500", "1.5e3", {}, 1),
+        ("1", "1e999", {"tolerance": 1.0}, 0),
+        ("1", "nan", {}, 0),
+        ("1", "1" * 100, {}, 0),
+        ("1", "\u0661", {}, 0),  # an Arabic digit
+    ],
+)
+def test_number_compares_values(gold, answer, switches, wanted):
+    assert score(gold, answer, type="number", **switches) == wanted
+
+
+@pytest.mark.parametrize(
+    ("answer", "letter"),
+    [
+        ("B", "B"),
+        ("(B)", "B"),
+        ("b.", "B"),
+        ("Answer: b.", "B"),
+        ("**B**", "B"),
+        ("B) Paris", "B"),
+        ("The answer is B because A is wrong.", "B"),
+        ("The answer is B.", "B"),
+        ("A dog barks, so it is B", "B"),
+        ("(A) or (B)", None),
+        ("E", None),
+        ("Because", None),
+        ("", None),
+    ],
+)
+def test_choice_reads_the_letter(answer, letter):
+    scores = {gold: score(gold, answer, type="choice") for gold in "ABCD"}
+    assert scores == {gold: float(gold == letter) for gold in "ABCD"}
+
+
+def test_regex_takes_the_answer_literally_and_ends_where_it_would_backtrack_for_ever(
+    capsys: pytest.CaptureFixture,
+):
+    pattern = r"(?i)about {answer} (km|miles)"
+    assert score("3.5", "About 3.5 km", type="regex", pattern=pattern) == 1
+    assert score("3.5", "about 3x5 km", type="regex", pattern=pattern) == 0
+    assert score("3.5", "about 3.5 km or so", type="regex", pattern=pattern) == 0
+    started = time.monotonic()
+    assert score("x", "a" * 60 + "b", type="regex", pattern="(a|aa)+$") == 0
+    assert time.monotonic() - started < 30
+    assert "no result in 1 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "wanted"),
+    [
+        (r"\frac{1}{2}", "0.5", 1),
+        ("x^2+2x+1", "(x+1)^2", 1),
+        ("(1,2)", "(2,1)", 0),
+        ("[0,1)", "[0,1]", 0),
+        ("3", "", 0),
+        ("3", "}{", 0),
+    ],
+)
+def test_math_compares_expressions(mathematics: Verifier, gold, answer, wanted):
+    assert mathematics.score(Problem("x-1", "q", gold), answer) == wanted
+
+
+@pytest.fixture(scope="module")
+def mathematics() -> Verifier:
+    pytest.importorskip("math_verify")
+    return verifier(type="math", seconds=2)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "s": {"type": "string", "pattern": "^(a|aa)+$"}},
+    "required": ["n"],
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project folder with data/external."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data/external").mkdir(parents=True)
+    return tmp_path / "data/external"
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_fit", "is_equal"),
+    [
+        ('{"n": 1}', 1, 1),
+        ('{"n": 1.0}', 1, 1),
+        ('{"n": 2}', 1, 0),
+        ('{"n": true}', 0, 0),
+        ('{"n": NaN}', 0, 0),
+        ('{"n": 1,}', 0, 0),
+        ("[" * 100_000, 0, 0),
+        ("", 0, 0),
+        ('{"n": 1, "s": "' + "a" * 60 + 'b"}', 0, 0),
+    ],
+)
+def test_json_schema_checks_the_form_and_the_value(here: Path, answer, is_fit, is_equal):
+    (here / "s.json").write_text(json.dumps(SCHEMA))
+    section = {"type": "json_schema", "schema_file": "data/external/s.json"}
+    assert score('{"n": 1}', answer, **section, equals_answer=False) == is_fit
+    assert score('{"n": 1}', answer, **section) == is_equal
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ("{", "not a JSON schema"),
+        ('{"type": "nothing"}', "not a JSON schema"),
+        ('{"$ref": "http://127.0.0.1:9/x.json"}', "may refer only to its own parts"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_one_line(here: Path, content, said):
+    if content is not None:
+        (here / "s.json").write_text(content)
+    with pytest.raises(DopsdError, match=r"data\.x\.verifier\.schema_file") as caught:
+        score("1", "1", type="json_schema", schema_file="data/external/s.json")
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"type": "numbr"}, "did you mean number?"),
+        ({}, "type None: unknown"),
+        ({"type": "number", "tolerence": 1}, "did you mean tolerance?"),
+        ({"type": "regex", "pattern": "("}, "not a regular expression"),
+        ({"type": "choice", "letters": "abc"}, "pattern"),
+        ({"type": "command", "program": ["python", "score.py"]}, "in data/external/"),
+        ({"type": "command", "program": ["python", "data/external/../x"]}, "in data/external/"),
+        ({"type": "command", "program": ["no-such", "data/external/x"]}, "no such program"),
+        ({"type": "json_schema", "schema_file": "/etc/passwd"}, "in data/external/"),
+    ],
+)
+def test_a_wrong_section_is_one_error(section, said):
+    with pytest.raises(ValidationError) as caught:
+        SECTION.validate_python(section)
+    (fault,) = caught.value.errors()
+    assert said in fault["msg"]
+
+
+@pytest.mark.parametrize(
+    ("text", "formats", "answer"),
+    [
+        (r"\boxed{1} then \boxed{2}", [{"boxed": "last"}], "2"),
+        (r"\boxed{1} then \boxed{2}", [{"boxed": "first"}], "1"),
+        (r"\boxed{\frac{1}{2}}", [{"boxed": "last"}], r"\frac{1}{2}"),
+        ("<answer> 7 </answer>", [{"tag": "answer"}], "7"),
+        ("<answer> 7", [{"tag": "answer"}], None),
+        ("so\n#### 7\nbye", [{"after": "####"}], "7"),
+        ("#### 7", [{"boxed": "last"}, {"after": "####"}], "7"),
+        ("x=1, x=22", [{"regex": r"x=(\d+)"}], "22"),
+        ("x=1, x=22", [{"regex": r"x=\d+"}], "x=22"),
+        ("a" * 60 + "b", [{"regex": "^(a|aa)+$"}], None),
+        ("one\ntwo\n \n", [{"text": "last_line"}], "two"),
+        (" one ", [{"text": "whole"}], "one"),
+        ("", [{"text": "last_line"}, {"text": "whole"}], None),
+    ],
+)
+def test_the_first_format_that_occurs_gives_the_answer(text, formats, answer):
+    chosen = [AnswerFormat(**one) for one in formats]
+    assert extract(text, chosen) == answer
+
+
+@pytest.mark.parametrize(
+    "one", [{"boxed": "last"}, {"tag": "a"}, {"after": "=>"}, {"text": "whole"}]
+)
+def test_a_written_answer_is_found_again(one):
+    answer_format = AnswerFormat(**one)
+    assert extract(f"{written('4 5', answer_format)}", [answer_format]) == "4 5"
