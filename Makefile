@@ -12,8 +12,9 @@ install: .venv/.installed
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dopsd needs Python 3.11 or newer; run make PYTHON=python3.11")'
-	$(PYTHON) -m venv .venv
-	python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "installing the tested versions into .venv, about 3 minutes"
+	@$(PYTHON) -m venv .venv
+	@python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 demo: install

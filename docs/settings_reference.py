@@ -39,7 +39,7 @@ task; `embedded` is the one that comes as `params.yaml`.
 <!-- run -->
 ```bash
 dopsd params --profile embedded        # write the settings of a profile
-dopsd params --set train.updates=50    # change one key; comments stay
+dopsd params --set train.updates=50    # change one key; comments stay, yours too
 dopsd check                            # check keys, values, combinations and files
 ```
 

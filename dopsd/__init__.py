@@ -13,10 +13,7 @@ Example:
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # as of `typing`: `dopsd` loads this module before it can handle Ctrl-C
 if TYPE_CHECKING:
     __version__: str
 
@@ -65,12 +62,17 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
+    from importlib import import_module
+
     for module, names in _MODULES.items():
         if name in names:
             value: object = getattr(import_module(module), name)
             globals()[name] = value
             return value
     if name == "__version__":
+        # takes ten times as long to import as all the rest of this module
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             return version("dopsd")
         except PackageNotFoundError:  # code that is not installed

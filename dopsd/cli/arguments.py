@@ -1,28 +1,22 @@
-"""Parser, argument types and common options of all commands."""
+"""Argument types and common options of all commands."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, readable, with_code
+from dopsd.core.errors import DopsdError
 from dopsd.core.settings import LARGEST
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["Parser"]
+    from dopsd.cli.parser import Parser
+
+    Commands = argparse._SubParsersAction[Parser]
 
 MAX_TEMPERATURE = 100
-
-
-class Parser(argparse.ArgumentParser):
-    """Argument parser whose error messages are safe to print; commands inherit it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print usage and `message` with unprintable characters replaced, then exit with 2."""
-        super().error(with_code(readable(message), Code.USAGE))
 
 
 def command(
@@ -36,7 +30,8 @@ def command(
         description: First lines of `dopsd NAME --help`: full sentences.
         aliases: Other spellings of the name.
     """
-    parser = commands.add_parser(name, aliases=aliases, description=description)
+    # shells show `help` beside the name; a command without it, as `follow`, is not completed
+    parser = commands.add_parser(name, aliases=aliases, description=description, help=description)
     parser.add_argument(
         "--params",
         type=Path,

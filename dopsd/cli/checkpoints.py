@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,26 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from dopsd.cli.arguments import Commands
     from dopsd.config.params import Params
+
+
+COLUMNS = """\
+input, one object for each generation:
+  question      the problem, in the words of the task
+  ground_truth  its reference answer
+  generation    the text that a model wrote; in .json `generations`, with one text
+  A .jsonl file has one object on each line, a .json file {"generations": [...]}.
+
+table, one line for each file and one for all:
+  file, n (generations), accuracy % (mean score), its 95% interval, and the task's
+  other figures: the share that the other rule accepts, and for grids valid ones
+
+--verdicts OUT.jsonl, one line for each generation:
+  file, row, question, answer (read from the generation), score, and those figures
+"""
 
 
 def add_checkpoints(commands: Commands) -> None:
@@ -28,6 +44,7 @@ def add_checkpoints(commands: Commands) -> None:
 def _score_command(commands: Commands) -> None:
     description = "Score generations from files with the published rule or the strict rule."
     parser = command(commands, "score", description)
+    parser.epilog, parser.formatter_class = COLUMNS, argparse.RawDescriptionHelpFormatter
     parser.add_argument(
         "files",
         nargs="+",

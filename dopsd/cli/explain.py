@@ -25,7 +25,7 @@ LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 def add_explain(commands: Commands) -> None:
     """Add explain."""
     description = "Explain an error code: its cause, and what to do. Without a code, list all."
-    parser = commands.add_parser("explain", description=description)
+    parser = commands.add_parser("explain", description=description, help=description)
     parser.add_argument("code", nargs="?", help="the code at the end of a message, such as D103")
 
 

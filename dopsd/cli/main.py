@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.cli import checkpoints, explain, push, results, runs, settings, stages
-from dopsd.cli.arguments import Parser
 from dopsd.cli.overview import CLOSING, overview
+from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
@@ -62,6 +62,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=VERSION, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--print-completion", action=PrintCompletion, choices=SHELLS, help=argparse.SUPPRESS
+    )
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="command", help=argparse.SUPPRESS, prog="dopsd"
     )
@@ -162,6 +165,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         accept_signals()
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
+    if not words:
+        parser.print_help()
+        return 0
     if empty := [
         word for word in words if word.startswith("--") and word.endswith("=--")
     ]:  # argparse makes a list of it

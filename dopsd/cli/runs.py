@@ -35,19 +35,17 @@ def add_runs(commands: Commands) -> None:
         ("attach", "Watch a run that `dopsd run` or Prefect's UI has started. Ctrl-C leaves it."),
         ("cancel", "Stop a run. Training saves its last finished update, and this command waits."),
     ):
-        parser = commands.add_parser(name, description=description)
+        parser = commands.add_parser(name, description=description, help=description)
         parser.add_argument("run", nargs="?", metavar="RUN", help=RUN_HELP)
 
 
 def _run_command(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "run",
-        description=(
-            "Run all stages, from data to report and MLflow, on Prefect's worker, and watch them."
-            " Settings are checked first; a wrong one starts nothing. Ctrl-C leaves the view, and"
-            " the run goes on."
-        ),
+    description = (
+        "Run all stages, from data to report and MLflow, on Prefect's worker, and watch them."
+        " Settings are checked first; a wrong one starts nothing. Ctrl-C leaves the view, and"
+        " the run goes on."
     )
+    parser = commands.add_parser("run", description=description, help=description)
     parser.add_argument(
         "--profile", help="ready settings that replace params.yaml (default: params.yaml as it is)"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from dopsd.cli.arguments import Commands
     from dopsd.config.params import Params
-
+    from dopsd.pipeline.cost import Planned
 
 NEXT = """{folder}: ready. Next:
   cd {folder}
@@ -32,8 +32,8 @@ WEIGHTS = "{path}: no weights yet; `dopsd check` names what is missing before `d
 def add_checks(commands: Commands) -> None:
     """Add init, check and doctor."""
     description = "Start a project in a new folder: settings, pipeline, flows, base, git and DVC."
-    init = commands.add_parser("init", description=description)
-    init.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty folder")
+    init = commands.add_parser("init", description=description, help=description)
+    init.add_argument("folder", type=Path, metavar="FOLDER", help="a new or an empty folder")
     init.add_argument("--profile", help="whose settings params.yaml gets (default: embedded)")
     command(commands, "check", "Check params.yaml, and report every error in it.")
     command(
@@ -72,15 +72,19 @@ def add_task(commands: Commands) -> None:
     )
 
 
+PROFILED = {  # commands that take a profile
+    "params": "Write the settings of a profile, or change some keys, and print the changes.",
+    "estimate": "Estimate hours and memory of a profile on GPUs; nothing runs.",
+    "rehearse": (
+        "Run every stage of a profile on a tiny random model, then estimate the real cost."
+    ),
+}
+SHOWN = 12  # changed keys that `dopsd params` prints
+
+
 def add_profiles(commands: Commands) -> None:
-    """Add params and rehearse, which take the same options."""
-    for name, description in (
-        ("params", "Write the settings of a profile, or change some keys, and print the changes."),
-        (
-            "rehearse",
-            "Run every stage of a profile on a tiny random model, then estimate the real cost.",
-        ),
-    ):
+    """Add params, estimate and rehearse, which take the same options."""
+    for name, description in PROFILED.items():
         parser = command(commands, name, description)
         parser.add_argument(
             "--profile",
@@ -118,16 +122,44 @@ def _write_profile(a: argparse.Namespace) -> None:
 
     if a.profile is None and (a.preset or a.hardware):
         raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
+    is_new = not a.params.exists()
     changed = params(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
-    print("\n".join(changed) if changed else f"{a.params}: nothing to change")
+    print("\n".join(_written(a, changed, is_new)))
     for line in overruled(load_params(a.params), a.changes):
         log(f"note: {line}")
+
+
+def _written(a: argparse.Namespace, changed: list[str], is_new: bool) -> list[str]:
+    """Return lines that name the file and sum up what changed in it."""
+    from dopsd.config.params_file import BEFORE
+
+    if not changed:
+        return [f"{a.params}: nothing to change"]
+    if is_new:
+        return [f"{a.params}: written, {len(changed)} settings of profile {a.profile}"]
+    keys = "1 key" if len(changed) == 1 else f"{len(changed)} keys"
+    lines = [f"{a.params}: {keys} changed; the file as it was: {BEFORE}"]
+    lines += [f"  {line}" for line in changed[:SHOWN]]
+    rest = len(changed) - SHOWN
+    return lines + ([f"  and {rest} more: diff {BEFORE} {a.params}"] if rest > 0 else [])
+
+
+def _planned(a: argparse.Namespace) -> Planned:
+    from dopsd.pipeline.cost import Planned
+
+    return Planned(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
+
+
+def _estimate(a: argparse.Namespace) -> None:
+    from dopsd.pipeline.cost import print_estimate
+
+    print_estimate(_planned(a))
 
 
 def _rehearse(a: argparse.Namespace) -> None:
     from dopsd.pipeline.rehearse import rehearse
 
-    rehearse(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
+    rehearse(_planned(a))
 
 
 def _doctor(a: argparse.Namespace) -> None:
@@ -165,6 +197,7 @@ FREE: dict[str, Callable[[argparse.Namespace], None]] = {
     "init": _init,
     "params": _write_profile,
     "doctor": _doctor,
+    "estimate": _estimate,
     "rehearse": _rehearse,
 }
 WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {

@@ -103,7 +103,7 @@ def add_stages(commands: Commands) -> None:
             _measure_arguments(stage)
     for name, description in DVC.items():
         wrapped = commands.add_parser(
-            name, description=description, add_help=False, prefix_chars="\0"
+            name, description=description, help=description, add_help=False, prefix_chars="\0"
         )
         wrapped.add_argument("words", nargs="*")
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
-
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.config.layout import in_layout, render
 from dopsd.config.loading import checked, missing_files, parse_yaml, read_yaml
 from dopsd.config.params import Params
 from dopsd.config.profiles import (
-    FOLDER,
     HARDWARE,
     NEEDS_PROFILE,
     PRESET,
@@ -55,9 +51,11 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
         *path, last = key.split(".")
         section = raw
         for part in path:
-            section = section.setdefault(part, {})
-            if not isinstance(section, dict):
+            inner = section.get(part, {})
+            if not isinstance(inner, dict):
                 raise DopsdError(f"--set {change}: {part} is not a section", code=Code.CHANGE)
+            section[part] = dict(inner)  # a copy: an alias of YAML may share it with another key
+            section = section[part]
         section[last] = value
     return raw
 
@@ -124,48 +122,6 @@ def _as_yaml(settings: dict[str, Any], key: str, default: str) -> str:
     return json.dumps(settings[key], default=str) if key in settings else default
 
 
-def render(raw: dict[str, Any]) -> str:
-    """Return these settings as YAML, in the embedded profile's layout and with its comments."""
-    editor = YAML()
-    editor.width, editor.preserve_quotes = 4096, True
-    editor.representer.add_representer(
-        type(None), lambda r, _: r.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
-    editor.representer.add_representer(
-        float, lambda r, x: r.represent_scalar("tag:yaml.org,2002:float", _number(x))
-    )
-    document = editor.load(FOLDER.joinpath("embedded.yaml").read_text())
-    _put(document, raw)
-    out = io.StringIO()
-    editor.dump(document, out)
-    return out.getvalue()
-
-
-def _number(value: float) -> str:
-    """Format a float so that YAML 1.1 readers see a number too: 5.0e-06, not 5e-06."""
-    text = repr(value)
-    return text.replace("e", ".0e") if "e" in text and "." not in text else text
-
-
-def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
-    """Write values into a commented document.
-
-    Keys that stay keep their comments. New sections take one line.
-    """
-    for key in [key for key in document if key not in raw]:
-        del document[key]
-    for key, value in raw.items():
-        if isinstance(value, dict) and isinstance(document.get(key), dict):
-            _put(document[key], value)
-        elif isinstance(value, list) and isinstance(document.get(key), list):
-            document[key][:] = value
-        elif key not in document or document[key] != value:
-            document[key] = value
-            if isinstance(value, dict):
-                document[key] = CommentedMap(value)
-                document[key].fa.set_flow_style()
-
-
 def add_sections(raw: dict[str, Any], settings: Params) -> None:
     """Add the missing sections of the matrix's tasks and methods with their defaults.
 
@@ -205,7 +161,8 @@ def params(
 ) -> list[str]:
     """Write a settings file and return a line for every key that changed.
 
-    The previous file is kept as work/params.before.yaml. A profile keeps the file's own tasks.
+    A profile replaces the file and its comments, except for tasks of its own. Changes alone keep
+    the comments of the file. The previous file is kept as work/params.before.yaml.
 
     Args:
         profile: the profile to start from; None starts from the settings in `path`.
@@ -243,6 +200,6 @@ def params(
         BEFORE.write_text(path.read_text())
     if changed:
         tmp = path.with_name(f".{path.name}.tmp")
-        tmp.write_text(render(raw))
+        tmp.write_text(render(raw) if profile else in_layout(raw, path))
         tmp.rename(path)
     return changed

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.task import Task
 
 
+EXPECTED = "an object with question, ground_truth and generation"
+
+
 @dataclass(frozen=True)
 class Generation:
     """One text that a model generated for a problem."""
@@ -86,11 +89,23 @@ def _parsed(text: str, location: str, expected: str) -> object:
         ) from error
 
 
+def _missing(row: dict[str, object]) -> list[str]:
+    """Return the keys that a row lacks; the text has one of two names."""
+    missing = [key for key in ("question", "ground_truth") if key not in row]
+    return missing + ([] if row.keys() & {"generation", "generations"} else ["generation"])
+
+
 def _generation(row: object, path: Path, number: int, task: Task) -> Generation:
     location = f"{path}:{number}"
-    if not isinstance(row, dict) or not {"question", "ground_truth"} <= row.keys():
+    if not isinstance(row, dict):
         raise DopsdError(
-            f"{location}: expected an object with question, ground_truth and generation",
+            f"{location}: expected {EXPECTED}, found {type(row).__name__}",
+            code=Code.GENERATIONS_ROW,
+        )
+    if missing := _missing(row):
+        raise DopsdError(
+            f"{location}: no key {' and no key '.join(missing)}; expected {EXPECTED}, found the"
+            f" keys {', '.join(row) or '(none)'}",
             code=Code.GENERATIONS_ROW,
         )
     text = row.get("generation", row.get("generations"))

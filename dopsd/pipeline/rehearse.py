@@ -19,66 +19,51 @@ from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from dopsd.config import profiles
-from dopsd.config.loading import checked, read_yaml
-from dopsd.config.params_file import render, with_changes
+from dopsd.config.layout import render
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
-from dopsd.pipeline.task_sizes import facts
+from dopsd.pipeline.cost import Planned, print_cost
 from dopsd.pipeline.toy import PROBLEMS, build_toy, small
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dopsd.config.params import Params
-    from dopsd.models.denoiser import DenoiserConfig
-
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
+DURATION = "about a minute on two CPU cores, and the download of data that are not here yet"
 INTERRUPTED = "rehearse: interrupted; the same command starts again from the first stage"
 GRACE = 60.0  # seconds that a stopped stage has to end
 
 
-def rehearse(
-    profile: str | None, preset: str, hardware: str, changes: list[str], path: Path
-) -> None:
-    """Run all stages with two updates, then print time and memory at full size.
+def rehearse(planned: Planned) -> None:
+    """Print what will run and how long it takes, run all stages, then print the full run's cost.
 
     Args:
-        profile: Profile to rehearse; None takes the settings of `path`.
-        preset: `reference` or `paper`, for llada-8b profiles.
-        hardware: GPUs of the estimate: 1x80gb, 4x80gb or 1xh200.
-        changes: KEY=VALUE changes of the settings.
-        path: Settings file, usually params.yaml.
+        planned: Settings of the real run.
 
     Raises:
         DopsdError: if settings are wrong, or with the exit code of the stage that failed.
     """
-    raw = profiles.resolve(profile, preset, hardware) if profile else read_yaml(path)
-    profiles.gpus(hardware)
-    full = checked(with_changes(raw, changes), "--set" if changes else path)
-    processes, is_embedded = min(2, full.launch.processes), bool(full.pretrain.tasks)
-    source = (
-        str(path)
-        if not profile
-        else profile
-        if is_embedded
-        else f"{profile}, preset {preset}, {hardware}"
-    )
-    base = Path(full.model_of(full.matrix.tasks[0]).path)
-    with _stopped_by_signals(), unused_folder(profile or path.stem) as (folder, lock):
-        log(f"rehearse: {source}, in {folder}, {processes} process{'es' if processes > 1 else ''}")
+    raw, full = planned.read()
+    processes = min(2, full.launch.processes)
+    task, method = full.matrix.tasks[0], full.matrix.methods[0]
+    base = Path(full.model_of(task).path)
+    name = planned.profile or planned.path.stem
+    with _stopped_by_signals(), unused_folder(name) as (folder, lock):
+        log(f"rehearse: {planned.source(full)}, in {folder}")
+        log(f"  will run: {', '.join(STAGES)}; for {task}/{method}/0")
+        log(f"  takes: {DURATION}, in {processes} process{'es' if processes > 1 else ''}")
         log(f"  replaced: {base} by a random LLaDA of 2 layers")
         log(f"  reduced: 2 updates, {PROBLEMS} problems per split, short answers")
         log("  every answer is kept, since a random model has no correct ones")
         build_toy(base, folder / "toy")
         (folder / "params.yaml").write_text(render(small(raw, full, processes)))
         for stage in STAGES:
-            _run(stage, full.matrix.tasks[0], full.matrix.methods[0], folder, lock)
+            _run(stage, task, method, folder, lock)
     log("rehearse: every stage ran")
-    if not is_embedded:
-        print_cost(full, hardware)
+    if not full.pretrain.tasks:
+        print_cost(full, planned.hardware)
 
 
 @contextmanager
@@ -123,37 +108,6 @@ def _stopped_by_signals() -> Iterator[None]:
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)
-
-
-def print_cost(full: Params, hardware: str) -> None:
-    """Print the estimated cost of the real run.
-
-    The shape is that of the base if its config.json is here, else that of LLaDA-8B.
-
-    Args:
-        full: Settings of the real run.
-        hardware: GPUs of the estimate.
-    """
-    from dopsd.pipeline.estimate import Facts, estimate, lines
-
-    cost = estimate(
-        full,
-        _config(Path(full.model_of(full.matrix.tasks[0]).path)),
-        Facts(**facts(full, full.matrix.tasks[0])),
-    )
-    output_lines = [
-        "",
-        "at full size, d-OPSD on one task and seed:",
-        *lines(cost, full.launch.processes, profiles.gpus(hardware)),
-    ]
-    sys.stdout.write("\n".join(output_lines) + "\n")
-
-
-def _config(base: Path) -> DenoiserConfig:
-    from dopsd.models.llada.configuration import LladaConfig
-    from dopsd.models.loading import read_config
-
-    return read_config(base) if (base / "config.json").is_file() else LladaConfig()
 
 
 def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:

@@ -70,7 +70,8 @@ def import_published(tracking: TrackingConfig) -> int:
     """
     if not tracking.enabled:
         raise DopsdError(
-            "tracking.enabled is false in params.yaml; set it to true to import",
+            "tracking.enabled is false in params.yaml; to import, first run"
+            " `dopsd params --set tracking.enabled=true`",
             code=Code.TRACKING_OFF,
         )
     uri = tracking_uri(tracking.uri)

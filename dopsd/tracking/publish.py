@@ -54,7 +54,8 @@ def publish(publication: Publication) -> dict[str, int]:
     """
     if not publication.tracking.enabled:
         raise DopsdError(
-            "tracking.enabled is false in params.yaml; set it to true to publish",
+            "tracking.enabled is false in params.yaml; to publish, first run"
+            " `dopsd params --set tracking.enabled=true`",
             code=Code.TRACKING_OFF,
         )
     uri = tracking_uri(publication.tracking.uri)

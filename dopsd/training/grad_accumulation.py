@@ -96,9 +96,11 @@ class MicroBatches:
     def _halve(self, is_locked: bool) -> None:
         # With sharded weights (locked) the other processes would not make as many passes.
         if self.is_halved or self.size == 1 or is_locked:
+            fewer = f"`dopsd params --set train.micro_batch_states={self.size // 2}` or "
             raise DopsdError(
-                f"train: out of memory at {self.size} states per pass; set a smaller"
-                " train.micro_batch_states, or train.gradient_checkpointing true",
+                f"train: out of memory at {self.size} states per pass; run"
+                f" {fewer if self.size > 1 else ''}`dopsd params --set"
+                " train.gradient_checkpointing=true`, then the same command continues",
                 exit_code=1,
                 code=Code.OUT_OF_MEMORY,
             )

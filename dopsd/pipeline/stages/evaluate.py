@@ -33,8 +33,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     adapters = sorted((folder / "train").glob("step-*"))
     if not adapters:
         raise DopsdError(
-            f"{folder / 'train'}: no checkpoints; run `dopsd train` for this task, method and seed"
-            " first",
+            f"{folder / 'train'}: no checkpoints; first run `dopsd train --task {task_name}"
+            f" --method {method_name} --seed {seed}`",
             code=Code.STAGE_MISSING,
         )
     name = params.select.protocol

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from dopsd.cli.main import build_parser
-from dopsd.cli.overview import GROUPS
+from dopsd.cli.main import build_parser, main
+from dopsd.cli.overview import commands as listed_commands
 
 HIDDEN = {"follow"}  # training starts it
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
     """Parsers by name and alias."""
-    return next(action.choices for action in build_parser()._actions if action.choices)
+    return next(a.choices for a in build_parser()._actions if isinstance(a.choices, dict))
 
 
 def test_every_command_is_in_exactly_one_group_under_one_of_its_names():
     parsers = {name: parser for name, parser in commands().items() if name not in HIDDEN}
-    listed = [parsers[name] for group in GROUPS.values() for name in group]
+    listed = [parsers[name] for name in listed_commands()]
     missing = {parser.prog for parser in parsers.values()} - {parser.prog for parser in listed}
     assert not missing and len(listed) == len(set(listed))
 
@@ -32,6 +32,17 @@ def test_every_command_says_what_it_does_in_whole_sentences():
     for name, parser in commands().items():
         text = parser.description or ""
         assert name in HIDDEN or (text[0].isupper() and text.endswith(".")), name
+
+
+def test_score_names_the_columns_that_it_reads_and_writes():
+    text = commands()["score"].format_help()
+    for column in ("question", "ground_truth", "generation", "accuracy %", "file, row, question"):
+        assert column in text, column
+
+
+def test_no_command_at_all_prints_the_overview(capsys):
+    assert main([]) == 0
+    assert capsys.readouterr().out == build_parser().format_help()
 
 
 def test_every_option_has_a_help_text():

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, small_params
 
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.cli.main import main
 from dopsd.config import params_file, profiles
+from dopsd.config.layout import render
 from dopsd.config.loading import checked, load_params
 from dopsd.evaluation.published import published
 from dopsd.models.config import AdapterConfig
@@ -26,7 +27,7 @@ def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(
 ):
     raw = profiles.resolve(name, preset, hardware)
     checked(raw, Path(name))
-    assert yaml.safe_load(params_file.render(raw)) == raw
+    assert yaml.safe_load(render(raw)) == raw
 
 
 def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
@@ -71,18 +72,53 @@ def test_a_profile_is_written_and_what_changed_is_reported(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert main(["params", "--profile", "embedded"]) == 0
     first = Path("params.yaml").read_text()
-    capsys.readouterr()
+    assert capsys.readouterr().out.startswith("params.yaml: written, 2")
     assert (
         main(["params", "--set", "train.learning_rate=5e-6", "--set", "method.d_opsd.clip=null"])
         == 0
     )
-    assert capsys.readouterr().out == "train.learning_rate: 0.003 -> 5e-06\n"
+    assert capsys.readouterr().out == (
+        "params.yaml: 1 key changed; the file as it was: work/params.before.yaml\n"
+        "  train.learning_rate: 0.003 -> 5e-06\n"
+    )
     assert load_params().train.learning_rate == 5e-6
     assert "# over all processes" in Path("params.yaml").read_text()
     assert Path("work/params.before.yaml").read_text() == first
     assert main(["params", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb"]) == 0
-    assert "launch.processes: 1 -> 4" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 14 and lines[1] == '  matrix.tasks: ["sudoku"] -> ["gsm8k"]'
+    assert lines[-1].endswith(" more: diff work/params.before.yaml params.yaml")
+    assert load_params().launch.processes == 4
     assert load_params().matrix.tasks == ["gsm8k"]
+
+
+def test_a_change_keeps_comments_of_the_user_and_a_profile_replaces_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", "--profile", "embedded"]) == 0
+    text = Path("params.yaml").read_text()
+    mine = text.replace("\n  seeds: [0]", "\n  # tried 1 on Monday\n  seeds: [0] # mine", 1)
+    assert mine != text
+    Path("params.yaml").write_text(mine)
+    assert main(["params", "--set", "matrix.seeds=[0, 1]"]) == 0
+    assert Path("params.yaml").read_text() == mine.replace(
+        "seeds: [0] # mine", "seeds: [0, 1] # mine"
+    )
+    assert main(["params", "--profile", "embedded"]) == 0
+    assert Path("params.yaml").read_text() == text
+    assert "# tried 1 on Monday" in Path("work/params.before.yaml").read_text()
+
+
+def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    raw = small_params()
+    protocol = yaml.safe_dump(raw["evaluate"]["protocols"]["greedy"], default_flow_style=True)
+    raw["evaluate"]["protocols"] = {"greedy": "GREEDY", "other": "OTHER"}
+    text = yaml.safe_dump(raw).replace("GREEDY", f"&shared {protocol.strip()}")
+    Path("params.yaml").write_text(text.replace("OTHER", "*shared"))
+    before = load_params().evaluate.protocols["other"]
+    assert main(["params", "--set", "evaluate.protocols.greedy.batch_size=3"]) == 0
+    protocols = load_params().evaluate.protocols
+    assert protocols["greedy"].batch_size == 3 and protocols["other"] == before
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,13 @@ def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
         (
             "a.jsonl",
             '{"question": "q", "generation": "x"}',
-            "a.jsonl:1: expected an object with question, ground_truth",
+            "a.jsonl:1: no key ground_truth; expected an object with question, ground_truth and"
+            " generation, found the keys question, generation",
+        ),
+        (
+            "a.jsonl",
+            '{"question": "q", "ground_truth": 1, "text": "x"}',
+            "a.jsonl:1: no key generation; expected an object",
         ),
         (
             "a.jsonl",

@@ -157,4 +157,6 @@ def test_errors_of_the_system_have_codes(monkeypatch, capsys, raised, status: in
 def test_a_usage_error_has_a_code(capsys):
     with pytest.raises(SystemExit):
         main(["check", "--bogus"])
-    assert capsys.readouterr().err.endswith("unrecognized arguments: --bogus (D201)\n")
+    assert capsys.readouterr().err.endswith(
+        "--bogus: unknown option; see `dopsd check --help` (D201)\n"
+    )

@@ -1,0 +1,116 @@
+"""Parser of the command line: errors of one line with a suggestion, and completion for shells."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from difflib import get_close_matches
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from dopsd.cli.overview import commands
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import readable, unknown, with_code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser whose errors are one line and safe to print; commands inherit it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print `message` with unprintable characters replaced, then exit with 2."""
+        mark = "" if message.endswith("?") else ";"
+        line = f"{self.prog}: {readable(message)}{mark} see `{self.prog} --help`"
+        self.exit(2, with_code(line, Code.USAGE) + "\n")
+
+    # argparse has one overload for each type of namespace; here there is only one
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the words, and refuse unknown options before anything else."""
+        words = list(sys.argv[1:] if args is None else args)
+        self._refuse_unknown(self._options_of(words))
+        parsed, rest = super().parse_known_args(words, namespace)
+        if rest:
+            self.error(f"{' '.join(rest)}: too many arguments")
+        return parsed, rest
+
+    def _options_of(self, words: Sequence[str]) -> Iterable[str]:
+        """Return the long options among the words that are for this parser and no command of it."""
+        is_option = (lambda word: word.startswith("-")) if self._subparsers else "--".__ne__
+        return (
+            word.partition("=")[0]
+            for word in takewhile(is_option, words)
+            if word.startswith("--") and " " not in word and "-" in self.prefix_chars
+        )
+
+    def _refuse_unknown(self, options: Iterable[str]) -> None:
+        known = self._option_string_actions
+        for option in options:
+            if not any(name.startswith(option) for name in known):
+                self.error(f"{option}: unknown option{_suggestion(option, known)}")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a value that is not one of the choices, and suggest a similar one."""
+        if action.choices is None or value in action.choices:
+            return
+        if action.dest == "command":
+            message = f"{value}: unknown command{_suggestion(str(value), commands())}"
+        else:
+            name = "/".join(action.option_strings) or action.metavar or action.dest
+            message = unknown(f"{name} {value}", action.choices)
+        raise argparse.ArgumentError(None, message)
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """Return a question that suggests the most similar name, or nothing."""
+    similar = get_close_matches(name[:80], list(known), 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+class PrintCompletion(argparse.Action):
+    """Print the script that completes commands, options and their values in a shell."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Print the script for the shell `values` and end."""
+        import shtab
+
+        _add_values(parser, {Path: shtab.FILE, "FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY})
+        print(shtab.complete(parser, shell=str(values)))
+        parser.exit(0)
+
+
+def _add_values(parser: argparse.ArgumentParser, paths: dict[object, object]) -> None:
+    """Tell shtab which options take files, folders, or the name of a task, method or profile.
+
+    The overview hides the options and the list of commands of `dopsd` itself; shtab needs them.
+
+    Args:
+        parser: Parser of `dopsd`.
+        paths: shtab's marks of files and folders, by the metavar or type of an option.
+    """
+    from dopsd.algorithms.registry import ALGORITHMS
+    from dopsd.config import profiles
+    from dopsd.tasks.registry import TASKS
+
+    names = {"task": TASKS.names, "method": ALGORITHMS.names, "profile": profiles.names()}
+    for action in parser._actions:
+        action.help = action.dest.replace("_", " ")
+    subparsers = next(action.choices for action in parser._actions if action.dest == "command")
+    for subparser in dict(subparsers or ()).values():
+        for action in subparser._actions:
+            action.choices = action.choices or names.get(action.dest)
+            path = paths.get(action.metavar) or paths.get(action.type)
+            if path:
+                vars(action)["complete"] = path  # where shtab reads it

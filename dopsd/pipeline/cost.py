@@ -1,0 +1,109 @@
+"""`dopsd estimate`, and the end of `dopsd rehearse`: time and memory of the real run on GPUs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.config import profiles
+from dopsd.config.loading import checked, read_yaml
+from dopsd.config.params_file import with_changes
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+
+if TYPE_CHECKING:
+    from dopsd.config.params import Params
+    from dopsd.models.denoiser import DenoiserConfig
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Settings of a run that is planned, from a profile or a file, with changes.
+
+    Attributes:
+        profile: Name of the profile; None for the settings of `path`.
+        preset: `reference` or `paper`, for llada-8b profiles.
+        hardware: GPUs of the estimate: 1x80gb, 4x80gb or 1xh200.
+        changes: KEY=VALUE changes of the settings.
+        path: Settings file, usually params.yaml.
+    """
+
+    profile: str | None
+    preset: str
+    hardware: str
+    changes: list[str]
+    path: Path
+
+    def read(self) -> tuple[dict[str, Any], Params]:
+        """Return the settings as read from YAML, and checked.
+
+        Raises:
+            DopsdError: if settings or hardware are wrong.
+        """
+        profiles.gpus(self.hardware)
+        raw = (
+            profiles.resolve(self.profile, self.preset, self.hardware)
+            if self.profile
+            else read_yaml(self.path)
+        )
+        with_changes(raw, self.changes)
+        return raw, checked(raw, "--set" if self.changes else self.path)
+
+    def source(self, full: Params) -> str:
+        """Return the words that name where the settings come from."""
+        if not self.profile:
+            return str(self.path)
+        is_embedded = bool(full.pretrain.tasks)
+        return (
+            self.profile
+            if is_embedded
+            else f"{self.profile}, preset {self.preset}, {self.hardware}"
+        )
+
+
+def print_estimate(planned: Planned) -> None:
+    """Print the estimated cost of a run on GPUs, without running anything.
+
+    Raises:
+        DopsdError: if the settings are wrong, or those of the small base, which needs no GPU.
+    """
+    _, full = planned.read()
+    if full.pretrain.tasks:
+        raise DopsdError(
+            f"estimate: {planned.source(full)}: trains the small base, in minutes on a CPU; name"
+            " settings of LLaDA-8B, such as --profile llada-8b-gsm8k",
+            code=Code.OPTIONS,
+        )
+    sys.stdout.write(f"{planned.source(full)}\n")
+    print_cost(full, planned.hardware)
+
+
+def print_cost(full: Params, hardware: str) -> None:
+    """Print the estimated cost of the real run.
+
+    The shape is that of the base if its config.json is here, else that of LLaDA-8B.
+
+    Args:
+        full: Settings of the real run.
+        hardware: GPUs of the estimate.
+    """
+    from dopsd.pipeline.estimate import Facts, estimate, lines
+    from dopsd.pipeline.task_sizes import facts
+
+    task = full.matrix.tasks[0]
+    cost = estimate(full, _config(Path(full.model_of(task).path)), Facts(**facts(full, task)))
+    output_lines = [
+        "",
+        "at full size, d-OPSD on one task and seed:",
+        *lines(cost, full.launch.processes, profiles.gpus(hardware)),
+    ]
+    sys.stdout.write("\n".join(output_lines) + "\n")
+
+
+def _config(base: Path) -> DenoiserConfig:
+    from dopsd.models.llada.configuration import LladaConfig
+    from dopsd.models.loading import read_config
+
+    return read_config(base) if (base / "config.json").is_file() else LladaConfig()

@@ -1,0 +1,102 @@
+"""A real Ctrl-C in a real process: one line and exit status 130, whatever is loading.
+
+`python -X importtime` prints a line when a module has loaded, so no moment depends on the machine's
+speed. Before the first line of dopsd runs, a Ctrl-C is Python's own to handle.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, write_params
+from forks import BOUND
+
+LINE = "dopsd: interrupted; the same command continues (D501)\n"
+
+
+def interrupted_at(module: str, *words: str) -> tuple[int, str]:
+    """Send SIGINT once the module has loaded; return exit status and standard error."""
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "dopsd", *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    watchdog = threading.Timer(BOUND, process.kill)
+    watchdog.start()
+    printed = []
+    for line in process.stderr:
+        if line.startswith("import time:") and line.rpartition("|")[2].strip() == module:
+            process.send_signal(signal.SIGINT)
+            break
+    printed = [line for line in process.stderr if not line.startswith("import time:")]
+    watchdog.cancel()
+    return process.wait(), "".join(printed)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("difflib", ["summary"]),  # the first module after the handler is in place
+        ("datetime", ["--help"]),  # within pydantic's extension, which panics at an exception
+        ("pydantic", ["summary"]),
+        ("dopsd.config.params", ["summary"]),
+        ("rich.console", ["summary"]),
+        ("torch._C", ["sample"]),
+        ("torch.nn.functional", ["train"]),
+        ("accelerate.utils.imports", ["train"]),
+    ],
+)
+def test_ctrl_c_while_modules_load_is_one_line(project: Path, module: str, words: list[str]):
+    assert interrupted_at(module, *words) == (130, LINE)
+
+
+def test_ctrl_c_while_a_command_works_is_one_line(project: Path):
+    write_params(train__updates=1)
+    fifo = project / "waits.jsonl"
+    os.mkfifo(fifo)  # reading it does not end
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dopsd", "score", "--task", "gsm8k", str(fifo)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    writer = os.open(fifo, os.O_WRONLY)  # opens once the command reads
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=BOUND)[1] == LINE and process.returncode == 130
+    os.close(writer)
+
+
+def test_a_ctrl_c_in_a_callback_ends_the_command():
+    """Python prints an exception of a finalizer and goes on; a Ctrl-C must not be lost so."""
+    code = """
+import os, signal, sys
+import dopsd.__main__ as started
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+def work():
+    thing = Interrupted()
+    del thing
+    print("went on")
+    return 0
+started._run = work
+sys.exit(started.main())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr, ended.stdout) == (130, LINE, "")
