@@ -12,7 +12,6 @@ EXTRAS = {  # package: extra of pyproject.toml
     "datasets": "data",
     "dvc": "pipeline",
     "fastapi": "pipeline",
-    "jinja2": "pipeline",
     "jsonschema": "verifiers",
     "math_verify": "verifiers",
     "matplotlib": "pipeline",
