@@ -209,9 +209,10 @@ def staleness(run: RunSettings, totals: dict[str, Any]) -> str:
 
 def _digests(key: RunKey, totals: dict[str, Any], record: dict[str, Any]) -> dict[str, str]:
     """Return the digests of code, data and weights, by name."""
-    digests = {"training code": totals["code"]}
-    if totals["first_code"] != totals["code"]:
-        digests["training code of the first update"] = totals["first_code"]
+    code, first_code = totals.get("code"), totals.get("first_code")  # releases before 0.2: none
+    digests = {"training code": code} if code else {}
+    if first_code and first_code != code:
+        digests["training code of the first update"] = first_code
     digests |= {f"{name} (SHA-256)": value for name, value in record.get("inputs", {}).items()}
     selection = read_json(key.folder / "best" / "select.json", "dopsd select")
     return digests | {

@@ -305,5 +305,5 @@ def test_the_command_line_says_in_one_line_what_a_plugin_lacks(plugin: Path):
     assert (
         ended.stderr
         == "dopsd: task copying: toys.copying.config must define one subclass of TaskConfig, but"
-        " defines 0\n"
+        " defines 0 (D803)\n"
     )

@@ -206,7 +206,8 @@ def test_selection_on_test_is_labelled(finished, capsys):
 
 def test_a_stage_says_which_one_must_come_first(project, capsys):
     assert main(["evaluate"]) == 2
-    assert "run `dopsd train`" in capsys.readouterr().err
+    words = "--task sudoku --method d_opsd --seed 0"
+    assert f"run `dopsd train {words}`" in capsys.readouterr().err
     for stage, first in (
         ("select", "dopsd evaluate"),
         ("test", "dopsd select"),
