@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 DOCS = Path("docs/algorithms")  # in a clone; an installed package has no pages
 SPLITS = ("train", "validation", "test")
-NEEDED = ("bokeh", "jinja2")
 BASE_KEYS = ("pretrain.", "data.")  # what an embedded base is made from
 UNDESCRIBED = "not described in the method's `metrics.py`"
 SHOWN_KEYS = 8  # differing keys in a warning
@@ -67,10 +66,9 @@ def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, P
         The pages by run, without those that could not be written.
     """
     pages: dict[str, Path] = {}
-    for package in NEEDED:
-        if find_spec(package) is None:
-            log(f"{command}: no reports: {package} is not installed; {advice(package)}")
-            return pages
+    if find_spec("bokeh") is None:
+        log(f"{command}: no reports: bokeh is not installed; {advice('bokeh')}")
+        return pages
     for key in keys:
         try:
             pages[str(key)] = write(params, key)
