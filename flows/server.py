@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import httpx
 from prefect.settings import get_current_settings
 
 from dopsd.tracking.client import start_command
@@ -28,6 +31,18 @@ def is_reachable() -> bool:
     except OSError:
         return False
     return True
+
+
+@contextmanager
+def passing_failures() -> Iterator[None]:
+    """Ignore a request that the server does not answer, or answers with its own failure (5xx)."""
+    try:
+        yield
+    except httpx.TransportError:
+        pass
+    except httpx.HTTPStatusError as error:
+        if not error.response.is_server_error:
+            raise
 
 
 def wait(log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:

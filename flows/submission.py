@@ -27,6 +27,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.progress import log
 from dopsd.pipeline.run_progress import saved
+from dopsd.pipeline.run_view import INTERRUPTED
 from dopsd.tracking.client import SERVICES, shown, start_command
 from flows import server
 
@@ -53,8 +54,14 @@ def connection(command: str) -> Iterator[SyncPrefectClient]:
     try:
         with get_client(sync_client=True) as client:
             yield client
-    except httpx.TransportError:
+    except httpx.ConnectError:
         raise DopsdError(_no_server(command), code=Code.RUN_SERVER) from None
+    except httpx.TransportError as error:
+        message = (
+            f"{command}: Prefect's server at {address()} does not answer ({type(error).__name__});"
+            " a run that it has started goes on, and `dopsd attach` shows it"
+        )
+        raise DopsdError(message, code=Code.RUN_SERVER) from None
     except (httpx.HTTPError, PrefectException) as error:
         reason = " ".join(str(error).split())
         message = f"{command}: Prefect's server at {address()} refused: {reason}"
@@ -97,7 +104,12 @@ def submit(client: SyncPrefectClient, parameters: dict[str, Any]) -> FlowRun:
     folder = _folder(target)
     if folder and Path(folder) != Path.cwd():
         log(f"run: note: the worker runs in {folder}, with the params.yaml of that folder")
-    return client.create_flow_run_from_deployment(target.id, parameters=parameters)
+    try:
+        return client.create_flow_run_from_deployment(target.id, parameters=parameters)
+    except KeyboardInterrupt:
+        message = "run: interrupted while the server was asked; the run may have started:"
+        message += " see `dopsd attach` before you start it again"
+        raise DopsdError(message, INTERRUPTED, code=Code.RUN_LEFT) from None
 
 
 def _folder(target: DeploymentResponse) -> str:
@@ -176,7 +188,9 @@ def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
         message = f"cancel: {run.name}: {result.details.reason}"
         raise DopsdError(message, code=Code.RUN_SERVER)
     started, is_announced = time.monotonic(), False
-    while not is_over(run := client.read_flow_run(run.id)):
+    while not is_over(run):
+        with server.passing_failures():
+            run = client.read_flow_run(run.id)
         if time.monotonic() - started > SLOW and not is_announced:
             log(
                 f"cancel: waiting for the worker to stop {run.name}; Ctrl-C leaves it to the worker"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -31,33 +33,61 @@ def watch(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
     Raises:
         DopsdError: if the run fails (exit code 1), is cancelled, or the view is left (130).
     """
+    with leaving(run, command):
+        run = _until_over(client, run)
+        _report_end(client, run, command)
+
+
+@contextmanager
+def leaving(run: FlowRun, command: str) -> Iterator[None]:
+    """Say at a Ctrl-C that the run goes on; the same command would start another.
+
+    Args:
+        run: A run that the server has.
+        command: Command that the message names.
+
+    Raises:
+        DopsdError: at a Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise DopsdError(
+            f"{command}: left {run.name}, which goes on; `dopsd attach {run.name}` shows it again,"
+            f" `dopsd cancel {run.name}` stops it",
+            INTERRUPTED,
+            code=Code.RUN_LEFT,
+        ) from None
+
+
+def _until_over(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
+    """Show a run until it ends, and return it as it ended."""
     expected = _expected(run.parameters)
     view = RunView(run.name, (run.state_name or "").lower())
     with Display(f"Ctrl-C leaves the view; the run goes on (`dopsd cancel {run.name}`)") as display:
         try:
-            while not submission.is_over(run):
+            while True:
                 display.show(view)
-                time.sleep(LOOK_EVERY)
-                if server.is_reachable():
-                    run = client.read_flow_run(run.id)
-                    view = view_of(client, run, expected)
+                if look := _look(client, run, expected):
+                    run, view = look
+                    if submission.is_over(run):
+                        return run
                 else:
                     view.note = AWAY
-            view = view_of(client, run, expected)
-        except KeyboardInterrupt:
-            raise _left(run, command) from None
+                time.sleep(LOOK_EVERY)
         finally:
             display.show(view, is_last=True)
-    _report_end(client, run, command)
 
 
-def _left(run: FlowRun, command: str) -> DopsdError:
-    return DopsdError(
-        f"{command}: left {run.name}, which goes on; `dopsd attach {run.name}` shows it again,"
-        f" `dopsd cancel {run.name}` stops it",
-        INTERRUPTED,
-        code=Code.RUN_LEFT,
-    )
+def _look(
+    client: SyncPrefectClient, run: FlowRun, expected: list[str]
+) -> tuple[FlowRun, RunView] | None:
+    """Return the run and its view as they are now, or None while the server is away or failing."""
+    if server.is_reachable():
+        with server.passing_failures():
+            run = client.read_flow_run(run.id)
+            return run, view_of(client, run, expected)
+    return None
 
 
 def _expected(parameters: dict[str, Any]) -> list[str]:
@@ -80,8 +110,11 @@ def _report_end(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
     if run.state_type == StateType.COMPLETED:
         return
     if run.state_type == StateType.CANCELLED:
-        saved = submission.saved_by(client, run) or "training saves its last finished update"
-        message = f"{command}: {run.name} was cancelled; {saved}"
+        saved = ""
+        with server.passing_failures():
+            saved = submission.saved_by(client, run)
+        outcome = saved or "training saves its last finished update"
+        message = f"{command}: {run.name} was cancelled; {outcome}"
         raise DopsdError(message, INTERRUPTED, code=Code.RUN_CANCELLED)
     state = (run.state_name or "failed").lower()
     message, code = split_code(message or "no reason given")

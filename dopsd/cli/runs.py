@@ -145,11 +145,12 @@ def _run(a: argparse.Namespace) -> None:
     choices = {"allow_retrain": can_retrain, "other_code": other_code}
     with submission.connection("run") as client:
         run = submission.submit(client, request.parameters | choices)
-        log(f"run: submitted {run.name}, {submission.page(run.id)}")
-        if a.detach:
-            print(f"{run.name}\nwatch: dopsd attach {run.name}\nstop: dopsd cancel {run.name}")
-        else:
-            watching.watch(client, run, "run")
+        with watching.leaving(run, "run"):
+            log(f"run: submitted {run.name}, {submission.page(run.id)}")
+            if a.detach:
+                print(f"{run.name}\nwatch: dopsd attach {run.name}\nstop: dopsd cancel {run.name}")
+            else:
+                watching.watch(client, run, "run")
 
 
 def _attach(a: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
@@ -37,6 +37,7 @@ from dopsd.pipeline.writer_lock import WriterLock
 from dopsd.tracking.client import start_command
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
     from dopsd.config.params import Params
@@ -74,19 +75,26 @@ class Command:
     def __init__(self, name: str) -> None:
         self.words = [sys.executable, "-m", "dopsd", name]
         self.path = new_log(name)
-        self.read = 0
+        self.read = 0  # bytes
 
     @property
     def lines(self) -> list[str]:
         """The complete lines that the command has written."""
-        text = self.path.read_text(errors="replace")
-        return text[: text.rfind("\n") + 1].splitlines()
+        return _complete_lines(self.path.read_bytes())[0]
 
     def new_lines(self) -> list[str]:
         """Return the complete lines that were not returned before."""
-        lines, read = self.lines, self.read
-        self.read = len(lines)
-        return lines[read:]
+        with self.path.open("rb") as output:
+            output.seek(self.read)
+            lines, size = _complete_lines(output.read())
+        self.read += size
+        return lines
+
+
+def _complete_lines(output: bytes) -> tuple[list[str], int]:
+    """Return the lines that have an end, and how many bytes they are."""
+    size = output.rfind(b"\n") + 1
+    return output[:size].decode(errors="replace").splitlines(), size
 
 
 class LocalRun:
@@ -108,13 +116,23 @@ class LocalRun:
         """
         names = ["repro", *(["publish"] if self.params.tracking.enabled else [])]
         footer = "Ctrl-C stops the run; training saves its last finished update"
-        with handling(self._stop), Display(footer) as display:
+        with handling(self._stop), self._ended(), Display(footer) as display:
             for name in names:
                 command = self._run_command(name, display)
                 if self._status():
                     break
             display.show(self._view(command), is_last=True)
         self._report_end(command)
+
+    @contextmanager
+    def _ended(self) -> Iterator[None]:
+        """Stop the command if an error ends the context, such as a terminal that is gone."""
+        try:
+            yield
+        finally:
+            if self.process and self.process.poll() is None:
+                self.process.terminate()
+                self.process.wait()  # training saves
 
     def _status(self) -> int:
         """Return the last command's exit code; that of a stopped run is not 0."""
@@ -192,7 +210,8 @@ class LocalRun:
         """Return the page that `dopsd publish` wrote, if this run has published."""
         if not PUBLISHED.is_file() or PUBLISHED.stat().st_mtime < self.started:
             return {}
-        page = next(iter(read_json(PUBLISHED, "dopsd publish")["comparison"].values()), "")
+        pages = read_json(PUBLISHED, "dopsd publish").get("comparison", {})
+        page = next(iter(pages.values()), "")
         needs_server = not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http")
         note = f" (while `{start_command('MLflow')}` runs)" if needs_server else ""
         return {"MLflow": page and f"{page}{note}"}

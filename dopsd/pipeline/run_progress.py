@@ -64,11 +64,12 @@ def newest_accuracy(split: str, since: float) -> str:
         split: The selection split.
         since: When the run started; older evaluations are those of other runs.
     """
-    files = {path: path.stat().st_mtime for path in (WORK / "eval").glob("*.json")}
-    for path in sorted(files, key=lambda path: files[path], reverse=True):
+    changed = {path: path.stat().st_mtime for path in (WORK / "eval").glob("*.json")}
+    recent = [path for path in changed if changed[path] >= since]  # earlier ones are never read
+    for path in sorted(recent, key=lambda path: changed[path], reverse=True):
         with suppress(OSError, ValueError, KeyError, TypeError):
             report = json.loads(path.read_text())["value"]
-            if files[path] >= since and report["split"] == split:
+            if report["split"] == split:
                 return accuracy(report)
     return ""
 

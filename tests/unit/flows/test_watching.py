@@ -1,0 +1,168 @@
+"""`dopsd run` and its view, on a server that answers badly for a while, and at a Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from uuid import uuid4
+
+import pytest
+from conftest import ROOT, write_params
+from prefect.settings import (
+    PREFECT_API_REQUEST_TIMEOUT,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    temporary_settings,
+)
+
+from dopsd.cli import runs as commands
+from dopsd.cli.main import main
+from dopsd.core.errors import DopsdError
+from flows import submission, watching
+
+RUN, DEPLOYMENT = str(uuid4()), str(uuid4())
+SLOW = 0.3  # seconds after which the client gives up a request
+
+
+class Server(ThreadingHTTPServer):
+    """Prefect's API for one run, which ends at the first look that is answered well.
+
+    `trouble` is what the next requests of the run get: a status, "reset" or "silence".
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.trouble: list[int | str] = []
+        self.submitted = 0
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if "/csrf-token" in self.path:  # as of a server without them
+            return self.send({}, 404)
+        if self.path == f"/api/flow_runs/{RUN}" and self.server.trouble:
+            return self.fail(self.server.trouble.pop(0))
+        if self.path.endswith("/create_flow_run"):
+            self.server.submitted += 1
+            return self.send(run("SCHEDULED"))
+        if self.path.startswith("/api/deployments/name/"):
+            return self.send({"id": DEPLOYMENT, "name": "train", "flow_id": str(uuid4())})
+        self.send(run("COMPLETED") if self.path == f"/api/flow_runs/{RUN}" else [])
+
+    do_POST = do_GET
+
+    def fail(self, how: int | str) -> None:
+        if how == "silence":
+            time.sleep(3 * SLOW)
+        elif how == "reset":  # closing with this option sends a reset
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.shutdown(socket.SHUT_RD)
+        else:
+            self.send({"detail": "asked for by the test"}, int(how))
+        self.close_connection = True
+
+    def send(self, value: object, status: int = 200) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def run(kind: str) -> dict[str, object]:
+    state = {"type": kind, "name": kind.title(), "id": str(uuid4())}
+    return {"id": RUN, "name": "amber-lynx", "flow_id": str(uuid4()), "state": state} | {
+        "state_type": kind,
+        "state_name": kind.title(),
+        "parameters": {},
+    }
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    serving = Server()
+    Thread(target=serving.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{serving.server_address[1]}/api"
+    monkeypatch.setattr(watching, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(submission, "LOOK_EVERY", 0.01)
+    changes = {PREFECT_API_URL: address, PREFECT_CLIENT_MAX_RETRIES: 0}
+    with temporary_settings(changes | {PREFECT_API_REQUEST_TIMEOUT: SLOW}):
+        yield serving
+    serving.shutdown()
+    serving.server_close()
+
+
+@pytest.fixture
+def folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_params()
+    (project / "flows").symlink_to(ROOT / "flows")
+    monkeypatch.setattr(commands, "SERVERS", ())
+    return project
+
+
+@pytest.mark.parametrize("trouble", [503, 500, "reset", "silence"])
+def test_a_view_outlives_a_short_failure_of_the_server(folder, server, trouble, capsys):
+    server.trouble = [trouble, trouble]
+    assert main(["run"]) == 0, capsys.readouterr().err
+    shown = capsys.readouterr().out.splitlines()
+    assert shown.count(f"note: {watching.AWAY}") == 1
+    assert "run: amber-lynx: completed" in shown and not server.trouble
+
+
+def test_what_the_server_refuses_ends_the_view_with_its_reason(folder, server, capsys):
+    server.trouble = [404] * 9
+    assert main(["run"]) == 2
+    assert "refused" in capsys.readouterr().err and len(server.trouble) == 8
+
+
+def test_a_server_that_is_silent_at_the_start_is_not_called_absent(server):
+    with (
+        pytest.raises(DopsdError, match="does not answer") as raised,
+        submission.connection("attach") as client,
+    ):
+        server.trouble = ["silence"]
+        client.read_flow_run(RUN)
+    assert "no Prefect server" not in str(raised.value)
+
+
+@pytest.mark.parametrize("moment", ["page", "check", "Display", "_report_end"])
+def test_ctrl_c_after_the_submission_never_says_that_the_same_command_continues(
+    folder, server, moment, monkeypatch, capsys
+):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    module = submission if moment == "page" else watching
+    monkeypatch.setattr(module, moment, interrupted)
+    assert main(["run"]) == 130
+    err = capsys.readouterr().err.splitlines()[-1]
+    assert "left amber-lynx" in err and "`dopsd attach amber-lynx`" in err and "(D905)" in err
+    assert "same command" not in err and server.submitted == 1
+
+
+def test_ctrl_c_while_the_server_is_asked_for_a_run_says_where_to_look(
+    folder, server, monkeypatch, capsys
+):
+    def interrupted(client, *_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        submission.SyncPrefectClient, "create_flow_run_from_deployment", interrupted
+    )
+    assert main(["run"]) == 130
+    err = capsys.readouterr().err
+    assert "may have started" in err and "`dopsd attach`" in err and "same command" not in err

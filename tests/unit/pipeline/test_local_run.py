@@ -1,0 +1,72 @@
+"""`dopsd run --local`: what its view reads, and the end of its command when the view fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import write_params
+
+from dopsd.config.loading import load_params
+from dopsd.pipeline import local_run
+from dopsd.pipeline.local_run import Command, LocalRun
+from dopsd.pipeline.run_progress import newest_accuracy
+from dopsd.pipeline.run_view import Display
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_look_reads_what_the_command_has_written_since_the_last_one(folder):
+    command = Command("repro")
+    line = "Stage 'prüfen':\n".encode()
+    command.path.write_bytes(b"one\ntwo\n" + line[:9])  # in the middle of a letter
+    assert command.new_lines() == ["one", "two"]
+    with command.path.open("r+b") as log:
+        log.write(b"\n" * 8)  # a reader of the whole file would return its lines again
+        log.seek(0, os.SEEK_END)
+        log.write(line[9:] + b"three")
+    assert command.new_lines() == ["Stage 'prüfen':"] and command.new_lines() == []
+    assert command.lines == [""] * 8 + ["Stage 'prüfen':"]
+
+
+def test_evaluations_of_earlier_runs_are_not_opened(folder, monkeypatch):
+    Path("work/eval").mkdir(parents=True)
+    report = {"accuracy": 0.5, "interval": [0.4, 0.6], "n": 9, "split": "validation"}
+    for name, changed in (("old", 50), ("older", 40), ("new", 90)):
+        path = Path(f"work/eval/{name}.json")
+        path.write_text(json.dumps({"value": report}))
+        os.utime(path, (changed, changed))
+    opened, read = [], Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path: opened.append(path.stem) or read(path))
+    assert newest_accuracy("validation", 60) == "50.0% [40.0, 60.0] on 9 problems"
+    assert newest_accuracy("test", 60) == "" and opened == ["new", "new"]
+
+
+def test_the_command_ends_with_a_view_that_fails(folder, monkeypatch):
+    class Endless(Command):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            self.words = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(local_run, "Command", Endless)
+    monkeypatch.setattr(Display, "show", broken)
+    write_params()
+    run = LocalRun(load_params())
+    with pytest.raises(BrokenPipeError):
+        run.run()
+    assert run.process is not None
+    try:
+        assert run.process.poll() is not None
+    finally:
+        run.process.kill()
+        run.process.wait()
