@@ -165,7 +165,7 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
         *_training(run_key),
     ]
     lines += ["", f"Figures: `reports/{run_key}/`. Adapter: `{run_key.folder}/best`."]
-    if run_key.page.is_file():
+    if run_key.page.is_file() and "report" not in links:
         lines += [f"Report, one HTML file: `{run_key.page}`."]
     lines += [f"[{name}]({link})" for name, link in links.items()]
     return "\n".join(lines) + "\n"

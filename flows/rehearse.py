@@ -1,4 +1,4 @@
-"""`prefect deployment run dopsd-rehearse/rehearse`: run a profile in small, estimate its cost."""
+"""`prefect deployment run dopsd-rehearse/rehearse`: estimate a cost, run it in small."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rehearse(
     hardware: Hardware = "1x80gb",
     overrides: Overrides | None = None,
 ) -> State[None] | None:
-    """Run every stage with two updates on a tiny random model, then estimate the real cost.
+    """Estimate the real cost, then run every stage with two updates on a tiny random model.
 
     Runs in a folder of its own; params.yaml does not change.
 

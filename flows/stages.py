@@ -174,7 +174,10 @@ def links(published: dict[str, Any], run_key: RunKey) -> dict[str, str]:
     if not page or not run_id:
         return {}
     experiment = f"{page}/#/experiments/{published['experiment']}"
+    run_page = f"{experiment}/runs/{run_id}"
+    report_page = f"{run_page}/artifactPath/report/{run_key.page.name}"
     return {
-        "run": f"{experiment}/runs/{run_id}",
+        "run": run_page,
+        **({"report": report_page} if run_key.page.is_file() else {}),
         "comparison": published["comparison"][run_key.task],
     }

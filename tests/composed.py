@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 
 import yaml
 from conftest import ROOT
+from ports import free_port
 
 COMPOSE = ROOT / "infra" / "compose"
 PORTS = {
@@ -33,12 +33,6 @@ ENDS_WITHIN = (
     120.0  # seconds after SIGTERM: an upper bound on a loaded machine, where seconds are usual
 )
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def interpolated(value: Any, env: dict[str, str]) -> Any:

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on 127.0.0.1, in memory: what its real client asks when it pushes and loads.
+"""A Hugging Face hub on 127.0.0.1, in memory: what its real clients ask when they push and load.
 
 Commits are whole or not at all, large files arrive by the LFS protocol, and every digest is
 checked. `failing` makes an endpoint answer with a status of its own.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 from threading import Thread
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
@@ -26,6 +26,15 @@ LARGE = (".safetensors",)  # what .gitattributes sends to LFS
 
 def git_oid(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def described(path: str, content: bytes) -> dict[str, object]:
+    """An entry of a tree."""
+    entry = {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
+    if PurePosixPath(path).suffix in LARGE:
+        oid = hashlib.sha256(content).hexdigest()
+        entry["lfs"] = {"oid": oid, "size": len(content), "pointerSize": 130}
+    return entry
 
 
 @dataclass
@@ -50,6 +59,10 @@ class Hub:
     objects: dict[str, bytes] = field(default_factory=dict)  # of LFS, by sha256
     requests: list[str] = field(default_factory=list)
     failing: dict[str, int] = field(default_factory=dict)  # status, by a pattern of requests
+
+    def add(self, repo: str, files: dict[str, bytes]) -> None:
+        """Add a repository with these files, such as a dataset."""
+        self.repos[repo] = Repo(False, {"main": [Commit("a" * 40, "files", files)]})
 
     def files(self, repo: str, branch: str = "main") -> dict[str, bytes]:
         return self.repos[repo].branches[branch][-1].files
@@ -177,16 +190,18 @@ class Handler(BaseHTTPRequestHandler):
         answer = {"id": name, "modelId": name, "sha": commit.oid, "private": repo.is_private}
         self.send(200, answer | {"siblings": siblings, "tags": [], "downloads": 0, "likes": 0})
 
-    def tree(self, body: bytes, name: str, revision: str) -> None:
+    def tree(self, body: bytes, name: str, revision: str, folder: str | None = None) -> None:
         files = self.commit_of(name, revision).files
-        entries = []
-        for path, content in sorted(files.items()):
-            entry = {"type": "file", "path": path, "size": len(content), "oid": git_oid(content)}
-            if PurePosixPath(path).suffix in LARGE:
-                oid = hashlib.sha256(content).hexdigest()
-                entry["lfs"] = {"oid": oid, "size": len(content), "pointerSize": 130}
-            entries.append(entry)
-        self.send(200, entries)
+        if folder:
+            files = {path: data for path, data in files.items() if path.startswith(f"{folder}/")}
+            if not files:
+                raise Refused(404, "Entry not found", "EntryNotFound")
+        self.send(200, [described(path, content) for path, content in sorted(files.items())])
+
+    def paths_info(self, body: bytes, name: str, revision: str) -> None:
+        asked = parse_qs(body.decode()).get("paths", [])
+        files = self.commit_of(name, revision).files
+        self.send(200, [described(path, files[path]) for path in asked if path in files])
 
     def preupload(self, body: bytes, name: str, revision: str) -> None:
         files = self.commit_of(name, revision).files
@@ -255,20 +270,21 @@ class Handler(BaseHTTPRequestHandler):
         self.send(200, content, X_Repo_Commit=commit.oid, ETag=f'"{digest}"')
 
 
-NAME = r"([\w.-]+/[\w.-]+)"
+KIND, NAME = "(?:models|datasets)", r"([\w.-]+/[\w.-]+)"
 ROUTES = {
     "POST /api/repos/create": "create",
     "POST /api/validate-yaml": "validate",
     f"POST /api/models/{NAME}/branch/(.+)": "branch",
-    f"GET /api/models/{NAME}": "info",
-    f"GET /api/models/{NAME}/revision/(.+)": "info",
-    f"GET /api/models/{NAME}/tree/(.+)": "tree",
+    f"GET /api/{KIND}/{NAME}": "info",
+    f"GET /api/{KIND}/{NAME}/revision/(.+)": "info",
+    f"GET /api/{KIND}/{NAME}/tree/([^/]+)(?:/(.+))?": "tree",
+    f"POST /api/datasets/{NAME}/paths-info/(.+)": "paths_info",
     f"POST /api/models/{NAME}/preupload/(.+)": "preupload",
     f"POST /{NAME}\\.git/info/lfs/objects/batch": "lfs_batch",
     "PUT /lfs/(.+)": "lfs_put",
     "POST /verify/(.+)": "lfs_verify",
     f"POST /api/models/{NAME}/commit/(.+)": "commit",
-    f"(?:GET|HEAD) /{NAME}/resolve/([^/]+)/(.+)": "resolve",
+    f"(?:GET|HEAD) (?:/datasets)?/{NAME}/resolve/([^/]+)/(.+)": "resolve",
 }
 
 

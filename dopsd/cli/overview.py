@@ -5,7 +5,7 @@ from __future__ import annotations
 GROUPS = {
     "Pipeline": {
         "init": "start a project of your own in a new folder",
-        "rehearse": "run every stage on a tiny model, then estimate the real cost",
+        "rehearse": "estimate the real cost, then run every stage on a tiny model",
         "run": "run all stages with Prefect (or --local), and watch them",
         "attach": "watch a run that is in progress",
         "cancel": "stop a run; training saves",

@@ -76,7 +76,7 @@ PROFILED = {  # commands that take a profile
     "params": "Write the settings of a profile, or change some keys, and print the changes.",
     "estimate": "Estimate hours and memory of a profile on GPUs; nothing runs.",
     "rehearse": (
-        "Run every stage of a profile on a tiny random model, then estimate the real cost."
+        "Estimate the real cost of a profile, then run every stage on a tiny random model."
     ),
 }
 SHOWN = 12  # changed keys that `dopsd params` prints

@@ -1,4 +1,4 @@
-"""`dopsd estimate`, and the end of `dopsd rehearse`: time and memory of the real run on GPUs."""
+"""`dopsd estimate`, and the start of `dopsd rehearse`: time and memory of the real run on GPUs."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ def print_cost(full: Params, hardware: str) -> None:
         *lines(cost, full.launch.processes, profiles.gpus(hardware)),
     ]
     sys.stdout.write("\n".join(output_lines) + "\n")
+    sys.stdout.flush()  # a rehearsal's stages write to the same file
 
 
 def _config(base: Path) -> DenoiserConfig:

@@ -1,4 +1,4 @@
-"""`dopsd rehearse --profile llada-8b-gsm8k`: run every stage in small, then estimate the cost.
+"""`dopsd rehearse --profile llada-8b-gsm8k`: estimate the cost, then run every stage in small.
 
 The commands are those of the real run, in a folder of their own, with a tiny random LLaDA. So a
 mistake in data, prompts, settings or disk shows in minutes on a laptop, before a GPU is paid for.
@@ -37,7 +37,7 @@ GRACE = 60.0  # seconds that a stopped stage has to end
 
 
 def rehearse(planned: Planned) -> None:
-    """Print what will run and how long it takes, run all stages, then print the full run's cost.
+    """Print the full run's cost, what will run here and how long it takes, then run all stages.
 
     Args:
         planned: Settings of the real run.
@@ -50,6 +50,8 @@ def rehearse(planned: Planned) -> None:
     task, method = full.matrix.tasks[0], full.matrix.methods[0]
     base = Path(full.model_of(task).path)
     name = planned.profile or planned.path.stem
+    if not full.pretrain.tasks:
+        print_cost(full, planned.hardware)
     with _stopped_by_signals(), unused_folder(name) as (folder, lock):
         log(f"rehearse: {planned.source(full)}, in {folder}")
         log(f"  will run: {', '.join(STAGES)}; for {task}/{method}/0")
@@ -62,8 +64,6 @@ def rehearse(planned: Planned) -> None:
         for stage in STAGES:
             _run(stage, task, method, folder, lock)
     log("rehearse: every stage ran")
-    if not full.pretrain.tasks:
-        print_cost(full, planned.hardware)
 
 
 @contextmanager

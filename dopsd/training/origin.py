@@ -74,8 +74,8 @@ def mismatch(base: BaseSettings, task: str) -> str | None:
     if difference is None:
         return None
     remedy = (
-        f"{ALLOWANCE}=1 dvc repro pretrain (in a flow: allow_retrain=true) to retrain the base"
-        f" (about {_minutes(base)} min)"
+        f"{ALLOWANCE}=1 dopsd run (or dvc repro pretrain; in a flow: allow_retrain=true) to retrain"
+        f" the base (about {_minutes(base)} min)"
     )
     return f"pretrain: {difference}, or run {remedy}."
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import urllib.error
+import urllib.parse
 from contextlib import suppress
 
+import yaml
+from processes import ROOT
 from runs import call
 
-EXPERIMENT = "dopsd"
+EXPERIMENT = "dopsd"  # default of tracking.experiment
 VIEWS = "mlflow.sharedViewState.dopsd-"  # tags of the experiment: a saved view for each task
+
+
+def experiment_name() -> str:
+    """Return tracking.experiment of params.yaml; the default if the file does not say."""
+    with suppress(OSError, yaml.YAMLError, KeyError, TypeError):
+        return str(yaml.safe_load((ROOT / "params.yaml").read_text())["tracking"]["experiment"])
+    return EXPERIMENT
 
 
 def experiment_pages(url: str) -> list[tuple[str, str]]:
@@ -20,10 +30,11 @@ def experiment_pages(url: str) -> list[tuple[str, str]]:
     Returns:
         The page of all charts, then the views: tasks with own runs first.
     """
-    api = f"{url}/api/2.0/mlflow"
+    api, name = f"{url}/api/2.0/mlflow", experiment_name()
     with suppress(urllib.error.HTTPError):  # it exists already
-        call(f"{api}/experiments/create", {"name": EXPERIMENT})
-    experiment = call(f"{api}/experiments/get-by-name?experiment_name={EXPERIMENT}")["experiment"]
+        call(f"{api}/experiments/create", {"name": name})
+    query = urllib.parse.urlencode({"experiment_name": name})
+    experiment = call(f"{api}/experiments/get-by-name?{query}")["experiment"]
     page = f"{url}/#/experiments/{experiment['experiment_id']}/runs?compareRunsMode=CHART"
     tasks = [
         tag["key"].removeprefix(VIEWS)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 from chaos import processes
 from chaos.attempt import GONE, Ended, updates_done
@@ -32,12 +33,6 @@ PARTS = (
     "stage",
     "follow",
 )  # of a run; what else is there belongs to the servers
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Platform:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from composed import free_port
 from conftest import ROOT
+from ports import free_port
 from workspace import Workspace, overrides
 
 

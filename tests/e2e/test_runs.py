@@ -11,8 +11,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from composed import free_port
 from conftest import ROOT
+from ports import free_port
 from terminals import BOUND, CTRL_C, Terminal
 from workspace import Workspace
 

@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from composed import Stack, free_port
+from composed import Stack
 from conftest import ROOT
+from ports import free_port
 from small_settings import SHORT_RUN
 from workspace import REPRO, ran
 

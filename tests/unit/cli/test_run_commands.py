@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from composed import free_port
 from conftest import write_params
+from ports import free_port
 
 from dopsd.cli.main import build_parser, main
 from dopsd.cli.runs import _request

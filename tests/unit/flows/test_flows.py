@@ -18,7 +18,7 @@ from conftest import ROOT
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from dopsd.core.paths import RunKey
-from flows import artifacts, running, server
+from flows import artifacts, running, server, stages
 
 LOG = logging.getLogger("test")
 WORKER = """
@@ -261,3 +261,11 @@ def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch
         "2 updates, 4 rollouts (3 kept), 160 tokens" in text
         and "[run](http://127.0.0.1:5000/#/1)" in text
     )
+    run_key.page.parent.mkdir(parents=True)
+    run_key.page.touch()
+    assert f"one HTML file: `{run_key.page}`" in artifacts.result(run_key, {})
+    published = {"page": "http://127.0.0.1:5000", "experiment": "7", "runs": {str(run_key): "abc"}}
+    links = stages.links(published | {"comparison": {"sudoku": "c"}}, run_key)
+    text = artifacts.result(run_key, links)
+    address = "http://127.0.0.1:5000/#/experiments/7/runs/abc/artifactPath/report/"
+    assert f"[report]({address}{run_key.page.name})" in text and "HTML file" not in text

@@ -19,6 +19,7 @@ import pytest
 from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "infra" / "local"))
+import pages
 import processes
 import runs
 import services
@@ -122,6 +123,30 @@ def test_a_run_is_ended_though_its_server_is_gone(workspace):
     flow = subprocess.Popen([*SLEEP, "prefect.engine"], cwd=workspace)
     services.down()
     assert flow.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("tracking:\n  experiment: My runs\n", "My runs"),
+        ("tracking: {}", "dopsd"),
+        ("", "dopsd"),
+        ("a: [", "dopsd"),
+    ],
+)
+def test_the_pages_are_those_of_the_experiment_in_params(tmp_path, monkeypatch, text, name):
+    asked = []
+
+    def call(url: str, body: object | None = None) -> object:
+        asked.append((url.rpartition("/")[2], body))
+        return {"experiment": {"experiment_id": "7"}}
+
+    (tmp_path / "params.yaml").write_text(text)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "call", call)
+    ((_, page),) = pages.experiment_pages("http://127.0.0.1:1")
+    query = f"get-by-name?experiment_name={name.replace(' ', '+')}"
+    assert asked == [("create", {"name": name}), (query, None)] and "/experiments/7/" in page
 
 
 def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):

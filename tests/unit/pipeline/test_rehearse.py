@@ -1,5 +1,5 @@
-"""`dopsd rehearse`: every stage of a LLaDA profile through two processes on rows of a file, then
-the real run's cost.
+"""`dopsd rehearse`: the real run's cost, then every stage of a LLaDA profile through two processes
+on rows of a file.
 """
 
 from __future__ import annotations
@@ -61,6 +61,19 @@ def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkey
     assert (
         len(list((FOLDER / "work/eval").glob("*/answers.1.jsonl"))) > 0
     )  # the second process took its share
+
+
+def test_the_cost_of_the_real_run_is_printed_before_any_stage(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    printed = []
+
+    def stage(*_: object) -> None:
+        printed.append(capsys.readouterr().out)
+
+    monkeypatch.setattr(rehearse, "_run", stage)
+    assert main(["rehearse", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb"]) == 0
+    assert "4 x h100-80gb: about" in printed[0] and not "".join(printed[1:])
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.full

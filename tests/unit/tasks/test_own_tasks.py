@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hub import hub
+from hub_server import TOKEN, hub_server
 from texts import PUBLISHED, golden, needs_golden
 
 from dopsd.core.errors import DopsdError
@@ -221,8 +221,10 @@ def test_rows_come_from_a_hub_by_name_split_and_revision(tmp_path: Path):
         "train.csv": b"question,answer\n1+1?,2\n1+2?,3\n",
         "test.csv": b"question,answer\n2+2?,4\n",
     }
-    with hub("me/rows", files) as url:
-        env = os.environ | {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    with hub_server() as hub:
+        hub.add("me/rows", files)
+        env = os.environ | {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN}
+        env |= {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
         code = PREPARE.replace("REVISION", '"main"')
         ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

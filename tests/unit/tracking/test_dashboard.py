@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
-import urllib.request
 from math import inf
 from pathlib import Path
 
 import pytest
-from composed import free_port
 from conftest import ROOT, write_params
+from ports import free_port, until_healthy
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
@@ -124,22 +122,11 @@ def server(tmp_path: Path):
             [sys.executable, "-m", *words], env=env, stdout=log, stderr=log, start_new_session=True
         )
     try:
-        until_healthy(f"http://127.0.0.1:{port}/health", process)
+        until_healthy(f"http://127.0.0.1:{port}/health", process, tmp_path / "server.log")
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, 15)
         process.wait(60)
-
-
-def until_healthy(url: str, process: subprocess.Popen) -> None:
-    for _ in range(600):
-        assert process.poll() is None, "the server has ended"
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.5)
-    raise AssertionError(f"no answer from {url}")
 
 
 @pytest.mark.full

@@ -8,19 +8,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pandas
 import pytest
 from conftest import ROOT, write_params
+from ports import free_port, until_healthy
 
 from dopsd.api.policy import load_policy
 from dopsd.api.sampling import sample, trace
@@ -108,12 +107,6 @@ def test_a_version_that_an_older_release_published_becomes_servable(champion):
     assert main(["publish"]) == 0 and stored.is_file()
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextmanager
 def served() -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`mlflow models serve` in a process of its own, with the output in serve.log."""
@@ -139,18 +132,6 @@ def served() -> Iterator[tuple[str, subprocess.Popen[str]]]:
         process.wait(60)
 
 
-def wait_until_ready(address: str, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline:
-        assert process.poll() is None, Path("serve.log").read_text()
-        try:
-            with urlopen(f"{address}/ping", timeout=5):
-                return
-        except (URLError, OSError):
-            time.sleep(0.3)
-    raise TimeoutError(Path("serve.log").read_text())
-
-
 def ask(address: str, request: object) -> dict:
     body = json.dumps(request).encode()
     call = Request(f"{address}/invocations", body, {"Content-Type": "application/json"})
@@ -162,7 +143,7 @@ def ask(address: str, request: object) -> dict:
 def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(champion):
     greedy, warm = expected(), expected(0.9, 3)
     with served() as (address, process):
-        wait_until_ready(address, process)
+        until_healthy(f"{address}/ping", process, Path("serve.log"))
         table = {"columns": ["problem"], "data": [[PUZZLE]]}
         params = {"temperature": 0.9, "seed": 3}
         answer = ask(address, {"dataframe_split": table, "params": params})

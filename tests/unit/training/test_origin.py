@@ -66,7 +66,7 @@ def test_weights_that_are_missing_are_not_made_again_unasked(project, capsys):
         )
         assert (
             "git checkout -- base/sudoku" in line
-            and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in line
+            and "run DOPSD_ALLOW_RETRAIN=1 dopsd run (or dvc repro pretrain;" in line
         )
     assert not WEIGHTS.exists()
 
@@ -84,7 +84,7 @@ def test_a_base_that_does_not_match_is_kept_and_one_line_says_why_and_what_to_do
         assert err.startswith(f"dopsd: pretrain: {why}") and err.count("\n") == 1
         assert (
             "git checkout -- base/sudoku" in err
-            and "DOPSD_ALLOW_RETRAIN=1 dvc repro pretrain" in err
+            and "run DOPSD_ALLOW_RETRAIN=1 dopsd run (or dvc repro pretrain;" in err
             and " min)" in err
         )
     assert sha256(WEIGHTS) == before
