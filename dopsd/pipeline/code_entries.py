@@ -108,10 +108,10 @@ def _numbers() -> dict[Path, Path | str]:
 
 def _plugins() -> dict[Path, Path | str]:
     """Return a link to each folder that an entry point names, or the number that it declares."""
-    own = _registered("dopsd")
+    built_in = _registered("dopsd")
     entries: dict[Path, Path | str] = {}
     for name, path in _registered().items():
-        if name not in own:
+        if name not in built_in:
             number = recipe(path)
             entry = (FOLDER / name, path) if number is None else _number(name, path, number)
             entries |= [entry]
@@ -137,8 +137,8 @@ def _registered(package: str = "") -> dict[str, Path]:
 
     Every task that params.yaml defines has the same folder.
     """
-    own = own_tasks(read_yaml(PARAMS)) if PARAMS.is_file() else {}
-    custom = dict.fromkeys(own, FOLDERS.packages[CUSTOM])
+    names = own_tasks(read_yaml(PARAMS)) if PARAMS.is_file() else {}
+    custom = dict.fromkeys(names, FOLDERS.packages[CUSTOM])
     return {
         f"{name}/{key}": _folder(module)
         for name, packages in (

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from dopsd.analysis.html_report.charts import Chart
 
-FOLDER = files("dopsd.analysis.html_report")
+ANALYSIS, CORE = files("dopsd.analysis"), files("dopsd.core")
+FOLDER = ANALYSIS.joinpath("html_report")
 INPUTS = re.compile(r'<meta name="dopsd-inputs" content="(\w+)">')
 HEAD = 4096  # bytes of a page that hold its digest
 
@@ -30,7 +31,9 @@ def digest_of(facts: object) -> str:
 
 @cache
 def _code_digest() -> str:
-    parts = [*FOLDER.iterdir(), *FOLDER.joinpath("templates").iterdir()]
+    folders = (ANALYSIS, FOLDER, FOLDER.joinpath("templates"))
+    parts = [CORE.joinpath("palette.py"), CORE.joinpath("statistics.py")]
+    parts += [part for folder in folders for part in folder.iterdir()]
     code = sorted((part.name, part.read_bytes()) for part in parts if part.is_file())
     return hashlib.sha256(b"\n".join(name.encode() + data for name, data in code)).hexdigest()
 

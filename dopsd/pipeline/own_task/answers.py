@@ -1,4 +1,4 @@
-"""Scores of given answers: references must get full marks, others must not."""
+"""Scores of answers: those of the rows must get full marks, others must not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.progress import Progress
 from dopsd.pipeline.own_task.findings import SHOWN
 from dopsd.tasks.common.sources import Row, read_file, text_of
-from dopsd.tasks.custom.answers import written
+from dopsd.tasks.custom.answers import extract, written
+from dopsd.tasks.custom.verifiers.config import CommandConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,10 +26,29 @@ PAIRS = 200  # wrong answers to try
 TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 
-def generation(task: CustomTask, answer: str, problem: Problem) -> str:
-    """Return a generation with this answer, in the first format; for a pattern the solution."""
-    text = written(answer, task.config.answer_format[0])
-    return text if text is not None else problem.reference or answer
+def generation(task: CustomTask, answer: str) -> str | None:
+    """Return a generation with this answer, by the first format that has one text.
+
+    Returns:
+        The text; None where only patterns count, or a pattern finds something else in the text.
+    """
+    c = task.config
+    if (text := written(answer, c.answer_format[0])) is not None:
+        return text
+    formats = c.answer_format[: 1 if c.scoring == "strict" else None]
+    texts = (written(answer, answer_format) for answer_format in formats)
+    return next((text for text in texts if text and extract(text, formats) == answer), None)
+
+
+def shortest(task: CustomTask, answer: str) -> str:
+    """Return the shortest generation with this answer; for a pattern no less than the answer."""
+    return generation(task, answer) or answer
+
+
+def score(task: CustomTask, problem: Problem, answer: str) -> float:
+    """Return the score of a generation with this answer; for a pattern that of the answer."""
+    text = generation(task, answer)
+    return task.score(problem, answer) if text is None else task.verify(problem, text).score
 
 
 def check_references(task: CustomTask, rows: list[Located], findings: Findings) -> None:
@@ -37,11 +57,16 @@ def check_references(task: CustomTask, rows: list[Located], findings: Findings) 
     failed = []
     with Progress(f"task check {task.name}", len(rows), "row") as progress:
         for row in rows:
-            text = generation(task, row.problem.answer, row.problem)
-            score = task.verify(row.problem, text)
-            if not score.correct:
-                failed.append(f"{row.place}: {text[:80]!r} scores {score.score:g}")
+            value = score(task, row.problem, row.problem.answer)
+            if value != 1.0:
+                text = shortest(task, row.problem.answer)
+                failed.append(f"{row.place}: {text[:80]!r} scores {value:g}")
             progress.step(1)
+    if unwritten := sum(generation(task, row.problem.answer) is None for row in rows):
+        findings.add(
+            f"{unwritten} of {len(rows)} answers have no one text, since answer_format is a"
+            " pattern: only the verifier scored these, and lengths are those of the answers"
+        )
     findings.add(f"{len(rows) - len(failed)} of {len(rows)} own answers get full marks")
     findings.examples(failed)
     if failed:
@@ -64,7 +89,7 @@ def check_others(task: CustomTask, rows: list[Located], findings: Findings) -> N
     accepted = [
         f"{p.id} with answer {p.answer[:40]!r} accepts {answer[:40]!r}"
         for p, answer in pairs
-        if task.verify(p, generation(task, answer, p)).correct
+        if score(task, p, answer) == 1.0
     ]
     findings.add(f"{len(accepted)} of {len(pairs)} wrong answers get full marks")
     findings.examples(accepted)
@@ -88,26 +113,47 @@ def check_solutions(task: CustomTask, rows: list[Located], findings: Findings) -
         )
 
 
-def check_given(task: CustomTask, path: Path, findings: Findings) -> None:
+def check_file(task: CustomTask, rows: list[Located], path: Path, findings: Findings) -> None:
     """Score the answers of a file with columns answer, generation and, where known, correct.
 
     Raises:
-        DopsdError: if the file or a row of it cannot be read.
+        DopsdError: if the file or a row of it cannot be read, or a program needs its problem and
+            the row does not tell which.
     """
     findings.head(f"Answers in {path}")
     wrong = []
     for number, row in enumerate(read_file(path, "--answers")):
-        problem = task.of_generation("?", text_of(row, "answer"))
-        score = task.verify(problem, text_of(row, "generation"))
-        line = f"{row.place}: {score.score:g}, answer found: {(score.answer or 'none')[:60]!r}"
+        result = task.verify(_problem(task, rows, row), text_of(row, "generation"))
+        line = f"{row.place}: {result.score:g}, answer: {(result.answer or 'none')[:60]!r}"
         expected = _expected(row)
-        if expected is not None and expected != score.correct:
+        if expected is not None and expected != result.correct:
             wrong.append(f"{line}; expected {'full marks' if expected else 'less'}")
         elif number < SHOWN:
             findings.add(line)
     findings.add(*wrong)
     if wrong:
         findings.faults.append(f"{len(wrong)} answers of {path} score otherwise than expected")
+
+
+def _problem(task: CustomTask, rows: list[Located], row: Row) -> Problem:
+    """Return the problem of a row with answers; a program also gets its question and columns."""
+    answer, question = text_of(row, "answer").strip(), row.values.get("question")
+    if not isinstance(task.config.verifier, CommandConfig):
+        return task.of_generation("?", answer)
+    problems = {
+        task.identity(p): p
+        for p in (located.problem for located in rows)
+        if p.answer == answer
+        and (question is None or task.identity(p) == " ".join(str(question).casefold().split()))
+    }
+    if len(problems) != 1:
+        also = "" if question is None else f" and the prompt {str(question)[:40]!r}"
+        raise DopsdError(
+            f"{row.place}: {len(problems)} problems of {task.name} have the answer"
+            f" {answer[:40]!r}{also}; the program needs one: write its prompt in column question",
+            code=Code.SOURCE_ROW,
+        )
+    return next(iter(problems.values()))
 
 
 def _expected(row: Row) -> bool | None:

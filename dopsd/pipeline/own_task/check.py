@@ -30,31 +30,31 @@ PIPE_WIDTH = 160  # columns of a table that does not go to a terminal
 SPLITS = ("train", "validation", "test")
 
 
-def check(params: Params, name: str, given: Path | None) -> None:
+def check(params: Params, name: str, answers_file: Path | None) -> None:
     """Print what a task's rows look like to a model and its verifier, with a verdict.
 
     Args:
         params: All settings.
         name: A task that section data defines.
-        given: A file of answers to score too; None: none.
+        answers_file: A file of answers to score too; None: none.
 
     Raises:
         DopsdError: if the task is unknown, a row is wrong, or the task cannot be trained.
     """
     config = params.data.custom.get(name)
     if config is None:
-        own = list(params.data.custom) or ["none yet; docs/own-task.md shows how to add one"]
-        raise DopsdError(unknown(f"task check {name}", own), code=Code.UNKNOWN_NAME)
+        names = list(params.data.custom) or ["none yet; docs/own-task.md shows how to add one"]
+        raise DopsdError(unknown(f"task check {name}", names), code=Code.UNKNOWN_NAME)
     task, findings = CustomTask(name, config), Findings()
     rows = read(task)
-    texts = [answers.generation(task, row.problem.answer, row.problem) for row in rows]
+    texts = [answers.shortest(task, row.problem.answer) for row in rows]
     Lengths(params, task, rows).check(texts, findings)
     check_splits(task, rows, findings)
     answers.check_references(task, rows, findings)
     answers.check_others(task, rows, findings)
     answers.check_solutions(task, rows, findings)
-    if given:
-        answers.check_given(task, given, findings)
+    if answers_file:
+        answers.check_file(task, rows, answers_file, findings)
     sys.stdout.write("\n".join(findings.lines[1:]) + "\n\n")
     if findings.faults:
         raise DopsdError(
@@ -68,8 +68,8 @@ def list_tasks(params: Params) -> None:
     """Print a table of all tasks: where they come from, their problems, how they are scored."""
     table = Table("task", "type", *SPLITS, "verifier", box=SIMPLE)
     for name, config in params.data.tasks.items():
-        is_own = isinstance(config, CustomTaskConfig)
-        kind = "custom" if is_own else "built in"
+        is_custom = isinstance(config, CustomTaskConfig)
+        kind = "custom" if is_custom else "built in"
         verifier = config.verifier.type if isinstance(config, CustomTaskConfig) else "its own"
         sizes = [_size(name, config, split) for split in SPLITS]
         table.add_row(Text(name), kind, *map(Text, sizes), verifier)

@@ -25,8 +25,8 @@ def _tag(text: str, tag: str) -> str | None:
 
 
 def _after(text: str, marker: str) -> str | None:
-    _, found, rest = text.rpartition(marker)
-    lines = rest.lstrip(" \t").splitlines() if found else []
+    _, separator, rest = text.rpartition(marker)
+    lines = rest.lstrip(" \t").splitlines() if separator else []
     return lines[0] if lines else None
 
 

@@ -74,8 +74,8 @@ class CustomTask(AskingTask):
     def build(self) -> dict[str, list[Problem]]:
         """Return the problems of train, validation and test; no question is in two of them."""
         problems = {name: [p for _, p in self.read(name)] for name in self.config.sources}
-        for name, found in problems.items():
-            if not found:
+        for name, rows in problems.items():
+            if not rows:
                 raise DopsdError(
                     f"{self.key}.{name}.path: {self.config.sources[name].path}: no rows; expected"
                     " at least one",
@@ -149,12 +149,13 @@ class CustomTask(AskingTask):
         """Return the answer in a generation, and its score by the verifier."""
         formats = self.config.answer_format
         published, strict = extract(text, formats), extract(text, formats[:1])
-        scores = {answer: self._score(problem, answer) for answer in {published, strict}}
+        scores = {answer: self.score(problem, answer) for answer in {published, strict}}
         return score_by_rule(
             self.config.scoring, (published, scores[published]), (strict, scores[strict])
         )
 
-    def _score(self, problem: Problem, answer: str | None) -> float:
+    def score(self, problem: Problem, answer: str | None) -> float:
+        """Return the verifier's score of an answer; 0 for none, and without a gold answer."""
         if answer is None or problem.answer == UNKNOWN:
             return 0.0
         return self.verifier.score(problem, answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -238,6 +239,22 @@ def test_a_page_is_written_again_only_when_its_inputs_change(finished, capsys):
     digest = page.INPUTS.search(KEY.page.read_text())[1]
     assert main(["report"]) == 0
     assert page.INPUTS.search(KEY.page.read_text())[1] != digest
+
+
+def test_a_page_is_written_again_when_the_code_of_its_numbers_or_colours_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("analysis", "core"):
+        shutil.copytree(ROOT / "dopsd" / name, tmp_path / name)
+        monkeypatch.setattr(page, name.upper(), tmp_path / name)
+    digests = set()
+    for name in ("core/palette.py", "analysis/tables.py", "analysis/run_figures.py", ""):
+        page._code_digest.cache_clear()
+        digests.add(page.digest_of("facts"))
+        if name:
+            (tmp_path / name).write_text("changed")
+    page._code_digest.cache_clear()
+    assert len(digests) == 4
 
 
 def test_the_result_in_prefect_names_the_page(finished):

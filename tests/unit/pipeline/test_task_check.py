@@ -177,8 +177,59 @@ def test_check_names_repeated_questions_and_the_scores_of_a_file(project: Path, 
     captured = capsys.readouterr()
     places = [f"data/external/rows.csv:{n}" for n in (5, 2)]
     assert f"train {places[0]} has the question of train {places[1]}" in captured.out
-    assert "given.jsonl:2: 0, answer found: 'none'; expected full marks" in captured.out
+    assert "given.jsonl:2: 0, answer: 'none'; expected full marks" in captured.out
     assert "sums: cannot be trained: 1 answers of given.jsonl" in captured.err
+
+
+PATTERN = {"regex": r"x = (\d+)"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"answer_format": [PATTERN, {"tag": "answer"}]}, "do not fit in"),
+        ({"answer_format": PATTERN}, "answer_format is a pattern"),
+        ({"answer_format": [PATTERN, {"tag": "a"}], "scoring": "strict"}, "is a pattern"),
+        ({"answer_format": [{"regex": "a|b"}, {"tag": "a"}]}, "is a pattern"),  # also in <a>
+        ({"answer_format": PATTERN, "solution": "text"}, "answer_format is a pattern"),
+    ],
+)
+def test_a_pattern_as_answer_format_does_not_make_a_task_unfit(
+    project: Path, capsys, changes, said
+):
+    begin(project, **changes)
+    rows = "".join(f"q{n},{n},so x = {n}\n" for n in range(10))
+    (project / "data/external/rows.csv").write_text(f"question,answer,text\n{rows}")
+    assert main(["task", "check", "sums"]) == 0
+    out = capsys.readouterr().out
+    assert said in out and "10 of 10 own answers get full marks" in out
+    assert "0 of 9 wrong answers get full marks" in out and "do not show their" not in out
+
+
+def test_a_program_gets_the_row_of_an_answer_in_a_file(project: Path, capsys):
+    begin(project, "a,1\nb,2\nc,2\nd,4\ne,5\n")
+    (project / "data/external/s.py").write_text(
+        "import json, sys\nfor line in sys.stdin:\n    r = json.loads(line)\n    score = float("
+        "r['question'] == r['row']['question'] and r['answer'] == r['response'])\n"
+        "    print(json.dumps({'id': r['id'], 'score': score}), flush=True)\n"
+    )
+    program = {"type": "command", "program": ["python", "data/external/s.py"]}
+    write_params(
+        data__sums=SECTION | {"verifier": program | {"columns": ["question"]}},
+        matrix__tasks=["sums"],
+        pretrain__tasks=[],
+    )
+    row = {"answer": "1", "generation": "<answer>1</answer>", "correct": "true"}
+    second = {"answer": "2", "generation": "<answer>2</answer>", "correct": "true"}
+    for rows, status, said in (
+        ([row, second | {"question": " C"}], 0, "given.jsonl:2: 1, answer: '2'"),
+        ([row, second], 2, "given.jsonl:2: 2 problems of sums have the answer '2'"),
+        ([row | {"question": "b"}], 2, "given.jsonl:1: 0 problems of sums have the answer '1'"),
+    ):
+        (project / "given.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        assert main(["task", "check", "sums", "--answers", "given.jsonl"]) == status
+        captured = capsys.readouterr()
+        assert said in captured.out + captured.err, captured
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,10 @@ import pytest
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
-from dopsd.tasks.custom.verifiers.command import Command, command
-from dopsd.tasks.custom.verifiers.config import CommandConfig
+from dopsd.tasks.custom.verifiers import math_server
+from dopsd.tasks.custom.verifiers.command import Command, command, mathematics
+from dopsd.tasks.custom.verifiers.config import CommandConfig, MathConfig
+from dopsd.tasks.custom.verifiers.program import Limits
 
 LOOP = """
 import json, os, sys, time
@@ -36,7 +38,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     script = tmp_path / "data/external/score.py"
     script.parent.mkdir(parents=True)
 
-    def maker(body: str, *words: str, seconds: int = 1, memory_mb: int = 400) -> Command:
+    def maker(body: str, *words: str, seconds: int = 20, memory_mb: int = 400) -> Command:
         script.write_text(LOOP.format(body))
         program = ["python", "data/external/score.py", *words]
         return command(
@@ -90,20 +92,20 @@ def test_a_hanging_program_scores_0_and_is_killed_with_its_children(
         'child = os.fork() or time.sleep(600); open("child", "w").write(str(child));'
         " time.sleep(600)"
     )
-    verifier = make(body)
-    verifier.program.limits = verifier.program.limits.__class__(1, 400, 5.0)
+    verifier = make(body, seconds=1)
+    verifier.program.limits = Limits(1, 400, 5.0)
     assert verifier.score(problem(), "4") == 0.0
     assert "data.x.verifier.program: x-17: no answer in 1 s" in capsys.readouterr().err
     assert ends(int(Path("child").read_text()))
 
 
-def test_a_memory_hog_scores_0_and_the_third_failure_in_a_row_is_the_programs(
+def test_a_program_that_also_fails_on_the_rows_own_answer_is_at_fault(
     make: Make, capsys: pytest.CaptureFixture
 ):
     verifier = make("hog = bytearray(800 * 2**20); " + ANSWER)
     assert [verifier.score(problem(), "4") for _ in range(2)] == [0.0, 0.0]
     assert "(MemoryError)" in capsys.readouterr().err
-    with pytest.raises(DopsdError, match=r"x-17: the program ended .* 3 times in a row") as caught:
+    with pytest.raises(DopsdError, match=r"x-17: the program ended .* right answer '4'") as caught:
         verifier.score(problem(), "4")
     assert "\n" not in str(caught.value)
 
@@ -112,6 +114,40 @@ def test_one_bad_answer_does_not_end_a_program_that_scores_the_others(make: Make
     verifier = make('answer == "bad" and os.abort(); ' + ANSWER)
     answers = ["4", "bad", "4", "bad", "4", "bad", "4"]
     assert [verifier.score(problem(), a) for a in answers] == [1, 0, 1, 0, 1, 0, 1]
+
+
+def test_hard_answers_in_a_row_score_0_where_the_rows_own_answer_is_scored(make: Make):
+    verifier = make('answer == "bad" and os.abort(); ' + ANSWER)
+    assert [verifier.score(problem(), answer) for answer in [*7 * ["bad"], "4"]] == [*7 * [0], 1]
+
+
+def test_hard_expressions_score_0_even_where_the_rows_own_is_hard(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+):
+    """A process that dies of some expressions stands for the library's."""
+    pytest.importorskip("math_verify")
+    make('"bad" in (answer, request["answer"]) and os.abort(); ' + ANSWER)
+    monkeypatch.setattr(math_server, "__file__", "data/external/score.py")
+    verifier = mathematics("data.x.verifier", MathConfig())
+    rows = [("4", "bad"), ("4", "bad"), *4 * [("bad", "4")], ("4", "4")]
+    assert [verifier.score(problem(gold), answer) for gold, answer in rows] == [*6 * [0], 1]
+
+
+def test_a_library_that_cannot_start_is_at_fault_at_the_third_answer(make: Make):
+    pytest.importorskip("math_verify")
+    verifier = mathematics("data.x.verifier", MathConfig(memory_mb=16))
+    assert [verifier.score(problem(), "4") for _ in range(2)] == [0, 0]
+    with pytest.raises(DopsdError, match=r"x-17: the program ended .* right answer '1'"):
+        verifier.score(problem(), "4")
+
+
+def test_an_answer_has_the_same_score_whatever_came_before_it(make: Make):
+    """A program that swells, and one that is slow: neither is a matter of the answers before."""
+    verifier = make('seen = globals().get("seen", 0) + 1; seen > 3 and os.abort(); ' + ANSWER)
+    assert [verifier.score(problem(), "4") for _ in range(8)] == [1] * 8
+    verifier = make('answer == "slow" and time.sleep(2); ' + ANSWER, seconds=1)
+    verifier.program.limits = Limits(1, 400, 30.0)
+    assert verifier.score(problem("slow"), "slow") == 0  # in the time that only a start may take
 
 
 @pytest.mark.parametrize(
@@ -128,19 +164,19 @@ def test_one_bad_answer_does_not_end_a_program_that_scores_the_others(make: Make
 )
 def test_wrong_output_is_one_line_with_the_row(make: Make, body: str, said: str):
     with pytest.raises(DopsdError, match=r"data\.x\.verifier\.program: x-17: ") as caught:
-        make(body, seconds=20).score(problem(), "4")
+        make(body).score(problem(), "4")
     assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_more_lines_than_requests_are_noticed(make: Make):
-    verifier = make(f"{ANSWER}; {ANSWER}", seconds=20)
+    verifier = make(f"{ANSWER}; {ANSWER}")
     assert verifier.score(problem(), "4") == 1.0
     with pytest.raises(DopsdError, match="with id 2"):
         verifier.score(problem(), "5")
 
 
 def test_a_program_ends_with_its_user(make: Make):
-    verifier = make(ANSWER, seconds=20)
+    verifier = make(ANSWER)
     verifier.score(problem(), "4")
     process = verifier.program.process
     assert process is not None and is_alive(process.pid)

@@ -175,14 +175,41 @@ def test_json_schema_checks_the_form_and_the_value(here: Path, answer, is_fit, i
         ("{", "not a JSON schema"),
         ('{"type": "nothing"}', "not a JSON schema"),
         ('{"$ref": "http://127.0.0.1:9/x.json"}', "may refer only to its own parts"),
+        ('{"properties": {"n": {"$ref": "#/$defs/m"}}}', "may refer only to its own parts"),
+        ('{"items": {"$ref": "#no-such-anchor"}}', "may refer only to its own parts"),
+        ('{"$ref": "#/x", "x": {"$ref": "#/y"}, "y": {"$ref": 5}}', "5: no such part"),
+        ('{"items": {"patternProperties": {"^(a|aa)+$": {}}}}', "propertyNames"),
+        ('{"$ref": "#/mine/x", "mine": {"x": {"patternProperties": {}}}}', "propertyNames"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_one_line(here: Path, content, said):
     if content is not None:
         (here / "s.json").write_text(content)
     with pytest.raises(DopsdError, match=r"data\.x\.verifier\.schema_file") as caught:
-        score("1", "1", type="json_schema", schema_file="data/external/s.json")
+        verifier(type="json_schema", schema_file="data/external/s.json")
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_schema_may_refer_to_its_parts_and_name_a_property_as_a_keyword(here: Path):
+    part = {"$id": "urn:part", "$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}}
+    names = {"propertyNames": {"pattern": "^(a|aa)+$"}, "properties": {"patternProperties": part}}
+    schema = {"properties": {"$ref": names}, "items": {"$ref": "#"}}
+    (here / "s.json").write_text(json.dumps(schema))
+    section = {"type": "json_schema", "schema_file": "data/external/s.json", "equals_answer": False}
+    for answer, is_fit in (('{"a": 1}', 1), ('{"b": 1}', 0), (json.dumps({60 * "a" + "b": 1}), 0)):
+        assert score("1", f'[{{"$ref": {answer}}}]', **section) == is_fit
+
+
+@pytest.mark.parametrize("start", [["python", "-u"], ["bash", "-e"], []])
+def test_a_program_is_a_script_of_a_project_or_starts_one(here: Path, start):
+    other = here.parents[1] / "other/data/external/s.py"
+    other.parent.mkdir(parents=True)
+    (other.parents[2] / "params.yaml").touch()
+    for script in ("data/external/s.py", str(here / "s.py"), str(other)):
+        (here / "s.py").touch()
+        program = [*start, script, "--level", "2"]
+        section = SECTION.validate_python({"type": "command", "program": program})
+        assert section.files == {f"program.{len(start)}": script}
 
 
 @pytest.mark.parametrize(
@@ -195,6 +222,9 @@ def test_a_schema_that_cannot_be_used_is_one_line(here: Path, content, said):
         ({"type": "choice", "letters": "abc"}, "pattern"),
         ({"type": "command", "program": ["python", "score.py"]}, "in data/external/"),
         ({"type": "command", "program": ["python", "data/external/../x"]}, "in data/external/"),
+        ({"type": "command", "program": ["python", "/x/data/external/s.py"]}, "in data/external/"),
+        ({"type": "command", "program": ["sh", "-c", ":", "data/external/x"]}, "in data/external/"),
+        ({"type": "command", "program": ["python", "-m", "x", "data/external/x"]}, "found 'x'"),
         ({"type": "command", "program": ["no-such", "data/external/x"]}, "no such program"),
         ({"type": "json_schema", "schema_file": "/etc/passwd"}, "in data/external/"),
     ],

@@ -22,8 +22,15 @@ ROW = "row"  # in extra of a problem: the columns that the program gets
 class Command:
     """Score by a program: it gets a line for each answer, and writes a line with the score."""
 
-    def __init__(self, key: str, program: Program) -> None:
-        self.key, self.program = key, program
+    def __init__(self, key: str, program: Program, known: str | None = None) -> None:
+        """Keep the program.
+
+        Args:
+            key: key of params.yaml that names it, for messages.
+            program: the program.
+            known: an answer that it can score in any row against itself; None: the row's answer.
+        """
+        self.key, self.program, self.known = key, program, known
 
     def fault(self, answer: str) -> str | None:
         """Accept any answer."""
@@ -35,14 +42,10 @@ class Command:
         Raises:
             DopsdError: if it writes anything but a score from 0 to 1.
         """
-        request = {
-            "question": problem.prompt,
-            "answer": problem.answer,
-            "response": answer,
-            ROW: problem.extra.get(ROW, {}),
-        }
+        known = problem.answer if self.known is None else self.known
+        requests = (_request(problem, problem.answer, answer), _request(problem, known, known))
         try:
-            score: Any = self.program.ask(request, problem.id).get("score")
+            score: Any = self.program.ask(requests[0], problem.id, requests[1]).get("score")
         except Failed as error:
             log(f"{self.key}: {problem.id}: {error}; this answer scores 0: {answer[:60]!r}")
             return 0.0
@@ -54,6 +57,11 @@ class Command:
                 code=Code.VERIFIER_PROGRAM,
             )
         return float(score)
+
+
+def _request(problem: Problem, answer: str, response: str) -> dict[str, Any]:
+    cells = problem.extra.get(ROW, {})
+    return {"question": problem.prompt, "answer": answer, "response": response, ROW: cells}
 
 
 def command(key: str, config: CommandConfig) -> Command:
@@ -70,4 +78,5 @@ def mathematics(key: str, config: MathConfig) -> Command:
     """
     require(key, "math_verify")
     words = [sys.executable, math_server.__file__, str(config.seconds)]
-    return Command(key, Program(key, words, Limits(3 * config.seconds, config.memory_mb, 60.0)))
+    limits = Limits(3 * config.seconds, config.memory_mb, 60.0)
+    return Command(key, Program(key, words, limits), known="1")

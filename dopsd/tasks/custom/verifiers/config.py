@@ -13,6 +13,7 @@ from dopsd.core.errors import unknown
 from dopsd.core.settings import Count, Section
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
+SETTINGS = "params.yaml"  # every project has one
 LETTERS = r"^[A-Z]{2,26}$"
 ANSWER = "{answer}"  # in a pattern: the row's answer
 
@@ -31,10 +32,14 @@ def valid_pattern(pattern: str) -> str:
 
 
 def is_external(path: str) -> bool:
-    """Return whether a path is one of a file in data/external of this or another project."""
-    parts, folder = PurePosixPath(path).parts, EXTERNAL.parts
-    starts = range(len(parts) - len(folder))
-    return ".." not in parts and any(parts[i : i + len(folder)] == folder for i in starts)
+    """Return whether a path is one of a file in data/external of this project or of another.
+
+    A rehearsal runs in a folder of its own, with the files of the project.
+    """
+    absolute, here = Path(path).absolute(), Path.cwd()
+    roots = [p.parent.parent for p in absolute.parents if p.parts[-2:] == EXTERNAL.parts]
+    is_watched = any(root == here or (root / SETTINGS).is_file() for root in roots)
+    return is_watched and ".." not in absolute.parts
 
 
 def watched(path: str) -> str:
@@ -147,7 +152,9 @@ class CommandConfig(VerifierSettings):
     """Verifier `command`: a program of your own scores answers, JSON lines in and out."""
 
     type: Literal["command"] = "command"  # a program of your own scores answers
-    program: list[str] = Field(min_length=1)  # its words, without a shell; one is in data/external
+    program: list[str] = Field(
+        min_length=1
+    )  # its words, without a shell; its script is in data/external
     columns: list[str] = Field([])  # columns of the row that the program gets too
     graded: bool = False  # true: scores between 0 and 1 count as partial
     seconds: Count = 10  # time limit of an answer; then it scores 0
@@ -158,13 +165,16 @@ class CommandConfig(VerifierSettings):
     @field_validator("program")
     @classmethod
     def program_is_watched(cls, words: list[str]) -> list[str]:
-        """Require a script in data/external, and a program that exists."""
-        if not any(map(is_external, words)):
+        """Require a program in data/external, or one that exists and a script there."""
+        if is_external(words[0]):
+            return words
+        script = next((word for word in words[1:] if not word.startswith("-")), "")
+        if not is_external(script):
             raise ValueError(
-                f"expected a script in {EXTERNAL}/, which DVC watches, such as [python,"
-                f" {EXTERNAL}/score.py]"
+                f"expected the script in {EXTERNAL}/, which DVC watches, as the program or right"
+                f" after it, such as [python, {EXTERNAL}/score.py]; found {script[:60]!r}"
             )
-        if not is_external(words[0]) and shutil.which(words[0]) is None:
+        if shutil.which(words[0]) is None:
             raise ValueError(f"{words[0]}: no such program")
         return words
 

@@ -61,18 +61,11 @@ class JsonSchema:
 
     def fits(self, answer: str) -> tuple[bool, Any]:
         """Return whether a text is JSON that fits the schema, and its value."""
-        from referencing.exceptions import Unresolvable
-
         is_json, value = parse(answer)
         try:
             return is_json and (self.validator is None or self.validator.is_valid(value)), value
         except RecursionError:
             return False, None
-        except Unresolvable as error:
-            raise DopsdError(
-                f"{self.key}: {error}; a schema may refer only to its own parts",
-                code=Code.SOURCE_FORMAT,
-            ) from error
 
     def fault(self, answer: str) -> str | None:
         """Require JSON that fits the schema, where answers are compared with it."""
@@ -107,5 +100,45 @@ def _validator(key: str, path: str | None) -> Any:  # noqa: ANN401  # types of j
         raise DopsdError(
             f"{key}: {path}: not a JSON schema ({reason}); fix the file", code=Code.SOURCE_FORMAT
         ) from error
+    _check_parts(f"{key}: {path}", schema, kind.META_SCHEMA["$schema"])
     checked = validators.extend(kind, {"pattern": patterns_in_time})
     return checked(schema, registry=Registry())
+
+
+def _check_parts(place: str, schema: Any, dialect: str) -> None:  # noqa: ANN401  # any JSON
+    """Refuse references that lead nowhere, and patterns that jsonschema searches without a limit.
+
+    Args:
+        place: key and file, for messages.
+        schema: the schema.
+        dialect: address of its version of JSON schema.
+
+    Raises:
+        DopsdError: at the first such part, since answers reach only some of them.
+    """
+    from referencing import Registry, jsonschema
+    from referencing.exceptions import Unresolvable
+
+    version = jsonschema.specification_with(dialect)
+    root, seen = version.create_resource(schema), set()
+    parts = [(Registry().resolver_with_root(root), root)]
+    for resolver, part in parts:  # grows
+        keywords = part.contents
+        if id(keywords) in seen or not isinstance(keywords, dict):
+            continue
+        seen.add(id(keywords))
+        if "patternProperties" in keywords:
+            raise DopsdError(
+                f"{place}: patternProperties has no time limit; use propertyNames with a pattern",
+                code=Code.SOURCE_FORMAT,
+            )
+        try:
+            for name in {"$ref", "$dynamicRef", "$recursiveRef"} & keywords.keys():
+                target = resolver.lookup(str(keywords[name]))
+                parts.append((target.resolver, version.create_resource(target.contents)))
+        except Unresolvable as error:
+            raise DopsdError(
+                f"{place}: {error.ref}: no such part; a schema may refer only to its own parts",
+                code=Code.SOURCE_FORMAT,
+            ) from error
+        parts += [(resolver.in_subresource(child), child) for child in part.subresources()]

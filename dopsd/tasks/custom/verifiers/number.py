@@ -22,8 +22,8 @@ EXACTLY = Context(prec=200)  # digits of a difference
 
 def numbers(text: str) -> list[Decimal]:
     """Return the numbers in a text, in order; commas and currency signs inside them are dropped."""
-    found = (match[0] for match in NUMBER.finditer(text.translate(SIGNS)))
-    return [Decimal(re.sub("[,$€£]", "", item)) for item in found if len(item) <= LONGEST]
+    matches = (match[0] for match in NUMBER.finditer(text.translate(SIGNS)))
+    return [Decimal(re.sub("[,$€£]", "", item)) for item in matches if len(item) <= LONGEST]
 
 
 class Number:

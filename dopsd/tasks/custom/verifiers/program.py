@@ -25,11 +25,15 @@ from dopsd.tasks.custom.verifiers import limits
 
 LONGEST_LINE = 2**20  # bytes of an answer
 CHUNK = 2**16  # bytes of one read or write
-MOST_FAILURES = 3  # in a row; then the program is at fault, not an answer
+MOST_FAILURES = 3  # in a row; then a known request shows whether the program is at fault
 
 
 class Failed(Exception):
     """A program that gave no answer: it was too late, or it ended."""
+
+
+class Ended(Failed):
+    """A program that ended before it answered."""
 
 
 @dataclass(frozen=True)
@@ -57,34 +61,60 @@ class Program:
         self.asked = self.failures = 0
         self.received = b""
 
-    def ask(self, request: dict[str, Any], subject: str) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any], subject: str, known: dict[str, Any]) -> dict[str, Any]:
         """Return the program's answer to a request.
 
         Args:
             request: values of the line that it gets; `id` is added.
             subject: the row, for messages.
+            known: a request that any sound program answers, to ask after MOST_FAILURES in a row.
 
         Raises:
             Failed: if the program was too late, or ended.
             DopsdError: if its answer is no JSON object with the request's `id`, or if it failed
-                MOST_FAILURES times in a row.
+                MOST_FAILURES times in a row and for the known request too.
         """
-        self.asked += 1
-        line = json.dumps({"id": self.asked} | request).encode() + b"\n"
         try:
-            answer = self._exchange(line)
-        except Failed as error:
+            answer = self._answer(request, subject)
+        except Failed:
             self.close()
             self.failures += 1
             if self.failures >= MOST_FAILURES:
-                raise DopsdError(
-                    f"{self.key}: {subject}: {error}, {self.failures} times in a row; fix the"
-                    " program, or raise its limits",
-                    code=Code.VERIFIER_PROGRAM,
-                ) from error
+                self._check(known, subject)
             raise
         self.failures = 0
-        return self._object(answer, subject)
+        return answer
+
+    def _answer(self, request: dict[str, Any], subject: str) -> dict[str, Any]:
+        """Return the answer to a request, which does not depend on the requests before it.
+
+        A program that ends may have done so because of what they left: a new one is asked. One that
+        used the time of its start may have used it for the answer: it is asked again.
+        """
+        is_new, started = self.process is None or _is_over(self.process), time.monotonic()
+        try:
+            answer = self._object(self._exchange(request), subject)
+        except Ended:
+            if is_new:
+                raise
+            self.close()
+            return self._answer(request, subject)
+        if is_new and time.monotonic() - started > self.limits.seconds:
+            answer = self._object(self._exchange(request), subject)
+        return answer
+
+    def _check(self, known: dict[str, Any], subject: str) -> None:
+        """Refuse a program that also fails for a known request: it is at fault, not the answers."""
+        try:
+            self._answer(known, subject)
+        except Failed as error:
+            self.close()
+            raise DopsdError(
+                f"{self.key}: {subject}: {error}, {self.failures} times in a row and for the right"
+                f" answer {known['response'][:40]!r}; fix the program, or raise its limits",
+                code=Code.VERIFIER_PROGRAM,
+            ) from error
+        self.failures = 0
 
     def close(self) -> None:
         """Kill the program with its process group."""
@@ -107,9 +137,10 @@ class Program:
         self.end = weakref.finalize(self, _kill, process)  # once: the number of a process is reused
         return process
 
-    def _exchange(self, line: bytes) -> bytes:
-        """Send a line and return the next one."""
-        extra = 0.0
+    def _exchange(self, request: dict[str, Any]) -> bytes:
+        """Send a request with a new `id` and return the next line."""
+        self.asked += 1
+        line, extra = json.dumps({"id": self.asked} | request).encode() + b"\n", 0.0
         if self.process is None or _is_over(self.process):
             self.close()
             self.process, extra = self._start(), self.limits.start
@@ -131,13 +162,13 @@ class Program:
         try:
             return os.write(sink.fileno(), line[:CHUNK])
         except BrokenPipeError as error:
-            raise Failed(self._ended()) from error
+            raise Ended(self._ended()) from error
 
     def _read(self, source: IO[bytes]) -> None:
         part = os.read(source.fileno(), CHUNK)
         self.received += part
         if not part:
-            raise Failed(self._ended())
+            raise Ended(self._ended())
         if len(self.received) > LONGEST_LINE:
             raise Failed(f"an answer of more than {LONGEST_LINE} bytes")
 
