@@ -72,7 +72,7 @@ def check_names(repo: str, revision: str) -> None:
         DopsdError: if a name is refused.
     """
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # lacks __all__
 
     try:
         validate_repo_id(repo)
