@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from dopsd.analysis.results import COSTS, Finished, paired_over_seeds
-from dopsd.analysis.tables import gap, gaps_between, mean_curve, percent
+from dopsd.analysis.tables import gaps_between, mean_curve
 from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.core.percent import gap, percent
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.pipeline.compare import check, is_current
 from dopsd.pipeline.comparison import reached

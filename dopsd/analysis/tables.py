@@ -77,24 +77,9 @@ def groups(runs: list[Finished]) -> dict[tuple[str, str], list[Finished]]:
     return runs_by_method
 
 
-def percent(share: float) -> str:
-    """Format a share as a percentage without sign: 0.643 as 64.3."""
-    return f"{100 * share:.1f}"
-
-
-def within(mean: float, interval: Sequence[float]) -> str:
-    """Format a share and its interval as percentages: 64.3 [60.1, 68.2]."""
-    return f"{percent(mean)} [{percent(interval[0])}, {percent(interval[1])}]"
-
-
 def chosen_on(run: Finished) -> str:
     """Return the split that selected the checkpoint, in capitals if it is the test set."""
     return "THE TEST SET ITSELF" if run.selected["split"] == "test" else run.selected["split"]
-
-
-def gap(mean: float, interval: Sequence[float]) -> str:
-    """Format a difference and its interval as percentages with signs: +4.2 [+1.0, +7.3]."""
-    return f"{100 * mean:+.1f} [{100 * interval[0]:+.1f}, {100 * interval[1]:+.1f}]"
 
 
 def means(

@@ -60,6 +60,11 @@ def add_push(commands: Commands) -> None:
     parser.add_argument("--message", metavar="TEXT", help="commit message")
     _card_arguments(parser)
     parser.add_argument(
+        "--no-report",
+        action="store_true",
+        help="do not upload the run's report, which shows ten test problems with answers",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="list the files and their sizes, and send nothing"
     )
 
@@ -87,7 +92,7 @@ def _push(a: argparse.Namespace, params: Params) -> None:
         PushRequest(
             a.repo,
             params.run(a.task, a.method, a.seed),
-            params.evaluate,
+            params,
             a.adapter,
             is_merged=a.merged,
             dtype=a.dtype,
@@ -96,6 +101,7 @@ def _push(a: argparse.Namespace, params: Params) -> None:
             message=a.message,
             base_model=a.base_model,
             license=a.license,
+            has_report=not a.no_report,
             is_dry=a.dry_run,
         )
     )

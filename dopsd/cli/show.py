@@ -14,8 +14,9 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
+from dopsd.core.percent import gap, within
 from dopsd.core.tables import read_log
-from dopsd.pipeline.run_report import is_tested, refresh
+from dopsd.pipeline.run_report import refresh
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_settings import scratch_folder
 
@@ -27,14 +28,6 @@ if TYPE_CHECKING:
     from dopsd.training.run_settings import RunSettings
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _with_interval(value: float, interval: list[float]) -> str:
-    return f"{_percent(value)} [{_percent(interval[0])}, {_percent(interval[1])}]"
-
-
 def summary(params: Params) -> None:
     """Print a table of test accuracies, then cost and paths of each finished run.
 
@@ -42,21 +35,21 @@ def summary(params: Params) -> None:
         DopsdError: if no run of params.yaml's matrix is finished.
     """
     console = Console()
-    table = Table(box=SIMPLE)
+    table = Table(box=SIMPLE, pad_edge=False, collapse_padding=True)  # for 80 columns
     for column in ("run", "base", "trained", "difference"):
         table.add_column(column, no_wrap=True)
     costs = []
-    tested_runs = [run for run in params.runs if is_tested(run.key)]
+    tested_runs = [run for run in params.runs if run.key.is_tested]
     pages = refresh(params, [run.key for run in tested_runs], "summary")
     for run in tested_runs:
         tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
         comparison = tested["protocols"][tested["selected"]["protocol"]]
         sides = [
-            _with_interval(comparison[side]["accuracy"], comparison[side]["interval"])
+            within(comparison[side]["accuracy"], comparison[side]["interval"])
             for side in ("base", "best")
         ]
-        gap = _with_interval(comparison["paired"]["difference"], comparison["paired"]["interval"])
-        table.add_row(str(run.key), *sides, gap)
+        paired = comparison["paired"]
+        table.add_row(str(run.key), *sides, gap(paired["difference"], paired["interval"]))
         costs.append(_cost(run, tested))
         if str(run.key) in pages:
             costs.append(f"  report: {pages[str(run.key)]}")

@@ -54,6 +54,11 @@ class RunKey:
         return f"{self.task}-{self.method}-{self.seed}"
 
     @property
+    def is_tested(self) -> bool:
+        """Whether the run has test results."""
+        return (self.folder / "test" / "paired.json").is_file()
+
+    @property
     def page(self) -> Path:
         """The run's report as one HTML file."""
         return REPORTS / f"{self.stage}.html"

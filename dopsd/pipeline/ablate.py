@@ -18,14 +18,11 @@ from dopsd.analysis.tables import (
     chosen_on,
     cost_cells,
     draw_group,
-    gap,
     gaps_of,
     head,
     line,
     means,
-    percent,
     print_markdown,
-    within,
 )
 from dopsd.config.params_file import params as write_params
 from dopsd.config.profiles import HARDWARE, PRESET
@@ -35,6 +32,7 @@ from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, write_json
 from dopsd.core.palette import colour_of
 from dopsd.core.paths import REPORTS
+from dopsd.core.percent import gap, percent, within
 from dopsd.core.progress import log
 from dopsd.evaluation.published import published
 from dopsd.pipeline.dvc import run as run_dvc

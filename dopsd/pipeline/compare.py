@@ -22,7 +22,7 @@ from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.palette import run_colour
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
-from dopsd.pipeline.comparison import table, values
+from dopsd.pipeline.comparison import markdown, values
 from dopsd.pipeline.comparison_report import PAGE, write_comparison
 from dopsd.training import run_identity
 
@@ -47,7 +47,7 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     Raises:
         DopsdError: if a name is unknown, or runs were not tested on the same problems.
     """
-    for package in ("matplotlib", "bokeh", "jinja2"):
+    for package in ("matplotlib", "bokeh"):
         require("compare", package)
     if params.compare.baseline not in params.methods:
         known = type(params.method).model_fields
@@ -57,12 +57,13 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     check_replaceable(out)
     runs = [_parse_run(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     check(runs)
-    text = table(params, runs)
+    tables = values(params, runs)
+    text = markdown(tables, runs, params.compare.baseline)
     with fresh_folder(out) as tmp:
         (tmp / "comparison.md").write_text(text)
-        write_json(tmp / "comparison.json", values(params, runs))
+        write_json(tmp / "comparison.json", tables)
         draw(runs, tmp / "accuracy.png")
-        write_comparison(params, runs, tmp, out)
+        write_comparison(params, runs, tables, tmp, out)
     log(f"compare: wrote {len(runs)} runs to {out}/: {', '.join(sorted(FILES))}")
     return text
 
@@ -109,7 +110,7 @@ def _of_matrix(params: Params) -> list[Finished]:
             "compare: finished runs outside params.yaml's matrix are skipped; name them to include"
             f" them: {' '.join(unlisted)}"
         )
-    finished = [run for run in matrix_runs if (run.folder / "test" / "paired.json").is_file()]
+    finished = [run for run in matrix_runs if run.is_tested]
     if len(finished) < len(matrix_runs):
         log(
             "compare: not finished yet:"

@@ -10,17 +10,15 @@ from dopsd.analysis.tables import (
     RESAMPLED,
     chosen_on,
     cost_cells,
-    gap,
     gaps_of,
     groups,
     head,
     line,
     mean_curve,
     means,
-    percent,
     row_of,
-    within,
 )
+from dopsd.core.percent import gap, percent, within
 from dopsd.evaluation.published import published
 
 if TYPE_CHECKING:
@@ -30,9 +28,12 @@ if TYPE_CHECKING:
 
 
 UNREPORTED = "not reported"
+COST_COLUMNS = ("updates", *COUNTED, "seconds")
+Rows = list[dict[str, Any]]
+Tables = dict[str, Rows]
 
 
-def values(params: Params, runs: list[Finished]) -> dict[str, list[dict[str, Any]]]:
+def values(params: Params, runs: list[Finished]) -> Tables:
     """Return the tables as rows of unrounded values: runs, means, pairs and reached."""
     resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
     columns: tuple[str, ...] = ("task", "method", "seeds", "trained", "difference", "cost")
@@ -45,68 +46,92 @@ def values(params: Params, runs: list[Finished]) -> dict[str, list[dict[str, Any
     return tables
 
 
-def table(params: Params, runs: list[Finished]) -> str:
+def markdown(tables: Tables, runs: list[Finished], baseline: str) -> str:
     """Return the tables as Markdown.
 
     They are: each run, each method over its seeds, methods in pairs, the cost of reaching the
     baseline's best accuracy, and the paper's numbers.
+
+    Args:
+        tables: what `values` returns.
+        runs: the runs.
+        baseline: the method whose best accuracy the others have to reach.
     """
-    resamples, baseline = params.evaluate.bootstrap, params.compare.baseline
-    splits = " and ".join(dict.fromkeys(chosen_on(run) for run in runs))
-    caption = (
-        "Accuracy on test in % [95% interval] and paired difference to the base; costs until the"
-        " checkpoint"
-    )
-    lines = [f"{caption}, which was chosen on {splits}.", ""]
-    lines += head("run", "n", "base", "trained", "difference", "update", *COUNTED, "seconds")
-    rows = [row_of(run) for run in runs]
-    for row in rows:
-        accuracies = [
-            within(row["base"], row["base_interval"]),
-            within(row["trained"], row["trained_interval"]),
-        ]
-        difference = gap(row["difference"], row["interval"])
-        lines.append(
-            line(row["run"], row["n"], *accuracies, difference, row["update"], *cost_cells(row))
-        )
-    lines += ["", f"Means over seeds, costs too. {RESAMPLED}", ""]
-    lines += head(
-        "task", "method", "seeds", "trained", "difference", "updates", *COUNTED, "seconds"
-    )
-    cost_columns = ("updates", *COUNTED, "seconds")
-    for task, method, n, accuracy, over_base, cost in means(runs, resamples):
-        lines.append(
-            line(
-                task, method, n, within(*accuracy), gap(*over_base), *cost_cells(cost, cost_columns)
-            )
-        )
-    method_pairs = list(pairs(runs, resamples))
-    if method_pairs:
-        lines += [
-            "",
-            "Methods in pairs, over the seeds that both have, paired by problem.",
-            "",
-        ]
-        lines += head("task", "first", "second", "seeds", "first - second")
-        lines += [
-            line(task, a, b, n, gap(mean, interval))
-            for task, a, b, n, mean, interval in method_pairs
-        ]
-    reached_rows = list(reached(runs, baseline))
-    if reached_rows:
-        caption = (
-            "Cost until the mean curve on the selection split first reaches the best of"
-            f" `{baseline}`'s"
-        )
-        lines += ["", f"{caption}, over the seeds that both have:", ""]
-        lines += head("task", "method", "seeds", "best to reach", *cost_columns)
-        lines += [
-            line(task, method, n, percent(best), *cost_cells(cost, cost_columns))
-            for task, method, n, best, cost in reached_rows
-        ]
+    lines = [*_runs(tables["runs"], runs), *_means(tables["means"])]
+    lines += _pairs(tables["pairs"]) if tables["pairs"] else []
+    lines += _reached(tables["reached"], baseline) if tables["reached"] else []
     for task in dict.fromkeys(run.task for run in runs):
         lines += _published(task)
     return "\n".join(lines) + "\n"
+
+
+def _runs(rows: Rows, runs: list[Finished]) -> list[str]:
+    splits = " and ".join(dict.fromkeys(chosen_on(run) for run in runs))
+    lines = [
+        "Accuracy on test in % [95% interval] and paired difference to the base; costs until the"
+        f" checkpoint, which was chosen on {splits}.",
+        "",
+        *head("run", "n", "base", "trained", "difference", "update", *COUNTED, "seconds"),
+    ]
+    for row in rows:
+        sides = [within(row[side], row[f"{side}_interval"]) for side in ("base", "trained")]
+        difference = gap(row["difference"], row["interval"])
+        lines.append(
+            line(row["run"], row["n"], *sides, difference, row["update"], *cost_cells(row))
+        )
+    return lines
+
+
+def _means(rows: Rows) -> list[str]:
+    return [
+        "",
+        f"Means over seeds, costs too. {RESAMPLED}",
+        "",
+        *head("task", "method", "seeds", "trained", "difference", *COST_COLUMNS),
+        *(
+            line(
+                *(row[name] for name in ("task", "method", "seeds")),
+                within(*row["trained"]),
+                gap(*row["difference"]),
+                *cost_cells(row["cost"], COST_COLUMNS),
+            )
+            for row in rows
+        ),
+    ]
+
+
+def _pairs(rows: Rows) -> list[str]:
+    return [
+        "",
+        "Methods in pairs, over the seeds that both have, paired by problem.",
+        "",
+        *head("task", "first", "second", "seeds", "first - second"),
+        *(
+            line(
+                *(row[name] for name in ("task", "first", "second", "seeds")),
+                gap(row["difference"], row["interval"]),
+            )
+            for row in rows
+        ),
+    ]
+
+
+def _reached(rows: Rows, baseline: str) -> list[str]:
+    return [
+        "",
+        "Cost until the mean curve on the selection split first reaches the best of"
+        f" `{baseline}`'s, over the seeds that both have:",
+        "",
+        *head("task", "method", "seeds", "best to reach", *COST_COLUMNS),
+        *(
+            line(
+                *(row[name] for name in ("task", "method", "seeds")),
+                percent(row["best"]),
+                *cost_cells(row["cost"], COST_COLUMNS),
+            )
+            for row in rows
+        ),
+    ]
 
 
 def _published(task: str) -> list[str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.analysis.html_report.comparison_page import ComparisonFacts, comparison_page
 from dopsd.analysis.html_report.page import digest_of, write_page
 from dopsd.analysis.tables import gaps_of, groups
 from dopsd.config.params_file import flat
-from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
-from dopsd.pipeline.comparison import values
 from dopsd.pipeline.repeat import as_text
 from dopsd.pipeline.run_report import refresh, staleness
 from dopsd.tasks.registry import load_task
@@ -24,26 +22,30 @@ if TYPE_CHECKING:
 
     from dopsd.analysis.results import Finished
     from dopsd.config.params import Params
+    from dopsd.pipeline.comparison import Rows, Tables
 
 NONE = "–"
 PAGE = "comparison.html"
 OF_THE_RUN = ("seed", "task", "method")  # recorded settings that name the run
 
 
-def write_comparison(params: Params, runs: list[Finished], folder: Path, out: Path) -> None:
+def write_comparison(
+    params: Params, runs: list[Finished], tables: Tables, folder: Path, out: Path
+) -> None:
     """Write the page of a comparison, and the report of each run where it is out of date.
 
     Args:
         params: all settings.
         runs: the runs.
+        tables: what `dopsd.pipeline.comparison.values` returns.
         folder: the folder to write to.
         out: the folder in which the page will be read, from which its links lead.
     """
     pages = refresh(params, runs, "compare")
     facts = ComparisonFacts(
         runs=runs,
-        tables=values(params, runs),
-        pairs=_pairs(params, runs),
+        tables=tables,
+        pairs=_pairs(tables["pairs"], runs),
         settings={
             task: differing_settings(params, [run for run in runs if run.task == task])
             for task in dict.fromkeys(run.task for run in runs)
@@ -60,7 +62,11 @@ def write_comparison(params: Params, runs: list[Finished], folder: Path, out: Pa
     write_page(folder / PAGE, comparison_page(facts, digest_of(asdict(facts))))
 
 
-def _pairs(params: Params, runs: list[Finished]) -> list[dict[str, Any]]:
+def _stale(params: Params, run: Finished) -> str:
+    return staleness(params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train"))
+
+
+def _pairs(rows: Rows, runs: list[Finished]) -> Rows:
     """Return the rows of the table `pairs`, each with the mean difference of every shared seed."""
     by_method = groups(runs)
     return [
@@ -73,18 +79,8 @@ def _pairs(params: Params, runs: list[Finished]) -> list[dict[str, Any]]:
                 )
             ]
         }
-        for row in values(params, runs)["pairs"]
+        for row in rows
     ]
-
-
-def _stale(params: Params, run: Finished) -> str:
-    """Return why a run is stale; a run whose data is missing cannot be checked."""
-    try:
-        return staleness(
-            params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train")
-        )
-    except DopsdError as error:
-        return f"It cannot be checked: {error}."
 
 
 def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[str, str]]:

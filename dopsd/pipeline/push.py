@@ -21,15 +21,16 @@ from dopsd.models.adapter_config import CONFIG
 from dopsd.models.adapter_files import ADAPTER, DIGESTS
 from dopsd.models.loading import read_config
 from dopsd.pipeline.export import adapted_policy, merge, write
+from dopsd.pipeline.run_report import refresh
 from dopsd.tracking import hub
-from dopsd.tracking.hub_card import Release, hub_card
+from dopsd.tracking.hub_card import Release, hub_card, shared_page
 from dopsd.tracking.sealed import require_sealed
 from dopsd.training.run_identity import is_current
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dopsd.evaluation.config import EvaluateConfig
+    from dopsd.config.params import Params
     from dopsd.training.run_settings import RunSettings
 
 CARD, REPORT, MODEL = "README.md", "report.html", "config.json"
@@ -42,7 +43,7 @@ class PushRequest:
 
     repo: str
     run: RunSettings
-    evaluate: EvaluateConfig
+    params: Params
     adapter: Path | None = None  # None: the run's selected checkpoint
     is_merged: bool = False
     dtype: str = "float32"  # of merged weights
@@ -51,6 +52,7 @@ class PushRequest:
     message: str | None = None
     base_model: str | None = None
     license: str | None = None
+    has_report: bool = True
     is_dry: bool = False
 
 
@@ -63,6 +65,7 @@ def push(request: PushRequest) -> str | None:
     Raises:
         DopsdError: if a file is damaged, a name is refused, or the hub or the network fails.
     """
+    hub.check_names(request.repo, request.revision)
     adapter = request.adapter or request.run.key.folder / "best"
     digests = require_sealed(adapter)
     has_results = _is_tested(request.run, digests[ADAPTER])
@@ -76,7 +79,7 @@ def push(request: PushRequest) -> str | None:
             files = _adapter_files(adapter, digests)
         files |= _pages(request, release, has_results)
         upload = _upload(request, files)
-        hub.check(upload)
+        hub.check_files(upload)
         _announce(upload, request.is_dry)
         return None if request.is_dry else _send(upload)
 
@@ -93,7 +96,7 @@ def _is_tested(run: RunSettings, digest: str) -> bool:
         DopsdError: if they are, but settings, data or code have changed since.
     """
     folder = run.key.folder
-    if not (folder / "test" / "paired.json").is_file():
+    if not run.key.is_tested:
         return False
     if read_json(folder / "best" / "select.json", "dopsd select")["digest"] != digest:
         return False
@@ -146,10 +149,14 @@ def _template_into_config(folder: Path) -> None:
 
 def _pages(request: PushRequest, release: Release, has_results: bool) -> dict[str, Path | bytes]:
     """Return the card, and the report of the run if there is one."""
-    card = hub_card(release, request.run, request.evaluate, has_results)
+    run = request.run
+    card = hub_card(release, run, request.params.evaluate, has_results)
     pages: dict[str, Path | bytes] = {CARD: card.encode()}
-    report = request.run.key.page
-    return pages | ({REPORT: report} if has_results and report.is_file() else {})
+    keys = [run.key] if has_results and request.has_report else []
+    for path in refresh(request.params, keys, "push").values():
+        text = path.read_text(encoding="utf-8")
+        pages[REPORT] = shared_page(text, run).encode()
+    return pages
 
 
 def _upload(request: PushRequest, files: dict[str, Path | bytes]) -> hub.Upload:
@@ -162,6 +169,8 @@ def _announce(upload: hub.Upload, is_dry: bool) -> None:
     """Log every file with its size, and where all of them go."""
     for name, size in upload.sizes.items():
         log(f"  {size:>14,}  {name}")
+    if REPORT in upload.files:
+        log(f"push: {REPORT} shows ten test problems with answers; --no-report leaves it out")
     visibility = "private" if upload.is_private else "PUBLIC"
     log(
         f"push: {'would upload' if is_dry else 'uploading'} {len(upload.files)} files,"

@@ -6,12 +6,12 @@ It is no output of DVC, because it shows seconds and devices. `dopsd report`, `d
 
 from __future__ import annotations
 
-import ast
-import os
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.html_report.facts import Description, RunFacts, Settings
@@ -19,6 +19,7 @@ from dopsd.analysis.html_report.page import digest_of, is_fresh, write_page
 from dopsd.analysis.html_report.run_page import run_page
 from dopsd.analysis.results import Finished
 from dopsd.config.params_file import flat
+from dopsd.core.docstrings import first_line
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import advice
 from dopsd.core.files import WORK, read_json
@@ -40,15 +41,17 @@ from dopsd.training.run_settings import scratch_folder, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from dopsd.config.params import Params
     from dopsd.core.paths import RunKey
     from dopsd.training.run_settings import RunSettings
 
-DOCS = Path("docs/algorithms")  # in a clone; an installed package has no pages
 SPLITS = ("train", "validation", "test")
 BASE_KEYS = ("pretrain.", "data.")  # what an embedded base is made from
 UNDESCRIBED = "not described in the method's `metrics.py`"
+# of results that are damaged, or of a release that wrote other ones
+UNREADABLE = (DopsdError, OSError, LookupError, TypeError, ValueError, TemplateError)
 SHOWN_KEYS = 8  # differing keys in a warning
 
 
@@ -72,14 +75,11 @@ def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, P
     for key in keys:
         try:
             pages[str(key)] = write(params, key)
-        except (DopsdError, OSError) as error:
-            log(f"{command}: no report of {key}: {error}")
+        except UNREADABLE as error:
+            is_plain = isinstance(error, DopsdError | OSError)
+            reason = error if is_plain else f"its results cannot be read ({error!r})"
+            log(f"{command}: no report of {key}: {reason}")
     return pages
-
-
-def is_tested(key: RunKey) -> bool:
-    """Return whether a run has test results."""
-    return (key.folder / "test" / "paired.json").is_file()
 
 
 def write(params: Params, key: RunKey) -> Path:
@@ -129,34 +129,25 @@ def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str
 
 def _description(run: RunSettings) -> Description:
     task, key = load_task(run.key.task, run.data), run.key
-    page = DOCS / f"{run.kind}.md"
     files = {split: DATA / key.task / f"{split}.jsonl" for split in SPLITS}
     return Description(
-        task=_first_sentence(package_of(key.task)),
+        task=first_line(package_of(key.task)),
         is_graded=task.graded,
         problems={
             split: sum(1 for _ in path.open()) for split, path in files.items() if path.is_file()
         },
-        method=_first_sentence(ALGORITHMS.file(run.kind, "algorithm")),
-        method_page=os.path.relpath(page, key.page.parent) if page.is_file() else "",
+        method=first_line(ALGORITHMS.file(run.kind, "algorithm")),
         base=run.model.path,
         parameters=parameters(base_files(run.model)),
         trained=parameters([key.folder / "best" / ADAPTER]),
     )
 
 
-def _first_sentence(module: str) -> str:
-    """Return the first line of a module's docstring, without importing it."""
-    spec = find_spec(module)
-    text = Path(spec.origin).read_text() if spec and spec.origin else ""
-    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-
-
 def _settings(
     params: Params, run: RunSettings, totals: dict[str, Any], machine: list[dict[str, Any]]
 ) -> Settings:
     record = record_of(WORK / totals["fingerprint"])
-    is_same = totals["fingerprint"] == scratch_folder(run).name
+    is_same = _has_settings_of(run, totals)
     values = _with_ends(record["settings"], record["ends"]) if record else {}
     values = values or (_with_ends(*settings_of(run)) if is_same else {})
     profile, changes = nearest_profile(params, run.key) if is_same else ("", [])
@@ -166,11 +157,20 @@ def _settings(
         values={name: as_text(value) for name, value in flat(values).items()},
         planned_updates=values.get("train", {}).get("updates"),
         profile=profile,
-        differences=[(name, as_text(own), as_text(other)) for name, own, other in changes],
+        differences=[
+            (name, as_text(of_run), as_text(of_profile)) for name, of_run, of_profile in changes
+        ],
         commands=commands(params, run.key, profile, changes, clean_commit) if is_same else [],
         is_of_other_base=any(name.startswith(BASE_KEYS) for name, *_ in changes),
         stale=staleness(run, totals),
     )
+
+
+def _has_settings_of(run: RunSettings, totals: dict[str, Any]) -> bool:
+    """Return whether params.yaml and the data are those of a finished run."""
+    with suppress(DopsdError):  # without the data nobody can tell
+        return bool(totals["fingerprint"] == scratch_folder(run).name)
+    return False
 
 
 def _with_ends(decisive: dict[str, Any], ends: dict[str, Any]) -> dict[str, Any]:
@@ -185,8 +185,13 @@ def staleness(run: RunSettings, totals: dict[str, Any]) -> str:
         run: the run with the settings of params.yaml.
         totals: contents of train.json.
     """
-    if run_identity.is_current(run, totals):
-        return ""
+    try:
+        return "" if run_identity.is_current(run, totals) else _difference(run, totals)
+    except DopsdError as error:  # its data is not here
+        return f"It cannot be checked: {error}."
+
+
+def _difference(run: RunSettings, totals: dict[str, Any]) -> str:
     if totals["fingerprint"] == scratch_folder(run).name:
         return "Other code trained this run; `dopsd repro` asks what to do with it."
     record = record_of(WORK / totals["fingerprint"])

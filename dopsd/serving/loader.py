@@ -1,7 +1,7 @@
 """The model behind `mlflow models serve -m models:/dopsd-sudoku@champion --env-manager local`.
 
-MLflow imports this module and calls `_load_pyfunc`. Adapter, base and instructions must be those of
-the run: their digests are checked before anything is loaded.
+MLflow imports this module and calls `_load_pyfunc`. Settings, adapter, base and instructions must
+be those of the run: their digests are checked before anything is loaded.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def load(folder: Path) -> ServedModel:
         folder: the artifacts of a registered version.
 
     Raises:
-        DopsdError: if adapter, base or instructions are not those that were published.
+        DopsdError: if settings, adapter, base or instructions are not those that were published.
     """
     served = read_json(folder / SERVED, "dopsd publish")
+    _check_files(folder, served["settings"], "run `dopsd publish` again")
     run = run_settings(folder / SETTINGS)
     model = run.model.model_copy(update={"path": os.environ.get(BASE) or run.model.path})
     _check_files(folder, served["adapter"], "copy the file from the run's folder best/ again")

@@ -1,7 +1,8 @@
 """Make a registered checkpoint one that `mlflow models serve` can answer with.
 
 Beside the adapter come an `MLmodel` that names dopsd's loader, the run's settings, and the digests
-of adapter and base. There is no pickle and no copy of code: the server imports the installed dopsd.
+of settings, adapter and base. There is no pickle and no copy of code: the server imports the
+installed dopsd.
 """
 
 from __future__ import annotations
@@ -53,17 +54,19 @@ def settings_text(run: RunSettings, evaluate: EvaluateConfig, select: SelectConf
     return yaml.safe_dump(sections, sort_keys=False)
 
 
-def served_text(run: RunSettings, folder: Path) -> str:
+def served_text(run: RunSettings, folder: Path, settings: str) -> str:
     """Return the digests that the loader checks, as JSON.
 
     Args:
         run: the run.
         folder: the checkpoint to serve.
+        settings: what `settings_text` returns.
     """
     base = {path.name: sha256(path) for path in base_files(run.model)}
     prompt = Path(run.data.prompt_file) if run.data.prompt_file else None
     files = {str(prompt): sha256(prompt)} if prompt else {}
     content = {"adapter": require_sealed(folder), "base": base, "files": files}
+    content["settings"] = {SETTINGS: hashlib.sha256(settings.encode()).hexdigest()}
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
@@ -79,7 +82,7 @@ def flavour_of(
         model_id: MLflow's id of the checkpoint.
     """
     settings = settings_text(run, evaluate, select)
-    served = served_text(run, run.key.folder / "best")
+    served = served_text(run, run.key.folder / "best", settings)
     digest = hashlib.sha256((settings + served).encode()).hexdigest()[:16]
     return _files(settings, served, run, model_id), digest
 

@@ -18,7 +18,7 @@ from dopsd.core.progress import log
 from dopsd.tracking.hub_errors import one_line
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.hf_api import ModelInfo
 
     Operation = CommitOperationAdd | CommitOperationDelete
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".safetensors", ".json", ".md", ".html", ".txt")  # nothing that runs code
 LOGIN = "set HF_TOKEN, or run `hf auth login`"
 MAIN = "main"
-REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 # weights of merged models, whose number of shards may change from one push to the next
 SHARDS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
@@ -62,23 +61,43 @@ class Upload:
         }
 
 
-def check(upload: Upload) -> None:
-    """Refuse names that the hub does not take, and files that could run code.
+def check_names(repo: str, revision: str) -> None:
+    """Refuse names that the hub does not take.
+
+    Args:
+        repo: the repository.
+        revision: the branch.
 
     Raises:
-        DopsdError: if a name or a file is refused.
+        DopsdError: if a name is refused.
     """
-    if not REPO.fullmatch(upload.repo) or any(twice in upload.repo for twice in ("--", "..")):
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # lacks __all__
+
+    try:
+        validate_repo_id(repo)
+        is_valid = repo.count("/") == 1
+    except HFValidationError:
+        is_valid = False
+    if not is_valid:
         raise DopsdError(
-            f"push: {upload.repo}: expected user/name or organization/name, of letters, digits,"
-            " single dashes and dots, and _",
+            f"push: {repo}: expected user/name or organization/name, of letters, digits, single"
+            " dashes and dots, and _; no .git at the end",
             code=Code.ARGUMENT,
         )
-    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)*", upload.revision):
+    if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)*", revision):
         raise DopsdError(
-            f"push: --revision {upload.revision}: expected the name of a branch",
+            f"push: --revision {revision}: expected the name of a branch",
             code=Code.ARGUMENT,
         )
+
+
+def check_files(upload: Upload) -> None:
+    """Refuse files that could run code.
+
+    Raises:
+        DopsdError: if a file is refused.
+    """
     if refused := [name for name in upload.files if PurePosixPath(name).suffix not in SUFFIXES]:
         raise DopsdError(
             f"push: {refused[0]}: only {', '.join(SUFFIXES)} files are uploaded; move it away",
@@ -113,9 +132,7 @@ def push(upload: Upload) -> str | None:
     api = HfApi()
     with one_line(upload.repo, api.endpoint):
         api.create_repo(upload.repo, private=upload.is_private, exist_ok=True)
-        if upload.revision != MAIN:
-            api.create_branch(upload.repo, branch=upload.revision, exist_ok=True)
-        head = api.model_info(upload.repo, revision=upload.revision)
+        head = _branch(api, upload)
         commit = api.create_commit(
             upload.repo,
             _operations(upload, head),
@@ -126,23 +143,45 @@ def push(upload: Upload) -> str | None:
     return None if commit.oid == head.sha else str(commit.commit_url)
 
 
-def _operations(upload: Upload, head: ModelInfo) -> list[Operation]:
-    """Return the commit's operations: every file, and the removal of replaced shards."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+def _branch(api: HfApi, upload: Upload) -> ModelInfo:
+    """Return the head of the upload's branch, which is created if nothing speaks against it."""
+    from huggingface_hub.errors import RevisionNotFoundError
 
+    try:
+        head = api.model_info(upload.repo, revision=upload.revision)
+    except RevisionNotFoundError:
+        _require_fitting(upload, api.model_info(upload.repo))  # a new branch begins there
+        api.create_branch(upload.repo, branch=upload.revision, exist_ok=True)
+        head = api.model_info(upload.repo, revision=upload.revision)
+    _require_fitting(upload, head)
+    return head
+
+
+def _require_fitting(upload: Upload, head: ModelInfo) -> None:
+    """Refuse a repository that more people see, or that holds the other kind of model."""
     if upload.is_private and not head.private:
         raise DopsdError(
             f"push: {upload.repo} is public; give --public to push there, or name another one",
             code=Code.PUSH_REFUSED,
         )
-    names = {file.rfilename for file in head.siblings or []}
+    names = _names(head)
     if upload.other_marker in names and upload.marker not in names:
         raise DopsdError(
             f"push: {upload.repo} holds {upload.other_marker}, so it is another kind of model;"
-            " name another repository or --revision",
+            " name another repository",
             code=Code.PUSH_REFUSED,
         )
-    obsolete = sorted(n for n in names - upload.files.keys() if SHARDS.fullmatch(n))
+
+
+def _names(head: ModelInfo) -> set[str]:
+    return {file.rfilename for file in head.siblings or []}
+
+
+def _operations(upload: Upload, head: ModelInfo) -> list[Operation]:
+    """Return the commit's operations: every file, and the removal of replaced shards."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    obsolete = sorted(n for n in _names(head) - upload.files.keys() if SHARDS.fullmatch(n))
     if obsolete:
         log(f"push: removing replaced weights: {', '.join(obsolete)}")
     additions = [CommitOperationAdd(name, source) for name, source in sorted(upload.files.items())]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import escape
+
 from dopsd.core.files import read_json
 from dopsd.tasks.common.config import Source
-from dopsd.tracking.model_card import base_digests, joined, parts, tags, title
-from dopsd.tracking.model_origin import Origin, commit, data_digests
+from dopsd.tracking.model_card import base_digests, joined, kind, parts, tags, title
+from dopsd.tracking.model_origin import Origin, data_digests, trained_commit
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -32,6 +36,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 model = AutoModelForMaskedLM.from_pretrained("{repo}")
 tokenizer = AutoTokenizer.from_pretrained("{repo}")"""
+SCRIPTS = re.compile("(<script.*?</script>)", re.DOTALL)
 NO_GENERATE = "* The model fills in masks and has no `generate`: sample with `dopsd.sample`."
 
 
@@ -76,23 +81,22 @@ def hub_card(
 
 def _tested(release: Release, run: RunSettings, evaluate: EvaluateConfig) -> dict[str, list[str]]:
     """Return the card of the run's selected checkpoint, with how to load it from the hub."""
-    origin = Origin(data_digests(run.key.task), commit(), release.repo)
-    text = parts(run, evaluate, origin)
+    origin = Origin(data_digests(run.key.task), trained_commit(run.key), release.repo)
+    text = parts(run, evaluate, origin, release.is_merged)
     text["How to use it"] = _loading(release, run)
     text["Limits"].append(NO_GENERATE)
     if release.is_merged:
-        text[""] = [f"Base and adapter as one model. {release.rounding}", "", *text[""]]
+        text[""] += ["", release.rounding]
     return text
 
 
 def _untested(release: Release, run: RunSettings) -> dict[str, list[str]]:
     """Return the card of weights that no test belongs to, and whose settings are unknown."""
-    kind = "Base and LoRA adapter as one model," if release.is_merged else "A LoRA adapter"
     digests = [f"* {name}: {digest}" for name, digest in base_digests(run).items()]
     return {
         "": [
-            f"{kind} for `{run.model.path}`. It is not the checkpoint that a run selected and"
-            f" tested, so this card has no results. {release.rounding}".rstrip()
+            f"{kind(release.is_merged, run.model.path)}. It is not the checkpoint that a run"
+            f" selected and tested, so this card has no results. {release.rounding}".rstrip()
         ],
         "How to use it": _loading(release, run),
         "Base": digests,
@@ -174,4 +178,40 @@ def _without_local_paths(text: str, release: Release, run: RunSettings) -> str:
     shown = release.base_model or (path.name if path.is_absolute() else run.model.path)
     for quoted in ("`{}`", "path: {}\n", '"{}"'):
         text = text.replace(quoted.format(path), quoted.format(shown))
-    return text.replace(str(Path.home()), "~")
+    return _without_home(text)
+
+
+def shared_page(page: str, run: RunSettings) -> str:
+    """Return a run's report without paths of this machine; its scripts have none.
+
+    Args:
+        page: the report.
+        run: the run.
+    """
+    texts = SCRIPTS.split(page)  # every second one is a script
+    for path in _absolute_paths(run):
+        shown = str(escape(Path(path).name))
+        texts[::2] = [text.replace(str(escape(path)), shown) for text in texts[::2]]
+    return "".join(
+        text if is_script else _without_home(text)
+        for text, is_script in zip(texts, cycle((False, True)), strict=False)
+    )
+
+
+def _absolute_paths(run: RunSettings) -> list[str]:
+    """Return the absolute paths in a run's settings, longest first, and the current folder."""
+    sections = (run.model, run.data, run.train, run.algorithm, run.launch)
+    pending: list[Any] = [section.model_dump(mode="json") for section in sections]
+    paths = {str(Path.cwd())}
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict | list):
+            pending += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, str) and Path(value).is_absolute() and Path(value).name:
+            paths.add(value)
+    return sorted(paths, key=len, reverse=True)
+
+
+def _without_home(text: str) -> str:
+    home = Path.home()
+    return text.replace(str(home), "~") if home.name else text  # `/` in some containers

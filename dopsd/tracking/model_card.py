@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.docstrings import first_line
 from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
+from dopsd.core.percent import gap, percent, within
 from dopsd.models.files import base_files
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import package_of
@@ -50,26 +51,29 @@ def description(name: str, task: str, base: str) -> str:
 
 
 def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
-    """Return the card as Markdown, with the YAML header that model hubs read.
+    """Return the card as Markdown, with a YAML header; the arguments are those of `parts`."""
+    return "\n".join(_header(run)) + joined(parts(run, evaluate, origin))
+
+
+def parts(
+    run: RunSettings, evaluate: EvaluateConfig, origin: Origin, is_merged: bool = False
+) -> dict[str, list[str]]:
+    """Return the lines of a card by heading.
 
     Args:
         run: the run; all figures come from its results on disk.
         evaluate: section `evaluate`, with the protocols.
         origin: the run's data and code, and the checkpoint's address.
+        is_merged: the card is of base and adapter as one model.
     """
-    return "\n".join(_header(run)) + joined(parts(run, evaluate, origin))
-
-
-def parts(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> dict[str, list[str]]:
-    """Return the lines of a card by heading; the arguments are those of `card`."""
     tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
     return {
-        "": _summary(run, tested),
+        "": _summary(run, tested, is_merged),
         "Result": _result(tested, evaluate),
         "How to use it": _commands(origin.address),
         "Data": _data(run, tested["selected"]["split"], origin),
         "Training": _training(run, origin),
-        "Limits": _limits(run, tested["selected"]),
+        "Limits": _limits(run, tested["selected"], is_merged),
         "All settings": _settings(run),
     }
 
@@ -82,8 +86,7 @@ def joined(parts: dict[str, list[str]]) -> str:
 
 def about(package: str) -> str:
     """Return what a task or an algorithm is: the first line of its package, without full stop."""
-    doc = import_module(package).__doc__ or package.rpartition(".")[2]
-    return doc.strip().splitlines()[0].rstrip(".")
+    return first_line(package).rstrip(".") or package.rpartition(".")[2]
 
 
 def _part(title: str, lines: list[str]) -> list[str]:
@@ -105,9 +108,15 @@ def tags(run: RunSettings) -> list[str]:
     return ["dopsd", "diffusion-language-model", run.key.task, run.key.method]
 
 
-def _summary(run: RunSettings, tested: dict[str, Any]) -> list[str]:
+def kind(is_merged: bool, base: str) -> str:
+    """Return what a model is: an adapter for a base, or both as one model."""
+    what = "Base and LoRA adapter as one model, made from" if is_merged else "A LoRA adapter for"
+    return f"{what} the diffusion language model `{base}`"
+
+
+def _summary(run: RunSettings, tested: dict[str, Any], is_merged: bool) -> list[str]:
     return [
-        f"A LoRA adapter for the diffusion language model `{run.model.path}`, for the task"
+        f"{kind(is_merged, run.model.path)}, for the task"
         f" `{run.key.task}` ({about(package_of(run.key.task))}). It was trained by"
         f" `{run.key.method}`"
         f" ({about(ALGORITHMS.packages[run.kind])}); this is the checkpoint after update"
@@ -118,12 +127,13 @@ def _summary(run: RunSettings, tested: dict[str, Any]) -> list[str]:
 def _result(tested: dict[str, Any], evaluate: EvaluateConfig) -> list[str]:
     result = tested["protocols"][tested["selected"]["protocol"]]
     best, base, paired = result["best"], result["base"], result["paired"]
+    (low, high), (gap_low, gap_high) = best["interval"], paired["interval"]
     return [
-        f"**{_percent(best['accuracy'])} accuracy on {base['n']} test problems**, between"
-        f" {_between(best['interval'])}. The base has {_percent(base['accuracy'])}. On the same"
-        f" problems the adapter differs by {100 * paired['difference']:+.1f} percentage points,"
-        f" between {100 * paired['interval'][0]:+.1f} and {100 * paired['interval'][1]:+.1f}:"
-        f" {_verdict(paired['interval'])}.",
+        f"**{percent(best['accuracy'])}% accuracy on {base['n']} test problems**, between"
+        f" {percent(low)}% and {percent(high)}% with 95% confidence. The base has"
+        f" {percent(base['accuracy'])}%. On the same problems the trained model differs by"
+        f" {percent(paired['difference'], '+')} percentage points, between {percent(gap_low, '+')}"
+        f" and {percent(gap_high, '+')}: {_verdict(gap_low, gap_high)}.",
         "",
         "In percent, by protocol, with 95% intervals over problems in brackets:",
         "",
@@ -135,9 +145,8 @@ def _result(tested: dict[str, Any], evaluate: EvaluateConfig) -> list[str]:
     ]
 
 
-def _verdict(interval: list[float]) -> str:
+def _verdict(low: float, high: float) -> str:
     """Return in words what the interval of a paired difference says."""
-    low, high = interval
     if low > 0:
         return "it is better than the base on such problems"
     if high < 0:
@@ -147,22 +156,9 @@ def _verdict(interval: list[float]) -> str:
 
 def _row(name: str, result: dict[str, Any]) -> str:
     """Return the result of a protocol as an item of a list: MLflow's tables have no space."""
-    base, best = (_cell(result[side]["accuracy"], result[side]["interval"]) for side in SIDES)
-    difference = _cell(result["paired"]["difference"], result["paired"]["interval"], "+")
-    return f"* `{name}`: adapter {best}, base {base}, paired difference {difference}"
-
-
-def _cell(value: float, interval: list[float], sign: str = "") -> str:
-    low, high = interval
-    return f"{100 * value:{sign}.1f} [{100 * low:{sign}.1f}, {100 * high:{sign}.1f}]"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
-
-
-def _between(interval: list[float]) -> str:
-    return f"{_percent(interval[0])} and {_percent(interval[1])} with 95% confidence"
+    base, best = (within(result[side]["accuracy"], result[side]["interval"]) for side in SIDES)
+    difference = gap(result["paired"]["difference"], result["paired"]["interval"])
+    return f"* `{name}`: trained {best}, base {base}, paired difference {difference}"
 
 
 def _commands(address: str) -> list[str]:
@@ -197,10 +193,18 @@ def _training(run: RunSettings, origin: Origin) -> list[str]:
         "learning rate": train.learning_rate,
         "LoRA": _flat(train.lora.model_dump()),
         "answer length": f"{run.sampling.gen_length} tokens",
-        "code": f"git commit `{origin.commit}`",
+        "code": _code(origin.commit),
     }
     rows |= base_digests(run)
     return [f"* {name}: {value}" for name, value in rows.items()]
+
+
+def _code(commit: str | None) -> str:
+    """Return the git commit of the code, in words."""
+    if commit is None:
+        return "not recorded"
+    changes = ", with changes that were not committed" if commit.endswith("+") else ""
+    return f"git commit `{commit.removesuffix('+')}`{changes}"
 
 
 def base_digests(run: RunSettings) -> dict[str, str]:
@@ -209,20 +213,20 @@ def base_digests(run: RunSettings) -> dict[str, str]:
     return {f"base, {path.name}": f"sha256 `{sha256(path)}`" for path in weights}
 
 
-def _limits(run: RunSettings, selected: dict[str, Any]) -> list[str]:
+def _limits(run: RunSettings, selected: dict[str, Any], is_merged: bool) -> list[str]:
     how = (
         "* The test set itself selected this checkpoint: its test accuracy is too high."
         if selected["split"] == "test"
         else f"* The checkpoint was selected on {selected['split']}"
-        f" ({_percent(selected['accuracy'])} of {selected['n']} problems). That figure is the"
+        f" ({percent(selected['accuracy'])}% of {selected['n']} problems). That figure is the"
         " highest of several, so the test accuracy is the one to quote."
     )
     return [
         how,
         "* The result is of one seed. Its intervals count problems, not other seeds.",
-        f"* The adapter was trained and tested on `{run.key.task}` alone. Other prompts, other"
+        f"* The model was trained and tested on `{run.key.task}` alone. Other prompts, other"
         " lengths of answers and the safety of answers are untested.",
-        "* It fits only the base above. Licences of base and data apply.",
+        f"* {'' if is_merged else 'It fits only the base above. '}Licences of base and data apply.",
     ]
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
+
+from dopsd.core.files import WORK, read_json
+from dopsd.training.machine import MACHINE
+from dopsd.training.resuming import object_of
+
+if TYPE_CHECKING:
+    from dopsd.core.paths import RunKey
 
 
 @dataclass(frozen=True)
@@ -14,7 +22,7 @@ class Origin:
     """Where a run's results came from, and where its checkpoint is."""
 
     data: dict[str, str]  # DVC's md5 of each split
-    commit: str  # git commit of the code
+    commit: str | None  # git commit of the code, with `+` if files differed; None: not recorded
     address: str  # of the checkpoint, such as models:/m-1234
 
 
@@ -22,6 +30,18 @@ def commit() -> str:
     """Return the current git commit, or "unknown" outside a repository."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return head.stdout.strip() or "unknown"
+
+
+def trained_commit(key: RunKey) -> str | None:
+    """Return the git commit that trained a run, with `+` if tracked files differed from it.
+
+    Returns:
+        None for a run from DVC's cache, or from outside a repository.
+    """
+    fingerprint = read_json(key.folder / "train.json", "dopsd train")["fingerprint"]
+    parts = object_of(WORK / fingerprint / MACHINE).get("parts", [])
+    recorded: str | None = parts[-1].get("commit") if parts else None
+    return recorded
 
 
 def data_digests(task: str) -> dict[str, str]:

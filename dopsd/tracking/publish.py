@@ -82,7 +82,7 @@ def publish(publication: Publication) -> dict[str, int]:
 def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -> Tracked | None:
     """Send the log of a finished run and return its MLflow run; None if not finished or stale."""
     folder = run.key.folder
-    if not (folder / "test" / "paired.json").is_file():
+    if not run.key.is_tested:
         log(f"publish: {folder} has no test results yet; skipped")
         return None
     if not is_current(run, read_json(folder / "train.json", "dopsd train")):

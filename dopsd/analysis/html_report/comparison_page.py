@@ -15,8 +15,9 @@ from dopsd.analysis.html_report.charts import (
 )
 from dopsd.analysis.html_report.page import render
 from dopsd.analysis.run_figures import METHODS
-from dopsd.analysis.tables import RESAMPLED, chosen_on, gap, groups, mean_curve, percent, within
+from dopsd.analysis.tables import RESAMPLED, chosen_on, groups, mean_curve
 from dopsd.core.palette import run_colour
+from dopsd.core.percent import gap, percent, within
 
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure
@@ -72,14 +73,14 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
     values = {
         "facts": facts,
         "title": "Comparison of methods",
-        "verdicts": [words.verdict(pair) for pair in _decisive(facts)],
+        "verdicts": _verdicts(facts),
         "rule": words.RULE,
         "caveats": caveats(facts),
         "runs": [_run_row(facts, run, row) for run, row in _rows(facts)],
         "means": [_mean_row(row) for row in facts.tables["means"]],
         "pairs": [_pair_row(pair) for pair in facts.pairs],
         "reached": facts.tables["reached"],
-        "number": _number,
+        "number": words.number,
         "axes": AXES,
         "percent": percent,
         "glossary": {word: words.GLOSSARY[word] for word in WORDS},
@@ -112,12 +113,17 @@ def caveats(facts: ComparisonFacts) -> list[str]:
     ]
 
 
-def _decisive(facts: ComparisonFacts) -> list[dict[str, Any]]:
-    """Return the pairs that hold the most accurate method of their task."""
-    best: dict[str, dict[str, Any]] = {}
+def _verdicts(facts: ComparisonFacts) -> list[str]:
+    """Return the sentences on each task with several methods."""
+    by_task: dict[str, list[dict[str, Any]]] = {}
     for row in facts.tables["means"]:
-        best[row["task"]] = max(best.get(row["task"], row), row, key=lambda r: r["trained"][0])
-    return [p for p in facts.pairs if best[p["task"]]["method"] in (p["first"], p["second"])]
+        by_task.setdefault(row["task"], []).append(row)
+    sentences = []
+    for task, rows in by_task.items():
+        best = max(rows, key=lambda row: row["trained"][0])["method"]
+        pairs = [pair for pair in facts.pairs if pair["task"] == task]
+        sentences += words.overview(task, best, pairs) if len(rows) > 1 else []
+    return sentences
 
 
 def _rows(facts: ComparisonFacts) -> list[tuple[Finished, dict[str, Any]]]:
@@ -135,7 +141,7 @@ def _run_row(facts: ComparisonFacts, run: Finished, row: dict[str, Any]) -> dict
         "gap": gap(row["difference"], row["interval"]),
         "update": row["update"],
         "selected_on": chosen_on(run).lower(),
-        "costs": {name: _number(row.get(name)) for name in AXES if name != "updates"},
+        "costs": {name: words.number(row.get(name)) for name in AXES if name != "updates"},
     }
 
 
@@ -146,20 +152,16 @@ def _mean_row(row: dict[str, Any]) -> dict[str, Any]:
         "seeds": row["seeds"],
         "trained": within(*row["trained"]),
         "gap": gap(*row["difference"]),
-        "costs": {name: _number(row["cost"].get(name)) for name in AXES},
+        "costs": {name: words.number(row["cost"].get(name)) for name in AXES},
     }
 
 
 def _pair_row(pair: dict[str, Any]) -> dict[str, Any]:
     return pair | {
         "gap": gap(pair["difference"], pair["interval"]),
-        "by_seed": ", ".join(f"{100 * value:+.1f}" for value in pair["by_seed"]),
+        "by_seed": ", ".join(percent(value, "+") for value in pair["by_seed"]),
         "certainty": words.certainty(pair["interval"], pair["by_seed"]),
     }
-
-
-def _number(value: float | None) -> str:
-    return "not recorded" if value is None else f"{value:,.0f}"
 
 
 def _chart(facts: ComparisonFacts, task: str) -> Chart:

@@ -18,7 +18,6 @@ class Description:
         is_graded: whether answers get partial scores.
         problems: number of problems of each split.
         method: the method in words.
-        method_page: the method's page of the docs, as seen from the report; empty without one.
         base: folder of the base model.
         parameters: parameters of the base.
         trained: parameters of the adapter, which training changes.
@@ -28,7 +27,6 @@ class Description:
     is_graded: bool
     problems: dict[str, int]
     method: str
-    method_page: str
     base: str
     parameters: int
     trained: int

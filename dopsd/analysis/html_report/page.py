@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
     from pathlib import Path
 
     from jinja2 import Environment
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
     from dopsd.analysis.html_report.charts import Chart
 
-ANALYSIS, CORE = files("dopsd.analysis"), files("dopsd.core")
-FOLDER = ANALYSIS.joinpath("html_report")
+FOLDER = files("dopsd.analysis.html_report")
+SHARED = ("palette.py", "percent.py")  # of the core: colours and numbers of the pages
 INPUTS = re.compile(r'<meta name="dopsd-inputs" content="(\w+)">')
 HEAD = 4096  # bytes of a page that hold its digest
 
@@ -31,11 +32,15 @@ def digest_of(facts: object) -> str:
 
 @cache
 def _code_digest() -> str:
-    folders = (ANALYSIS, FOLDER, FOLDER.joinpath("templates"))
-    parts = [CORE.joinpath("palette.py"), CORE.joinpath("statistics.py")]
-    parts += [part for folder in folders for part in folder.iterdir()]
-    code = sorted((part.name, part.read_bytes()) for part in parts if part.is_file())
+    code = sorted((part.name, part.read_bytes()) for part in code_files())
     return hashlib.sha256(b"\n".join(name.encode() + data for name, data in code)).hexdigest()
+
+
+def code_files() -> list[Traversable]:
+    """Return the files that decide how pages look: those of analysis, templates, and SHARED."""
+    folders = (files("dopsd.analysis"), FOLDER, FOLDER.joinpath("templates"))
+    parts = [part for folder in folders for part in folder.iterdir() if part.is_file()]
+    return [*parts, *(files("dopsd.core").joinpath(name) for name in SHARED)]
 
 
 def is_fresh(page: Path, digest: str) -> bool:

@@ -38,10 +38,11 @@ def accuracy_chart(facts: RunFacts) -> Chart:
     ]
     costs = [
         cost
-        for cost in ("updates", "sampled_tokens", "seconds")
+        for cost in ("sampled_tokens", "seconds")
         if all(cost in facts.costs[row["update"]] for row in rows)
         and any(facts.costs[row["update"]][cost] for row in rows)  # some methods sample nothing
     ]
+    costs = ["updates", *costs]  # the base alone has cost nothing yet
     columns = {name: [row[name] for row in rows] for name in ("accuracy", "low", "high", "update")}
     columns |= {cost: [facts.costs[row["update"]][cost] for row in rows] for cost in costs}
     columns["base"] = [chosen["base_accuracy"]] * len(rows)

@@ -13,7 +13,7 @@ from dopsd.analysis.html_report.run_charts import (
     training_charts,
 )
 from dopsd.analysis.run_figures import GROUPS, WINDOW
-from dopsd.analysis.tables import percent
+from dopsd.core.percent import percent, points
 
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts
@@ -77,7 +77,7 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
                 "best": words.accuracy(best),
                 "base_marks": percent(base["whole"]),
                 "best_marks": percent(best["whole"]),
-                "gap": words.points(paired["difference"], paired["interval"]),
+                "gap": points(paired["difference"], paired["interval"]),
                 "verdict": f"{change} difference" if change == "no clear" else change,
             }
         )
@@ -88,15 +88,14 @@ def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
     """Return what each cost is, until the selected checkpoint and until the end."""
     chosen = facts.costs.get(facts.selected["update"], {})
     rows = [
-        (text, _number(chosen.get(name)), _number(facts.totals.get(name)))
+        (text, words.number(chosen.get(name)), words.number(facts.totals.get(name)))
         for name, text in TOTALS.items()
     ]
     seconds = [costs.get("seconds") for costs in facts.costs.values()]
-    return [*rows, (AXES["seconds"], _number(chosen.get("seconds")), _number(seconds[-1]))]
-
-
-def _number(value: float | None) -> str:
-    return "not recorded" if value is None else f"{value:,.0f}"
+    return [
+        *rows,
+        (AXES["seconds"], words.number(chosen.get("seconds")), words.number(seconds[-1])),
+    ]
 
 
 def _devices(facts: RunFacts) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.tables import gap, percent, within
+from dopsd.core.percent import percent, points, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,12 +80,6 @@ def best_count(facts: RunFacts) -> int:
     return count
 
 
-def points(difference: float, interval: Sequence[float]) -> str:
-    """Return a difference in points: +10.5 points [+7.9, +13.1]."""
-    value, _, ends = gap(difference, interval).partition(" ")
-    return f"{value} points {ends}"
-
-
 def meaning_of(difference: float, interval: Sequence[float]) -> str:
     """Return what an interval allows to conclude."""
     if not excludes_zero(interval):
@@ -137,7 +131,7 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
         ),
         (
             "The last checkpoint is the best",
-            chosen["update"] == last and not collapse,
+            0 < chosen["update"] == last and not collapse,
             f"Accuracy was highest at the last of {last} updates. More updates (`train.updates`)"
             " may help.",
         ),
@@ -184,6 +178,32 @@ def verdict(pair: dict[str, Any]) -> str:
         f"{pair['task']}: {first} is better than {second}, by {points(difference, interval)} over"
         f" {seeds} ({certain})."
     )
+
+
+def overview(task: str, best: str, pairs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what a comparison says of a task with several methods.
+
+    Args:
+        task: the task.
+        best: its method with the highest mean accuracy.
+        pairs: its pairs of methods that share a seed, as for `verdict`.
+    """
+    if not pairs:
+        return [
+            f"{task}: no two methods share a seed, so there is nothing to compare. The tables show"
+            " each method against the base."
+        ]
+    decisive = [pair for pair in pairs if best in (pair["first"], pair["second"])]
+    alone = (
+        f"{task}: {best} has the highest accuracy and shares no seed with another method, so no"
+        " pair shows how it compares."
+    )
+    return [*([] if decisive else [alone]), *(verdict(pair) for pair in decisive or pairs)]
+
+
+def number(value: float | None) -> str:
+    """Return a count or seconds without decimals."""
+    return "not recorded" if value is None else f"{value:,.0f}"
 
 
 def count(number: int, noun: str, ending: str = "s") -> str:

@@ -23,14 +23,14 @@ from workspace import Workspace
 from dopsd.analysis.html_report import page, run_page, words
 from dopsd.analysis.html_report.facts import RunFacts
 from dopsd.analysis.run_figures import grouped, trailing_means
-from dopsd.analysis.tables import gap, percent, within
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.files import write_json
 from dopsd.core.paths import RunKey
+from dopsd.core.percent import gap, percent, within
 from dopsd.core.tables import read_table
 from dopsd.pipeline import repeat
-from dopsd.pipeline.run_report import gather
+from dopsd.pipeline.run_report import gather, refresh
 from dopsd.training.machine import MACHINE
 
 KEY = RunKey("sudoku", "d_opsd", 0)
@@ -241,20 +241,50 @@ def test_a_page_is_written_again_only_when_its_inputs_change(finished, capsys):
     assert page.INPUTS.search(KEY.page.read_text())[1] != digest
 
 
-def test_a_page_is_written_again_when_the_code_of_its_numbers_or_colours_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    for name in ("analysis", "core"):
-        shutil.copytree(ROOT / "dopsd" / name, tmp_path / name)
-        monkeypatch.setattr(page, name.upper(), tmp_path / name)
-    digests = set()
-    for name in ("core/palette.py", "analysis/tables.py", "analysis/run_figures.py", ""):
-        page._code_digest.cache_clear()
-        digests.add(page.digest_of("facts"))
-        if name:
-            (tmp_path / name).write_text("changed")
+def test_a_run_without_any_trained_checkpoint_has_a_page(finished):
+    run = changed("selected", update=0, accuracy=0.5, base_accuracy=0.5)(facts())
+    run = replace(run, curve=CURVE[:1], costs={0: run.costs[0]}, training=[])
+    shown = rendered(run).text
+    assert "Update 0 of 4" in shown and "No better than the base." in shown
+    assert "The last checkpoint is the best" not in shown
+
+
+DAMAGED = {
+    "test/answers.json": '{"answers": [{}]}',
+    "test/trajectory.json": '{"pieces": []}',
+    "curve.csv": "update\n0\n",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_page_that_cannot_be_drawn_is_logged_and_the_command_goes_on(finished, capsys, name):
+    before = KEY.page.read_bytes()
+    (KEY.folder / name).write_text(DAMAGED[name])
+    assert refresh(load_params(), [KEY], "summary") == {}
+    assert f"summary: no report of {KEY}: " in capsys.readouterr().err
+    assert KEY.page.read_bytes() == before
+
+
+def test_a_run_whose_data_is_not_here_has_a_page_that_says_so(finished):
+    shutil.rmtree("data")
+    KEY.page.unlink()
+    assert refresh(load_params(), [KEY], "summary") == {str(KEY): KEY.page}
+    shown = Page(KEY.page).text
+    assert "Stale run. It cannot be checked: data/sudoku" in shown
+    assert "train.learning_rate 0.003" in shown  # as recorded in training
+
+
+def test_the_code_of_a_page_includes_what_draws_and_formats_it(monkeypatch, tmp_path):
+    before = page.digest_of({})
+    names = {path.name for path in page.code_files()}
+    assert {"run_figures.py", "tables.py", "palette.py", "percent.py", "style.css"} <= names
+    changed = tmp_path / "palette.py"
+    changed.write_text("PALETTE = ()")
+    rest = [path for path in page.code_files() if path.name != changed.name]
+    monkeypatch.setattr(page, "code_files", lambda: [*rest, changed])
     page._code_digest.cache_clear()
-    assert len(digests) == 4
+    assert page.digest_of({}) != before
+    page._code_digest.cache_clear()
 
 
 def test_the_result_in_prefect_names_the_page(finished):
@@ -323,10 +353,14 @@ def test_chromium_draws_the_pages_at_every_width(finished, tmp_path_factory):
     assert main(["compare", str(KEY), "sudoku/rft/0"]) == 0
     pages = [KEY.page, Path("reports/compare/comparison.html")]
     with Browser(tmp_path_factory.mktemp("chromium")) as browser:
-        for path, width, is_dark in [(p, w, d) for p in pages for w in (400, 1280) for d in (0, 1)]:
+        for path, width, is_dark in [
+            (p, w, d) for p in pages for w in (400, 900, 1280) for d in (0, 1)
+        ]:
             browser.open(path, width, bool(is_dark))
             assert browser.run("return document.documentElement.scrollWidth") <= width
             assert browser.messages() == []
+            if path == KEY.page and width >= 900:
+                assert browser.run("return document.querySelector('#results .wide')") is None
             empty = browser.run(EMPTY_CHARTS)
             assert empty == [], (path, width, empty)
         browser.open(KEY.page, 1280)

@@ -223,3 +223,18 @@ def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
     compare.compare(folder, ["sudoku/d_opsd/0", "sudoku/rft/0"])
     page = Path("reports/compare/comparison.html").read_text()
     assert "Stale run sudoku/rft/0." in page and "cannot tell whether" in page
+
+
+def test_the_page_names_a_best_method_that_shares_no_seed(folder):
+    for seed in (0, 1):
+        finished("d_opsd", seed, {"a": 0.5, "b": 0.5})
+        finished("rft", seed, {"a": 0.25, "b": 0.25})
+    finished("ar_opsd", 2, {"a": 1.0, "b": 1.0})
+    names = [f"sudoku/{name}" for name in ("d_opsd/0", "d_opsd/1", "rft/0", "rft/1")]
+    compare.compare(folder, [*names, "sudoku/ar_opsd/2"])
+    page = Path("reports/compare/comparison.html").read_text()
+    assert "sudoku: ar_opsd has the highest accuracy and shares no seed" in page
+    assert "d_opsd is better than rft, by +25.0 points" in page and "No two methods" not in page
+    compare.compare(folder, ["sudoku/d_opsd/0", "sudoku/ar_opsd/2"])
+    page = Path("reports/compare/comparison.html").read_text()
+    assert "sudoku: no two methods share a seed, so there is nothing to compare" in page

@@ -30,6 +30,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.models.adapter_files import ADAPTER
 
 REPO, BEST = "someone/sudoku", Path("runs/sudoku/d_opsd/0/best")
+PAGE = Path("reports/sudoku-d_opsd-0.html")
 FILES = {".gitattributes", "README.md", "report.html"}
 FILES |= {ADAPTER, "adapter_config.json", "digests.json"}
 
@@ -92,6 +93,41 @@ def test_the_card_has_the_results_of_the_run_as_the_hub_reads_them(finished, hub
     assert str(Path.cwd()) not in card and str(Path.home()) not in card
 
 
+def test_the_card_names_the_commit_that_trained_the_run(finished, hub):
+    (machine,) = Path("work").glob("train-*/machine.json")
+    for commit, said in (("c0ffee+", "`c0ffee`, with changes that"), (None, "not recorded")):
+        parts = json.loads(machine.read_text())["parts"]
+        machine.write_text(json.dumps({"parts": [parts[0] | {"commit": commit}]}))
+        assert main(["push", REPO]) == 0
+        assert (
+            f"* code: {'git commit ' * bool(commit)}{said}" in hub.files(REPO)["README.md"].decode()
+        )
+
+
+def test_the_report_is_of_these_results_and_may_stay_at_home(finished, hub, capsys):
+    PAGE.write_text("an old page")
+    assert main(["push", REPO]) == 0
+    report = hub.files(REPO)["report.html"].decode()
+    accuracy = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())
+    accuracy = accuracy["protocols"]["greedy"]["best"]["accuracy"]
+    assert f"{100 * accuracy:.1f}% on average over 12 test problems" in report
+    assert "ten test problems" in capsys.readouterr().err
+    assert main(["push", "someone/other", "--no-report"]) == 0
+    assert "report.html" not in hub.files("someone/other")
+    assert "test problems" not in capsys.readouterr().err
+
+
+def test_the_report_has_no_path_of_this_machine(finished, hub):
+    write_params(model__path=str(Path("base/sudoku").absolute()))
+    for stage in ("evaluate_base", "train", "evaluate", "select", "test"):
+        assert main([stage]) == 0
+    assert main(["push", REPO]) == 0
+    for name in ("report.html", "README.md"):
+        text = hub.files(REPO)[name].decode()
+        assert str(Path.cwd()) not in text and str(Path.home()) not in text, name
+    assert str(Path.cwd()) in PAGE.read_text()
+
+
 def test_the_merged_model_loads_by_plain_transformers(finished, hub, tmp_path):
     assert main(["push", REPO, "--merged"]) == 0
     assert hub.commits(REPO) == 1 and not list(Path("work").glob("push-*"))
@@ -103,6 +139,8 @@ def test_the_merged_model_loads_by_plain_transformers(finished, hub, tmp_path):
     torch.testing.assert_close(merged, logits("base/sudoku", BEST))
     card = hub.files(REPO)["README.md"].decode()
     assert "import dopsd.models.llada" in card and "peft" not in card.split("---\n")[1]
+    assert "Base and LoRA adapter as one model" in card and "LoRA adapter for" not in card
+    assert "fits only the base" not in card
 
 
 def test_a_second_push_sends_nothing_and_one_that_broke_off_continues(finished, hub, capsys):
@@ -179,9 +217,10 @@ def test_what_cannot_be_trusted_is_refused_before_anything_is_sent(
 
 
 def test_names_that_the_hub_does_not_take_are_refused(finished, hub, capsys):
-    for words in (["no-user"], ["a/b", "--revision", "../x"], ["a/b..c"]):
-        assert main(["push", *words]) == 2, words
-    assert hub.requests == [] and len(capsys.readouterr().err.splitlines()) >= 3
+    for words in (["no-user"], ["a/b", "--revision", "../x"], ["a/b..c"], ["a/b.git"]):
+        assert main(["push", *words, "--merged"]) == 2, words
+    lines = capsys.readouterr().err.splitlines()
+    assert hub.requests == [] and len(lines) == 4 and "merging" not in " ".join(lines)
 
 
 def test_another_checkpoint_goes_to_a_branch_with_a_card_without_results(finished, hub):
@@ -202,6 +241,9 @@ def test_a_private_push_never_goes_to_a_public_repository_nor_over_another_kind(
     assert main(["push", REPO, "--public"]) == 0 and not hub.repos[REPO].is_private
     assert main(["push", REPO]) == 2
     assert "is public; give --public" in capsys.readouterr().err
+    assert main(["push", REPO, "--revision", "new"]) == 2
+    assert "is public; give --public" in capsys.readouterr().err
+    assert list(hub.repos[REPO].branches) == ["main"]
     assert main(["push", REPO, "--public", "--merged"]) == 2
     assert "another kind of model" in capsys.readouterr().err and hub.commits(REPO) == 1
 

@@ -78,6 +78,7 @@ def test_a_loaded_champion_answers_as_the_sampler_does(champion):
     [
         (lambda folder: append(folder / ADAPTER), "does not match the digest"),
         (lambda folder: append(folder / "adapter_config.json"), "does not match the digest"),
+        (lambda folder: append(folder / "params.yaml"), "params.yaml: does not match the digest"),
         (lambda _: append(Path("base/sudoku/model.safetensors")), f"or set {BASE}"),
         (lambda _: Path("base/sudoku/added_tokens.json").write_text("{}"), "has no such file"),
         (lambda _: shutil.rmtree("base/sudoku"), "no such file"),
