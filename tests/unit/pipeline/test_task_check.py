@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -136,7 +137,10 @@ def test_the_flows_offer_the_task_and_its_keys(project: Path):
         "import json; from flows.settings import Task; from flows.overrides import"
         " overrides_schema; print(json.dumps([str(Task), overrides_schema()]))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}  # an installed dopsd does not bring flows/
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     task, schema = json.loads(ran.stdout.splitlines()[-1])
     assert "'sums'" in task
     validator = Draft202012Validator(schema)
