@@ -50,6 +50,18 @@ def cell_argument(parser: argparse.ArgumentParser, name: str) -> None:
     )
 
 
+def set_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --set, whose values are in `changes`."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="changes",
+        help="change one key, such as train.updates=50; may be repeated",
+    )
+
+
 def _whole(text: str, lowest: int) -> int:
     if not re.fullmatch("[0-9]{1,19}", text) or not lowest <= (value := int(text)) <= LARGEST:
         raise argparse.ArgumentTypeError(

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.cli.arguments import count, seed
+from dopsd.cli.arguments import count, seed, set_argument
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -51,14 +51,7 @@ def _run_command(commands: Commands) -> None:
     )
     parser.add_argument("--preset", help=f"reference or paper, of a profile (default: {PRESET})")
     parser.add_argument("--hardware", help=f"GPUs of a profile (default: {HARDWARE})")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="changes",
-        help="change one key of params.yaml, such as train.learning_rate=0.002; may be repeated",
-    )
+    set_argument(parser)
     parser.add_argument(
         "--updates", type=count, metavar="N", help="updates of every method (train.updates)"
     )

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.cli.arguments import command
+from dopsd.cli.arguments import command, set_argument
 from dopsd.config.loading import load_params, missing_files
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.error_codes import Code
@@ -98,14 +98,7 @@ def add_profiles(commands: Commands) -> None:
             "--hardware",
             help="GPUs: 1x80gb, 4x80gb or 1xh200 (default: 1x80gb)",
         )
-        parser.add_argument(
-            "--set",
-            action="append",
-            default=[],
-            metavar="KEY=VALUE",
-            dest="changes",
-            help="change one key, such as train.updates=50; may be repeated",
-        )
+        set_argument(parser)
 
 
 def _init(a: argparse.Namespace) -> None:

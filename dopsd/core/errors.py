@@ -6,10 +6,10 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from dopsd.core.error_codes import Code
 
 # EX_TEMPFAIL of sysexits.h: a network or a disk failed; the same command may succeed later
 TEMPORARY = 75
@@ -38,10 +38,13 @@ class DopsdError(Exception):
     Attributes:
         exit_code: exit status of the command: 2, unless a signal or a temporary failure has its
             own.
-        code: the stable code that `dopsd explain` and docs/errors.md explain.
+        code: the stable code that `dopsd explain` and docs/errors.md explain; that of plug-ins
+            where an error has none of its own.
     """
 
-    def __init__(self, message: str | list[str], exit_code: int = 2, *, code: Code) -> None:
+    def __init__(
+        self, message: str | list[str], exit_code: int = 2, *, code: Code = Code.PLUGIN
+    ) -> None:
         self.lines = [message] if isinstance(message, str) else message
         super().__init__("\n".join(map(readable, self.lines)))
         self.exit_code, self.code = exit_code, code

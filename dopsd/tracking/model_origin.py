@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +23,6 @@ class Origin:
     data: dict[str, str]  # DVC's md5 of each split
     commit: str | None  # git commit of the code, with `+` if files differed; None: not recorded
     address: str  # of the checkpoint, such as models:/m-1234
-
-
-def commit() -> str:
-    """Return the current git commit, or "unknown" outside a repository."""
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return head.stdout.strip() or "unknown"
 
 
 def trained_commit(key: RunKey) -> str | None:

@@ -15,7 +15,7 @@ from dopsd.models.adapter_files import ADAPTER
 from dopsd.tracking.client import log_once, tracking_uri
 from dopsd.tracking.flavour import flavour_of
 from dopsd.tracking.model_card import card, description
-from dopsd.tracking.model_origin import Origin, commit, data_digests
+from dopsd.tracking.model_origin import Origin, data_digests, trained_commit
 from dopsd.tracking.model_registry import (
     ACCURACY,
     DIGEST_TAG,
@@ -130,7 +130,8 @@ def _log_tags_and_data(client: MlflowClient, tracked: Tracked) -> None:
         client.log_inputs(
             tracked.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", split)])]
         )
-    client.set_tag(tracked.run_id, "mlflow.source.git.commit", commit())
+    if trained_by := trained_commit(tracked.key):
+        client.set_tag(tracked.run_id, "mlflow.source.git.commit", trained_by.removesuffix("+"))
 
 
 def _log_checkpoints(
@@ -191,10 +192,7 @@ def _register(
         ACCURACY: str(chosen["accuracy"]),
         JUDGED_BY: hashlib.sha256(criteria.encode()).hexdigest()[:16],
     }
-    commit_hash = (
-        client.get_run(tracked.run_id).data.tags.get("mlflow.source.git.commit") or commit()
-    )
-    origin = Origin(data, commit_hash, f"models:/{model_id}")
+    origin = Origin(data, trained_commit(tracked.key), f"models:/{model_id}")
     text = card(tracked.run, publication.evaluate, origin)
     name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
     flavour, tags[FLAVOUR_TAG] = flavour_of(

@@ -59,6 +59,11 @@ def text_of(row: Row, *columns: str) -> str:
             f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}",
             code=Code.SOURCE_ROW,
         )
+    return encodable(row, column, text)
+
+
+def encodable(row: Row, column: str | None, text: str) -> str:
+    """Return a cell's text, unless it holds a lone surrogate, which UTF-8 cannot encode."""
     if not is_unicode(text):
         raise DopsdError(
             f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes",

@@ -9,7 +9,8 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, is_unicode
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.sources import encodable
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import columns_of
 from dopsd.tasks.custom.verifiers.command import ROW
@@ -46,12 +47,7 @@ def cell(row: Row, column: str, key: str) -> str:
             f" {str(row.values[column])[:40]!r}; fill the cell, or remove the row",
             code=Code.SOURCE_ROW,
         )
-    if not is_unicode(text):
-        raise DopsdError(
-            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes",
-            code=Code.SOURCE_ROW,
-        )
-    return text
+    return encodable(row, column, text)
 
 
 def as_text(value: Any) -> str | None:  # noqa: ANN401  # any value of a dataset

@@ -121,14 +121,17 @@ def test_every_error_has_a_code_and_every_code_an_error():
             elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Code":
                 used.add(node.attr)
     assert without == []
-    # a plug-in raises this one
-    assert {code.name for code in Code} - used == {"PLUGIN"}
+    assert {code.name for code in Code} == used
 
 
 def test_the_code_is_at_the_end_of_the_first_line_and_not_in_the_message():
     error = DopsdError(["a: no such file", "b: no such file"], code=Code.NAMED_FILE_MISSING)
     assert str(error) == "a: no such file\nb: no such file"
     assert error.coded == "a: no such file (D106)\nb: no such file"
+
+
+def test_an_error_of_a_plugin_without_a_code_has_that_of_plugins():
+    assert DopsdError("chess: no board").coded == f"chess: no board ({Code.PLUGIN.value})"
 
 
 def test_an_error_of_several_lines_reaches_another_process_whole():

@@ -120,6 +120,18 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     )
 
 
+def test_card_and_tag_name_the_commit_that_trained_the_run_and_not_todays(tracked):
+    (machine,) = Path("work").glob("train-*/machine.json")
+    parts = json.loads(machine.read_text())["parts"]
+    machine.write_text(json.dumps({"parts": [parts[0] | {"commit": "c0ffee+"}]}))
+    assert main(["publish"]) == 0
+    client = connect(tracking_uri(None))
+    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
+    assert run.data.tags["mlflow.source.git.commit"] == "c0ffee"
+    (version,) = client.search_model_versions("name = 'dopsd-sudoku'")
+    assert "git commit `c0ffee`, with changes that were not committed" in version.description
+
+
 def test_a_worse_run_does_not_take_the_crown_and_one_judged_otherwise_does(tracked, capsys):
     assert main(["publish"]) == 0
     client = connect(tracking_uri(None))
