@@ -26,28 +26,31 @@ class Kind(Enum):
 
 
 KERNELS = "dopsd"  # namespace of the project's fused operators
+FOREACH = "norm mul mul_ add add_ sub pow lerp_ addcmul addcmul_ addcdiv addcdiv_ sqrt sqrt_ div"
+FOREACH += " div_ zero_ copy_ neg_ reciprocal_"
+REDUCTIONS = "sum mean amax amin argmax argmin max min any all prod var var_mean logsumexp norm"
+REDUCTIONS += " linalg_vector_norm cumsum cumprod aminmax equal bincount nonzero masked_select"
+REDUCTIONS += " _unique2 unique_consecutive unique_dim"
+STREAMS = "_softmax _safe_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data"
+STREAMS += " cat stack clone _to_copy flip roll repeat repeat_interleave tril triu constant_pad_nd"
+STREAMS += (
+    " slice_backward select_backward native_dropout native_dropout_backward isin floor_divide"
+)
+STREAMS += " floor_divide_ _fused_adamw_ _fused_adam_"
 NAMES = {
     Kind.FREE: "empty empty_like empty_strided new_empty new_empty_strided detach alias lift_fresh"
-    " _reshape_alias _unsafe_view set_ resize_ is_pinned prim_device sym_size sym_stride",
+    " _reshape_alias _unsafe_view set_ resize_",
     Kind.MATMUL: "mm addmm addmm_ bmm baddbmm",
     Kind.ATTENTION: "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention"
     " _scaled_dot_product_flash_attention_for_cpu",
     Kind.ATTENTION_BACKWARD: "_scaled_dot_product_flash_attention_backward"
     " _scaled_dot_product_efficient_attention_backward"
     " _scaled_dot_product_flash_attention_for_cpu_backward",
-    Kind.STREAM: "sum mean amax amin argmax argmin max min any all prod var var_mean logsumexp norm"
-    " linalg_vector_norm cumsum cumprod _softmax _log_softmax _softmax_backward_data"
-    " _log_softmax_backward_data cat stack clone _to_copy flip roll repeat tril triu"
-    " constant_pad_nd slice_backward select_backward native_dropout native_dropout_backward isfinite"
-    " nonzero masked_select equal bincount _unique2 unique_consecutive unique_dim repeat_interleave"
-    " _foreach_norm _foreach_mul_ _foreach_mul _foreach_add _foreach_add_ _foreach_lerp_"
-    " _foreach_addcmul_ _foreach_addcdiv_ _foreach_sqrt _foreach_sqrt_ _foreach_div_ _foreach_div"
-    " _foreach_zero_ _foreach_copy_ _foreach_sub _foreach_pow _foreach_neg_ _foreach_reciprocal_"
-    " _foreach_addcdiv _foreach_addcmul _fused_adamw_ _fused_adam_ isin floor_divide floor_divide_",
-    Kind.FILL: "fill_ zero_ copy_ full full_like ones ones_like zeros zeros_like new_full new_zeros"
-    " new_ones arange linspace uniform_ normal_ random_ bernoulli_ rand randn randint scalar_tensor"
-    " eye randperm fill _assert_async",
-    Kind.GATHER: "index index_select gather embedding take _unsafe_index take_along_dim",
+    Kind.STREAM: " ".join([STREAMS, REDUCTIONS, *(f"_foreach_{n}" for n in FOREACH.split())]),
+    Kind.FILL: "fill fill_ zero_ copy_ full full_like ones ones_like zeros zeros_like new_full"
+    " new_zeros new_ones arange linspace scalar_tensor eye randperm rand randn randint uniform_"
+    " normal_ random_ bernoulli_",
+    Kind.GATHER: "index _unsafe_index index_select gather embedding take",
     Kind.SCATTER: "index_put_ index_put _index_put_impl_ scatter scatter_ scatter_add scatter_add_"
     " index_add index_add_ index_copy_ index_fill_ embedding_dense_backward masked_scatter",
     Kind.SORT: "sort topk argsort kthvalue",
