@@ -12,9 +12,10 @@ REPORT = "PRETENDED_GPU_REPORT"  # a file that gets waits by line and peak memor
 
 def run(words: list[str]) -> int:
     """Run `dopsd WORDS` and return its exit code."""
-    from gpu import cuda_api
+    from gpu import attention, cuda_api
 
     cuda_api.announce()
+    attention.use()
     from dopsd.cli.main import main
     from gpu.device import Device
 

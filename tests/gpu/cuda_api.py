@@ -25,6 +25,10 @@ BEFORE = (  # libraries that would load their parts for CUDA
 )
 
 
+ONE_KERNEL = ("silu_backward", "mish_backward")  # torch splits them where CUDA's kernel is missing
+KERNELS = torch.library.Library("aten", "IMPL")
+
+
 class Properties:
     major, minor, total_memory, name, multi_processor_count = 9, 0, CAPACITY, NAME, 132
 
@@ -77,10 +81,16 @@ def prepare() -> None:
     }
     for name, function in replaced.items():
         setattr(torch.cuda, name, function)
+    for name in ONE_KERNEL:
+        KERNELS.impl(name, _never_called, "CUDA")
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     # as CUDA's own tensors: optimizers and clipping then work on lists of tensors
     for types in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
         types.append(GpuTensor)
+
+
+def _never_called(*_: object) -> None:
+    raise AssertionError("the device runs every operator")
 
 
 def announce() -> None:
