@@ -155,12 +155,13 @@ def algorithm(subject: Subject) -> Any:
 
 
 def update(subject: Subject, states: int) -> dict[str, Any]:
-    """Measure the gradients of one micro-batch, and the optimizer's step after it."""
+    """Measure the gradients of one micro-batch, beside the optimizer's moments, and its step."""
     device, policy, train = subject.device, subject.policy, subject.params.train
     method = algorithm(subject)
     if train.gradient_checkpointing:
         policy.use_gradient_checkpointing()
     optimizer = adamw(policy.trainable().values(), train)
+    optimizer_step(optimizer, OneProcess(), train, 0)  # type: ignore[arg-type]
     planned = states_by_update(rollouts_of(1), method.config, method.blocks, (0, 0))
     batch = planned[0].rows(list(range(10, 10 + states)))
     policy.core.train(train.lora.dropout > 0)
