@@ -21,6 +21,7 @@ from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.lora import adapter_tensors, load_adapter, require_adapter, save_config
 from dopsd.training import checkpoint
+from dopsd.training.optim import restore_moments
 from dopsd.training.resuming import log_of
 from dopsd.training.run_settings import MEMORY
 
@@ -200,13 +201,10 @@ class RunFolder:
 
     def _restore(self, loop: Trainer, folder: Path, state: dict[str, Any]) -> None:
         load_adapter(require_adapter(loop.policy.adapted), read_adapter(folder), folder)
-        device = loop.policy.device
-        tensors = {k: v.to(device) for k, v in load_tensors(folder / "trainer.safetensors").items()}
-        for name, p in loop.parameters.items():
-            kinds = ("step", "exp_avg", "exp_avg_sq")
-            loop.optimizer.state[p] = {kind: tensors[f"{kind}/{name}"] for kind in kinds}
+        device, tensors = loop.policy.device, load_tensors(folder / "trainer.safetensors")
+        restore_moments(loop.optimizer, loop.parameters, tensors)
         loop.policy.ema = {
-            k.removeprefix("ema/"): v for k, v in tensors.items() if k.startswith("ema/")
+            k.removeprefix("ema/"): v.to(device) for k, v in tensors.items() if k.startswith("ema/")
         }
         if state["update"] != int(folder.name[5:]):
             raise ValueError(f"state.json is of update {state['update']!r}")

@@ -243,6 +243,6 @@ class Trainer:
         if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
         # a float also without batches: ranks must send one dtype
-        weight = float(sum(float(batch.weight.sum()) for batch in batches))
-        total = self.accelerator.reduce(torch.tensor(weight, device=self.policy.device), "sum")
+        sums = [torch.zeros((), device=self.policy.device), *(b.weight.sum() for b in batches)]
+        total = self.accelerator.reduce(torch.stack(sums).double().sum().float(), "sum")
         return total.item() or 1.0
