@@ -52,7 +52,7 @@ def test_a_run_is_its_rollouts_states_and_evaluations():
     forward = 6.47e12
     trajectories = 500 / 4 * 4  # 125 collects of 4 prompts feed 4 updates each
     assert cost.rollouts == pytest.approx(trajectories * 1.8 * 128 * forward / 1e15, rel=0.01)
-    assert cost.training == pytest.approx(trajectories * 112 * 26.6e12 / 1e15, rel=0.01)
+    assert cost.training == pytest.approx(trajectories * 112 * 20.0e12 / 1e15, rel=0.01)
     at_512 = Shape(LladaConfig(), 0).forward(712)
     tests = 2 * 1319 * (128 * forward + 256 * at_512)
     assert cost.selection == pytest.approx(21 * 256 * 128 * forward / 1e15, rel=0.01)
@@ -68,10 +68,7 @@ def test_more_micro_batch_states_need_more_memory_and_nf4_less():
     plain = estimate(params(), LladaConfig(), facts).memory
     assert plain["weights"] == pytest.approx(16.03, abs=0.01)
     assert plain["adapter and optimizer"] == pytest.approx(16 * 0.1678, abs=0.01)
-    eager = estimate(
-        params("reference", "1x80gb", "train.gradient_checkpointing=false"), LladaConfig(), facts
-    ).memory
-    assert eager["work"] == pytest.approx(
+    assert plain["work"] == pytest.approx(
         8 * 456 * (5.0e-3 + 1.6e-3), rel=0.05
     )  # activations and adapters' inputs
     small = estimate(
