@@ -132,9 +132,10 @@ class RunFolder:
     def _write(self, loop: Trainer, tmp: Path) -> None:
         rank = self.accelerator.process_index
         rank_tensors = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
-        micro_batches = loop.micro_batches
-        # kept, because a new measurement might give another size and thus other rounding
-        rank_tensors["micro_batch"] = torch.tensor([micro_batches.size, micro_batches.is_halved])
+        # kept, because a new measurement might give another size and thus other rounding; the
+        # second entry said in older releases whether the size was halved
+        size, tokens = loop.micro_batches.size, loop.micro_batches.tokens
+        rank_tensors["micro_batch"] = torch.tensor([size, 0, tokens])
         if torch.cuda.is_available():
             rank_tensors["cuda_rng"] = torch.cuda.get_rng_state()
         save_tensors(rank_tensors, tmp / f"batches.{rank}.safetensors")
@@ -212,10 +213,10 @@ class RunFolder:
             folder / f"batches.{self.accelerator.process_index}.safetensors"
         )
         torch.set_rng_state(rank_tensors.pop("rng"))
-        size, is_halved = rank_tensors.pop("micro_batch").tolist()
+        size, _, *tokens = rank_tensors.pop("micro_batch").tolist()
         memory_settings = {name: vars(loop.settings)[name] for name in MEMORY}
         if state.get("memory", memory_settings) == memory_settings:
-            loop.micro_batches.size, loop.micro_batches.is_halved = size, bool(is_halved)
+            loop.micro_batches.size, loop.micro_batches.tokens = size, *(tokens or [0])
         if "cuda_rng" in rank_tensors:
             torch.cuda.set_rng_state(rank_tensors.pop("cuda_rng"))
         waiting = checkpoint.unpack_updates(rank_tensors, state["waiting"])

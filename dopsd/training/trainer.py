@@ -66,7 +66,9 @@ class Trainer:
         self.algorithm = load_algorithm(run.kind, run.algorithm, self.context_of(run))
         self.parameters = self.policy.trainable()
         self.optimizer = adamw(self.parameters.values(), self.settings)
-        self.micro_batches = MicroBatches(self.settings.micro_batch_states, self.policy.device)
+        self.micro_batches = MicroBatches(
+            train.micro_batch_states, self.policy.device, self.optimizer
+        )
         self.update = self.empty_in_a_row = 0
         self.counters = dict.fromkeys(
             ("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0
