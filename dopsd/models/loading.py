@@ -161,12 +161,7 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
         DopsdError: if the checkpoint is missing or damaged, or this machine cannot compute it.
     """
     folder = Path(model.path)
-    if not (folder / "config.json").is_file():
-        raise DopsdError(
-            f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"
-            " to that folder, or run `dopsd pretrain` for the embedded base",
-            code=Code.NO_MODEL,
-        )
+    require_base(folder)
     check_kernels(model, device)
     weights = read_weights(model, device, on_host)
     if model.quantization == "none":
@@ -178,6 +173,20 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     weights.eval()
     weights.requires_grad_(False)
     return weights
+
+
+def require_base(folder: Path) -> None:
+    """Refuse a folder without a model.
+
+    Raises:
+        DopsdError: if there is no config.json.
+    """
+    if not (folder / "config.json").is_file():
+        raise DopsdError(
+            f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"
+            " to that folder, or run `dopsd pretrain` for the embedded base",
+            code=Code.NO_MODEL,
+        )
 
 
 def read_config(folder: Path) -> DenoiserConfig:
