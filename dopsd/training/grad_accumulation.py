@@ -115,17 +115,19 @@ class MicroBatches:
         self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
     ) -> MetricSums | None:
         """Return the metrics, or None and no gradients if memory ran out."""
-        metrics = MetricSums()
+        metrics, totals = MetricSums(), []
         try:
             for micro_batch, share in self._passes(policy, batches):
                 output = method.loss(policy, micro_batch)
                 (share * output.total / weight).backward()
                 if share:
                     metrics.merge(output.metrics)
-                    metrics.add("loss", output.total.item() / weight, 0)
+                    totals.append(output.total.detach())
         except torch.OutOfMemoryError:  # the pass holds its memory until this block ends: no retry
             _forget(policy.trainable().values())
             return None
+        for total in torch.stack(totals).tolist() if totals else []:  # one wait for an update
+            metrics.add("loss", total / weight, 0)
         return metrics
 
     def _passes(self, policy: Policy, batches: list[Batch]) -> list[tuple[Batch, float]]:
