@@ -211,6 +211,22 @@ def count(number: int, noun: str, ending: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else ending}"
 
 
+def decoding(protocol: dict[str, Any]) -> str:
+    """Return how a protocol decodes an answer, in words; its common defaults are left out."""
+    named = ("gen_length", "block_length", "steps")
+    length, block, steps = (protocol[name] for name in named)
+    usual = {"autocast": "none", "cache": "none", "gumbel_dtype": "float32", "mask_padding": True}
+    others = [
+        f"`{name}: {value}`"
+        for name, value in protocol.items()
+        if name not in (*named, "batch_size")
+        and value not in (None, "", False)
+        and usual.get(name) != value
+    ]
+    text = f"greedy (temperature 0), {length} tokens in blocks of {block}, {steps} steps"
+    return ", ".join([text, *others])
+
+
 def accuracy(side: dict[str, Any]) -> str:
     """Return a report's accuracy with its interval, in percent."""
     return within(side["accuracy"], side["interval"])
