@@ -20,13 +20,13 @@ NUMBERS = {"update": "--states", "rollout": "--rows", "collect": "--trajectories
 def parser() -> argparse.ArgumentParser:
     parsed = argparse.ArgumentParser(prog="python -m gpu", description=__doc__)
     kinds = parsed.add_subparsers(dest="what", required=True)
-    for what in (*NUMBERS, "all"):
+    for what in NUMBERS:
         kind = kinds.add_parser(what)
         kind.add_argument("--layers", type=int, default=32)
         kind.add_argument("--checkpointing", action="store_true")
         kind.add_argument("--set", action="append", default=[], dest="changes")
-        if what in NUMBERS:
-            kind.add_argument(NUMBERS[what], type=int, nargs="+", required=True, dest="numbers")
+        kind.add_argument(NUMBERS[what], type=int, nargs="+", required=True, dest="numbers")
+    kinds.add_parser("all")
     kinds.add_parser("check")
     kinds.add_parser("run").add_argument("words", nargs=argparse.REMAINDER)
     return parsed
@@ -38,17 +38,18 @@ def measure(arguments: argparse.Namespace) -> list[Any]:
 
     cuda_api.announce()
     attention.use()
-    from gpu import llada_8b
+    from gpu import llada_8b, subject
     from gpu.device import Device
 
+    if arguments.what == "all":
+        with Device(llada_8b.LIMIT) as device:
+            return [llada_8b.everything(device)]
     checkpointing = f"train.gradient_checkpointing={str(arguments.checkpointing).lower()}"
     with Device(llada_8b.LIMIT) as device:
-        params = llada_8b.settings(checkpointing, *arguments.changes)
-        subject = llada_8b.make(device, params, arguments.layers)
-        if arguments.what == "all":
-            return [llada_8b.everything(subject)]
+        params = subject.settings(checkpointing, *arguments.changes)
+        made = subject.make(device, params, arguments.layers)
         work = getattr(llada_8b, arguments.what)
-        return [work(subject, number) for number in arguments.numbers]
+        return [work(made, number) for number in arguments.numbers]
 
 
 def main() -> int:
