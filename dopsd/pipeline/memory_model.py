@@ -38,7 +38,7 @@ class BlockBytes:
 
 
 KERNEL_BYTES = {  # by model.kernels
-    "torch": BlockBytes(kept=38, dropout=8, passing=28),
+    "torch": BlockBytes(kept=38, dropout=8, passing=30),
     "liger": BlockBytes(kept=28, dropout=8, passing=24),
 }
 

@@ -126,6 +126,7 @@ def update(subject: Subject, states: int) -> dict[str, Any]:
     kept.remove()
     device.reset()
     optimizer_step(optimizer, OneProcess(), train, 1)  # type: ignore[arg-type]
+    policy.core.eval()
     tokens = states * (PROMPT + 256)
     return {
         "states": states,
