@@ -91,6 +91,15 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     return adapted
 
 
+def recompute_dropout(peft_model: nn.Module, is_recomputing: bool) -> None:
+    """Set whether adapters compute dropout again for the backward pass."""
+    from dopsd.models.lowrank import LowRankLinear
+
+    for module in peft_model.modules():
+        if isinstance(module, LowRankLinear):
+            module.recomputes_dropout = is_recomputing
+
+
 def require_adapter(adapted: PeftModel | None) -> PeftModel:
     """Return the model with its adapter.
 
