@@ -12,8 +12,9 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.distributed.process_group import SingleProcess
 from dopsd.distributed.uneven_forwards import UnevenForwards
+from dopsd.models.device import take_device
 from dopsd.models.fsdp import spread
-from dopsd.models.loading import load_base, take_device
+from dopsd.models.loading import load_base
 from dopsd.models.lora import attach, recompute_dropout
 from dopsd.models.teachers import AdapterContexts
 from dopsd.models.text import ChatText

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from peft import PeftModel
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from dopsd.models.config import AdapterConfig
     from dopsd.models.denoiser import Denoiser
