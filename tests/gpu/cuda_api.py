@@ -32,7 +32,6 @@ KERNELS = torch.library.Library("aten", "IMPL")
 class Properties:
     major, minor, total_memory, name, multi_processor_count = 9, 0, CAPACITY, NAME, 132
     uuid = f"GPU-{CURRENT}"
-    uuid = f"GPU-{CURRENT}"
 
 
 class Event:
