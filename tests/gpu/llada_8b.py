@@ -231,3 +231,14 @@ def collect(subject: Subject, trajectories: int) -> dict[str, Any]:
     collected = method.collect(subject.policy, [], 0)
     states = sum(len(batch) for batches in collected.updates for batch in batches)
     return {"trajectories": trajectories, "states": states} | figures(subject.device)
+
+
+def everything(subject: Subject) -> dict[str, Any]:
+    """Return all figures that the tests compare with estimates and budgets."""
+    found: dict[str, Any] = {
+        "rollouts": [rollout(subject, rows) for rows in (16, 32, 64)],
+        "updates": [update(subject, states) for states in (4, 8, 14)],
+        "collects": [collect(subject, trajectories) for trajectories in (1, 4)],
+    }
+    subject.params = settings("train.gradient_checkpointing=true")
+    return found | {"checkpointed": update(subject, 14)}
