@@ -62,7 +62,7 @@ def test_a_run_is_its_rollouts_states_and_evaluations():
     step, plain = 6.645e12, 6.492e12  # of one row, with the adapter and without
     trajectories = 500 / 4 * 4  # 125 collects of 4 prompts feed 4 updates each
     assert cost.rollouts == pytest.approx(trajectories * 1.8 * 128 * step / 1e15, rel=0.01)
-    assert cost.training == pytest.approx(trajectories * 112 * 20.0e12 / 1e15, rel=0.01)
+    assert cost.training == pytest.approx(trajectories * 112 * 19.98e12 / 1e15, rel=0.01)
     at_512 = Shape(LladaConfig(), 0).answer(200, params().evaluate.protocols["512"])
     adapters = 256 * 2 * 712 * 167.8e6
     tests = 1319 * (128 * (step + plain) + 2 * at_512 + adapters)
