@@ -52,7 +52,8 @@ def test_a_run_that_was_killed_and_continued_on_a_gpu_has_the_bytes_of_the_cpu(
     assert "pretended H100" in json.dumps(machine)
     # after a resume AdamW asks for its count of steps at each weight, if that is on the device
     waits = json.loads(Path("report.json").read_text())["syncs_by_line"]
-    assert sum(n for line, n in waits.items() if "optim.py" in line) <= 2
+    reads = {line: n for line, n in waits.items() if "optim.py" in line and line.endswith(" item")}
+    assert sum(reads.values()) <= 2  # a norm for each update
 
 
 @pytest.mark.full
