@@ -76,6 +76,7 @@ def compare_gpus(names: list[str]) -> None:
     accelerator.wait_for_everyone()
 
 
+@pytest.mark.full
 def test_two_processes_on_one_gpu_are_refused_in_training_and_two_gpus_are_not(
     tmp_path, monkeypatch
 ):
