@@ -108,7 +108,7 @@ def figures(device: Device) -> dict[str, Any]:
 
 
 def ids(count: int) -> torch.Tensor:
-    return torch.ones(count, dtype=torch.long, device="cuda")
+    return torch.ones(count, dtype=torch.long)
 
 
 class Enough(Exception):
@@ -144,7 +144,7 @@ def rollout(subject: Subject, rows: int) -> dict[str, Any]:
 
 def rollouts_of(count: int) -> list[Rollout]:
     """Return trajectories without numbers of their own: two tokens a step, none ends early."""
-    steps = torch.arange(256, device="cuda") // 2
+    steps = torch.arange(256) // 2
     return [Rollout(f"p{i}", 0, ids(PROMPT), ids(256), steps) for i in range(count)]
 
 
@@ -163,7 +163,7 @@ def update(subject: Subject, states: int) -> dict[str, Any]:
     optimizer = adamw(policy.trainable().values(), train)
     optimizer_step(optimizer, OneProcess(), train, 0)  # type: ignore[arg-type]
     planned = states_by_update(rollouts_of(1), method.config, method.blocks, (0, 0))
-    batch = planned[0].rows(list(range(10, 10 + states)))
+    batch = planned[0].rows(list(range(10, 10 + states))).to(policy.device)
     policy.core.train(train.lora.dropout > 0)
     micro_batches = MicroBatches(states, policy.device)
     kept = Activations(device, policy)
