@@ -120,6 +120,8 @@ class EvalReport:
         pass_at_k: mean score of the best of `attempts` attempts.
         pass_at_k_interval: 95% interval of `pass_at_k`.
         per_problem: score of the first attempt, by problem id.
+        measured_on: what computed the answers (`dopsd.models.measured_on`); several entries if
+            they were computed on several devices or with several versions.
     """
 
     task: str
@@ -134,6 +136,7 @@ class EvalReport:
     pass_at_k: float
     pass_at_k_interval: tuple[float, float]
     per_problem: dict[str, float]
+    measured_on: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

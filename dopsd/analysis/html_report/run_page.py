@@ -13,8 +13,10 @@ from dopsd.analysis.html_report.run_charts import (
     overlap_charts,
     training_charts,
 )
+from dopsd.analysis.measured import records_of
 from dopsd.analysis.run_figures import GROUPS, WINDOW
 from dopsd.core.percent import percent, points
+from dopsd.models.measured_on import in_words
 
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts
@@ -49,6 +51,7 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "costs": _cost_rows(facts),
         "has_seconds": "seconds" in facts.costs[0],
         "devices": _devices(facts),
+        "tested_on": in_words(records_of(facts.comparison)),
         "trajectory": _trajectory(facts),
         "percent": percent,
         "axes": AXES,

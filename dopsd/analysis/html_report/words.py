@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dopsd.analysis.measured import between_sides
 from dopsd.core.percent import percent, points, within
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
             f"No checkpoint beats the base on {chosen['split']}.",
         ),
     ]
-    return [(title, text) for title, is_true, text in checks if is_true]
+    measured = [("Measured differently", text) for text in between_sides(facts.comparison)]
+    return [(title, text) for title, is_true, text in checks if is_true] + measured
 
 
 def certainty(interval: Sequence[float], by_seed: Sequence[float]) -> str:

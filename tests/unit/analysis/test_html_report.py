@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import json
 import re
@@ -156,6 +157,13 @@ def test_text_of_models_cannot_become_markup(finished):
     assert json.loads(data)["pieces"][0] == evil
 
 
+def other_device(run: RunFacts) -> RunFacts:
+    """The base's score is from another device."""
+    tested = copy.deepcopy(run.tested)
+    tested["protocols"]["greedy"]["base"]["measured_on"][0]["device"] = "NVIDIA A100"
+    return replace(run, tested=tested)
+
+
 def changed(part: str, **values: Any) -> Callable[[RunFacts], RunFacts]:
     """Return a change of a part of the facts: a dataclass, a dictionary, or the selection."""
 
@@ -179,6 +187,7 @@ WARNINGS = {
     "Ended early": changed("settings", planned_updates=8),
     "The last checkpoint is the best": changed("selected", update=4),
     "No better than the base": changed("selected", base_accuracy=0.9),
+    "Measured differently": other_device,
 }
 
 
