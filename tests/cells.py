@@ -25,8 +25,12 @@ def finished(
     seconds: list[float] | None = None,
     base_score: float = 0.25,
     split: str = "validation",
+    measured_on: tuple[dict, dict] | None = None,
 ) -> None:
-    """The files that a run of two updates, two rollouts each, leaves."""
+    """The files that a run of two updates, two rollouts each, leaves.
+
+    `measured_on` of base and best is None in results of releases that did not record it.
+    """
     cell = Path("runs/sudoku") / method / str(seed)
     cell.mkdir(parents=True)
     mean = sum(scores.values()) / len(scores)
@@ -42,6 +46,8 @@ def finished(
             "whole": 0.0,
         },
     }
+    for side, record in zip(sides.values(), measured_on or (), strict=False):
+        side["measured_on"] = [record]
     paired = {"difference": mean - 0.25, "interval": [mean - 0.35, mean - 0.15]}
     chosen = {"update": 2, "protocol": "greedy", "split": split}
     write_json(

@@ -100,12 +100,21 @@ def draw_training(log: list[dict[str, float]], title: str, path: Path) -> None:
 def _draw_metric(axis: Axes, points: Sequence[tuple[float, float]]) -> None:
     updates, values = zip(*points, strict=True)
     axis.plot(updates, values, lw=0.7, alpha=0.5, color=PALETTE[0])
-    axis.plot(updates, trailing_means(values), lw=1.8, color=PALETTE[0])
+    axis.plot(updates, trailing_means(points), lw=1.8, color=PALETTE[0])
 
 
-def trailing_means(values: Sequence[float]) -> list[float]:
-    """Return at each place the mean of the last WINDOW values up to it."""
-    return [fmean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
+def trailing_means(points: Sequence[tuple[float, float]]) -> list[float]:
+    """Return at each point the mean over the last WINDOW updates.
+
+    Metrics of a collect have a point only at the update that follows it.
+
+    Args:
+        points: update and value, in order of updates.
+    """
+    return [
+        fmean(value for update, value in points[: i + 1] if update > last - WINDOW)
+        for i, (last, _) in enumerate(points)
+    ]
 
 
 def _describe(axis: Axes, metric: str) -> None:

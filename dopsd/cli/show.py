@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dopsd.analysis.measured import between_sides
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
@@ -51,6 +52,7 @@ def summary(params: Params) -> None:
         paired = comparison["paired"]
         table.add_row(str(run.key), *sides, gap(paired["difference"], paired["interval"]))
         costs.append(_cost(run, tested))
+        costs += [f"  warning: {text}" for text in between_sides(comparison)]
         if str(run.key) in pages:
             costs.append(f"  report: {pages[str(run.key)]}")
     if not costs:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import torch
     from torch import Tensor
 
 
@@ -40,7 +39,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A denoising trajectory in two vectors.
+    """A denoising trajectory in two vectors, in main memory.
 
     The state before step s is where(revealed_at >= s, MASK, completion_ids).
     """
@@ -59,13 +58,12 @@ class Rollout:
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], device: torch.device) -> Self:
-        """Return the rollout that `to_dict` described, on `device`."""
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the rollout that `to_dict` described."""
         import torch
 
         fields: dict[str, Any] = {
-            k: torch.tensor(v, device=device) if isinstance(v, list) else v
-            for k, v in values.items()
+            k: torch.tensor(v) if isinstance(v, list) else v for k, v in values.items()
         }
         return cls(**fields)
 
@@ -122,6 +120,8 @@ class EvalReport:
         pass_at_k: mean score of the best of `attempts` attempts.
         pass_at_k_interval: 95% interval of `pass_at_k`.
         per_problem: score of the first attempt, by problem id.
+        measured_on: what computed the answers (`dopsd.models.measured_on`); several entries if
+            they were computed on several devices or with several versions.
     """
 
     task: str
@@ -136,6 +136,7 @@ class EvalReport:
     pass_at_k: float
     pass_at_k_interval: tuple[float, float]
     per_problem: dict[str, float]
+    measured_on: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,9 @@ from dopsd.evaluation.report import report
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.loading import resolved
+from dopsd.models.loading import own_device, resolved
 from dopsd.models.lora import check_config, load_adapter, require_adapter
+from dopsd.models.measured_on import in_words, measured_on
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task, module_of
@@ -60,7 +62,7 @@ class Evaluator:
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
         sections: dict[str, Any] = {
             "sampling": protocol.model_dump(),
-            "model": resolved(self.settings.model).model_dump(exclude={"path"}),
+            "model": resolved(self.settings.model).decisive(),
             "split": self.split,
         }
         sections |= {
@@ -87,7 +89,11 @@ class Evaluator:
     def answering(self, adapter: Path | None, protocol: EvalProtocol) -> Answering:
         """Return the answers of an evaluation, complete or not."""
         return Answering(
-            self.cached(adapter, protocol).with_suffix(""), self.prompt_set, protocol, self.trials
+            self.cached(adapter, protocol).with_suffix(""),
+            self.prompt_set,
+            protocol,
+            self.trials,
+            self.settings.model,
         )
 
     def answers(self, adapter: Path | None, protocol: EvalProtocol) -> dict[str, list[Answer]]:
@@ -113,7 +119,23 @@ class Evaluator:
         with Progress(stage, len(pending) * len(self.problems), "problem") as progress:
             for adapter, protocol in pending:
                 self._evaluate(adapter, protocol, progress)
-        return [[_read_report(self.cached(a, p)) for a in adapters] for p in protocols]
+        reports = [[_read_report(self.cached(a, p)) for a in adapters] for p in protocols]
+        self._log_elsewhere(stage, [report for row in reports for report in row])
+        return reports
+
+    def _log_elsewhere(self, stage: str, reports: list[dict[str, Any]]) -> None:
+        """Log which scores come from another device, or from other versions of packages."""
+        here = measured_on(self.settings.model, 0, own_device())
+        elsewhere = Counter(
+            in_words(report["measured_on"])
+            for report in reports
+            if any(record | {"batch_size": 0} != here for record in report["measured_on"])
+        )
+        for text, number in elsewhere.items():
+            log(
+                f"{stage}: {number} of {len(reports)} scores are of an earlier evaluation, measured"
+                f" on {text}; here is {here['device']}"
+            )
 
     def _evaluate(self, adapter: Path | None, protocol: EvalProtocol, progress: Progress) -> None:
         policy = self.with_adapter(adapter)
@@ -135,7 +157,8 @@ class Evaluator:
                 self.trials.attempts,
                 self.settings.bootstrap,
             )
-            write_json(path, with_digest(asdict(eval_report)))
+            records = self.answering(adapter, protocol).measured_on()
+            write_json(path, with_digest(asdict(replace(eval_report, measured_on=records))))
         while _cached_report(path) is None:  # the first rank writes it
             time.sleep(LOOK_EVERY)
 

@@ -9,13 +9,14 @@ import os
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.progress import Progress, log
 from dopsd.core.types import Problem, Rollout, Score
+from dopsd.models.measured_on import distinct, measured_on
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from dopsd.models.config import ModelConfig
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.rollout.config import EvalProtocol
 
@@ -61,34 +63,47 @@ class Answering:
     ranks. With masked padding an answer does not depend on its batch: batches are split so that
     every rank gets a share, and only missing problems are generated. With unmasked padding the
     batches follow the order of the problems, whatever the number of ranks.
+
+    A line holds all attempts at a problem, and what computed them: an evaluation may begin on one
+    device and continue on another.
     """
 
     def __init__(
-        self, folder: Path, prompt_set: PromptSet, protocol: EvalProtocol, trials: Trials
+        self,
+        folder: Path,
+        prompt_set: PromptSet,
+        protocol: EvalProtocol,
+        trials: Trials,
+        model: ModelConfig,
     ) -> None:
-        self.folder, self.prompt_set, self.protocol, self.trials = (
-            folder,
-            prompt_set,
-            protocol,
-            trials,
-        )
+        self.folder, self.prompt_set = folder, prompt_set
+        self.protocol, self.trials, self.model = protocol, trials, model
         self.rank, self.ranks = (
             int(os.environ.get("RANK", "0")),
             int(os.environ.get("WORLD_SIZE", "1")),
         )
 
     def found(self) -> dict[str, list[Answer]]:
-        """Return the answers on disk by problem, attempts in order.
+        """Return the answers on disk by problem, attempts in order."""
+        return {
+            problem_id: [
+                Answer(**record | {"score": Score(**record["score"])})
+                for record in line["attempts"]
+            ]
+            for problem_id, line in self._lines().items()
+        }
 
-        A line holds all attempts at a problem; a line that was cut off is skipped.
-        """
-        answers: dict[str, list[Answer]] = {}
-        for path in sorted(self.folder.glob("answers.*.jsonl")):
-            for attempts in read_lines(path):
-                answers[attempts[0]["problem_id"]] = [
-                    Answer(**record | {"score": Score(**record["score"])}) for record in attempts
-                ]
-        return answers
+    def measured_on(self) -> list[dict[str, Any]]:
+        """Return what computed the answers on disk."""
+        return distinct(line["measured_on"] for line in self._lines().values())
+
+    def _lines(self) -> dict[str, dict[str, Any]]:
+        """Return the last line of each problem; a line that was cut off is skipped."""
+        return {
+            line["attempts"][0]["problem_id"]: line
+            for path in sorted(self.folder.glob("answers.*.jsonl"))
+            for line in read_lines(path)
+        }
 
     def missing(self) -> list[Problem]:
         """Return the problems without answers on disk."""
@@ -189,11 +204,22 @@ class Answering:
         for problem, _ in prompts:
             for rollout in rollouts_by_problem[problem.id]:
                 is_correct(problem, rollout)
-        records = [
-            [asdict(answers[p.id, rollout.attempt]) for rollout in rollouts_by_problem[p.id]]
+        record = measured_on(self.model, self._rows(policy), policy.device)
+        lines = [
+            {
+                "attempts": [
+                    asdict(answers[p.id, rollout.attempt]) for rollout in rollouts_by_problem[p.id]
+                ],
+                "measured_on": record,
+            }
             for p, _ in prompts
         ]
-        append_lines(self.folder / f"answers.{self.rank}.jsonl", records)
+        append_lines(self.folder / f"answers.{self.rank}.jsonl", lines)
+
+    def _rows(self, policy: LlmPolicy) -> int:
+        """Return the batch size: the protocol's, or what fits after a GPU ran out of memory."""
+        size = self.protocol.batch_size
+        return min(size, policy.rows_that_fit.get(self.protocol.gen_length, size))
 
 
 @contextmanager

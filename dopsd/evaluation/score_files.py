@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.machine import package_version
 from dopsd.core.metrics import MetricSums
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.evaluation.config import EvaluateConfig
@@ -93,6 +94,7 @@ def run(
             "task": task_name,
             "scoring": scoring,
             "files": [asdict(line) for line in lines],
+            "packages": {"dopsd": package_version("dopsd")},
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:

@@ -79,10 +79,11 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     )
     # peft's hook for other layer classes; saved files do not record it
     config._register_custom_module({nn.Linear: LowRankLinear})
-    with torch.random.fork_rng(), warnings.catch_warnings():
+    # peft draws on the host, so no generator of a GPU is saved or seeded
+    with torch.random.fork_rng([]), warnings.catch_warnings():
         # peft reads an attribute that transformers has renamed
         warnings.simplefilter("ignore", FutureWarning)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         # peft would write the path on this machine into every adapter
         model.name_or_path = "base"
         adapted = get_peft_model(model, config)

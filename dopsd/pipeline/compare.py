@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
+from dopsd.analysis.measured import between_runs, rounds_differently
 from dopsd.analysis.results import COSTS, Finished
 from dopsd.analysis.tables import draw_group, groups, print_markdown
 from dopsd.core.error_codes import Code
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 OUT = REPORTS / "compare"
+ANSWERS = "answers of the base"
 FILES = {"comparison.md", "comparison.json", "accuracy.png", PAGE}
 
 
@@ -57,11 +59,12 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     check_replaceable(out)
     runs = [_parse_run(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     check(runs)
-    tables = values(params, runs)
-    text = markdown(tables, runs, params.compare.baseline)
+    tables, warnings = values(params, runs), between_runs(runs)
+    text = "".join(f"Warning: {warning}\n\n" for warning in warnings)
+    text += markdown(tables, runs, params.compare.baseline)
     with fresh_folder(out) as tmp:
         (tmp / "comparison.md").write_text(text)
-        write_json(tmp / "comparison.json", tables)
+        write_json(tmp / "comparison.json", {**tables, "warnings": warnings})
         draw(runs, tmp / "accuracy.png")
         write_comparison(params, runs, tables, tmp, out)
     log(f"compare: wrote {len(runs)} runs to {out}/: {', '.join(sorted(FILES))}")
@@ -141,23 +144,33 @@ def is_current(params: Params, run: Finished) -> bool:
 def check(runs: list[Finished]) -> None:
     """Refuse runs of one task that were tested under different conditions.
 
+    Where rounding differs, as between devices, the base may answer differently: `between_runs`
+    warns of that.
+
     Raises:
         DopsdError: if a result is missing, or two runs differ in problems, model or protocol.
     """
-    reference_by_task: dict[str, Finished] = {}
+    references: dict[str, list[Finished]] = {}  # by task, one for each kind of rounding
     for run in runs:
-        expected, actual = (
-            _test_conditions(candidate)
-            for candidate in (reference_by_task.setdefault(run.task, run), run)
+        others = references.setdefault(run.task, [])
+        if not [other for other in others if _is_rounded_alike(other, run)]:
+            others.append(run)
+
+
+def _is_rounded_alike(first: Finished, second: Finished) -> bool:
+    """Return whether the base must answer alike in two runs; refuse runs that do not match."""
+    expected, actual = _test_conditions(first), _test_conditions(second)
+    is_alike = not rounds_differently(first.tested["base"], second.tested["base"])
+    required = expected.keys() - (set() if is_alike else {ANSWERS})
+    mismatched = [n for n in expected if n in required and expected[n] != actual[n]]
+    if mismatched:
+        raise DopsdError(
+            f"compare: {first} and {second} have different {mismatched[0]}; run both with the same"
+            " sections data, model, evaluate and select of params.yaml, or name only runs that"
+            " match",
+            code=Code.NOT_COMPARABLE,
         )
-        if expected != actual:
-            mismatched = next(name for name in expected if expected[name] != actual[name])
-            raise DopsdError(
-                f"compare: {reference_by_task[run.task]} and {run} have different {mismatched}; run"
-                " both with the same sections data, model, evaluate and select of params.yaml, or"
-                " name only runs that match",
-                code=Code.NOT_COMPARABLE,
-            )
+    return is_alike
 
 
 def _test_conditions(run: Finished) -> dict[str, Any]:
@@ -168,7 +181,7 @@ def _test_conditions(run: Finished) -> dict[str, Any]:
         "problems": sorted(base["per_problem"]),
     }
     return conditions | {
-        "answers of the base": base["per_problem"],
+        ANSWERS: base["per_problem"],
         "selection splits": selection["split"],
     }
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from dopsd.analysis.html_report.comparison_page import ComparisonFacts, comparison_page
 from dopsd.analysis.html_report.page import digest_of, write_page
+from dopsd.analysis.measured import between_runs, records_of
 from dopsd.analysis.tables import gaps_of, groups
 from dopsd.config.params_file import flat
 from dopsd.core.files import WORK, read_json
+from dopsd.models.measured_on import in_words
 from dopsd.pipeline.repeat import as_text
 from dopsd.pipeline.run_report import refresh, staleness
 from dopsd.tasks.registry import load_task
@@ -50,6 +52,8 @@ def write_comparison(
             task: differing_settings(params, [run for run in runs if run.task == task])
             for task in dict.fromkeys(run.task for run in runs)
         },
+        warnings=between_runs(runs),
+        measured_on={str(run): in_words(records_of(run.tested)) for run in runs},
         stale={str(run): reason for run in runs if (reason := _stale(params, run))},
         links={name: os.path.relpath(page, out) for name, page in pages.items()},
         baseline=params.compare.baseline,

@@ -7,11 +7,11 @@ Utilisation is an assumption, and is printed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.task_sizes import problems
-from dopsd.rollout.sampler import HEAD_ENTRIES
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -25,10 +25,6 @@ GPUS = {  # name: (dense bf16 peak in TFLOP/s, memory in GB), from the makers' d
 }
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
 PETA, GIGA = 1e15, 1e9
-# bytes saved for the backward pass, per token, layer and unit of width, in bfloat16
-EAGER_BYTES = 38  # 5.0 MB per token at 8B
-ADAPTER_BYTES = 12  # in addition, for adapters with dropout: their inputs and dropout masks
-KEPT_BYTES = 2  # with gradient checkpointing: one hidden state per layer
 
 
 @dataclass(frozen=True)
@@ -98,16 +94,40 @@ class Shape:
         """Return the operations of one forward pass through the blocks, without the head."""
         return 2 * length * self.block_parameters + self.attention(length)
 
+    def denoising_step(self, length: int, masked: float) -> float:
+        """Return the operations of one step of one row, with the adapter.
+
+        Args:
+            length: tokens of the sequence.
+            masked: masks of the current block, at which the head is computed.
+        """
+        head = 2 * masked * self.config.d_model * self.config.embedding_size
+        return self.forward(length) + 2 * length * self.lora_parameters + head
+
+    def answer(self, prompt: int, sampling: SamplingConfig) -> float:
+        """Return the operations of all denoising steps of one answer.
+
+        Args:
+            prompt: tokens of the prompt.
+            sampling: lengths and steps of the answer.
+        """
+        steps_per_block = sampling.steps * sampling.block_length / sampling.gen_length
+        masked = sampling.block_length * (1 + 1 / steps_per_block) / 2  # on average
+        return sampling.steps * self.denoising_step(prompt + sampling.gen_length, masked)
+
     def state(self, length: int, is_checkpointed: bool) -> float:
         """Return the operations of training on one state.
 
         They are: teacher forward, student forward with adapter, gradients of activations and of the
-        adapter, and the student's second forward with gradient checkpointing.
+        adapter, and with gradient checkpointing the student's blocks again. A block's last layer is
+        not repeated: no gradient needs what it returned.
         """
         adapter = 2 * length * self.lora_parameters
         student = self.forward(length) + adapter
         backward = 2 * length * self.block_parameters + 2 * self.attention(length) + 2 * adapter
-        return self.forward(length) + student + backward + (student if is_checkpointed else 0)
+        inputs, outputs = list(self.config.linear_shapes().values())[-1]
+        repeated = student - 2 * length * self.config.n_layers * inputs * outputs
+        return self.forward(length) + student + backward + (repeated if is_checkpointed else 0)
 
 
 def lora_parameters(config: DenoiserConfig, params: Params) -> int:
@@ -132,7 +152,7 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
         collects * t.prompts_per_collect,
         facts.prompt + params.sampling.gen_length,
     )
-    rollouts = trajectories * facts.attempts * params.sampling.steps * shape.forward(length)
+    rollouts = trajectories * facts.attempts * shape.answer(facts.prompt, params.sampling)
     training = trajectories * _states(params) * shape.state(length, t.gradient_checkpointing)
     selection, test = _evaluations(params, shape, facts)
     return Cost(
@@ -140,7 +160,7 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
         training / PETA,
         selection / PETA,
         test / PETA,
-        _memory(params, shape, length),
+        {name: size / GIGA for name, size in memory(params, shape, length).items()},
     )
 
 
@@ -157,47 +177,18 @@ def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, flo
     Selection scores base and every checkpoint with one protocol; the test scores base and best
     checkpoint with all protocols.
     """
+    base = replace(shape, lora_parameters=0)
 
-    def flops(problems: int, protocol: SamplingConfig) -> float:
-        return problems * protocol.steps * shape.forward(facts.prompt + protocol.gen_length)
+    def flops(problems: int, protocol: SamplingConfig, checkpoints: int) -> float:
+        adapted, plain = (s.answer(facts.prompt, protocol) for s in (shape, base))
+        return problems * (plain + checkpoints * adapted)
 
     protocols, task = params.evaluate.protocols, params.matrix.tasks[0]
-    checkpoints = 1 + -(-params.train.updates // params.train.checkpoint_every)
-    selecting = checkpoints * flops(
-        problems(params, task, "validation"), protocols[params.select.protocol]
+    checkpoints = -(-params.train.updates // params.train.checkpoint_every)
+    selecting = flops(
+        problems(params, task, "validation"), protocols[params.select.protocol], checkpoints
     )
-    return selecting, sum(2 * flops(facts.test, protocol) for protocol in protocols.values())
-
-
-def _memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
-    """Return gigabytes by what they hold, for the larger of sampling and training."""
-    c, t = shape.config, params.train
-    # bytes per parameter; nf4 stores one scale per 64 weights
-    linear = 0.53 if params.model_of(params.matrix.tasks[0]).quantization == "nf4" else 2
-    linear /= params.launch.processes if params.launch.shard else 1
-    weights = linear * shape.block_parameters + 2 * (shape.parameters - shape.block_parameters)
-    tokens = t.states_at_once * length
-    layer = EAGER_BYTES + (ADAPTER_BYTES if t.lora.dropout else 0)
-    saved_bytes = (
-        KEPT_BYTES * c.n_layers + layer if t.gradient_checkpointing else layer * c.n_layers
-    )
-    training = (
-        tokens * c.d_model * saved_bytes
-        + t.states_at_once * params.sampling.block_length * c.embedding_size * 10
-    )
-    sampling = (
-        min(
-            HEAD_ENTRIES,
-            params.sampling.batch_size * params.sampling.block_length * c.embedding_size,
-        )
-        * 30
-    )
-    parts = {
-        "weights": weights,
-        "adapter and optimizer": 16 * shape.lora_parameters,
-        "work": max(training, sampling),
-    }
-    return {name: size / GIGA for name, size in parts.items()}
+    return selecting, sum(flops(facts.test, protocol, 1) for protocol in protocols.values())
 
 
 def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:

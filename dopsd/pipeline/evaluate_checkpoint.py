@@ -22,8 +22,9 @@ from dopsd.evaluation.evaluator import Evaluator
 from dopsd.evaluation.generate import Trials
 from dopsd.models.adapter_config import lora_of
 from dopsd.models.config import ModelOverrides
+from dopsd.models.measured_on import fields, in_words
 from dopsd.rollout.config import EvalProtocol
-from dopsd.tracking.client import Identity, connect, find_run, log_once, tracking_uri
+from dopsd.tracking.client import Identity, connect, find_run, log_once, tag_measured, tracking_uri
 from dopsd.tracking.errors import one_line
 
 if TYPE_CHECKING:
@@ -135,13 +136,12 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
     if request.adapter:
         settings = replace(settings, lora=lora_of(request.adapter))
     trials = Trials(request.attempts, request.temperature)
-    split = request.split or params.select.split
-    evaluator = Evaluator(settings, split, trials)
+    evaluator = Evaluator(settings, request.split or params.select.split, trials)
     ((report,),) = evaluator.reports("evaluate", [request.adapter], protocol)
     if not is_main_rank():
         return report
     cache_path = evaluator.cached(request.adapter, protocol)
-    folder = REPORTS / "evaluate" / f"{request.task}-{split}-{cache_path.stem}"
+    folder = REPORTS / "evaluate" / f"{request.task}-{evaluator.split}-{cache_path.stem}"
     facts = {
         "model": settings.model.path,
         "adapter": str(request.adapter or ""),
@@ -185,9 +185,8 @@ def _track(
     params: Params, task: str, fingerprint: str, report: dict[str, Any], folder: Path
 ) -> None:
     """Log the evaluation as an MLflow run of its own; the same one is never logged twice."""
-    run_params = {
-        k: str(report[k]) for k in ("model", "adapter", "scoring", "split", "attempts")
-    } | {"task": task}
+    names: tuple[str, ...] = ("task", "model", "adapter", "scoring", "split", "attempts")
+    run_params = {name: str(report[name]) for name in names}
     run_params |= {f"protocol.{name}": str(value) for name, value in report["protocol"].items()}
     tags = {"task": task, "kind": "evaluation", "model": report["model"], "split": report["split"]}
     name = f"evaluate-{task}-{report['split']}-{report['protocol']['gen_length']}"
@@ -197,11 +196,11 @@ def _track(
         run_id = find_run(
             client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, run_params)
         )
-        metrics = {k: float(report[k]) for k in ("accuracy", "whole", "n", "pass_at_k")} | report[
-            "figures"
-        ]
+        names = ("accuracy", "whole", "n", "pass_at_k")
+        metrics = {name: float(report[name]) for name in names} | report["figures"]
         metrics |= dict(zip(("low", "high"), report["interval"], strict=True))
         log_once(client, run_id, metrics, 0)
+        tag_measured(client, run_id, fields(report["measured_on"]))
         client.log_artifacts(run_id, str(folder))
         client.set_terminated(run_id)
 
@@ -233,18 +232,14 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
     for row in rows.items():
         table.add_row(*row)
     console.print(table)
-    deviations = [
-        description
-        for description, applies in (
-            ("unmasked padding", not p["mask_padding"]),
-            (p["autocast"], p["autocast"] != "none"),
-        )
-        if applies
-    ]
+    deviations = [] if p["mask_padding"] else ["unmasked padding"]
+    deviations += [] if p["autocast"] == "none" else [p["autocast"]]
     deviations += ["adapter merged into the weights"] if p["merged"] else []
     deviations += [f"approximate: {word}" for word in EvalProtocol.model_validate(p).approximations]
     console.print(
         f"scoring {report['scoring']}, {p['steps']} steps"
-        + "".join(f", {word}" for word in deviations),
+        + "".join(f", {word}" for word in deviations)
+        + f"\nmeasured on {in_words(report['measured_on'])}",
+        markup=False,
         highlight=False,
     )

@@ -192,6 +192,15 @@ def log_once(
             client.log_metric(run_id, name, float(value), step=step, model_id=model_id)
 
 
+def tag_measured(client: MlflowClient, run_id: str, values: dict[str, str]) -> None:
+    """Tag a run with what measured its scores, such as `measured_on.device`.
+
+    A run that was measured again has the tags of the last time.
+    """
+    for name, value in values.items():
+        client.set_tag(run_id, f"measured_on.{name}", value)
+
+
 def whole_rows(log_file: Path) -> list[dict[str, Any]]:
     """Return the complete rows of a log, without a line that is still being written."""
     if not log_file.exists():

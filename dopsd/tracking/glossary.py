@@ -215,11 +215,16 @@ TABLES = [
     Table(
         "Evaluation",
         "`curve.csv`, `base.json`, `test/paired.json`, and `dopsd evaluate` and `dopsd score` on"
-        " files and in MLflow.",
+        " files and in MLflow. Each file but the table says in `measured_on`"
+        " [what computed it](evaluation.md#where-a-number-came-from).",
         EVALUATION,
     ),
-    Table("Selection", "`evaluate.json` and `best/select.json`.", SELECTION),
-    Table("Test", "`test.json`.", TEST),
+    Table(
+        "Selection",
+        "`evaluate.json`, with `measured_on`, and `best/select.json`.",
+        SELECTION,
+    ),
+    Table("Test", "`test.json`, with `measured_on`.", TEST),
     Table(
         "Published runs in MLflow",
         "`dopsd publish` adds these to the metrics of training, and `dopsd baselines import` logs"
@@ -229,8 +234,8 @@ TABLES = [
     Table("Comparisons", "`dopsd summary`, `dopsd compare` and `dopsd ablate`.", RESULTS),
     Table(
         "Teacher",
-        "Rows of `teacher.json` of `dopsd verify-teacher`, each with `accuracy`, `interval` and"
-        " `n`.",
+        "Rows of `teacher.json` of `dopsd verify-teacher`, each with `accuracy`, `interval`,"
+        " `n` and `measured_on`.",
         TEACHER,
     ),
 ]

@@ -12,6 +12,7 @@ from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.percent import gap, percent, within
 from dopsd.models.files import base_files
+from dopsd.models.measured_on import in_words
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import package_of
 
@@ -138,6 +139,8 @@ def _result(tested: dict[str, Any], evaluate: EvaluateConfig) -> list[str]:
         "In percent, by protocol, with 95% intervals over problems in brackets:",
         "",
         *(_row(name, protocol) for name, protocol in tested["protocols"].items()),
+        "",
+        f"Measured on: {in_words(best.get('measured_on', []))}.",
         "",
         "Settings of the protocols:",
         "",

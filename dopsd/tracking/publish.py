@@ -73,9 +73,10 @@ def publish(publication: Publication) -> dict[str, int]:
         }
         pages = save_pages(publication, client, uri, tracked_runs)
         write_json(PUBLISHED, pages)
-    log(f"publish: {len(tracked_runs)} runs are in {shown(uri)}")
+    number = len(tracked_runs)
+    log(f"publish: {number} run{' is' if number == 1 else 's are'} in {shown(uri)}")
     for task, link in pages["comparison"].items():
-        log(f"  {task} side by side: {link}")
+        log(f"  {task} side by side, while MLflow runs: {link}")
     return champions
 
 

@@ -12,7 +12,8 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import report_folder
 from dopsd.core.tables import read_table
 from dopsd.models.adapter_files import ADAPTER
-from dopsd.tracking.client import log_once, tracking_uri
+from dopsd.models.measured_on import fields
+from dopsd.tracking.client import log_once, tag_measured, tracking_uri
 from dopsd.tracking.flavour import flavour_of
 from dopsd.tracking.model_card import card, description
 from dopsd.tracking.model_origin import Origin, data_digests, trained_commit
@@ -83,9 +84,16 @@ def publish_run(
     if tracked.key.page.is_file():
         client.log_artifact(tracked.run_id, str(tracked.key.page), "report")
     client.set_tag(tracked.run_id, "protocol", chosen["protocol"])
+    tag_measured(client, tracked.run_id, _measured_on(protocols[chosen["protocol"]]))
     client.set_terminated(tracked.run_id, "FINISHED")
     version = _register(publication, client, tracked, chosen, models[chosen["digest"]])
     return version, float(chosen["accuracy"])
+
+
+def _measured_on(tested: dict[str, Any]) -> dict[str, str]:
+    """Return what measured base and selected checkpoint; nothing in results of earlier releases."""
+    sides = [tested[side].get("measured_on", []) for side in ("base", "best")]
+    return fields([record for records in sides for record in records])
 
 
 def _best_metrics(chosen: dict[str, Any], protocols: dict[str, Any]) -> dict[str, float]:

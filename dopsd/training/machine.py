@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dopsd.core.files import write_json
+from dopsd.core.machine import device_name, package_version
 from dopsd.training.resuming import object_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from accelerate import Accelerator
 
 MACHINE = "machine.json"
@@ -43,27 +44,18 @@ def record_machine(
         write_json(scratch / MACHINE, {"parts": [*parts, {"after_update": update, **part}]})
 
 
-def device_name(device: torch.device) -> str:
-    """Return the name of a GPU or of this machine's processor."""
+def device_and_threads(device: torch.device) -> str:
+    """Return the name of a GPU, or of this machine's processor with the number of threads."""
+    name, threads = device_name(device), torch.get_num_threads()
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = models[0] if models else platform.processor() or platform.machine()
-    threads = torch.get_num_threads()
-    return f"{name} (CPU, {threads} thread{'' if threads == 1 else 's'})"
+        return name
+    return f"{name.removesuffix(')')}, {threads} thread{'' if threads == 1 else 's'})"
 
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and the main packages."""
-    numbers = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            numbers[package] = version(package)
-        except PackageNotFoundError:  # dopsd from a checkout that is not installed
-            numbers[package] = "from a checkout"
-    return numbers
+    packages = {package: package_version(package) for package in PACKAGES}
+    return {"python": platform.python_version()} | packages
 
 
 def commit() -> str | None:

@@ -17,7 +17,7 @@ from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.core.interrupts import Interrupts
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.accelerate_group import all_processes, by_first
-from dopsd.training.machine import device_name, record_machine
+from dopsd.training.machine import device_and_threads, record_machine
 from dopsd.training.resuming import is_finished
 from dopsd.training.run_dir import RunFolder
 from dopsd.training.run_outputs import publish_run
@@ -68,7 +68,7 @@ def train(
                     TEMPORARY,
                     code=Code.CHECKPOINTS_DIFFER,
                 )
-            name = device_name(trainer.policy.device)
+            name = device_and_threads(trainer.policy.device)
             devices = trainer.policy.process_group.all_gather_object([name])
             if not trainer.is_over:
                 record_machine(scratch, accelerator, trainer.update, devices)

@@ -31,6 +31,8 @@ def test_a_finished_run_of_release_0_1_is_summed_up_and_drawn(release, capsys):
     summary = json.loads(Path("reports/sudoku/d_opsd/0/summary.json").read_text())
     assert summary["costs"]["updates"] == 2
     assert (release / "reports/sudoku/d_opsd/0/trajectory.png").is_file()
+    page = Path("reports/sudoku-d_opsd-0.html").read_text()
+    assert "<dt>Tested on</dt><dd>unknown</dd>" in page and "Measured differently" not in page
 
 
 def test_settings_and_an_adapter_of_release_0_1_have_the_shapes_that_they_had(release):

@@ -32,7 +32,8 @@ DISTILLATION = {
         " tokens, mean over target positions",
         f"{DIVERGENCE}.top_overlap",
         "tokens that are among the 20 likeliest of both student and teacher, mean over target"
-        " positions",
+        " positions; in a small vocabulary most of the 20 have almost no probability, so it can"
+        " fall while the two agree better: look at the shared probability",
     ),
     "shared_mass": Metric(
         "share",

@@ -46,6 +46,8 @@ class ComparisonFacts:
         tables: rows of `dopsd.pipeline.comparison.values`.
         pairs: rows of the table `pairs`, with the differences of each seed as `by_seed`.
         settings: by task, each setting that differs between methods, with its value by method.
+        warnings: how runs were measured in different ways.
+        measured_on: what measured each run, in words, by run.
         stale: why runs are not those of params.yaml and this code, by run.
         links: address of each run's own report, by run.
         baseline: the method whose best accuracy the others have to reach.
@@ -56,6 +58,8 @@ class ComparisonFacts:
     tables: dict[str, list[dict[str, Any]]]
     pairs: list[dict[str, Any]]
     settings: dict[str, dict[str, dict[str, str]]]
+    warnings: list[str]
+    measured_on: dict[str, str]
     stale: dict[str, str]
     links: dict[str, str]
     baseline: str

@@ -88,14 +88,36 @@ def accuracy_chart(facts: RunFacts) -> Chart:
 
 
 def training_charts(facts: RunFacts) -> list[Chart]:
-    """Return a chart for every metric of training that is not 0 throughout."""
-    names = {name for row in facts.training for name, value in row.items() if value}
-    curves = [
-        name
-        for name in facts.metrics
-        if name in names and name not in NO_CURVES and "/" not in name
+    """Return a chart for every metric of training that changes."""
+    return [_training_chart(facts, name) for name, values in _curves(facts) if len(values) > 1]
+
+
+def constant_metrics(facts: RunFacts) -> list[tuple[str, str]]:
+    """Return plain name and value of every metric of training that has one value, other than 0."""
+    return [
+        (_title(name), f"{value:.4g}")
+        for name, values in _curves(facts)
+        if len(values) == 1
+        for value in values
+        if value
     ]
-    return [_training_chart(facts, name) for name in curves]
+
+
+def _curves(facts: RunFacts) -> list[tuple[str, set[float]]]:
+    """Return the metrics of training with their distinct values."""
+    values: dict[str, set[float]] = {}
+    for row in facts.training:
+        for name, value in row.items():
+            values.setdefault(name, set()).add(value)
+    return [
+        (name, values[name])
+        for name in facts.metrics
+        if name in values and name not in NO_CURVES and "/" not in name
+    ]
+
+
+def _title(metric: str) -> str:
+    return TITLES.get(metric, metric.replace("_", " "))
 
 
 def _training_chart(facts: RunFacts, name: str) -> Chart:
@@ -105,11 +127,17 @@ def _training_chart(facts: RunFacts, name: str) -> Chart:
     is_share = unit == "share"
     drawing = figure_of("update", UNITS.get(unit, unit), is_share, 210)
     drawing.line(updates, values, line_width=1, line_alpha=0.55, line_color=PALETTE[0])
-    mean = drawing.line(updates, trailing_means(values), line_width=2.5, line_color=PALETTE[0])
+    # the moving mean of a moving mean would show changes too late
+    means = values if name == "rolling_score" else trailing_means(points)
+    mean = drawing.line(updates, means, line_width=2.5, line_color=PALETTE[0])
+    legend = []
+    if name == "grad_norm" and "train.grad_clip" in facts.settings.values:
+        clip = [float(facts.settings.values["train.grad_clip"])] * len(updates)
+        drawing.line(updates, clip, line_dash="dashed", line_width=2, line_color=BASE)
+        legend = [("`train.grad_clip`: larger gradients are scaled down to it", BASE, "dashed")]
     hover(drawing, mean, [("update", "@x"), ("mean", "@y{0.0%}" if is_share else "@y{0.000}")])
-    title = capitalised(TITLES.get(name, name.replace("_", " ")))
     note = f"{capitalised(meaning)}. Column `{name}` of train.csv."
-    return Chart(title, note, drawing, [], [])
+    return Chart(capitalised(_title(name)), note, drawing, legend, [])
 
 
 def overlap_charts(facts: RunFacts) -> list[Chart]:

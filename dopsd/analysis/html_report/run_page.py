@@ -9,11 +9,14 @@ from dopsd.analysis.html_report.charts import AXES
 from dopsd.analysis.html_report.page import render
 from dopsd.analysis.html_report.run_charts import (
     accuracy_chart,
+    constant_metrics,
     overlap_charts,
     training_charts,
 )
+from dopsd.analysis.measured import records_of
 from dopsd.analysis.run_figures import GROUPS, WINDOW
 from dopsd.core.percent import percent, points
+from dopsd.models.measured_on import in_words
 
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts
@@ -48,9 +51,14 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "costs": _cost_rows(facts),
         "has_seconds": "seconds" in facts.costs[0],
         "devices": _devices(facts),
+        "tested_on": in_words(records_of(facts.comparison)),
         "trajectory": _trajectory(facts),
         "percent": percent,
         "axes": AXES,
+        "constants": constant_metrics(facts),
+        "keep_threshold": _keep_threshold(facts),
+        "trains_last_block": _method_setting(facts, "record_last_block") != "false",
+        "outcomes": _outcomes(facts),
         "mean_of": WINDOW,
         "groups": GROUPS,
         "glossary": words.GLOSSARY,
@@ -68,11 +76,7 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
         rows.append(
             {
                 "protocol": name,
-                "decoding": ", ".join(
-                    f"{key} {value}"
-                    for key, value in base["protocol"].items()
-                    if value not in (None, "", False)
-                ),
+                "decoding": words.decoding(base["protocol"]),
                 "base": words.accuracy(base),
                 "best": words.accuracy(best),
                 "base_marks": percent(base["whole"]),
@@ -82,6 +86,26 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
             }
         )
     return rows
+
+
+def _method_setting(facts: RunFacts, name: str) -> str | None:
+    """Return a setting of the run's method as text; None if the method does not have it."""
+    values = (v for key, v in facts.settings.values.items() if key.partition(".")[2] == name)
+    return next(values, None)
+
+
+def _keep_threshold(facts: RunFacts) -> float | None:
+    """Return the score from which on training keeps an answer; None where scores are not graded."""
+    text = _method_setting(facts, "keep_threshold")
+    return float(text) if text and facts.description.is_graded else None
+
+
+def _outcomes(facts: RunFacts) -> dict[str, int]:
+    """Count the test problems on which the trained model scores better, equally and worse."""
+    base, best = (facts.comparison[side]["per_problem"] for side in ("base", "best"))
+    gaps = [best[name] - score for name, score in base.items()]
+    better, worse = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+    return {"better": better, "equal": len(gaps) - better - worse, "worse": worse}
 
 
 def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dopsd.analysis.measured import between_sides
 from dopsd.core.percent import percent, points, within
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
             f"No checkpoint beats the base on {chosen['split']}.",
         ),
     ]
-    return [(title, text) for title, is_true, text in checks if is_true]
+    measured = [("Measured differently", text) for text in between_sides(facts.comparison)]
+    return [(title, text) for title, is_true, text in checks if is_true] + measured
 
 
 def certainty(interval: Sequence[float], by_seed: Sequence[float]) -> str:
@@ -209,6 +211,22 @@ def number(value: float | None) -> str:
 def count(number: int, noun: str, ending: str = "s") -> str:
     """Return a number with its noun: 1 seed, 3 seeds."""
     return f"{number} {noun}{'' if number == 1 else ending}"
+
+
+def decoding(protocol: dict[str, Any]) -> str:
+    """Return how a protocol decodes an answer, in words; its common defaults are left out."""
+    named = ("gen_length", "block_length", "steps")
+    length, block, steps = (protocol[name] for name in named)
+    usual = {"autocast": "none", "cache": "none", "gumbel_dtype": "float32", "mask_padding": True}
+    others = [
+        f"`{name}: {value}`"
+        for name, value in protocol.items()
+        if name not in (*named, "batch_size")
+        and value not in (None, "", False)
+        and usual.get(name) != value
+    ]
+    text = f"greedy (temperature 0), {length} tokens in blocks of {block}, {steps} steps"
+    return ", ".join([text, *others])
 
 
 def accuracy(side: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from dopsd.core.paths import run_folder
 from dopsd.core.progress import is_main_rank
 from dopsd.core.tables import write_table
 from dopsd.evaluation.evaluator import Evaluator
+from dopsd.models.measured_on import distinct
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -45,7 +46,9 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     updates = [0, *(int(folder.name[5:]) for folder in adapters)]
     rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
     write_table(folder / "curve.csv", rows)
-    write_json(folder / "evaluate.json", _summary(rows, params.select))
+    records = distinct(record for report in reports for record in report["measured_on"])
+    summary = _summary(rows, params.select) | {"measured_on": records}
+    write_json(folder / "evaluate.json", summary)
 
 
 def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:

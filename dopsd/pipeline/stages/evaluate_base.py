@@ -22,9 +22,13 @@ def run(params: Params, task_name: str) -> None:
         write_json(RUNS / task_name / "base.json", {name: _figures(report)})
 
 
-def _figures(report: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers that `dvc metrics show` fits on a line, without those of problems."""
+def _figures(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers that `dvc metrics show` fits on a line, without those of problems.
+
+    It shows no lists, such as `measured_on`.
+    """
     low, high = report["interval"]
-    figures: dict[str, float] = {name: report[name] for name in ("accuracy", "whole", "n")}
+    names = ("accuracy", "whole", "n", "measured_on")
+    figures: dict[str, Any] = {name: report[name] for name in names}
     figures |= report["figures"]
     return figures | {"low": low, "high": high}

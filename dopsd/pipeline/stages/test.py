@@ -15,6 +15,7 @@ from dopsd.core.rng import key_from
 from dopsd.core.statistics import bootstrap
 from dopsd.evaluation.drawn_answers import drawn_answers
 from dopsd.evaluation.evaluator import Evaluator
+from dopsd.models.measured_on import distinct
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
     from dopsd.training.run_settings import RunSettings
 
-KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protocol")
+KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protocol", "measured_on")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
@@ -73,10 +74,16 @@ def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[
     }
 
 
-def _flat(comparison: dict[str, Any]) -> dict[str, float]:
+def _flat(comparison: dict[str, Any]) -> dict[str, Any]:
     low, high = comparison["paired"]["interval"]
-    accuracies = {"base": comparison["base"]["accuracy"], "best": comparison["best"]["accuracy"]}
-    return accuracies | {"difference": comparison["paired"]["difference"], "low": low, "high": high}
+    base, best, difference = comparison["base"], comparison["best"], comparison["paired"]
+    accuracies = {"base": base["accuracy"], "best": best["accuracy"]}
+    return accuracies | {
+        "difference": difference["difference"],
+        "low": low,
+        "high": high,
+        "measured_on": distinct([*base["measured_on"], *best["measured_on"]]),
+    }
 
 
 def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[str, Any]:
@@ -104,7 +111,7 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
     blocks = BlockSchedule(
         run.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
     )
-    steps, text = range(run.sampling.steps), policy.text.decode(rollout.completion_ids)
+    text = policy.text.decode(rollout.completion_ids)
     return {
         "problem": problem.prompt,
         "answer": problem.answer,
@@ -117,7 +124,7 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
         "revealed_at": rollout.revealed_at.tolist(),
         "block_length": blocks.block_length,
         "shown": [
-            torch.nonzero(reveal(rollout, s, config, blocks, request.key))[:, 0].tolist()
-            for s in steps
+            torch.nonzero(shown)[:, 0].tolist()
+            for shown in reveal(rollout, range(run.sampling.steps), config, blocks, request.key)
         ],
     }

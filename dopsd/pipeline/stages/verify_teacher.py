@@ -23,6 +23,8 @@ from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.loading import resolved
+from dopsd.models.measured_on import distinct, measured_on
 from dopsd.rollout.collector import RolloutCollector
 from dopsd.rollout.config import CollectorConfig
 from dopsd.rollout.engine import denoise_all
@@ -47,10 +49,12 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
     """Measure all rows of the table, log them, and write reports/<task>/teacher/."""
     require("verify-teacher", "matplotlib")
     task = load_task(task_name, params.data.tasks[task_name])
-    problem_scores = Verification(params, task).complete()
+    lines = Verification(params, task).complete()
+    records = distinct(line["measured_on"] for line in lines)
     table = {
-        name: _figures([scores[name] for scores in problem_scores], task, params.evaluate.bootstrap)
-        for name in problem_scores[0]
+        name: _figures([line["scores"][name] for line in lines], task, params.evaluate.bootstrap)
+        | {"measured_on": records}
+        for name in lines[0]["scores"]
     }
     for name, row in table.items():
         log(
@@ -61,7 +65,7 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
         write_json(tmp / "teacher.json", table)
         draw(
             table,
-            f"{task_name}, base, {len(problem_scores)} training problems",
+            f"{task_name}, base, {len(lines)} training problems",
             tmp / "teacher.png",
         )
     return table
@@ -83,7 +87,7 @@ class Verification:
         self.problems = task.load(SPLIT)[: self.settings.problems]
         sections: dict[str, Any] = {
             "sampling": params.sampling.model_dump(exclude={"batch_size"}),
-            "model": self.model.model_dump(exclude={"path"}),
+            "model": resolved(self.model).decisive(),
         }
         sections |= {
             "verify_teacher": self.settings.model_dump(exclude={"problems"}),
@@ -95,26 +99,29 @@ class Verification:
         self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
 
     @torch.no_grad()
-    def complete(self) -> list[dict[str, float]]:
-        """Score what is missing, and return the scores of every problem in order.
+    def complete(self) -> list[dict[str, Any]]:
+        """Score what is missing, and return the line of every problem in order.
 
-        An interrupted wave of problems is scored again.
+        A line has a problem's scores, and what computed them. An interrupted wave of problems is
+        scored again.
         """
-        scores_by_id = {line["id"]: line["scores"] for line in read_lines(self.path)}
-        missing = [problem for problem in self.problems if problem.id not in scores_by_id]
+        lines_by_id = {line["id"]: line for line in read_lines(self.path)}
+        missing = [problem for problem in self.problems if problem.id not in lines_by_id]
         wave = self.params.sampling.batch_size
         with Progress("verify_teacher", len(missing), "problem") as progress:
             policy = None
             for start in range(0, len(missing), wave):
                 policy = policy or load_policy(self.model, self.params.train.lora, 0)
                 wave_scores = self._scores(policy, missing[start : start + wave])
-                append_lines(
-                    self.path,
-                    [{"id": name, "scores": scores} for name, scores in wave_scores.items()],
-                )
-                scores_by_id |= wave_scores
-                progress.step(len(wave_scores))
-        return [scores_by_id[problem.id] for problem in self.problems]
+                record = measured_on(self.model, wave, policy.device)
+                lines = {
+                    name: {"id": name, "scores": scores, "measured_on": record}
+                    for name, scores in wave_scores.items()
+                }
+                append_lines(self.path, lines.values())
+                lines_by_id |= lines
+                progress.step(len(lines))
+        return [lines_by_id[problem.id] for problem in self.problems]
 
     def _scores(self, policy: LlmPolicy, problems: list[Problem]) -> dict[str, dict[str, float]]:
         s = self.settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import json
 import re
@@ -87,6 +88,11 @@ def test_the_numbers_are_those_of_the_result_files(finished):
     )
     assert f"over 12 test problems, {value} points {ends} against the base" in shown
     assert f"Update {tested['selected']['update']} of 4, selected on validation" in shown
+    base, best = (result[side]["per_problem"] for side in ("base", "best"))
+    gaps = [best[name] - score for name, score in base.items()]
+    outcomes = [sum(map(test, gaps)) for test in ((0.0).__lt__, (0.0).__eq__, (0.0).__gt__)]
+    assert "higher on {}, equally on {} and lower on {}".format(*outcomes) in shown
+    assert "greedy (temperature 0), 40 tokens in blocks of 8, 20 steps" in shown
     assert "64 train, 12 validation, 12 test" in shown
     assert "27,424 parameters. Training changes 2,304 parameters" in shown  # counted by hand: toy
     answers = json.loads((KEY.folder / "test/answers.json").read_text())["answers"]
@@ -114,10 +120,15 @@ def test_the_charts_hold_the_curve_in_every_cost(finished):
     titles = [chart.title for chart in run_page.training_charts(facts())]
     assert titles[:2] == ["Training loss", "Gradient norm before clipping"] and len(titles) > 8
     assert [chart.title for chart in run_page.overlap_charts(facts())] != []
+    constants = dict(run_page.constant_metrics(facts()))
+    assert constants["attempts used"] == "3" and "Attempts used" not in titles
 
 
 def test_means_of_curves():
-    assert trailing_means([1.0] * 12 + [13.0]) == [1.0] * 12 + [2.0]
+    points = [(update, 1.0) for update in range(1, 13)] + [(13, 13.0)]
+    assert trailing_means(points) == [1.0] * 12 + [2.0]
+    of_collects = [(1, 0.0), (5, 3.0), (9, 6.0), (13, 9.0)]  # 13 and the 11 updates before it
+    assert trailing_means(of_collects) == [0.0, 1.5, 3.0, 6.0]
     assert grouped([(x, 2.0 * x) for x in range(20)])[:2] == [(0.5, 1.0), (2.5, 5.0)]
 
 
@@ -146,6 +157,13 @@ def test_text_of_models_cannot_become_markup(finished):
     assert json.loads(data)["pieces"][0] == evil
 
 
+def other_device(run: RunFacts) -> RunFacts:
+    """The base's score is from another device."""
+    tested = copy.deepcopy(run.tested)
+    tested["protocols"]["greedy"]["base"]["measured_on"][0]["device"] = "NVIDIA A100"
+    return replace(run, tested=tested)
+
+
 def changed(part: str, **values: Any) -> Callable[[RunFacts], RunFacts]:
     """Return a change of a part of the facts: a dataclass, a dictionary, or the selection."""
 
@@ -169,6 +187,7 @@ WARNINGS = {
     "Ended early": changed("settings", planned_updates=8),
     "The last checkpoint is the best": changed("selected", update=4),
     "No better than the base": changed("selected", base_accuracy=0.9),
+    "Measured differently": other_device,
 }
 
 

@@ -46,7 +46,8 @@ def test_a_killed_evaluation_asks_only_what_is_missing_and_ends_alike(project, m
     again, protocol = evaluator(attempts=2)
     ((found,),) = again.reports("evaluate", [None], protocol)
     assert found == whole
-    assert sorted(asked) == sorted(json.loads(line)["value"][0]["problem_id"] for line in lines[7:])
+    torn = [json.loads(line)["value"]["attempts"] for line in lines[7:]]
+    assert sorted(asked) == sorted(attempts[0]["problem_id"] for attempts in torn)
 
 
 def test_a_line_that_cannot_be_read_is_asked_again(project, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,9 @@ def write(name: str, *generations: str) -> str:
 def test_two_files_give_a_line_each_and_one_for_all(capsys: pytest.CaptureFixture):
     files = [write("a.jsonl", RIGHT, r"\boxed{4}", "5"), write("b.json", RIGHT)]
     assert main(["score", "--task", "gsm8k", "--json", *files]) == 0
-    a, b, both = json.loads(capsys.readouterr().out)["files"]
+    document = json.loads(capsys.readouterr().out)
+    assert document["packages"] == {"dopsd": version("dopsd")}
+    a, b, both = document["files"]
     assert (a["file"], a["n"], a["accuracy"]) == ("a.jsonl", 3, pytest.approx(2 / 3))
     assert a["interval"] == pytest.approx(wilson(2, 3))
     assert a["figures"] == {"published": pytest.approx(2 / 3), "strict": pytest.approx(1 / 3)}

@@ -78,6 +78,47 @@ def test_runs_of_other_settings_or_other_problems_are_not_mixed(folder, capsys):
     )
 
 
+def test_runs_measured_on_two_devices_are_compared_with_a_warning(folder):
+    """The base's own answers differ there, too: between two kinds of GPU they nearly always do."""
+    here, there = ({"device": name, "packages": {}} for name in ("NVIDIA H200", "NVIDIA A100"))
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5}, measured_on=(here, here))
+    finished("d_opsd", 1, {"a": 1.0, "b": 0.5}, measured_on=(here, here))
+    assert "Warning" not in compare.compare(folder, [])
+    finished("rft", 0, {"a": 1.0, "b": 0.5}, base_score=0.5, measured_on=(there, there))
+    finished("rft", 1, {"a": 1.0, "b": 0.5}, measured_on=(here, there))
+    text = compare.compare(folder, [])
+    expected = [
+        "sudoku/rft/1: device differs: NVIDIA H200 (base); NVIDIA A100 (trained model)",
+        "device differs: NVIDIA H200 (sudoku/d_opsd/0, sudoku/d_opsd/1); NVIDIA A100"
+        " (sudoku/rft/0); NVIDIA A100 and NVIDIA H200 (sudoku/rft/1)",
+    ]
+    warnings = json.loads((compare.OUT / "comparison.json").read_text())["warnings"]
+    page = (compare.OUT / "comparison.html").read_text()
+    for start, warning in zip(expected, warnings, strict=True):
+        assert warning.startswith(start + ": elsewhere, the same code scored 77.5 on one kind")
+        assert f"Warning: {warning}\n" in text and warning in page
+
+
+def test_other_answers_of_the_base_on_one_device_are_another_base(folder):
+    here = {"device": "NVIDIA H200", "packages": {}}
+    finished("d_opsd", 0, {"a": 1.0}, measured_on=(here, here))
+    there = here | {"device": "NVIDIA A100"}
+    finished("d_opsd", 1, {"a": 1.0}, base_score=0.5, measured_on=(there, there))
+    finished("rft", 0, {"a": 1.0}, base_score=0.75, measured_on=(there, there))
+    with pytest.raises(DopsdError, match="d_opsd/1 and sudoku/rft/0 have different answers of"):
+        compare.compare(folder, [])
+    write_json(Path("runs/sudoku/d_opsd/1/train.json"), {"fingerprint": "train-of-before"})
+    assert "Warning: device differs" in compare.compare(folder, [])
+
+
+def test_another_dtype_is_another_model(folder):
+    half, whole = ({"device": "CPU", "dtype": t, "packages": {}} for t in ("bfloat16", "float32"))
+    finished("d_opsd", 0, {"a": 1.0}, measured_on=(half, half))
+    finished("rft", 0, {"a": 1.0}, base_score=0.5, measured_on=(whole, whole))
+    with pytest.raises(DopsdError, match="have different answers of the base"):
+        compare.compare(folder, [])
+
+
 def test_costs_are_summed_to_each_checkpoint(folder):
     finished("d_opsd", 0, {"a": 1.0}, seconds=[3.0, 4.5])
     run = Finished("sudoku", "d_opsd", 0)

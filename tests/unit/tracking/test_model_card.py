@@ -54,5 +54,5 @@ def test_a_card_has_all_parts(finished):
 
 def test_the_description_of_a_registered_model_names_the_champion():
     text = description("dopsd-sudoku", "sudoku", "base/sudoku")
-    assert "trained on the task `sudoku` (4x4 Sudoku)" in text
+    assert "trained on the task `sudoku` (4x4 Sudoku: fill in" in text
     assert "models:/dopsd-sudoku@champion" in text

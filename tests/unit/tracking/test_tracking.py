@@ -19,6 +19,7 @@ from glossary_checks import check, table, undescribed
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
+from dopsd.models.measured_on import in_words
 from dopsd.tracking.client import (
     Identity,
     connect,
@@ -100,6 +101,7 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
         f"{100 * tested['best']['accuracy']:.1f} [",
         sha256(Path("base/sudoku/model.safetensors")),
         "learning_rate: 0.003",
+        f"Measured on: {in_words(tested['best']['measured_on'])}.",
     ):
         assert told in card
     experiment = client.get_experiment_by_name("dopsd")
@@ -118,6 +120,9 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
         "sudoku",
         "FINISHED",
     )
+    (measured_on,) = tested["best"]["measured_on"]
+    assert run.data.tags["measured_on.device"] == measured_on["device"]
+    assert run.data.tags["measured_on.torch"] == measured_on["packages"]["torch"]
 
 
 def test_card_and_tag_name_the_commit_that_trained_the_run_and_not_todays(tracked):

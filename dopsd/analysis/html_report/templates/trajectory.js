@@ -31,7 +31,8 @@
       for (const cell of row) {
         const box = document.createElement("td");
         const position = starts.findLastIndex((start) => start <= cell.start);
-        box.className = kind(position, step, isTeacher) + (cell.is_given ? " given" : "");
+        const mark = cell.is_given ? "given" : step < last ? "" : cell.is_right ? "right" : "wrong";
+        box.className = `${kind(position, step, isTeacher)} ${mark}`;
         box.textContent = text.slice(cell.start, cell.end);
         line.append(box);
       }
@@ -49,7 +50,7 @@
     const seen = step < last ? data.shown[step].length : 0;
     document.getElementById("where").textContent = step === last
       ? `After the last step: the whole answer.`
-      : `Step ${step + 1} of ${last}. It fills in ${fresh} token${fresh === 1 ? "" : "s"}; the teacher sees ${seen} later token${seen === 1 ? "" : "s"}.`;
+      : `Step ${step + 1} of ${last}. The student fills in ${fresh} token${fresh === 1 ? "" : "s"}; the teacher sees ${seen} later token${seen === 1 ? "" : "s"}.`;
   }
 
   slider.addEventListener("input", () => show(Number(slider.value)));
@@ -62,5 +63,5 @@
     event.preventDefault();
     show(Number(slider.value) + by);
   });
-  show(Math.floor(last / 3));
+  show(Math.floor(last * 0.6)); // a step at which most answers have begun
 })();

@@ -1,0 +1,85 @@
+"""Memory of a GPU at full size, estimated from shapes.
+
+Bytes of activations are those that `tests/gpu` counts on a pretended GPU; nobody has measured them
+on a real one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dopsd.rollout.sampler import HEAD_ENTRIES
+
+if TYPE_CHECKING:
+    from dopsd.config.params import Params
+    from dopsd.pipeline.estimate import Shape
+    from dopsd.rollout.config import SamplingConfig
+
+HEAD_BYTES = 24  # an entry of the logits while tokens are chosen, with their noise
+LOSS_BYTES = 10  # an entry of the teacher's logits in the loss
+CHECKPOINT_BYTES = 2  # a token, layer and unit of width, with gradient checkpointing: its input
+NF4_BYTES = 0.53  # a weight; 64 of them share a scale
+
+
+@dataclass(frozen=True)
+class BlockBytes:
+    """Bytes of a block in bfloat16, for each token and unit of width.
+
+    Attributes:
+        kept: saved for the backward pass.
+        dropout: saved in addition where adapters have dropout: their inputs, and a byte of mask.
+        passing: most at once in a forward pass without gradients.
+    """
+
+    kept: int
+    dropout: int
+    passing: int
+
+
+KERNEL_BYTES = {"torch": BlockBytes(kept=38, dropout=8, passing=28)}  # by model.kernels
+
+
+def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
+    """Return the bytes of each GPU by what they hold, for the larger of sampling and training.
+
+    Args:
+        params: settings of the run.
+        shape: shape of the model and its adapter.
+        length: tokens of a sequence.
+    """
+    linear = NF4_BYTES if params.model_of(params.matrix.tasks[0]).quantization == "nf4" else 2
+    linear /= params.launch.processes if params.launch.shard else 1
+    block = KERNEL_BYTES["torch"]
+    return {
+        "weights": linear * shape.block_parameters
+        + 2 * (shape.parameters - shape.block_parameters),
+        "adapter and optimizer": 16 * shape.lora_parameters,
+        "work": max(
+            update_bytes(params, shape, block, length),
+            rollout_bytes(params.sampling, shape, block, length),
+        ),
+    }
+
+
+def update_bytes(params: Params, shape: Shape, block: BlockBytes, length: int) -> float:
+    """Return the bytes of a micro-batch's forward and backward pass."""
+    t, c = params.train, shape.config
+    kept = block.kept + (block.dropout if t.lora.dropout else 0)
+    is_checkpointed = t.gradient_checkpointing
+    per_unit = CHECKPOINT_BYTES * c.n_layers + kept if is_checkpointed else kept * c.n_layers
+    copies = 2 * shape.lora_parameters  # the adapter in bfloat16, of one block or of all
+    logits = t.states_at_once * params.sampling.block_length * c.embedding_size
+    return (
+        t.states_at_once * length * c.d_model * per_unit
+        + (copies / c.n_layers if is_checkpointed else copies)
+        + LOSS_BYTES * logits
+    )
+
+
+def rollout_bytes(sampling: SamplingConfig, shape: Shape, block: BlockBytes, length: int) -> float:
+    """Return the bytes of a denoising step: of a block, or of choosing tokens after them."""
+    c, rows = shape.config, sampling.batch_size
+    tokens = rows * length * c.d_model
+    logits = min(HEAD_ENTRIES, rows * sampling.block_length * c.embedding_size)
+    return max(block.passing * tokens, 2 * tokens + HEAD_BYTES * logits)

@@ -1,0 +1,233 @@
+"""LLaDA-8B's shape on the pretended device: a denoising step, an update, the plan of a collect.
+
+`python -m gpu update --states 14` (with PYTHONPATH=tests) prints JSON: gigabytes, FLOPs, modelled
+milliseconds, waits by line. Large tensors have no numbers; ids, masks and keys have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dopsd.algorithms.common.base import AlgorithmContext
+from dopsd.algorithms.common.states import states_by_update
+from dopsd.algorithms.registry import load_algorithm
+from dopsd.config import profiles
+from dopsd.config.loading import checked
+from dopsd.config.params import Params
+from dopsd.config.params_file import with_changes
+from dopsd.core.types import Rollout
+from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llada.modeling import LladaForMaskedLM
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.rollout.prompts import decoding
+from dopsd.rollout.sampler import GenerationRequest, denoise
+from dopsd.training.grad_accumulation import MicroBatches
+from dopsd.training.optim import adamw, optimizer_step
+from gpu.device import Device
+from gpu.roofline import CARDS
+
+PROMPT = 200  # tokens
+LIMIT = 2**18  # entries of a tensor with true values; more than LLaDA's vocabulary
+SUPPRESSED = [*range(126336, 126340), *range(126349, 126464)]  # as LLaDA's tokenizer says
+GIGA, TERA = 1e9, 1e12
+STEPS = 2  # denoising steps that are measured
+
+
+class NoTask:
+    name, graded, scoring, instructions = "none", False, "published", ""
+
+
+class OneProcess:
+    num_processes = 1
+
+
+class AnyTokens:
+    all_special_ids = SUPPRESSED
+    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}
+
+
+def settings(*changes: str) -> Params:
+    """Return the published settings for LLaDA-8B on one 80 GB card, with changes."""
+    raw = with_changes(profiles.resolve("llada-8b-gsm8k", "paper", "1x80gb"), list(changes))
+    return checked(raw, Path("profile"))
+
+
+@dataclass
+class Subject:
+    """LLaDA-8B with an adapter on the device."""
+
+    device: Device
+    params: Params
+    policy: LlmPolicy
+
+    @property
+    def layers(self) -> int:
+        return self.policy.core.config.n_layers
+
+
+def make(device: Device, params: Params, layers: int = 32) -> Subject:
+    """Return the model with weights of no numbers."""
+    config = LladaConfig(n_layers=layers)
+    config._attn_implementation = "sdpa"
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = LladaForMaskedLM(config)
+    torch.set_default_dtype(torch.float32)
+    model.eval().requires_grad_(False)
+    policy = LlmPolicy(model, AnyTokens(), params.train.lora, 0)  # type: ignore[arg-type]
+    policy.suppress_tokens = SUPPRESSED
+    policy.core.to("cuda")
+    return Subject(device, params, policy)
+
+
+def figures(device: Device) -> dict[str, Any]:
+    """Return what the device has counted since its last reset."""
+    model = device.model
+    return {
+        "peak_gb": device.memory.peak / GIGA,
+        "held_gb": device.memory.held / GIGA,
+        "tflop": sum(n for kind, n in model.flops.items() if kind != "vector") / TERA,
+        "useful_tflop": model.useful_flops / TERA,
+        "modelled_ms": {name: 1e3 * sum(model.times[name].values()) for name in CARDS},
+        "useful_utilisation": {name: model.utilisation(name) for name in CARDS},
+        "launches": sum(model.launches.values()),
+        "syncs": device.syncs.total,
+        "syncs_by_line": device.syncs.by_line(),
+        "h100_ms_by_kind": {
+            kind: [round(1e3 * seconds, 2), model.launches[kind]]
+            for kind, seconds in model.times["h100"].most_common()
+        },
+    }
+
+
+def ids(count: int) -> torch.Tensor:
+    return torch.ones(count, dtype=torch.long, device="cuda")
+
+
+class Enough(Exception):
+    """The measured steps are over."""
+
+
+def rollout(subject: Subject, rows: int) -> dict[str, Any]:
+    """Measure STEPS denoising steps of a batch; figures are of one step."""
+    device, policy = subject.device, subject.policy
+    requests = [GenerationRequest(f"p{i}", 0, ids(PROMPT), i) for i in range(rows)]
+    hidden, calls = policy.hidden, [0]
+
+    def counted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if calls[0] == STEPS:
+            raise Enough
+        if calls[0] == 0:
+            device.reset()
+        calls[0] += 1
+        return hidden(*args, **kwargs)
+
+    policy.hidden = counted  # type: ignore[method-assign]
+    try:
+        denoise(policy, requests, decoding(subject.params.sampling, 0.9))
+    except Enough:
+        measured = figures(device)
+    finally:
+        policy.hidden = hidden  # type: ignore[method-assign]
+    for name in ("tflop", "useful_tflop", "launches", "syncs"):
+        measured[name] /= STEPS
+    measured["modelled_ms"] = {k: v / STEPS for k, v in measured["modelled_ms"].items()}
+    return {"rows": rows, "steps_counted": STEPS} | measured
+
+
+def rollouts_of(count: int) -> list[Rollout]:
+    """Return trajectories without numbers of their own: two tokens a step, none ends early."""
+    steps = torch.arange(256, device="cuda") // 2
+    return [Rollout(f"p{i}", 0, ids(PROMPT), ids(256), steps) for i in range(count)]
+
+
+def algorithm(subject: Subject) -> Any:
+    p = subject.params
+    context = AlgorithmContext(NoTask(), subject.policy, p.model, p.sampling, 0, 1, 1, 1)  # type: ignore[arg-type]
+    return load_algorithm("d_opsd", p.method.d_opsd, context)
+
+
+def update(subject: Subject, states: int) -> dict[str, Any]:
+    """Measure the gradients of one micro-batch, beside the optimizer's moments, and its step."""
+    device, policy, train = subject.device, subject.policy, subject.params.train
+    method = algorithm(subject)
+    if train.gradient_checkpointing:
+        policy.use_gradient_checkpointing()
+    optimizer = adamw(policy.trainable().values(), train)
+    optimizer_step(optimizer, OneProcess(), train, 0)  # type: ignore[arg-type]
+    planned = states_by_update(rollouts_of(1), method.config, method.blocks, (0, 0))
+    batch = planned[0].rows(list(range(10, 10 + states)))
+    policy.core.train(train.lora.dropout > 0)
+    micro_batches = MicroBatches(states, policy.device)
+    kept = Activations(device, policy)
+    device.reset()
+    held = device.memory.held
+    micro_batches.gradients(method, policy, [batch], 1.0)
+    measured = figures(device)
+    kept.remove()
+    device.reset()
+    optimizer_step(optimizer, OneProcess(), train, 1)  # type: ignore[arg-type]
+    tokens = states * (PROMPT + 256)
+    return {
+        "states": states,
+        "checkpointing": train.gradient_checkpointing,
+        "held_before_gb": held / GIGA,
+        "activation_bytes": kept.bytes_per_block / tokens / policy.core.config.d_model,
+        "gradients": measured,
+        "optimizer": figures(device),
+    }
+
+
+class Activations:
+    """Bytes that a block keeps for the backward pass, in the student's first forward.
+
+    They are the rise from one block to the next; the first block needs no gradient of its input.
+    """
+
+    def __init__(self, device: Device, policy: LlmPolicy) -> None:
+        self.device, self.held = device, []
+        blocks = list(policy.core.blocks())[1:]
+        self.hooks = [block.register_forward_pre_hook(self._see) for block in blocks]
+
+    def _see(self, *_: Any) -> None:
+        if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+            self.held.append(self.device.memory.held)
+
+    @property
+    def bytes_per_block(self) -> float:
+        return (self.held[-1] - self.held[0]) / (len(self.held) - 1)
+
+    def remove(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+
+class Selected:
+    """A collect whose rollouts exist already."""
+
+    seed = 0
+
+    def __init__(self, rollouts: list[Rollout]) -> None:
+        self.items = [type("Item", (), {"best": r, "is_kept": True})() for r in rollouts]
+
+    def collect(self, *_: Any) -> list[Any]:
+        return self.items
+
+    def summary(self, *_: Any) -> None: ...
+
+
+def collect(subject: Subject, trajectories: int) -> dict[str, Any]:
+    """Measure how the states of a collect are planned; nothing is sampled."""
+    method = algorithm(subject)
+    method.collector = Selected(rollouts_of(trajectories))
+    subject.device.reset()
+    collected = method.collect(subject.policy, [], 0)
+    states = sum(len(batch) for batches in collected.updates for batch in batches)
+    return {"trajectories": trajectories, "states": states} | figures(subject.device)

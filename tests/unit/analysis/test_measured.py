@@ -1,0 +1,56 @@
+"""Scores that were measured differently are named, with both values and what it can mean."""
+
+from __future__ import annotations
+
+from dopsd.analysis.measured import differences
+from dopsd.models.measured_on import in_words
+
+H200 = {
+    "device": "NVIDIA H200",
+    "dtype": "bfloat16",
+    "quantization": "none",
+    "attention": "flash_attention_2",
+    "compile": False,
+    "batch_size": 64,
+    "packages": {"dopsd": "0.3.0", "torch": "2.13.0", "flash-attn": "2.8.3"},
+}
+A100 = H200 | {"device": "NVIDIA A100"}
+SDPA = H200 | {"attention": "sdpa", "packages": {"dopsd": "0.3.0", "torch": "2.12.0"}}
+
+
+def test_scores_that_agree_have_no_line():
+    assert differences({"a": [H200], "b": [dict(H200)], "c": [H200, H200]}) == []
+
+
+def test_each_difference_has_one_line_with_its_runs_and_values():
+    assert differences({"a": [H200], "b": [A100], "c": [H200]}) == [
+        "device differs: NVIDIA H200 (a, c); NVIDIA A100 (b): elsewhere, the same code scored 77.5"
+        " on one kind of GPU and 72.8 on another"
+    ]
+    fields = [line.split(" differs: ") for line in differences({"a": [H200], "b": [SDPA]})]
+    assert [name for name, _ in fields] == ["attention", "torch", "flash-attn"]
+    assert fields[2][1].startswith("2.8.3 (a); none (b)")
+
+
+def test_ranks_on_two_devices_are_a_value_of_their_own():
+    (line,) = differences({"a": [H200, A100], "b": [A100]})
+    assert line.startswith("device differs: NVIDIA A100 and NVIDIA H200 (a); NVIDIA A100 (b)")
+    assert differences({"a": [H200, A100], "b": [A100, H200]}) == []
+
+
+def test_scores_of_older_releases_are_unknown_beside_others_and_agree_among_themselves():
+    assert differences({"a": [], "b": []}) == []
+    (line,) = differences({"a": [], "b": [H200], "c": []})
+    assert line.startswith("device unknown of a, c: tested by a release that did not record it")
+
+
+def test_many_runs_fit_a_line():
+    (line,) = differences({f"r{i}": [A100 if i else H200] for i in range(8)})
+    assert "NVIDIA A100 (r1, r2, r3, r4, 3 more)" in line
+
+
+def test_a_record_in_words_leaves_out_what_is_switched_off():
+    assert in_words([SDPA]) == (
+        "NVIDIA H200, bfloat16, attention sdpa, batch size 64, dopsd 0.3.0, torch 2.12.0"
+    )
+    assert in_words([]) == "unknown"
