@@ -118,7 +118,7 @@ def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
     )  # useful work only
     figures = {
         "states": count,
-        "micro_batch": micro_batches.size,
+        "micro_batch": max(min(len(s), micro_batches.sequences(s)) for s in updates),
         "updates": len(updates),
         "seconds": seconds,
         "peak_gb": peak,

@@ -21,7 +21,13 @@ from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
 from dopsd.core.progress import outlive_readers
-from dopsd.distributed.launch import accept_signals, end_with_parent, is_started, launch
+from dopsd.distributed.launch import (
+    accept_signals,
+    end_with_parent,
+    is_started,
+    launch,
+    use_expandable_segments,
+)
 from dopsd.pipeline.unchanged import unchanged
 
 if TYPE_CHECKING:
@@ -176,6 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.command = arguments.command.replace("-", "_")
     if arguments.command in (*STAGES, *DVC):
         end_with_parent()
+    use_expandable_segments()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.command not in ONLINE:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -13,6 +13,7 @@ EXTRAS = {  # package: extra of pyproject.toml
     "dvc": "pipeline",
     "fastapi": "pipeline",
     "jsonschema": "verifiers",
+    "liger_kernel": "liger",
     "math_verify": "verifiers",
     "matplotlib": "pipeline",
     "mlflow": "tracking",

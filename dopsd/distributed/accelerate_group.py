@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, StopRequested
@@ -25,7 +26,7 @@ def all_processes() -> Accelerator:
     Without `cpu=True`, accelerate ignores the other processes on a machine without a GPU.
 
     Raises:
-        DopsdError: if accelerate sees another number of processes.
+        DopsdError: if accelerate sees another number of processes, or two of them share a GPU.
     """
     from accelerate import Accelerator
 
@@ -37,7 +38,34 @@ def all_processes() -> Accelerator:
             f" {accelerator.num_processes}; start them with torchrun",
             code=Code.PROCESSES,
         )
+    if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
+        properties = torch.cuda.get_device_properties(accelerator.device)
+        refuse_shared_gpu(str(properties.uuid), accelerator)
     return accelerator
+
+
+def refuse_shared_gpu(gpu: str, accelerator: Accelerator) -> None:
+    """Refuse two processes on one GPU.
+
+    NCCL would only fail at its first operation, so they compare through the store where they met.
+
+    Args:
+        gpu: the identity of this process' GPU.
+        accelerator: the processes of the run.
+
+    Raises:
+        DopsdError: in all processes, if two of them have the same GPU.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"dopsd/gpu/{accelerator.process_index}", gpu)
+    gpus = [store.get(f"dopsd/gpu/{rank}").decode() for rank in range(accelerator.num_processes)]
+    if shared := [rank for rank, other in enumerate(gpus) if gpus.count(other) > 1]:
+        raise DopsdError(
+            f"train: processes {', '.join(map(str, shared))} share a GPU ({gpus[shared[0]]}); start"
+            " at most as many processes as GPUs, or show each process its own"
+            " (CUDA_VISIBLE_DEVICES)",
+            code=Code.PROCESSES,
+        )
 
 
 def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:

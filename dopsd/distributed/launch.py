@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LAUNCHER = "DOPSD_LAUNCHER"  # set for processes that `launch` starts
 GUARD = "DOPSD_GUARD"  # set for commands that a flow starts
 DVC_STAGE = "DVC_STAGE"  # set by DVC for its stages
+# each configures torch's allocator on a GPU; older releases of torch know only the first
+ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
 SAVING = 1800  # seconds that processes have to save after a signal
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
@@ -44,6 +46,16 @@ def check_gpus(processes: int) -> None:
             " launch.processes to at most that number",
             code=Code.NO_GPU,
         )
+
+
+def use_expandable_segments() -> None:
+    """Let torch's allocator grow its segments, unless the user has configured the allocator.
+
+    Passes over sequences of different lengths then leave no gaps that no later pass can use. Torch
+    reads the variable when it is imported; processes that this one starts inherit it.
+    """
+    if not ALLOCATOR & os.environ.keys():
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def end_with_parent() -> None:

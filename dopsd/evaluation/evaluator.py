@@ -62,7 +62,7 @@ class Evaluator:
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
         sections: dict[str, Any] = {
             "sampling": protocol.model_dump(),
-            "model": resolved(self.settings.model).model_dump(exclude={"path"}),
+            "model": resolved(self.settings.model).decisive(),
             "split": self.split,
         }
         sections |= {

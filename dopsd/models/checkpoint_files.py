@@ -6,8 +6,9 @@ Every tensor must be there, in its shape, and no other.
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -106,11 +107,18 @@ def header(path: Path) -> Shapes:
     Raises:
         DopsdError: if the file is damaged.
     """
+    with _opened(path) as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file, and say in one line where it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            yield file
     except (SafetensorError, OSError) as error:
         raise DopsdError(
             f"{path}: not a whole safetensors file ({error}); restore the file, or {AGAIN}",
@@ -118,14 +126,26 @@ def header(path: Path) -> Shapes:
         ) from error
 
 
+def file_of(folder: Path) -> dict[str, Path]:
+    """Return the weight file of each tensor, by the tensor's name."""
+    return {name: path for path in weight_files(folder) for name in header(path)}
+
+
+def read_tensor(path: Path, name: str) -> Tensor:
+    """Read one tensor of a weight file, which is open only for that time.
+
+    Raises:
+        DopsdError: if the file is damaged.
+    """
+    with _opened(path) as file:
+        tensor: Tensor = file.get_tensor(name)
+    return tensor
+
+
 def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor of the weight files with its name, one at a time."""
-    from safetensors import safe_open
-
-    for path in weight_files(folder):
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118
-                yield name, file.get_tensor(name)
+    for name, path in file_of(folder).items():
+        yield name, read_tensor(path, name)
 
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:

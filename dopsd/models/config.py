@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -13,6 +13,7 @@ from dopsd.core.settings import Count, Positive, Section
 Dtype = Literal["float32", "bfloat16"]
 Quantization = Literal["none", "nf4"]
 Attention = Literal["auto", "sdpa", "flash_attention_2"]
+Kernels = Literal["auto", "torch", "liger"]
 PromptStyle = Literal["compact", "instructions"]
 
 
@@ -23,6 +24,7 @@ class ModelConfig(Section):
     dtype: Dtype = "float32"  # of weights and activations; bfloat16 halves the memory
     quantization: Quantization = "none"  # nf4: 4-bit base weights; needs bfloat16 and a GPU
     attention: Attention = "sdpa"  # auto: flash_attention_2 where it can run, else sdpa
+    kernels: Kernels = "torch"  # liger: fused ones on a GPU; auto: liger where it can run
     compile: bool = False  # compile the blocks with torch.compile; changes results by rounding
     prompt_style: PromptStyle = "instructions"  # compact: the bare problem, for the embedded base
 
@@ -33,6 +35,19 @@ class ModelConfig(Section):
             if vars(self)[name] == value and self.dtype != "bfloat16":
                 raise ValueError(f"{name}: {value} computes in bfloat16; set dtype to bfloat16")
         return self
+
+    @property
+    def has_auto(self) -> bool:
+        """Whether a value depends on the machine."""
+        return "auto" in (self.attention, self.kernels)
+
+    def decisive(self) -> dict[str, Any]:
+        """Return the values by which results are identified.
+
+        `kernels: torch` is left out: releases without the key computed so.
+        """
+        ignored = {"path", "kernels"} if self.kernels == "torch" else {"path"}
+        return self.model_dump(exclude=ignored)
 
 
 class ModelOverrides(Section):
@@ -46,6 +61,7 @@ class ModelOverrides(Section):
     dtype: Dtype | None = None  # as model.dtype
     quantization: Quantization | None = None  # as model.quantization
     attention: Attention | None = None  # as model.attention
+    kernels: Kernels | None = None  # as model.kernels
     compile: bool | None = None  # as model.compile
     prompt_style: PromptStyle | None = None  # as model.prompt_style
 

@@ -91,3 +91,11 @@ class Denoiser(PreTrainedModel):
     @abstractmethod
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""
+
+    def fuse(self) -> bool:
+        """Compute with fused kernels from now on, if the architecture has any.
+
+        Returns:
+            Whether it has.
+        """
+        return False

@@ -32,8 +32,6 @@ def spread(model: Denoiser, device: torch.device) -> LockstepForwards:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
 
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))

@@ -13,7 +13,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.distributed.process_group import SingleProcess
 from dopsd.distributed.uneven_forwards import UnevenForwards
 from dopsd.models.fsdp import spread
-from dopsd.models.loading import load_base, own_device
+from dopsd.models.loading import load_base, take_device
 from dopsd.models.lora import attach
 from dopsd.models.teachers import AdapterContexts
 from dopsd.models.text import ChatText
@@ -159,13 +159,13 @@ def load_policy(
         model: the base and how it is computed.
         lora: shape of a fresh adapter; None: no adapter.
         seed: seed of the adapter's initial weights.
-        device: where to compute; None: own_device().
+        device: where to compute; None: take_device().
         shard: split the base over the processes that were started together (fsdp.py).
 
     Raises:
         DopsdError: if the checkpoint is missing, damaged or does not fit this machine.
     """
-    target_device = device or own_device()
+    target_device = device or take_device()
     policy = LlmPolicy(
         load_base(model, target_device, on_host=shard), load_tokenizer(Path(model.path)), lora, seed
     )

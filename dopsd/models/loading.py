@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.core.progress import log
 from dopsd.models.architecture import register, require_members
 from dopsd.models.checkpoint_files import AGAIN, check_finite, check_folder, file_tensors
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 NEEDS = {
     "nf4": ("quantization", "bitsandbytes", "nf4"),
     "flash_attention_2": ("attention", "flash_attn", "gpu"),
+    "liger": ("kernels", "liger_kernel", "liger"),
 }
 # variants of a block's graph: with and without gradients, adapters, padding, several rows; torch's
 # default of 8 is too few
@@ -30,14 +32,37 @@ RECOMPILE_LIMIT = 32
 
 
 def own_device() -> torch.device:
-    """Return the GPU of this process, by LOCAL_RANK, or the CPU if there is no GPU."""
+    """Return the GPU of this process, by LOCAL_RANK, or the CPU if there is no GPU.
+
+    A scheduler may show each process only its own GPU: then LOCAL_RANK counts past what is visible.
+    """
     import torch
 
-    return (
-        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def take_device() -> torch.device:
+    """Make the device of this process the current one, and return it.
+
+    NCCL and kernels in Triton run on the current device. Processes that seem to share a GPU are
+    logged; training, which can compare GPUs over processes, refuses them.
+    """
+    import torch
+
+    device = own_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        processes, visible = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if processes > visible:
+            log(
+                f"{processes} processes on this machine see {visible} GPUs each: unless the"
+                " scheduler shows each of them its own, several share one. Start at most as many"
+                " processes as GPUs"
+            )
+    return device
 
 
 def check_kernels(model: ModelConfig, device: torch.device) -> None:
@@ -86,14 +111,38 @@ def attention_of(model: ModelConfig, device: torch.device) -> str:
     return "flash_attention_2" if can_flash else "sdpa"
 
 
+def kernels_of(model: ModelConfig, device: torch.device) -> str:
+    """Return the kernels to use; `auto` is liger if its package and a GPU are there, else torch."""
+    if model.kernels != "auto":
+        return model.kernels
+    can_fuse = device.type == "cuda" and find_spec("liger_kernel") is not None
+    return "liger" if can_fuse else "torch"
+
+
 def resolved(model: ModelConfig) -> ModelConfig:
     """Return the settings with `auto` replaced by what this machine computes.
 
     Results are identified by these settings, so they must not contain `auto`.
     """
-    if model.attention != "auto":
+    if not model.has_auto:
         return model
-    return model.model_copy(update={"attention": attention_of(model, own_device())})
+    device = own_device()
+    return model.model_copy(
+        update={"attention": attention_of(model, device), "kernels": kernels_of(model, device)}
+    )
+
+
+def fuse(weights: Denoiser, kernels: str) -> None:
+    """Compute with fused kernels from now on, if `kernels` is liger.
+
+    Raises:
+        DopsdError: if the architecture has none.
+    """
+    if kernels == "liger" and not weights.fuse():
+        raise DopsdError(
+            f"model.kernels: liger has no kernels for {weights.config.model_type}; set it to torch",
+            code=Code.UNSUPPORTED_MODEL,
+        )
 
 
 def compile_blocks(model: Denoiser) -> None:
@@ -137,23 +186,33 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
         DopsdError: if the checkpoint is missing or damaged, or this machine cannot compute it.
     """
     folder = Path(model.path)
-    if not (folder / "config.json").is_file():
-        raise DopsdError(
-            f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"
-            " to that folder, or run `dopsd pretrain` for the embedded base",
-            code=Code.NO_MODEL,
-        )
+    require_base(folder)
     check_kernels(model, device)
     weights = read_weights(model, device, on_host)
     if model.quantization == "none":
         check_finite(weights.named_parameters(), folder)
     else:  # 4-bit codes are always finite
         check_finite(file_tensors(folder), folder)
+    fuse(weights, kernels_of(model, device))
     if model.compile:
         compile_blocks(weights)
     weights.eval()
     weights.requires_grad_(False)
     return weights
+
+
+def require_base(folder: Path) -> None:
+    """Refuse a folder without a model.
+
+    Raises:
+        DopsdError: if there is no config.json.
+    """
+    if not (folder / "config.json").is_file():
+        raise DopsdError(
+            f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"
+            " to that folder, or run `dopsd pretrain` for the embedded base",
+            code=Code.NO_MODEL,
+        )
 
 
 def read_config(folder: Path) -> DenoiserConfig:

@@ -5,7 +5,6 @@ Targets are checked against the model's module names; saved files hold no paths 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
@@ -13,14 +12,15 @@ from dopsd.core.errors import DopsdError
 from dopsd.models.adapter_config import TARGETS, lora_of, target_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from peft import PeftModel
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from dopsd.models.config import AdapterConfig
     from dopsd.models.denoiser import Denoiser
+
+PREFIX = "base_model.model."  # of the base's names in peft's files
 
 
 def block_modules(model: Denoiser) -> list[str]:
@@ -79,10 +79,11 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     )
     # peft's hook for other layer classes; saved files do not record it
     config._register_custom_module({nn.Linear: LowRankLinear})
-    with torch.random.fork_rng(), warnings.catch_warnings():
+    # peft draws on the host, so no generator of a GPU is saved or seeded
+    with torch.random.fork_rng([]), warnings.catch_warnings():
         # peft reads an attribute that transformers has renamed
         warnings.simplefilter("ignore", FutureWarning)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         # peft would write the path on this machine into every adapter
         model.name_or_path = "base"
         adapted = get_peft_model(model, config)
@@ -104,13 +105,18 @@ def require_adapter(adapted: PeftModel | None) -> PeftModel:
     return adapted
 
 
-def adapter_tensors(peft_model: PeftModel) -> dict[str, Tensor]:
-    """Return the weights of the adapter on the CPU, by the names of peft's files."""
+def _state(peft_model: PeftModel) -> dict[str, Tensor]:
+    """Return the weights of the adapter where they are, by the names of peft's files."""
     from peft import get_peft_model_state_dict
 
     # save_embedding_layers="auto" would look for the base's folder
-    state = get_peft_model_state_dict(peft_model, save_embedding_layers=False)
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(state.items())}
+    state: dict[str, Tensor] = get_peft_model_state_dict(peft_model, save_embedding_layers=False)
+    return dict(sorted(state.items()))
+
+
+def adapter_tensors(peft_model: PeftModel) -> dict[str, Tensor]:
+    """Return the weights of the adapter on the CPU, by the names of peft's files."""
+    return {name: t.detach().cpu().contiguous() for name, t in _state(peft_model).items()}
 
 
 def save_config(peft_model: PeftModel, folder: Path) -> None:
@@ -166,7 +172,24 @@ def load_adapter(
     """
     from peft import set_peft_model_state_dict
 
-    expected = {name: list(tensor.shape) for name, tensor in adapter_tensors(peft_model).items()}
+    check_adapter(peft_model, tensors, source)
+    set_peft_model_state_dict(peft_model, tensors)
+
+
+def check_adapter(
+    peft_model: PeftModel, tensors: dict[str, Tensor], source: object = "adapter"
+) -> None:
+    """Refuse weights that do not fit the adapter; the model may be on the meta device.
+
+    Args:
+        peft_model: the model with an adapter.
+        tensors: the weights, by peft's names.
+        source: where the weights come from, for messages.
+
+    Raises:
+        DopsdError: if names, shapes or values do not fit.
+    """
+    expected = {name: list(tensor.shape) for name, tensor in _state(peft_model).items()}
     actual = {name: list(tensor.shape) for name, tensor in tensors.items()}
     mismatched = sorted(
         name for name in expected | actual if expected.get(name) != actual.get(name)
@@ -192,45 +215,3 @@ def load_adapter(
             " file",
             code=Code.ADAPTER_DAMAGED,
         )
-    set_peft_model_state_dict(peft_model, tensors)
-
-
-def adapted_layers(peft_model: PeftModel) -> Iterator[tuple[nn.Linear, Tensor]]:
-    """Yield every adapted base layer with its change scale * B A [out, in] in float32."""
-    from peft.tuners.lora import LoraLayer
-
-    for module in peft_model.modules():
-        if isinstance(module, LoraLayer):
-            down = module.lora_A["default"].get_parameter("weight")
-            up = module.lora_B["default"].get_parameter("weight")
-            change = up.float() @ down.float()
-            layer: Any = module.get_base_layer()  # a Linear: block_modules names no other layers
-            yield layer, (change * module.scaling["default"]).detach()
-
-
-@contextmanager
-def merged_weights(peft_model: PeftModel) -> Iterator[None]:
-    """Add the adapters into the weights, rounded to the model's dtype, while the context lasts.
-
-    The original weights are kept and put back, because subtracting the change would not restore
-    their bits. This takes a second copy of the adapted weights.
-
-    Raises:
-        DopsdError: if the weights are nf4.
-    """
-    originals: list[tuple[nn.Linear, Tensor]] = []
-    try:
-        for layer, change in adapted_layers(peft_model):
-            if not layer.weight.is_floating_point():
-                raise DopsdError(
-                    "merged: adapters cannot be added into nf4 weights; set model.quantization to"
-                    " none",
-                    code=Code.MERGING,
-                )
-            originals.append((layer, layer.weight.data))
-            layer.weight.data = (layer.weight.data.float() + change).to(layer.weight.dtype)
-        with peft_model.disable_adapter():
-            yield
-    finally:
-        for layer, original in originals:
-            layer.weight.data = original

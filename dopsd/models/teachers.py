@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.lora import merged_weights
+from dopsd.models.merging import merged_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

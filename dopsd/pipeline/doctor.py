@@ -14,7 +14,7 @@ from dopsd.config.params import Params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.pipeline.checks.finding import Finding
-from dopsd.pipeline.checks.machine import attention, disk, gpus, inputs, packages, python
+from dopsd.pipeline.checks.machine import disk, gpus, inputs, kernels, packages, python
 from dopsd.pipeline.checks.services import hub, ports, prefect_server, remote, tracking_server
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
     python,
     packages,
     gpus,
-    attention,
+    kernels,
     disk,
     ports,
     tracking_server,

@@ -20,7 +20,7 @@ from dopsd.core.progress import log
 from dopsd.models.adapter_config import CONFIG
 from dopsd.models.adapter_files import ADAPTER, DIGESTS
 from dopsd.models.loading import read_config
-from dopsd.pipeline.export import adapted_policy, merge, write
+from dopsd.pipeline.export import write_merged
 from dopsd.pipeline.run_report import refresh
 from dopsd.tracking import hub
 from dopsd.tracking.hub_card import Release, hub_card, shared_page
@@ -126,11 +126,10 @@ def _merged(
         (Path(tmp) / "lock").open("w") as lock,  # `dopsd clean` keeps a folder in use
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        policy = adapted_policy(request.run.model.path, adapter)
-        rounding = merge(policy, request.dtype)
-        write(policy, Path(tmp) / "merged")
-        _template_into_config(Path(tmp) / "merged")
-        files: dict[str, Path | bytes] = {p.name: p for p in (Path(tmp) / "merged").iterdir()}
+        merged = Path(tmp) / "merged"
+        rounding = write_merged(request.run.model.path, adapter, merged, request.dtype)
+        _template_into_config(merged)
+        files: dict[str, Path | bytes] = {p.name: p for p in merged.iterdir()}
         note = (
             f"The weights are {request.dtype}: rounding costs {rounding.lost:.3%} of the adapter's"
             " change."

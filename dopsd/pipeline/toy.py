@@ -23,6 +23,7 @@ FEW = {
     "updates_per_trajectory": 2,
 }
 TOY = {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
+TOY |= {"kernels": "torch"}
 
 
 def build_toy(base: Path, out: Path) -> None:

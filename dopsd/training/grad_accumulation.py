@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dopsd.algorithms.common.batch import Batch
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.models import memory
 from dopsd.training.config import AUTO
+from dopsd.training.optim import moments_to_come
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor
+    from torch.optim import Optimizer
 
     from dopsd.algorithms.common.base import Algorithm
-    from dopsd.algorithms.common.batch import Batch
     from dopsd.models.policy import Policy
 
 ROWS = 3  # rows of the second pass that measures memory; the first pass has one
-# Share of the free memory to plan for: the optimizer's moments come later, and allocators waste
-# some of it.
-FILLED = 0.8
+FILLED = 0.8  # share of the free memory to plan for: allocators waste some of it
 MOST = 64  # sequences; more in one pass are no faster
 
 
@@ -34,44 +34,63 @@ MOST = 64  # sequences; more in one pass are no faster
 class Probe:
     """Measured memory of one forward and backward pass."""
 
-    sequences: int
+    tokens: int  # of all its sequences, with padding
     peak: int  # bytes, including those that the process held before
 
 
 def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
-    """Return how many sequences fit into memory, at most MOST, by linear extrapolation.
+    """Return how many tokens fit into memory by linear extrapolation; those of `small` at least.
 
     If the line through the two probes does not rise, the smaller probe's whole use of memory is
-    attributed to its sequences.
+    attributed to its tokens.
 
     Args:
-        small: the probe with fewer sequences.
-        large: the probe with more sequences.
+        small: the probe with fewer tokens.
+        large: the probe with more tokens.
         held: bytes that the process held before.
-        free: bytes of free memory.
+        free: bytes of free memory that nothing else needs later.
     """
-    bytes_per_sequence = (large.peak - small.peak) / (large.sequences - small.sequences)
-    if bytes_per_sequence <= 0:
-        bytes_per_sequence = max((small.peak - held) / small.sequences, 1.0)
+    bytes_per_token = (large.peak - small.peak) / (large.tokens - small.tokens)
+    if bytes_per_token <= 0:
+        bytes_per_token = max((small.peak - held) / small.tokens, 1.0)
     available = held + FILLED * free - small.peak
-    return max(1, min(MOST, small.sequences + int(available / bytes_per_sequence)))
+    return small.tokens + max(0, int(available / bytes_per_token))
 
 
 class MicroBatches:
-    """The micro-batch size of a run, measured when `auto` and halved at most once.
+    """The micro-batch size of a run: set or measured, and halved whenever memory runs out.
 
-    `size` is the number of states in one pass; 0 means not measured yet.
+    Attributes:
+        size: most sequences in one pass; 0 means not measured yet.
+        tokens: most tokens in one pass, with padding; 0 means any number. `auto` measures it,
+            because long sequences take more memory than short ones.
     """
 
-    def __init__(self, requested: int | str, device: torch.device) -> None:
+    def __init__(
+        self, requested: int | str, device: torch.device, optimizer: Optimizer | None = None
+    ) -> None:
+        """Start with the setting.
+
+        Args:
+            requested: train.micro_batch_states.
+            device: where the passes run.
+            optimizer: the optimizer, whose first step needs memory for moments.
+
+        Raises:
+            DopsdError: if memory is to be measured where it cannot be.
+        """
         if requested == AUTO and not memory.is_measurable(device):
             raise DopsdError(
                 "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory;"
                 " set a number",
                 code=Code.NO_GPU,
             )
-        self.size = 0 if isinstance(requested, str) else requested
-        self.device, self.is_halved = device, False
+        self.size, self.tokens = 0 if isinstance(requested, str) else requested, 0
+        self.device, self.optimizer = device, optimizer
+
+    def sequences(self, batch: Batch) -> int:
+        """Return how many sequences of this batch one pass may have; one row is always passed."""
+        return min(self.size, self.tokens // batch.padded_length) if self.tokens else self.size
 
     def gradients(
         self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
@@ -85,47 +104,54 @@ class MicroBatches:
             weight: the denominator of the update, over all ranks.
 
         Raises:
-            DopsdError: if half of the first micro-batch does not fit into memory.
+            DopsdError: if not even one row fits into memory.
         """
         if batches and not self.size:
-            self.size = self._measured(method, policy, max(batches, key=len))
-        while (metrics := self._try_gradients(method, policy, batches, weight)) is None:
-            self._halve(policy.is_locked)
-        return metrics
+            self._measure(method, policy, max(batches, key=_tokens))
+        while isinstance(outcome := self._try_gradients(method, policy, batches, weight), Batch):
+            self._halve(outcome, policy.is_locked)
+        return outcome
 
-    def _halve(self, is_locked: bool) -> None:
-        # With sharded weights (locked) the other processes would not make as many passes.
-        if self.is_halved or self.size == 1 or is_locked:
-            fewer = f"`dopsd params --set train.micro_batch_states={self.size // 2}` or "
+    def _halve(self, failed: Batch, is_locked: bool) -> None:
+        """Allow half of what ran out of memory; with sharded weights (locked) refuse.
+
+        The other processes of a sharded base would not make as many passes.
+        """
+        states, fewer = len(failed) * failed.forwards, len(failed) // 2 * failed.forwards
+        if is_locked or not fewer:
+            smaller = f"`dopsd params --set train.micro_batch_states={fewer}` or "
             raise DopsdError(
-                f"train: out of memory at {self.size} states per pass; run"
-                f" {fewer if self.size > 1 else ''}`dopsd params --set"
+                f"train: out of memory at {states} state{'s' * (states > 1)} per pass; run"
+                f" {smaller if fewer else ''}`dopsd params --set"
                 " train.gradient_checkpointing=true`, then the same command continues",
                 exit_code=1,
                 code=Code.OUT_OF_MEMORY,
             )
-        self.is_halved, previous_size = True, self.size
-        self.size = previous_size // 2
+        if self.tokens:
+            self.tokens = fewer * failed.padded_length
+        else:
+            self.size = fewer
         log(
-            f"train: out of memory at {previous_size} states per pass; micro-batch reduced to"
-            f" {self.size}. Set train.micro_batch_states to choose another size."
+            f"train: out of memory at {states} states per pass; micro-batch reduced to {fewer}. Set"
+            " train.micro_batch_states to choose another size."
         )
 
     def _try_gradients(
         self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
-    ) -> MetricSums | None:
-        """Return the metrics, or None and no gradients if memory ran out."""
+    ) -> MetricSums | Batch:
+        """Return the metrics; if memory ran out, no gradients and the micro-batch of that pass."""
         metrics = MetricSums()
-        try:
-            for micro_batch, share in self._passes(policy, batches):
+        for micro_batch, share in self._passes(policy, batches):
+            try:
                 output = method.loss(policy, micro_batch)
                 (share * output.total / weight).backward()
                 if share:
                     metrics.merge(output.metrics)
                     metrics.add("loss", output.total.item() / weight, 0)
-        except torch.OutOfMemoryError:  # the pass holds its memory until this block ends: no retry
-            _forget(policy.trainable().values())
-            return None
+            # the pass holds its memory until this block ends: no retry in it
+            except torch.OutOfMemoryError:
+                _forget(policy.trainable().values())
+                return micro_batch
         return metrics
 
     def _passes(self, policy: Policy, batches: list[Batch]) -> list[tuple[Batch, float]]:
@@ -135,7 +161,9 @@ class MicroBatches:
         micro-batches repeats a row with factor 0.
         """
         micro_batches = [
-            (micro_batch, 1.0) for batch in batches for micro_batch in batch.split(self.size)
+            (micro_batch, 1.0)
+            for batch in batches
+            for micro_batch in batch.split(self.sequences(batch))
         ]
         if not policy.is_locked:
             return micro_batches
@@ -147,8 +175,8 @@ class MicroBatches:
             (rows[0].to(self.device), 0.0) for _ in range(max_passes - len(micro_batches))
         ]
 
-    def _measured(self, method: Algorithm, policy: Policy, batch: Batch) -> int:
-        """Measure how many states fit by passes over one row and over ROWS.
+    def _measure(self, method: Algorithm, policy: Policy, batch: Batch) -> None:
+        """Measure how many tokens fit by passes over one row and over ROWS.
 
         Gradients are dropped and random states restored, so that only time passes.
         """
@@ -157,22 +185,29 @@ class MicroBatches:
         def probe(rows: int) -> Probe:
             probe_batch = batch.rows([0] * rows)
             work = lambda: method.loss(policy, probe_batch).total.backward()  # noqa: E731
-            return Probe(rows * batch.forwards, memory.peak(self.device, work))
+            return Probe(rows * _tokens(batch), memory.peak(self.device, work))
 
+        self.size, self.tokens = MOST, _tokens(batch)
         try:
             with torch.random.fork_rng(devices):
                 probe(1)  # warm-up: the first pass also allocates what is needed only once
-                size = fitting(
-                    probe(1), probe(ROWS), memory.held(self.device), memory.free(self.device)
-                )
+                probes = probe(1), probe(ROWS)
+                later = moments_to_come(self.optimizer) if self.optimizer else 0
+                free = memory.free(self.device) - later
+                self.tokens = fitting(*probes, memory.held(self.device), free)
         except torch.OutOfMemoryError:
-            size = 1
+            pass  # one row, then
         _forget(policy.trainable().values())
+        states = max(self.sequences(batch), batch.forwards)
         log(
-            f"train: micro-batch of {size} states, from measured memory (train.micro_batch_states:"
-            f" {AUTO})"
+            f"train: micro-batches of {self.tokens} tokens, or {states} states of"
+            f" {batch.padded_length}, from measured memory (train.micro_batch_states: {AUTO})"
         )
-        return size
+
+
+def _tokens(batch: Batch) -> int:
+    """Return the tokens of one row in all its forward passes, with padding."""
+    return batch.forwards * batch.padded_length
 
 
 def _forget(weights: Iterable[Tensor]) -> None:

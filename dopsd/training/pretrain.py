@@ -84,8 +84,8 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
 def fresh(base: BaseSettings) -> LlmPolicy:
     """Return the embedded model before its first update."""
     tokenizer = build_tokenizer()
-    with torch.random.fork_rng():
-        torch.manual_seed(base.shape.seed)
+    with torch.random.fork_rng([]):
+        torch.default_generator.manual_seed(base.shape.seed)
         model = LladaForMaskedLM(build_config(base.shape, tokenizer))
         initialise(model)
     return LlmPolicy(model, tokenizer, None, 0)

@@ -21,6 +21,7 @@ from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.lora import adapter_tensors, load_adapter, require_adapter, save_config
 from dopsd.training import checkpoint
+from dopsd.training.optim import restore_moments
 from dopsd.training.resuming import log_of
 from dopsd.training.run_settings import MEMORY
 
@@ -131,9 +132,10 @@ class RunFolder:
     def _write(self, loop: Trainer, tmp: Path) -> None:
         rank = self.accelerator.process_index
         rank_tensors = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
-        micro_batches = loop.micro_batches
-        # kept, because a new measurement might give another size and thus other rounding
-        rank_tensors["micro_batch"] = torch.tensor([micro_batches.size, micro_batches.is_halved])
+        # kept, because a new measurement might give another size and thus other rounding; the
+        # second entry said in older releases whether the size was halved
+        size, tokens = loop.micro_batches.size, loop.micro_batches.tokens
+        rank_tensors["micro_batch"] = torch.tensor([size, 0, tokens])
         if torch.cuda.is_available():
             rank_tensors["cuda_rng"] = torch.cuda.get_rng_state()
         save_tensors(rank_tensors, tmp / f"batches.{rank}.safetensors")
@@ -200,13 +202,10 @@ class RunFolder:
 
     def _restore(self, loop: Trainer, folder: Path, state: dict[str, Any]) -> None:
         load_adapter(require_adapter(loop.policy.adapted), read_adapter(folder), folder)
-        device = loop.policy.device
-        tensors = {k: v.to(device) for k, v in load_tensors(folder / "trainer.safetensors").items()}
-        for name, p in loop.parameters.items():
-            kinds = ("step", "exp_avg", "exp_avg_sq")
-            loop.optimizer.state[p] = {kind: tensors[f"{kind}/{name}"] for kind in kinds}
+        device, tensors = loop.policy.device, load_tensors(folder / "trainer.safetensors")
+        restore_moments(loop.optimizer, loop.parameters, tensors)
         loop.policy.ema = {
-            k.removeprefix("ema/"): v for k, v in tensors.items() if k.startswith("ema/")
+            k.removeprefix("ema/"): v.to(device) for k, v in tensors.items() if k.startswith("ema/")
         }
         if state["update"] != int(folder.name[5:]):
             raise ValueError(f"state.json is of update {state['update']!r}")
@@ -214,10 +213,10 @@ class RunFolder:
             folder / f"batches.{self.accelerator.process_index}.safetensors"
         )
         torch.set_rng_state(rank_tensors.pop("rng"))
-        size, is_halved = rank_tensors.pop("micro_batch").tolist()
+        size, _, *tokens = rank_tensors.pop("micro_batch").tolist()
         memory_settings = {name: vars(loop.settings)[name] for name in MEMORY}
         if state.get("memory", memory_settings) == memory_settings:
-            loop.micro_batches.size, loop.micro_batches.is_halved = size, bool(is_halved)
+            loop.micro_batches.size, loop.micro_batches.tokens = size, *(tokens or [0])
         if "cuda_rng" in rank_tensors:
             torch.cuda.set_rng_state(rank_tensors.pop("cuda_rng"))
         waiting = checkpoint.unpack_updates(rank_tensors, state["waiting"])

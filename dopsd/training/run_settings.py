@@ -87,13 +87,13 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
     decisive = {name: value for name, value in train.items() if name not in (*ENDS, *MEMORY)}
     if run.train.schedule == "cosine" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
-    if model.attention == "auto":
+    if model.has_auto:
         from dopsd.models.loading import resolved  # slow to import and rarely needed
 
         model = resolved(model)
     algorithm = run.algorithm.model_dump(exclude={"train"})  # these are part of run.train
     settings = {
-        "model": model.model_dump(exclude={"path"}),
+        "model": model.decisive(),
         "sampling": run.sampling.model_dump(exclude={"batch_size"}),
         "train": decisive,
         "task": run.key.task,

@@ -66,7 +66,9 @@ class Trainer:
         self.algorithm = load_algorithm(run.kind, run.algorithm, self.context_of(run))
         self.parameters = self.policy.trainable()
         self.optimizer = adamw(self.parameters.values(), self.settings)
-        self.micro_batches = MicroBatches(self.settings.micro_batch_states, self.policy.device)
+        self.micro_batches = MicroBatches(
+            train.micro_batch_states, self.policy.device, self.optimizer
+        )
         self.update = self.empty_in_a_row = 0
         self.counters = dict.fromkeys(
             ("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0
@@ -243,6 +245,6 @@ class Trainer:
         if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
         # a float also without batches: ranks must send one dtype
-        weight = float(sum(float(batch.weight.sum()) for batch in batches))
-        total = self.accelerator.reduce(torch.tensor(weight, device=self.policy.device), "sum")
+        sums = [torch.zeros((), device=self.policy.device), *(b.weight.sum() for b in batches)]
+        total = self.accelerator.reduce(torch.stack(sums).double().sum().float(), "sum")
         return total.item() or 1.0

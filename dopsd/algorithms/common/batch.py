@@ -34,6 +34,11 @@ class Batch:
         """Sequences in the forward passes of one row."""
         return 1
 
+    @property
+    def padded_length(self) -> int:
+        """Tokens of a sequence, with padding: of the longest one if they differ."""
+        return max((t.shape[-1] for t in self.tensors().values() if t.dim() > 1), default=1)
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by name."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
@@ -120,6 +125,11 @@ class PreferenceBatch(Batch):
     def forwards(self) -> int:
         """Sequences in the forward passes of one pair: 2 N."""
         return self.loss_mask.shape[1] * self.loss_mask.shape[2]
+
+    @property
+    def padded_length(self) -> int:
+        """Tokens of a sequence: P + G."""
+        return self.prompt.shape[1] + self.targets.shape[-1]
 
 
 @dataclass(frozen=True)

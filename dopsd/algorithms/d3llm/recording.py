@@ -19,6 +19,7 @@ from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.progress import Progress
 from dopsd.core.rng import key_from
 from dopsd.models.files import base_files
+from dopsd.models.loading import resolved
 from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import Decoding, GenerationRequest
@@ -61,7 +62,7 @@ class Recorder:
         self.task, self.policy = task, context.policy
         sections: dict[str, Any] = {
             "sampling": context.sampling.model_dump(exclude={"batch_size"}),
-            "model": context.model.model_dump(exclude={"path"}),
+            "model": resolved(context.model).decisive(),
         }
         sections |= {
             "tries": config.tries,

@@ -19,6 +19,7 @@ from transformers.utils import logging
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.denoiser import Denoiser
+from dopsd.models.kernels.plain import Kernels, rope_tables
 from dopsd.models.kv_cache import KVCache
 from dopsd.models.llada.configuration import LladaConfig
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 
 class RMSNorm(nn.Module):
-    """Normalise in float32, return to the input's dtype, then scale."""
+    """The scale of a norm, and how it is computed."""
+
+    kernels = Kernels()
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -36,27 +39,15 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x [..., width]."""
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return wide.to(x.dtype) * self.weight
+        return self.kernels.norm(x, self.weight, self.eps)
 
+    def beside(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x normalised, and x for its other use."""
+        return self.kernels.norm_beside(x, self.weight, self.eps)
 
-def rope_tables(
-    length: int, width: int, theta: float, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Return cos and sin [length, width] in float32, for the half-split (NeoX) rotation."""
-    rates = theta ** -(torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
-    # [T, width/2]
-    angles = torch.arange(length, device=device, dtype=torch.float32)[:, None] * rates
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos(), angles.sin()
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary position embeddings in float32 to x [B, heads, T, width]."""
-    wide = x.float()
-    first, second = wide.chunk(2, -1)
-    return (wide * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
+    def after_adding(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the normalised sum of x and residual [..., width], and the sum."""
+        return self.kernels.add_norm(x, residual, self.weight, self.eps)
 
 
 Past = tuple[KVCache, slice | None] | None
@@ -65,6 +56,7 @@ Past = tuple[KVCache, slice | None] | None
 class LladaBlock(nn.Module):
     """Attention over the whole sequence, then a SwiGLU feed-forward; both pre-normalised."""
 
+    kernels = Kernels()
     is_causal = False  # read by transformers' attention functions, like num_key_value_groups
 
     def __init__(self, config: LladaConfig, layer: int) -> None:
@@ -92,7 +84,7 @@ class LladaBlock(nn.Module):
         k = self.k_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
         v = self.v_proj(x).view(size, length, self.kv_heads, -1).transpose(1, 2)
         attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
-        q, k = rotate(q, *rope), rotate(k, *rope)
+        q, k = self.kernels.rotate(q, k, *rope)
         if past is not None:
             k, v = past[0].joined(self.layer, k, v, past[1])
         out, _ = attention(self, q, k, v, mask, is_causal=False)  # [B, T, heads, width]
@@ -103,9 +95,9 @@ class LladaBlock(nn.Module):
         self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: Past = None
     ) -> Tensor:
         """Return the block's output [B, T, D] of x [B, T, D]."""
-        x = x + self.attend(self.attn_norm(x), rope, mask, past)
-        h = self.ff_norm(x)
-        fed: Tensor = self.ff_out(nn.functional.silu(self.ff_proj(h)) * self.up_proj(h))
+        h, x = self.attn_norm.beside(x)
+        h, x = self.ff_norm.after_adding(self.attend(h, rope, mask, past), x)
+        fed: Tensor = self.ff_out(self.kernels.swiglu(self.ff_proj(h), self.up_proj(h)))
         return x + fed
 
 
@@ -218,6 +210,15 @@ class LladaForMaskedLM(Denoiser):
     def blocks(self) -> nn.ModuleList:
         """Return the blocks, first to last."""
         return self.model.blocks
+
+    def fuse(self) -> bool:
+        """Compute norms, rotary embeddings and SwiGLU with fused kernels."""
+        from dopsd.models.kernels.fused import FusedKernels
+
+        for module in self.modules():
+            if isinstance(module, RMSNorm | LladaBlock):
+                module.kernels = FusedKernels()
+        return True
 
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")
 PLATFORM = ("datasets", "dvc", "mlflow", "prefect", "fastapi")
+KERNELS = (  # key of section model, value that needs a package, the package, its installation, else
+    (
+        "attention",
+        "flash_attention_2",
+        "flash_attn",
+        "pip install flash-attn --no-build-isolation",
+        "sdpa",
+    ),
+    ("kernels", "liger", "liger_kernel", install("liger_kernel"), "torch"),
+)
 ROOM = {True: 2, False: 60}  # GB of free disk for a run: with the embedded base, with an 8B model
 
 
@@ -86,20 +96,16 @@ def gpus(params: Params) -> Iterator[Finding]:
     )
 
 
-def attention(params: Params) -> Iterator[Finding]:
-    """Check that flash_attn is installed if model.attention asks for it."""
-    chosen = {params.model_of(task).attention for task in params.matrix.tasks}
-    is_installed, implementation = find_spec("flash_attn") is not None, ", ".join(sorted(chosen))
-    is_fit = is_installed or "flash_attention_2" not in chosen
-    message = f"{implementation}; flash_attn is {'' if is_installed else 'not '}installed"
-    yield Finding(
-        "attention",
-        is_fit,
-        message,
-        ""
-        if is_fit
-        else "pip install flash-attn --no-build-isolation, or set model.attention to sdpa",
-    )
+def kernels(params: Params) -> Iterator[Finding]:
+    """Check that the packages of model.attention and model.kernels are installed if asked for."""
+    for key, choice, package, command, without in KERNELS:
+        chosen = {vars(params.model_of(task))[key] for task in params.matrix.tasks}
+        is_installed = find_spec(package) is not None
+        is_fit = is_installed or choice not in chosen
+        is_or_not = "is" if is_installed else "is not"
+        message = f"{', '.join(sorted(chosen))}; {package} {is_or_not} installed"
+        advice = f"{command}, or set model.{key} to {without}"
+        yield Finding(key, is_fit, message, "" if is_fit else advice)
 
 
 def disk(params: Params) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.loading import resolved
 from dopsd.models.measured_on import distinct, measured_on
 from dopsd.rollout.collector import RolloutCollector
 from dopsd.rollout.config import CollectorConfig
@@ -86,7 +87,7 @@ class Verification:
         self.problems = task.load(SPLIT)[: self.settings.problems]
         sections: dict[str, Any] = {
             "sampling": params.sampling.model_dump(exclude={"batch_size"}),
-            "model": self.model.model_dump(exclude={"path"}),
+            "model": resolved(self.model).decisive(),
         }
         sections |= {
             "verify_teacher": self.settings.model_dump(exclude={"problems"}),

@@ -25,7 +25,7 @@ from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.lora import adapter_tensors, block_modules, load_adapter, save_config
+from dopsd.models.lora import adapter_tensors, attach, block_modules, load_adapter, save_config
 from dopsd.models.lowrank import LowRankLinear
 from dopsd.pipeline.export import export
 
@@ -320,3 +320,16 @@ def test_the_export_command(
     names = sorted(p.name for p in Path("out").iterdir())
     assert names == sorted(p.name for p in Path("again").iterdir())
     assert all((Path("out") / n).read_bytes() == (Path("again") / n).read_bytes() for n in names)
+
+
+def test_a_fresh_adapter_leaves_the_generators_of_all_gpus_alone(monkeypatch):
+    touched: list[object] = []
+    model = toy()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
+    for name in ("get_rng_state", "set_rng_state", "manual_seed_all"):
+        monkeypatch.setattr(torch.cuda, name, lambda *given: touched.append(given))
+    before = torch.get_rng_state()
+    attach(model, LORA, 0)
+    assert not touched and torch.equal(torch.get_rng_state(), before)

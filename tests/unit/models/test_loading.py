@@ -256,7 +256,11 @@ def test_the_dtype_is_that_of_the_settings(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("settings", "library"),
-    [({"quantization": "nf4"}, "bitsandbytes"), ({"attention": "flash_attention_2"}, "flash_attn")],
+    [
+        ({"quantization": "nf4"}, "bitsandbytes"),
+        ({"attention": "flash_attention_2"}, "flash_attn"),
+        ({"kernels": "liger"}, "liger_kernel"),
+    ],
 )
 def test_kernels_that_this_machine_lacks_are_refused(
     settings: dict, library: str, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,11 @@ from dopsd.cli.main import main
 from dopsd.core.extras import EXTRAS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BROUGHT = {"pyarrow": "datasets", "math_verify": "math-verify"}  # by this package of the extra
+BROUGHT = {  # by this package of the extra
+    "liger_kernel": "liger-kernel",
+    "math_verify": "math-verify",
+    "pyarrow": "datasets",
+}
 COMMANDS = {
     "publish": "mlflow",
     "baselines import": "mlflow",

@@ -37,7 +37,7 @@ LAYERS = [
     {"__main__"},
 ]
 DOORS = {
-    "huggingface_hub": {"tracking"},
+    "huggingface_hub": {"models", "tracking"},
     "mlflow": {"tracking"},
     "prefect": set(),
     "peft": {"models"},

@@ -67,8 +67,13 @@ def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
     assert next(machine.disk(params())).advice == "a run needs about 2 GB"
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
-    asked = params(model__attention="flash_attention_2", model__dtype="bfloat16")
-    assert next(machine.attention(asked)).is_fit is False
+    asked = params(
+        model__attention="flash_attention_2", model__dtype="bfloat16", model__kernels="liger"
+    )
+    assert {f.name: f.is_fit for f in machine.kernels(asked)} == {
+        "attention": False,
+        "kernels": False,
+    }
 
 
 def test_a_version_that_breaks_the_platform_is_seen(monkeypatch):

@@ -1,4 +1,4 @@
-"""Micro-batches: measured, halved once, and the same gradient however many there are."""
+"""Micro-batches: measured, halved, and the same gradient however many there are."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.distributed.process_group import SingleProcess
 from dopsd.models import memory
-from dopsd.training.config import AUTO
+from dopsd.training.config import AUTO, TrainConfig
 from dopsd.training.grad_accumulation import MOST, MicroBatches, Probe, fitting
+from dopsd.training.optim import adamw
 
 CPU = torch.device("cpu")
 GB = 10**9
@@ -31,8 +32,8 @@ class Rows(Batch):
 class Linear:
     """Loss sum(w . x), so that w's gradient is the sum of the rows; memory for `room` rows."""
 
-    def __init__(self, room: int = 1000) -> None:
-        self.w, self.room, self.sizes = torch.ones(3, requires_grad=True), room, []
+    def __init__(self, room: int = 1000, length: int = 3) -> None:
+        self.w, self.room, self.sizes = torch.ones(length, requires_grad=True), room, []
         self.process_group, self.is_locked = SingleProcess(), False
 
     def trainable(self) -> dict[str, Tensor]:
@@ -46,28 +47,24 @@ class Linear:
         return LossOutput((batch.x @ self.w).sum(), MetricSums())
 
 
-def rows(n: int) -> Rows:
-    return Rows(torch.arange(3.0 * n).view(n, 3), torch.ones(n))
+def rows(n: int, length: int = 3) -> Rows:
+    return Rows(torch.arange(float(length) * n).view(n, length), torch.ones(n))
 
 
 def test_a_line_through_two_peaks_says_how_many_fit():
-    one, three = Probe(1, 10 * GB), Probe(3, 12 * GB)
+    one, three = Probe(100, 10 * GB), Probe(300, 12 * GB)
     assert (
-        fitting(one, three, held=8 * GB, free=20 * GB) == 1 + 14
-    )  # 8 + 0.8 x 20 - 10 = 14 GB, at 1 GB each
+        fitting(one, three, held=8 * GB, free=20 * GB) == 100 + 1400
+    )  # 8 + 0.8 x 20 - 10 = 14 GB, at 0.01 GB each
     assert (
-        fitting(one, three, held=8 * GB, free=2 * GB) == 1
+        fitting(one, three, held=8 * GB, free=2 * GB) == 100
     )  # what fits not even once is still tried
     assert (
-        fitting(Probe(2, 10 * GB), Probe(6, 12 * GB), held=8 * GB, free=20 * GB) == 2 + 28
-    )  # two sequences a row
-    assert fitting(one, three, held=8 * GB, free=2000 * GB) == MOST
-    assert (
-        fitting(one, Probe(3, 10 * GB), held=8 * GB, free=20 * GB) == 1 + 7
+        fitting(one, Probe(300, 10 * GB), held=8 * GB, free=20 * GB) == 100 + 700
     )  # a flat line: the first pass took 2 GB
 
 
-def test_what_does_not_fit_is_halved_once_and_the_gradient_is_whole(capsys):
+def test_what_does_not_fit_is_halved_until_it_fits_and_the_gradient_is_whole(capsys):
     model, micro = Linear(room=4), MicroBatches(8, CPU)
     found = micro.gradients(model, model, [rows(8), rows(3)], 2.0)
     assert model.sizes == [8, 4, 4, 3]
@@ -79,10 +76,51 @@ def test_what_does_not_fit_is_halved_once_and_the_gradient_is_whole(capsys):
         )
         == 1
     )
-    model.room = 2
-    with pytest.raises(DopsdError, match="out of memory at 4 states per pass") as caught:
+    model.room, model.w.grad, model.sizes = 1, None, []
+    micro.gradients(model, model, [rows(3)], 1.0)
+    assert model.sizes == [3, 1, 1, 1]
+    model.room = 0
+    with pytest.raises(DopsdError, match="out of memory at 1 state per pass; run") as caught:
         micro.gradients(model, model, [rows(8)], 2.0)
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_code == 1 and "gradient_checkpointing=true" in str(caught.value)
+
+
+def test_a_setting_above_what_a_batch_has_is_halved_from_what_was_passed():
+    model, micro = Linear(room=4), MicroBatches(64, CPU)
+    micro.gradients(model, model, [rows(6)], 1.0)
+    assert model.sizes == [6, 3, 3]
+
+
+def test_measured_memory_holds_more_short_rows_than_long_ones_and_at_least_one():
+    micro = MicroBatches(AUTO, CPU)
+    micro.size, micro.tokens = MOST, 24
+    assert [micro.sequences(rows(9, length)) for length in (3, 4, 12, 25)] == [8, 6, 2, 0]
+    model = Linear()
+    micro.gradients(model, model, [rows(9)], 1.0)
+    assert model.sizes == [8, 1]
+    model = Linear(room=5, length=12)
+    micro.tokens = 100
+    micro.gradients(model, model, [rows(9, 12)], 1.0)
+    assert model.sizes == [8, 4, 4, 1] and micro.tokens == 48
+    model = Linear(length=100)
+    micro.gradients(model, model, [rows(2, 100)], 1.0)
+    assert model.sizes == [1, 1]
+    micro.tokens = 10**6
+    assert micro.sequences(rows(1)) == MOST  # more are no faster
+
+
+def test_memory_for_moments_that_the_optimizer_has_not_made_yet_is_left_free(monkeypatch):
+    monkeypatch.setattr(memory, "peak", lambda device, work: work() or 100)
+    monkeypatch.setattr(memory, "held", lambda device: 100)
+    monkeypatch.setattr(memory, "free", lambda device: 1000)
+    found = []
+    model = Linear()
+    for optimizer in (None, adamw([model.w], TrainConfig())):
+        micro = MicroBatches(AUTO, CPU, optimizer)
+        micro.gradients(model, model, [rows(2)], 1.0)
+        found.append(micro.tokens)
+    # a flat line counts a byte a token; a row has 3 tokens, three weights 24 bytes of moments
+    assert found == [3 + 800, 3 + int(0.8 * (1000 - 24))]
 
 
 def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
@@ -115,14 +153,15 @@ def test_auto_measures_without_a_trace(capsys):
     before = torch.get_rng_state()
     micro.gradients(model, model, [rows(5), rows(9)], 1.0)
     assert model.sizes[:3] == [1, 1, 3]
-    assert sum(model.sizes[3:]) == 14 and max(model.sizes[3:]) <= micro.size
+    assert sum(model.sizes[3:]) == 14 and 3 * max(model.sizes[3:]) <= micro.tokens
     assert model.w.grad.tolist() == (rows(5).x.sum(0) + rows(9).x.sum(0)).tolist()
     after, passes = torch.get_rng_state(), len(model.sizes) - 3
     torch.set_rng_state(before)
     for _ in range(passes):
         torch.rand(1)
     assert torch.equal(torch.get_rng_state(), after)
-    assert f"micro-batch of {micro.size} states, from measured memory" in capsys.readouterr().err
+    said = f"micro-batches of {micro.tokens} tokens, or {micro.sequences(rows(9))} states of 3"
+    assert said in capsys.readouterr().err
 
 
 def test_a_peak_counts_what_was_freed_since():

@@ -21,11 +21,13 @@ from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_log, read_table
-from dopsd.core.tensor_files import load_tensors
+from dopsd.core.tensor_files import load_tensors, save_tensors
+from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.training import checkpoint
 from dopsd.training.run_dir import RunFolder
 from dopsd.training.run_settings import scratch_folder
+from dopsd.training.trainer import Trainer
 
 
 def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(project, monkeypatch):
@@ -75,6 +77,24 @@ def test_a_truncated_checkpoint_is_reported_and_the_one_before_is_used(project, 
     assert f"{ADAPTER} does not match its digest" in said
     assert "continuing after update 2" in said
     assert adapter_digests() == whole
+
+
+def test_older_checkpoints_keep_their_number_of_states_and_newer_ones_their_tokens(project):
+    write_params(train__updates=1, train__micro_batch_states="auto")
+    assert train() == 0
+    run = load_params().run("sudoku", "d_opsd", 0)
+    folder = scratch_folder(run) / "step-000001"
+    batches = folder / "batches.0.safetensors"
+    tensors = load_tensors(batches)
+    measured = tensors["micro_batch"].tolist()
+    assert measured[:2] == [64, 0] and measured[2] > 0
+    for written, restored in (([5, 1], (5, 0)), ([64, 0, 700], (64, 700))):
+        save_tensors(tensors | {"micro_batch": torch.tensor(written)}, batches)
+        checkpoint.write_digests(folder)
+        accelerator = all_processes()
+        loop = Trainer(run, accelerator)
+        RunFolder(scratch_folder(run), accelerator).resume(loop)
+        assert (loop.micro_batches.size, loop.micro_batches.tokens) == restored
 
 
 def test_another_learning_rate_never_finds_the_old_checkpoints(project):

@@ -1,0 +1,142 @@
+"""The operators `dopsd::*` on a CPU: what plain.py and its gradients compute, to the bit.
+
+launch.py registers their Triton kernels for GPUs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+from dopsd.models.kernels.plain import Kernels, rotated
+
+PLAIN = Kernels()
+
+
+def _scale(x: Tensor, eps: float) -> Tensor:
+    """Return 1 / RMS of x [..., D] in float32, [..., 1]."""
+    return torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+
+
+@torch.library.custom_op(
+    "dopsd::rms_norm",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)",
+)
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Return x [..., D] normalised and scaled, and 1 / RMS [...] in float32 for the backward."""
+    return PLAIN.norm(x, weight, eps), _scale(x, eps)[..., 0]
+
+
+@torch.library.custom_op(
+    "dopsd::add_rms_norm",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor, Tensor)",
+)
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the normalised sum of x and residual [..., D], the sum, and its 1 / RMS [...]."""
+    normalised, total = PLAIN.add_norm(x, residual, weight, eps)
+    return normalised, total, _scale(total, eps)[..., 0]
+
+
+@torch.library.custom_op(
+    "dopsd::rms_norm_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor grad, Tensor x, Tensor weight, Tensor scale, bool with_weight)"
+    " -> (Tensor, Tensor)",
+)
+def rms_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x and of weight; the latter is empty unless it is asked for.
+
+    Args:
+        grad: gradient of the normalised x, [..., D].
+        x: input of the norm.
+        weight: [D].
+        scale: 1 / RMS of x, [...].
+        with_weight: whether the weight needs a gradient.
+    """
+    of_weight = _of_weight(grad, x, scale) if with_weight else weight.new_empty(0)
+    direct, by_scale = _of_input(grad, x, weight, scale)
+    return (direct + by_scale).to(x.dtype), of_weight
+
+
+def _of_input(grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two summands of a norm's gradient in float32, computed as autograd does."""
+    wide, scale, inner = x.float(), scale[..., None], (grad * weight).float()
+    of_mean = -0.5 * (inner * wide).sum(-1, keepdim=True) * scale.pow(3)
+    return inner * scale, (of_mean / x.shape[-1]).expand_as(wide) * (2 * wide)
+
+
+def _of_weight(grad: Tensor, x: Tensor, scale: Tensor) -> Tensor:
+    return (grad * (x.float() * scale[..., None]).to(x.dtype)).sum_to_size(x.shape[-1:])
+
+
+@torch.library.custom_op(
+    "dopsd::add_rms_norm_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor grad, Tensor of_total, Tensor total, Tensor weight, Tensor scale,"
+    " bool with_weight) -> (Tensor, Tensor)",
+)
+def add_rms_norm_backward(
+    grad: Tensor, of_total: Tensor, total: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of both summands, which are equal, and of weight.
+
+    Args:
+        grad: gradient of the normalised sum, [..., D].
+        of_total: gradient of the sum from its other use.
+        total: the sum.
+        weight: [D].
+        scale: 1 / RMS of the sum, [...].
+        with_weight: whether the weight needs a gradient.
+    """
+    of_weight = _of_weight(grad, total, scale) if with_weight else weight.new_empty(0)
+    direct, by_scale = _of_input(grad, total, weight, scale)
+    if total.dtype == torch.float32:  # its own wide copy: autograd adds three gradients in turn
+        return of_total + direct + by_scale, of_weight
+    return of_total + (direct + by_scale).to(total.dtype), of_weight
+
+
+@torch.library.custom_op(
+    "dopsd::rotary",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor q, Tensor k, Tensor cos, Tensor sin, bool inverse) -> (Tensor, Tensor)",
+)
+def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
+    """Rotate queries and keys [B, T, heads, width] by the angles of tables [T, width], or back."""
+    tables = cos[:, None], (-sin if inverse else sin)[:, None]
+    return rotated(q, *tables).contiguous(), rotated(k, *tables).contiguous()
+
+
+@torch.library.custom_op(
+    "dopsd::swiglu",
+    mutates_args=(),
+    device_types="cpu",
+    schema="(Tensor gate, Tensor up) -> Tensor",
+)
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Return silu(gate) * up."""
+    return PLAIN.swiglu(gate, up)
+
+
+@torch.library.custom_op(
+    "dopsd::swiglu_backward_",
+    mutates_args=("gate", "up"),
+    device_types="cpu",
+    schema="(Tensor grad, Tensor(a!) gate, Tensor(b!) up) -> ()",
+)
+def swiglu_backward_(grad: Tensor, gate: Tensor, up: Tensor) -> None:
+    """Overwrite gate and up with their gradients, given the gradient of silu(gate) * up."""
+    of_up = grad * silu(gate)
+    gate.copy_(torch.ops.aten.silu_backward(grad * up, gate))
+    up.copy_(of_up)

@@ -1,0 +1,168 @@
+"""Write base and adapter as one checkpoint, with one shard of the result in memory at a time.
+
+The tensors are those that transformers would write of the model merged in memory: W + scale * B A
+in float32, rounded once to the dtype of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors.torch import save_file
+from transformers.core_model_loading import dot_natural_key
+
+from dopsd.core.progress import log
+from dopsd.models.adapter_config import lora_of
+from dopsd.models.adapter_files import read_adapter
+from dopsd.models.checkpoint_files import INDEX, check_finite, check_folder, file_of, read_tensor
+from dopsd.models.loading import build_model, read_config, require_base
+from dopsd.models.lora import PREFIX, attach, check_adapter
+from dopsd.models.merging import low_rank_change, scalings
+from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+PATTERN = "model{suffix}.safetensors"
+
+
+@dataclass
+class Rounding:
+    """Error of writing weights W plus adapter change D in a dtype, summed over the adapted layers.
+
+    Attributes:
+        squared_error: |round(W + D) - W - D|^2.
+        squared_change: |D|^2.
+        equal: Adapted weights that did not change.
+        count: Adapted weights.
+    """
+
+    squared_error: float = 0.0
+    squared_change: float = 0.0
+    equal: int = 0
+    count: int = 0
+
+    def add(self, old: Tensor, change: Tensor, new: Tensor) -> None:
+        """Count one layer; in float64, since the measurement itself must not round."""
+        self.squared_error += new.double().sub_(old).sub_(change).square_().sum().item()
+        self.squared_change += change.double().square_().sum().item()
+        self.equal += int((new == old.to(new.dtype)).sum())
+        self.count += new.numel()
+
+    @property
+    def lost(self) -> float:
+        """|round(W + D) - W - D| / |D|; above 1 where rounding W costs more than the change."""
+        if not self.squared_change:
+            return 0.0
+        return math.sqrt(self.squared_error / self.squared_change)
+
+    @property
+    def unmoved(self) -> float:
+        """Share of the adapted weights that did not change."""
+        return self.equal / self.count
+
+
+class MergedModel:
+    """A base with an adapter added into its weights, whose tensors are computed one at a time.
+
+    Args:
+        base: folder of the base, in any dtype.
+        adapter: folder of the checkpoint.
+        dtype: precision of the parameters in the files.
+
+    Raises:
+        DopsdError: if base or adapter are damaged, or do not fit each other.
+    """
+
+    def __init__(self, base: Path, adapter: Path, dtype: torch.dtype) -> None:
+        lora, self.changes = lora_of(adapter), read_adapter(adapter)
+        require_base(base)
+        config = read_config(base)
+        check_folder(base, config)
+        self.base, self.files, self.rounding = base, file_of(base), Rounding()
+        self.tokenizer = load_tokenizer(base)
+        suppress_tokens(self.tokenizer, config)  # refuses the tokenizer of another checkpoint
+        with torch.device("meta"):  # names and shapes only
+            self.model = build_model(config)
+            self.shapes, self.count = self._shapes(dtype), self.model.num_parameters()
+            adapted = attach(self.model, lora, 0)
+        check_adapter(adapted, self.changes, adapter)
+        self.scalings = scalings(adapted)
+
+    def _shapes(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the tensors of the files, without values, in transformers' order.
+
+        Of tied weights only the first is written.
+        """
+        parameters, tensors = dict(self.model.named_parameters()), self.model.state_dict()
+        names = tensors.keys() - self.model.all_tied_weights_keys.keys()
+        return {
+            name: tensors[name].to(dtype) if name in parameters else tensors[name]
+            for name in sorted(names, key=dot_natural_key)
+        }
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors in the files."""
+        return sum(tensor.nbytes for tensor in self.shapes.values())
+
+    def tensor(self, name: str) -> Tensor:
+        """Read a tensor of the base, add the adapter's change and round.
+
+        Raises:
+            DopsdError: if the base's tensor is not finite.
+        """
+        weight = read_tensor(self.files[name], name)
+        check_finite([(name, weight)], self.base)
+        layer, dtype = name.removesuffix(".weight"), self.shapes[name].dtype
+        if layer not in self.scalings:
+            return weight.to(dtype)
+        down, up = (self.changes[f"{PREFIX}{layer}.lora_{which}.weight"] for which in "AB")
+        old, change = weight.float(), low_rank_change(down, up, self.scalings[layer])
+        new = (old + change).to(dtype)
+        self.rounding.add(old, change, new)
+        return new
+
+    def write(self, folder: Path, shard: str) -> Rounding:
+        """Write shards, index, config and tokenizer into an existing folder.
+
+        Args:
+            folder: the folder.
+            shard: the largest size of a file, such as 5GB; a larger tensor gets its own.
+
+        Returns:
+            The error of rounding, summed over the adapted layers.
+
+        Raises:
+            OSError: if the disk is full or a file cannot be written.
+            SafetensorError: if a shard cannot be written.
+        """
+        plan = split_torch_state_dict_into_shards(
+            self.shapes, filename_pattern=PATTERN, max_shard_size=shard
+        )
+        for file, names in plan.filename_to_tensors.items():
+            log(f"merging: {file}")
+            tensors = {name: self.tensor(name) for name in names}
+            save_file(tensors, folder / file, metadata={"format": "pt"})
+        if plan.is_sharded:
+            counts = {"total_parameters": self.count, **plan.metadata}
+            index = {"metadata": counts, "weight_map": plan.tensor_to_filename}
+            (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+        self._write_config(folder)
+        self.tokenizer.save_pretrained(folder)
+        return self.rounding
+
+    def _write_config(self, folder: Path) -> None:
+        config = self.model.config
+        config.dtype = next(iter(self.shapes.values())).dtype
+        config.architectures = [type(self.model).__name__]
+        config.save_pretrained(folder)
+        if self.model.can_generate():
+            self.model.generation_config.save_pretrained(folder)

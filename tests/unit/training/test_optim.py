@@ -1,0 +1,90 @@
+"""The optimizer: few all-reduces with the same bytes, and state that stays where it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import forks
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from dopsd.core.tensor_files import load_tensors, save_tensors
+from dopsd.distributed.accelerate_group import all_processes
+from dopsd.training import optim
+from dopsd.training.config import TrainConfig
+
+SHAPES = [(5, 3), (7,), (2, 2, 2), (16,), (1,)]
+
+
+def gradients_of(rank: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(rank)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def sum_in_buckets() -> None:
+    """In each of two processes: the sums in buckets, and those of one reduce for each weight."""
+    accelerator = all_processes()
+    optim.BUCKET = 4 * 16  # bytes: the weights above need four buckets
+    weights = [torch.zeros(shape, requires_grad=True) for shape in SHAPES]
+    for p, gradient in zip(weights, gradients_of(accelerator.process_index), strict=True):
+        p.grad = gradient.clone()
+    calls, all_reduce = [], dist.all_reduce
+    dist.all_reduce = lambda tensor: calls.append(tensor.numel()) or all_reduce(tensor)
+    optim.sum_gradients(weights)
+    dist.all_reduce = all_reduce
+    assert calls == [15, 15, 16, 1]
+    alone = [
+        accelerator.reduce(gradient, "sum") for gradient in gradients_of(accelerator.process_index)
+    ]
+    kinds = {"bucket": [p.grad for p in weights], "alone": alone}
+    tensors = {f"{kind}.{i}": t for kind, list_ in kinds.items() for i, t in enumerate(list_)}
+    save_tensors(tensors, Path(f"{accelerator.process_index}.safetensors"))
+
+
+def test_sums_in_buckets_have_the_bytes_of_one_reduce_for_each_weight(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert forks.statuses(forks.start_ranks(2, sum_in_buckets)) == [0, 0], forks.output()
+    for rank in (0, 1):
+        found = load_tensors(Path(f"{rank}.safetensors"))
+        for i, (one, two) in enumerate(zip(gradients_of(0), gradients_of(1), strict=True)):
+            assert torch.equal(found[f"bucket.{i}"], one + two)
+            assert torch.equal(found[f"bucket.{i}"], found[f"alone.{i}"])
+
+
+def test_restored_moments_follow_the_weights_and_the_step_stays_where_the_host_reads_it():
+    weights = {"a": torch.zeros(2, device="meta"), "b": torch.zeros(3, device="meta")}
+    optimizer = optim.adamw(weights.values(), TrainConfig())
+    saved = {"step/a": torch.tensor(4.0), "step/b": torch.tensor(4.0)}
+    for kind in ("exp_avg", "exp_avg_sq"):
+        saved |= {f"{kind}/a": torch.ones(2), f"{kind}/b": torch.ones(3)}
+    optim.restore_moments(optimizer, weights, saved)
+    for name, p in weights.items():
+        state = optimizer.state[p]
+        assert state["step"].device.type == "cpu" and float(state["step"]) == 4
+        assert state["exp_avg"].device == state["exp_avg_sq"].device == p.device
+        assert state["exp_avg"].shape == p.shape, name
+    del saved["exp_avg/b"]
+    with pytest.raises(KeyError, match="exp_avg/b"):
+        optim.restore_moments(optimizer, weights, saved)
+
+
+def test_only_on_a_gpu_is_the_step_one_fused_kernel(monkeypatch):
+    kinds: list[bool | None] = []
+    monkeypatch.setattr(
+        torch.optim, "AdamW", lambda weights, *, fused, **settings: kinds.append(fused)
+    )
+    for kind in ("cpu", "cuda"):
+        optim.adamw([SimpleNamespace(device=torch.device(kind))], TrainConfig())
+    assert kinds == [None, True]  # None: as ever
+
+
+def test_a_first_step_adds_two_moments_to_each_weight():
+    weights = [torch.ones(6, requires_grad=True), torch.ones(4, dtype=torch.bfloat16)]
+    optimizer = optim.adamw(weights, TrainConfig())
+    assert optim.moments_to_come(optimizer) == 2 * (6 * 4 + 4 * 2)
+    weights[0].sum().backward()
+    optimizer.step()  # a weight without a gradient gets none
+    assert optim.moments_to_come(optimizer) == 2 * 4 * 2
