@@ -55,7 +55,8 @@ def training_states(
         >>> states.student_ids.shape == states.teacher_ids.shape
         True
     """
-    return _states(_algorithm(policy, run), rollouts, run, update, "training_states")
+    states = _states(_algorithm(policy, run), rollouts, run, update, "training_states")
+    return states.to(policy.device)
 
 
 def d_opsd_loss(
@@ -93,7 +94,8 @@ def d_opsd_loss(
             code=Code.NO_TRAINABLE,
         )
     algorithm = _algorithm(policy, run)
-    return algorithm.loss(policy, _states(algorithm, rollouts, run, update, "d_opsd_loss"))
+    states = _states(algorithm, rollouts, run, update, "d_opsd_loss")
+    return algorithm.loss(policy, states.to(policy.device))
 
 
 def _algorithm(policy: LlmPolicy, run: RunSettings) -> SelfDistillation:

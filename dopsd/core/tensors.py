@@ -1,10 +1,11 @@
-"""Rows of unequal length as one tensor, and positions taken out of rows.
+"""Rows of unequal length as one tensor, positions taken out of rows, and uploads to a device.
 
 Shapes follow the legend of core/types.py.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,20 +34,23 @@ def left_pad(rows: Sequence[Tensor], value: int) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def pack(flags: Tensor) -> tuple[Tensor, Tensor]:
+def pack(flags: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Return the positions of the True entries of each row, first to last.
 
     Args:
         flags: [B, G], bool.
+        width: C, the most entries of a row. Counting them here would wait for a GPU.
 
     Returns:
-        positions [B, C], padded to the row with the most entries, and their mask [B, C], False on
-        padding.
+        positions [B, C], and their mask [B, C], False on padding.
     """
-    counts = flags.sum(1)
-    width = max(int(counts.max()), 1)
     order = flags.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :width]
-    return order, torch.arange(width, device=flags.device) < counts[:, None]
+    return order, torch.arange(width, device=flags.device) < flags.sum(1)[:, None]
+
+
+def widest(flags: Tensor) -> int:
+    """Return the most True entries of a row of flags [B, G] in main memory, at least 1."""
+    return max(int(flags.sum(1).max()), 1)
 
 
 def take(hidden: Tensor, slots: Tensor) -> Tensor:
@@ -66,3 +70,39 @@ def through_first(tokens: Tensor, end: int) -> Tensor:
     """
     is_end = tokens == end
     return is_end.cumsum(-1) - is_end.long() == 0
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device, without waiting for a GPU.
+
+    A GPU copies from page-locked memory by itself, while the process goes on.
+    """
+    if device.type != "cuda":
+        return tensor.to(device)
+    is_on_host = tensor.device.type == "cpu"
+    return (tensor.pin_memory() if is_on_host else tensor).to(device, non_blocking=True)
+
+
+def true_positions(flags: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the rows [N] and columns [N] of the N True entries, on a device.
+
+    Unlike indexing with the flags themselves, indexing with these does not wait for a GPU.
+
+    Args:
+        flags: [B, G], bool, in main memory.
+        device: the device of the positions.
+    """
+    rows, columns = upload(flags.nonzero().T.contiguous(), device)
+    return rows, columns
+
+
+@lru_cache(maxsize=16)
+def index_of(ids: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the ids as a tensor on a device, uploaded once."""
+    return upload(torch.tensor(ids, dtype=torch.long), device)
+
+
+@lru_cache(maxsize=16)
+def index_without(ids: tuple[int, ...], size: int, device: torch.device) -> Tensor:
+    """Return 0 to size - 1 without the ids, as a tensor on a device, uploaded once."""
+    return upload(torch.tensor(sorted(set(range(size)) - set(ids)), dtype=torch.long), device)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import torch
     from torch import Tensor
 
 
@@ -40,7 +39,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A denoising trajectory in two vectors.
+    """A denoising trajectory in two vectors, in main memory.
 
     The state before step s is where(revealed_at >= s, MASK, completion_ids).
     """
@@ -59,13 +58,12 @@ class Rollout:
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any], device: torch.device) -> Self:
-        """Return the rollout that `to_dict` described, on `device`."""
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the rollout that `to_dict` described."""
         import torch
 
         fields: dict[str, Any] = {
-            k: torch.tensor(v, device=device) if isinstance(v, list) else v
-            for k, v in values.items()
+            k: torch.tensor(v) if isinstance(v, list) else v for k, v in values.items()
         }
         return cls(**fields)
 

@@ -69,7 +69,7 @@ class LlmPolicy(AdapterContexts):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights and of all prompts."""
+        """Device of the weights; prompts and rollouts are in main memory."""
         return self.core.device
 
     @property

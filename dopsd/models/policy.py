@@ -48,7 +48,7 @@ class Forward(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights and of all prompts."""
+        """Device of the weights; prompts and rollouts are in main memory."""
         ...
 
     def hidden(

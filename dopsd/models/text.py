@@ -23,15 +23,15 @@ def prompt_text(
 
 
 class ChatText:
-    """The Text of a policy; token ids are on the model's device.
+    """The Text of a policy; token ids are in main memory.
 
     Args:
         tokenizer: the checkpoint's tokenizer, with a chat template.
-        model: the model, whose device and end-of-sequence id count.
+        model: the model, whose end-of-sequence id counts.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Denoiser) -> None:
-        self.tokenizer, self.model = tokenizer, model
+        self.tokenizer = tokenizer
         self.eos_id = model.config.eos_token_id
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
@@ -45,8 +45,7 @@ class ChatText:
 
     def tokens(self, text: str) -> Tensor:
         """Return the token ids [n] of a text; no special tokens are added."""
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return torch.tensor(ids, device=self.model.device)
+        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Tensor) -> str:
         """Return the text before the first end-of-sequence token."""

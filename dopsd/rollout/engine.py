@@ -150,14 +150,14 @@ def denoise_shared(
         group.all_gather_object(local_requests), key=lambda request: len(request[2])
     )
     assigned = [
-        GenerationRequest(p, n, torch.tensor(ids, device=policy.device), key)
+        GenerationRequest(p, n, torch.tensor(ids), key)
         for p, n, ids, key in all_requests[group.rank :: group.size]
     ]
     completed = group.all_gather_object(
         [rollout.to_dict() for rollout in denoise_all(policy, assigned, decoding, progressed)]
     )
     by_key = {(values["problem_id"], values["attempt"]): values for values in completed}
-    return [Rollout.from_dict(by_key[d.problem_id, d.attempt], policy.device) for d in requests]
+    return [Rollout.from_dict(by_key[d.problem_id, d.attempt]) for d in requests]
 
 
 def sampler_of(decoding: Decoding) -> Sampler:

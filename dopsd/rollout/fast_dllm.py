@@ -6,13 +6,14 @@ values are reused during a block: those before it (prefix), or all but its own (
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from dopsd.core.rng import fold_in
-from dopsd.core.tensors import pack, take
+from dopsd.core.tensors import pack, take, upload
 from dopsd.rollout.sampler import Decoding, DenoisingState, GenerationRequest, propose
 
 if TYPE_CHECKING:
@@ -49,15 +50,25 @@ def denoise_approximately(
             if decoding.threshold is None
             else [1] * decoding.block_length
         ):
-            rows = view.rows()
-            if len(rows) == 0:
+            rows, counts = view.rows()
+            if not counts:
                 break
-            _commit(state, rows, view.hidden(rows), block, k)
+            _commit(state, _Masks(rows, counts, block), view.hidden(rows), k)
+            view.committed += k
             state.step += 1
         active = state.unfinished(active, block.stop)
         if len(active) == 0:
             break
     return state.rollouts()
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """The masked positions of a block: rows [B], the number of masks in each, and the columns."""
+
+    rows: Tensor
+    counts: list[int]
+    block: slice
 
 
 class _View:
@@ -67,16 +78,23 @@ class _View:
         self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
         self.kv_cache = None if self.cache == "none" else state.model.new_kv_cache()
         self.cache_positions: slice | None = None
+        self.committed = 0  # tokens of each row, at least
 
-    def rows(self) -> Tensor:
-        """Return the rows with masks in the block.
+    def rows(self) -> tuple[Tensor, list[int]]:
+        """Return the rows with masks in the block, and the number of masks of each.
 
-        With a cache: all active rows, or none, because the kept keys have their rows.
+        With a cache: all active rows, or none, because the kept keys have their rows. The numbers
+        are known without a threshold; with one, the process waits for the GPU to count.
         """
-        has_masks = (self.state.ids[self.active, self.block] == self.state.model.mask_id).any(1)
-        if self.kv_cache is None:
-            return self.active[has_masks]
-        return self.active if bool(has_masks.any()) else self.active[:0]
+        decoding, active = self.state.decoding, self.active
+        if decoding.threshold is None:
+            return active, [decoding.block_length - self.committed] * len(active)
+        masked = self.state.ids[active, self.block] == self.state.model.mask_id
+        counts: list[int] = masked.sum(1).tolist()
+        if self.kv_cache is not None:
+            return active, counts if any(counts) else []
+        rows = torch.tensor([i for i, count in enumerate(counts) if count], dtype=torch.long)
+        return active[upload(rows, active.device)], [count for count in counts if count]
 
     def hidden(self, rows: Tensor) -> Tensor:
         """Return the hidden states [B, L, D] of the block's L positions."""
@@ -94,33 +112,37 @@ class _View:
         return hidden
 
 
-def _commit(state: DenoisingState, rows: Tensor, hidden: Tensor, block: slice, k: int) -> None:
+def _commit(state: DenoisingState, masks: _Masks, hidden: Tensor, k: int) -> None:
     """Commit the k most confident masked positions of each row, and all above the threshold.
 
     Args:
         state: the batch.
-        rows: [B], indices of rows.
+        masks: the masked positions.
         hidden: [B, L, D], states of the block.
-        block: columns of the block.
         k: positions to commit, at least.
     """
-    model, decoding = state.model, state.decoding
-    slots, valid = pack(state.ids[rows, block] == model.mask_id)  # [B, C]
-    columns = slots + block.start
+    model, decoding, rows = state.model, state.decoding, masks.rows
+    width = max(*masks.counts, 1)
+    slots, valid = pack(state.ids[rows, masks.block] == model.mask_id, width)  # [B, C]
+    is_valid = torch.arange(width) < torch.tensor(masks.counts)[:, None]
+    index = upload(is_valid.flatten().nonzero()[:, 0], slots.device)  # [N] of the B * C slots
+    columns = slots + masks.block.start
     keys = fold_in(fold_in(state.keys[rows], state.step)[:, None], columns - state.start)  # [B, C]
-    tokens, token_confidence = propose(model, take(hidden, slots)[valid], keys[valid], decoding)
-    proposed = torch.zeros_like(slots).masked_scatter(valid, tokens)
-    confidence = torch.full(slots.shape, -torch.inf, device=slots.device).masked_scatter(
-        valid, token_confidence
+    found, found_confidence = propose(
+        model, take(hidden, slots).flatten(0, 1)[index], keys.flatten()[index], decoding
     )
+    tokens = torch.zeros_like(slots).flatten().index_copy(0, index, found).view_as(slots)
+    confidence = torch.full((slots.numel(),), -torch.inf, device=slots.device)
+    confidence = confidence.index_copy(0, index, found_confidence).view_as(slots)
     order = confidence.sort(dim=1, descending=True, stable=True).indices
     rank = torch.empty_like(order).scatter(
         1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
     )
-    chosen = (
+    is_chosen = (
         (rank < k)
         if decoding.threshold is None
         else (rank < k) | (confidence >= decoding.threshold)
-    )
-    chosen &= valid
-    state.commit(rows[:, None].expand_as(slots)[chosen], columns[chosen], proposed[chosen])
+    ) & valid
+    ids, steps = (rows[:, None], columns), (rows[:, None], columns - state.start)
+    state.ids[ids] = torch.where(is_chosen, tokens, state.ids[ids])
+    state.revealed_at[steps] = state.revealed_at[steps].masked_fill(is_chosen, state.step)

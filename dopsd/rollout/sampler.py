@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dopsd.core.rng import fold_in, uniform_table
-from dopsd.core.tensors import left_pad
+from dopsd.core.tensors import index_of, left_pad, pack, upload
 from dopsd.core.types import Rollout
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def _propose_part(
     model: Forward, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
     logits = model.head(hidden).float()  # [N, V]
-    logits[:, list(model.suppress_tokens)] = -torch.inf
+    suppressed = index_of(tuple(model.suppress_tokens), logits.device)
+    logits.index_fill_(1, suppressed, -torch.inf)
     tokens = choose(logits, keys, decoding)
     confidence = logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
     return tokens, confidence
@@ -164,19 +165,17 @@ class DenoisingState:
         self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
     ) -> None:
         self.model, self.requests, self.decoding, self.step = model, requests, decoding, 0
-        # [B, P]
-        prompt, prompt_mask = left_pad([r.prompt_ids for r in requests], model.eos_id)
-        size, length, device = len(requests), decoding.gen_length, prompt.device
+        prompts = [request.prompt_ids.cpu() for request in requests]
+        prompt, prompt_mask = left_pad(prompts, model.eos_id)  # [B, P]
+        size, length, device = len(requests), decoding.gen_length, model.device
         blank = prompt.new_full((length,), model.mask_id)
-        self.ids = torch.cat(
-            [prompt, torch.stack([blank if d.hints is None else d.hints for d in requests])], 1
-        )  # [B, T]
-        is_even = bool(prompt_mask.all()) or not decoding.mask_padding
-        self.attention = (
-            None if is_even else torch.cat([prompt_mask, prompt_mask.new_ones(size, length)], 1)
-        )  # [B, T]
+        hints = torch.stack([blank if d.hints is None else d.hints.cpu() for d in requests])
+        self.ids = upload(torch.cat([prompt, hints], 1), device)  # [B, T]
+        is_even = len({len(ids) for ids in prompts}) == 1 or not decoding.mask_padding
+        mask = torch.cat([prompt_mask, prompt_mask.new_ones(size, length)], 1)
+        self.attention = None if is_even else upload(mask, device)  # [B, T]
         self.revealed_at = torch.full((size, length), decoding.steps, device=device)  # [B, G]
-        self.keys = torch.tensor([request.key for request in requests], device=device)  # [B]
+        self.keys = upload(torch.tensor([request.key for request in requests]), device)  # [B]
         self.start = self.ids.shape[1] - length
 
     @property
@@ -197,25 +196,27 @@ class DenoisingState:
     def unfinished(self, rows: Tensor, end: int) -> Tensor:
         """Return the rows still to denoise, after the block that ends at column `end`.
 
-        With `stop_after_eos` a row whose text has ended is filled with EOS and left out.
+        With `stop_after_eos` a row whose text has ended is filled with EOS and left out; only
+        then, and once a block, the process waits for the GPU.
         """
-        if not self.decoding.stop_after_eos:
+        if not self.decoding.stop_after_eos or end == self.ids.shape[1]:
             return rows
         finished = (self.ids[rows, self.start : end] == self.model.eos_id).any(1)
-        self.ids[rows[finished], end:] = self.model.eos_id
+        rest = self.ids[rows, end:]
+        self.ids[rows, end:] = rest.masked_fill(finished[:, None], self.model.eos_id)
         return rows[~finished]
 
     def rollouts(self) -> list[Rollout]:
-        """Return the rollout of each request."""
+        """Return the rollout of each request, copied from the device at once."""
+        completions = torch.cat([self.ids[:, self.start :], self.revealed_at], 1).cpu()  # [B, 2G]
         return [
             Rollout(
                 request.problem_id,
                 request.attempt,
-                request.prompt_ids,
-                row[self.start :].clone(),
-                steps.clone(),
+                request.prompt_ids.cpu(),
+                *(part.clone() for part in row.chunk(2)),
             )
-            for request, row, steps in zip(self.requests, self.ids, self.revealed_at, strict=True)
+            for request, row in zip(self.requests, completions, strict=True)
         ]
 
 
@@ -233,15 +234,15 @@ def denoise(
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
         state.ids[active, block] = model.mask_id
+        num_masked = decoding.block_length  # known here: counting masks would wait for the GPU
         for k in decoding.num_transfer_tokens:
             active_ids = state.ids[active]
-            slots = (active_ids[:, block] == model.mask_id).nonzero()[:, 1].view(
-                len(active), -1
-            ) + block.start  # [B, m]
+            slots = pack(active_ids[:, block] == model.mask_id, num_masked)[0] + block.start
             keys = fold_in(state.keys[active], state.step)
             step = StepInput(active_ids, state.attention_of(active), slots, keys)
             positions, tokens = most_confident(model, step, k, decoding)
             state.commit(active[:, None], positions, tokens)
+            num_masked -= k
             state.step += 1
         active = state.unfinished(active, block.stop)
         if len(active) == 0:

@@ -140,18 +140,20 @@ class MicroBatches:
         self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
     ) -> MetricSums | Batch:
         """Return the metrics; if memory ran out, no gradients and the micro-batch of that pass."""
-        metrics = MetricSums()
+        metrics, totals = MetricSums(), []
         for micro_batch, share in self._passes(policy, batches):
             try:
                 output = method.loss(policy, micro_batch)
                 (share * output.total / weight).backward()
                 if share:
                     metrics.merge(output.metrics)
-                    metrics.add("loss", output.total.item() / weight, 0)
+                    totals.append(output.total.detach())
             # the pass holds its memory until this block ends: no retry in it
             except torch.OutOfMemoryError:
                 _forget(policy.trainable().values())
                 return micro_batch
+        for total in torch.stack(totals).tolist() if totals else []:  # one wait for an update
+            metrics.add("loss", total / weight, 0)
         return metrics
 
     def _passes(self, policy: Policy, batches: list[Batch]) -> list[tuple[Batch, float]]:

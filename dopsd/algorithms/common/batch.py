@@ -6,18 +6,25 @@ Shapes follow the legend of core/types.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from dopsd.core.tensors import upload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from dataclasses import Field
 
-    import torch
     from torch import Tensor
 
 
 class Batch:
     """Tensors that share a leading dimension B, with a weight per row.
+
+    A batch is made in main memory and uploaded with `to`. It keeps what it was made of: a loss
+    asks `on_host` for what it needs to know, as asking a GPU would wait for all work before.
 
     Attributes:
         weight: [B], known before the forward pass.
@@ -51,17 +58,46 @@ class Batch:
         """
         rows = max(1, n // self.forwards)
         for start in range(0, len(self), rows):
-            yield type(self)(
-                **{name: value[start : start + rows] for name, value in self.tensors().items()}
-            )
+            yield self._cut(slice(start, start + rows))
 
     def rows(self, indices: list[int]) -> Self:
         """Return the batch of these rows."""
-        return type(self)(**{name: value[indices] for name, value in self.tensors().items()})
+        return self._cut(indices)
+
+    def _cut(self, rows: slice | list[int]) -> Self:
+        part = type(self)(**{name: value[rows] for name, value in self.tensors().items()})
+        part._copies.update({name: value[rows] for name, value in self._copies.items()})
+        return part
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on another device."""
-        return type(self)(**{name: value.to(device) for name, value in self.tensors().items()})
+        tensors, target = self.tensors(), torch.device(device)
+        moved = type(self)(**{name: upload(value, target) for name, value in tensors.items()})
+        on_host = {name: value for name, value in tensors.items() if value.device.type == "cpu"}
+        moved._copies.update(self._copies | on_host)
+        return moved
+
+    def with_tensors(self, **changed: Tensor) -> Self:
+        """Return the batch with other tensors of these names."""
+        other = type(self)(**(self.tensors() | changed))
+        other._copies.update({n: value for n, value in self._copies.items() if n not in changed})
+        return other
+
+    @cached_property
+    def _copies(self) -> dict[str, Tensor]:
+        """Tensors in main memory by name; no field, so that checkpoints do not hold them."""
+        return {}
+
+    def on_host(self, name: str) -> Tensor:
+        """Return a tensor in main memory: the one that was uploaded, else a copy."""
+        if name not in self._copies:
+            self._copies[name] = getattr(self, name).cpu()
+        return self._copies[name]
+
+    def attention_mask(self, name: str = "mask") -> Tensor | None:
+        """Return a mask of padding; None if nothing is padded: attention is faster without it."""
+        mask: Tensor = getattr(self, name)
+        return None if bool(self.on_host(name).all()) else mask
 
 
 @dataclass(frozen=True)

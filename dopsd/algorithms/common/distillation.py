@@ -17,7 +17,7 @@ from dopsd.algorithms.common.states import BlockSchedule, states_by_update
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
-from dopsd.core.tensors import pack, take
+from dopsd.core.tensors import index_of, index_without, pack, take, widest
 from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.prompts import decoding
 
@@ -97,7 +97,8 @@ class SelfDistillation:
         """Return the states of every update; with several processes, an equal share for each."""
         group = policy.process_group
         if group.size == 1:
-            return states_by_update(rollouts, self.config, self.blocks, key, teacher_prompts)
+            updates = states_by_update(rollouts, self.config, self.blocks, key, teacher_prompts)
+            return [states and states.to(policy.device) for states in updates]
         prompts = (
             None
             if teacher_prompts is None
@@ -106,10 +107,10 @@ class SelfDistillation:
         gathered = group.all_gather_object(
             [(r.to_dict(), None if prompts is None else prompts[r.problem_id]) for r in rollouts]
         )
-        rollouts = [Rollout.from_dict(values, policy.device) for values, _ in gathered]
+        rollouts = [Rollout.from_dict(values) for values, _ in gathered]
         if teacher_prompts is not None:
             teacher_prompts = {
-                r.problem_id: torch.tensor(ids, device=policy.device)
+                r.problem_id: torch.tensor(ids)
                 for r, (_, ids) in zip(rollouts, gathered, strict=True)
             }
         update_states = states_by_update(
@@ -119,7 +120,7 @@ class SelfDistillation:
             [[0 if states is None else len(states) for states in update_states]]
         )
         return [
-            states
+            states and states.to(policy.device)
             for states, rank_sizes in zip(update_states, zip(*sizes, strict=True), strict=True)
             if any(rank_sizes)
         ]
@@ -138,16 +139,17 @@ class SelfDistillation:
     def loss(self, policy: Policy, batch: States) -> LossOutput:
         """Return the divergence at the k selected positions of each state, weighted and summed."""
         length = batch.candidates.shape[1]
-        slots, valid = pack(batch.candidates)  # [B, C]
+        # [B, C]
+        slots, valid = pack(batch.candidates, widest(batch.on_host("candidates")))
         with torch.no_grad(), policy.teacher():
-            hidden = policy.hidden(batch.teacher_ids, _attention_mask(batch.teacher_mask))[
+            hidden = policy.hidden(batch.teacher_ids, batch.attention_mask("teacher_mask"))[
                 :, -length:
             ]
             selected = self._positions(policy, take(hidden, slots), batch, slots, valid)
             positions = slots.gather(1, selected.index)  # [B, K]
             # [B, K, V], computed again: with the student's shapes both round in the same way
             teacher_logits = sampleable_logits(policy, take(hidden, positions))
-        hidden = policy.hidden(batch.student_ids, _attention_mask(batch.student_mask))[:, -length:]
+        hidden = policy.hidden(batch.student_ids, batch.attention_mask("student_mask"))[:, -length:]
         student_logits = sampleable_logits(policy, take(hidden, positions))  # [B, K, V]
         value, unclipped, clipped = self.divergence(student_logits, teacher_logits)  # [B, K]
         per_state = (value * selected.valid).sum(1)  # [B]
@@ -164,7 +166,8 @@ class SelfDistillation:
         }
         figures["shared_mass"] = shared_mass(student_logits.detach(), teacher_logits)
         return LossOutput(
-            (per_state * batch.weight).sum(), _by_block(figures, selected.valid, batch.block)
+            (per_state * batch.weight).sum(),
+            _by_block(figures, selected.valid, batch.on_host("block")),
         )
 
     def _positions(
@@ -172,20 +175,19 @@ class SelfDistillation:
     ) -> SelectedPositions:
         """Return K_s: the k candidates where the teacher is most confident, or those committed."""
         if self.config.position_selection == "student":
-            index, chosen = pack(batch.committed.gather(1, slots) & valid)
-            return SelectedPositions(index, chosen)
-        logits = sampleable_logits(policy, hidden).float()  # [B, C, V]
+            width = widest(batch.on_host("committed") & batch.on_host("candidates"))
+            return SelectedPositions(*pack(batch.committed.gather(1, slots) & valid, width))
         confidence = (
-            logits.amax(-1)
+            _largest_logit(policy, hidden)
             if self.config.teacher_confidence == "max_logit"
-            else logits.softmax(-1).amax(-1)
-        )
+            else sampleable_logits(policy, hidden).float().softmax(-1).amax(-1)
+        )  # [B, C]
         order = (
             confidence.masked_fill(~valid, -torch.inf)
             .sort(dim=1, descending=True, stable=True)
             .indices
         )
-        width = int(batch.k.max())
+        width = int(batch.on_host("k").max())
         rank = torch.arange(width, device=order.device)
         return SelectedPositions(order[:, :width], rank < batch.k[:, None])
 
@@ -211,24 +213,34 @@ def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
         [..., V - suppressed tokens].
     """
     logits = policy.head(hidden)
-    is_sampleable = torch.ones(logits.shape[-1], dtype=torch.bool, device=logits.device)
-    is_sampleable[[i for i in policy.suppress_tokens if i < len(is_sampleable)]] = False
-    return logits[..., is_sampleable]
+    suppressed = tuple(policy.suppress_tokens)
+    return logits.index_select(-1, index_without(suppressed, logits.shape[-1], logits.device))
 
 
-def _attention_mask(mask: Tensor) -> Tensor | None:
-    """Return None if nothing is padded: attention is faster without a mask."""
-    return None if bool(mask.all()) else mask
+def _largest_logit(policy: Policy, hidden: Tensor) -> Tensor:
+    """Return the largest logit [...] of a token that can be sampled, without a copy of all."""
+    logits = policy.head(hidden)
+    suppressed = tuple(i for i in policy.suppress_tokens if i < logits.shape[-1])
+    return logits.index_fill_(-1, index_of(suppressed, logits.device), -torch.inf).amax(-1).float()
 
 
 def _by_block(figures: dict[str, Tensor], valid: Tensor, block: Tensor) -> MetricSums:
-    """Sum each figure [B, K] over valid target positions, in total and by block."""
+    """Sum each figure [B, K] over valid target positions, in total and by block.
+
+    The sums of the states are copied from the device at once, and added up in main memory.
+
+    Args:
+        figures: values at the target positions, by name.
+        valid: [B, K], False on padding.
+        block: [B], index of the block of each state, in main memory.
+    """
+    totals = [(values.detach() * valid).sum(1) for values in figures.values()]
+    *rows, count = torch.stack([*totals, valid.sum(1).to(totals[0].dtype)]).cpu()  # [B] each
+    parts = {f"block_{b}/": block == b for b in block.unique().tolist()}
+    counts = {prefix: count[part].sum().item() for prefix, part in parts.items()}
     sums = MetricSums()
-    for name, values in figures.items():
-        total, count = (values.detach() * valid).sum(1), valid.sum(1)
+    for name, total in zip(figures, rows, strict=True):
         sums.add(name, total.sum().item(), count.sum().item())
-        for b in block.unique().tolist():
-            sums.add(
-                f"block_{b}/{name}", total[block == b].sum().item(), count[block == b].sum().item()
-            )
+        for prefix, part in parts.items():
+            sums.add(f"{prefix}{name}", total[part].sum().item(), counts[prefix])
     return sums

@@ -1,4 +1,4 @@
-"""Cross-entropies and log-probabilities of masked tokens, from one forward of a policy."""
+"""Cross-entropies and log-probabilities of masked tokens, from one forward of a policy; metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from dopsd.core.metrics import MetricSums
+from dopsd.core.tensors import true_positions
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.batch import MaskedTexts
@@ -36,11 +39,10 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
         [B].
     """
     length = batch.targets.shape[1]
-    mask = None if bool(batch.mask.all()) else batch.mask
-    hidden = policy.hidden(batch.ids, mask)[:, -length:]  # [B, G, D]
-    rows = batch.loss_mask.nonzero()[:, 0]  # [N]
+    rows, columns = true_positions(batch.on_host("loss_mask"), batch.ids.device)  # [N]
+    hidden = policy.hidden(batch.ids, batch.attention_mask())[:, -length:]  # [B, G, D]
     cross_entropy = masked_cross_entropy(
-        policy.head(hidden[batch.loss_mask]), batch.targets[batch.loss_mask]
+        policy.head(hidden[rows, columns]), batch.targets[rows, columns]
     )
     return (
         torch.zeros_like(batch.weight).index_add(0, rows, cross_entropy)
@@ -49,20 +51,31 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     )
 
 
-def token_logps(policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
+def token_logps(policy: Policy, ids: Tensor, mask: Tensor | None, targets: Tensor) -> Tensor:
     """Return ln p(target) at every position of the completion, in nats.
 
     Args:
         policy: the model.
         ids: [B, P+G], with the completion masked.
-        mask: [B, P+G], False on padding.
+        mask: [B, P+G], False on padding; None without padding.
         targets: [B, G].
 
     Returns:
         [B, G].
     """
     length = targets.shape[1]
-    hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]  # [B, G, D]
+    hidden = policy.hidden(ids, mask)[:, -length:]  # [B, G, D]
     return -masked_cross_entropy(policy.head(hidden).flatten(0, 1), targets.flatten()).view_as(
         targets
     )
+
+
+def metric_sums(totals: dict[str, Tensor], count: float) -> MetricSums:
+    """Return totals over `count` items as metrics, copied from the device at once.
+
+    Args:
+        totals: scalars in float32, by the name of the metric.
+        count: items that each of them adds up.
+    """
+    values = torch.stack([total.detach() for total in totals.values()]).tolist()
+    return MetricSums({name: (v, float(count)) for name, v in zip(totals, values, strict=True)})

@@ -44,24 +44,23 @@ def masked(policy: Policy, texts: Sequence[Text]) -> MaskedTexts:
     """Mask every token of each completion with probability t ~ U(0.001, 1), and weight it 1/t.
 
     Args:
-        policy: the model, for its special tokens.
+        policy: the model, for its special tokens and its device.
         texts: B texts.
     """
     prompts, prompt_mask = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
     targets = torch.stack([text.completion for text in texts])  # [B, G]
-    key = torch.tensor([text.key for text in texts], device=targets.device)[:, None]  # [B, 1]
-    draw = uniform(
-        fold_in(key, torch.arange(targets.shape[1] + 1, device=targets.device))
-    )  # [B, G+1], the last column is t
+    key = torch.tensor([text.key for text in texts])[:, None]  # [B, 1]
+    # [B, G+1], the last column is t
+    draw = uniform(fold_in(key, torch.arange(targets.shape[1] + 1)))
     mask_ratio = draw[:, -1:] * (1 - LEAST) + LEAST
     loss_mask = draw[:, :-1] < mask_ratio
     ids = torch.cat([prompts, targets.masked_fill(loss_mask, policy.mask_id)], 1)
-    weight = torch.tensor([text.weight for text in texts], device=targets.device)
-    return MaskedTexts(
+    batch = MaskedTexts(
         ids,
         torch.cat([prompt_mask, torch.ones_like(loss_mask)], 1),
         targets,
         loss_mask,
         1 / mask_ratio[:, 0],
-        weight,
+        torch.tensor([text.weight for text in texts]),
     )
+    return batch.to(policy.device)

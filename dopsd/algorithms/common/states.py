@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dopsd.algorithms.common.batch import States
 from dopsd.core.rng import fold_in, key_from, uniform
+from dopsd.core.tensors import left_pad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,49 +56,51 @@ def recorded_steps(
     per_block = len(blocks.num_transfer_tokens)
     num_blocks = len(rollout.completion_ids) // blocks.block_length
     last = num_blocks * per_block if config.record_last_block else (num_blocks - 1) * per_block
-    steps = range(min(last, int(rollout.revealed_at.max()) + 1))
-    return [s for s in steps if config.record == "all" or _is_unfinished(rollout, s, blocks)]
+    revealed_at = rollout.revealed_at.tolist()
+    if config.record == "until_eos":  # the text is finished once all up to its end is committed
+        revealed_at = revealed_at[: _first_end(rollout, blocks) + 1]
+    return list(range(min(last, max(revealed_at) + 1)))
 
 
-def _is_unfinished(rollout: Rollout, step: int, blocks: BlockSchedule) -> bool:
-    masked = rollout.revealed_at >= step  # [G]
-    ends = ((rollout.completion_ids == blocks.eos_id) & ~masked).nonzero()
-    return len(ends) == 0 or bool(masked[: int(ends[0])].any())
+def _first_end(rollout: Rollout, blocks: BlockSchedule) -> int:
+    """Return the position of the first end of text; G if there is none."""
+    ids = rollout.completion_ids.tolist()
+    return ids.index(blocks.eos_id) if blocks.eos_id in ids else len(ids)
 
 
 def reveal(
-    rollout: Rollout, step: int, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
+    rollout: Rollout,
+    steps: Sequence[int],
+    config: SelfDistillationConfig,
+    blocks: BlockSchedule,
+    key: int,
 ) -> Tensor:
-    """Return the positions that the teacher is shown at this step.
+    """Return the positions that the teacher is shown at each step.
 
     They are a random share `reveal_ratio` of the positions that are still masked; with
     `future_blocks` only of those in later blocks, and none if the text ends before these.
 
     Args:
         rollout: the trajectory.
-        step: the denoising step.
+        steps: S denoising steps.
         config: reveal_scope and reveal_ratio.
         blocks: the blocks of the completion.
         key: key of the draw.
 
     Returns:
-        [G], bool.
+        [S, G], bool.
     """
-    masked = rollout.revealed_at >= step  # [G]
+    step = torch.tensor(steps)[:, None]  # [S, 1]
+    masked = rollout.revealed_at >= step  # [S, G]
+    positions = torch.arange(masked.shape[1])
     if config.reveal_scope == "future_blocks":
         next_block = (step // len(blocks.num_transfer_tokens) + 1) * blocks.block_length
-        ends = (rollout.completion_ids == blocks.eos_id).nonzero()
-        masked = masked & (torch.arange(len(masked), device=masked.device) >= next_block)
-        if len(ends) and next_block >= int(ends[0]):
-            masked = torch.zeros_like(masked)
-    count = int(config.reveal_ratio * int(masked.sum()))
-    positions = torch.arange(len(masked), device=masked.device)
-    draw = uniform(
-        fold_in(fold_in(torch.tensor(key, device=masked.device), step), positions)
-    ).masked_fill(~masked, 2.0)
-    revealed = torch.zeros_like(masked)
-    revealed[draw.argsort(stable=True)[:count]] = True
-    return revealed
+        masked &= (positions >= next_block) & (next_block < _first_end(rollout, blocks))
+    count = torch.tensor([int(config.reveal_ratio * n) for n in masked.sum(1).tolist()])
+    draw = uniform(fold_in(fold_in(torch.tensor(key), step), positions)).masked_fill(~masked, 2.0)
+    order = draw.argsort(dim=1, stable=True)
+    is_chosen = positions < count[:, None]  # of the positions in the order of their draws
+    return torch.zeros_like(masked).scatter(1, order, is_chosen)
 
 
 def trained_steps(
@@ -126,31 +129,38 @@ def trained_steps(
     return [steps[a:b] for a, b in itertools.pairwise(edges) if b > a]
 
 
-def _state(
-    rollout: Rollout, step: int, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
-) -> dict[str, Tensor] | None:
-    """Return one state in completion coordinates; None if no position is left to train on."""
-    masked = rollout.revealed_at >= step  # [G]
-    revealed = reveal(rollout, step, config, blocks, key)
-    block = step // len(blocks.num_transfer_tokens)
-    block_index = torch.arange(len(masked), device=masked.device) // blocks.block_length
-    candidates = masked & ~revealed & (block_index == block)
-    committed = (rollout.revealed_at == step) & candidates
-    k = min(
-        blocks.num_transfer_tokens[step % len(blocks.num_transfer_tokens)], int(candidates.sum())
-    )
-    if k == 0 or (config.position_selection == "student" and not committed.any()):
-        return None
+def _states(
+    rollout: Rollout,
+    steps: Sequence[int],
+    config: SelfDistillationConfig,
+    blocks: BlockSchedule,
+    key: int,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the states of S steps in completion coordinates, by name of the field.
+
+    The second value [S] is False where no position is left to train on.
+    """
+    step, per_block = torch.tensor(steps), len(blocks.num_transfer_tokens)
+    masked = rollout.revealed_at >= step[:, None]  # [S, G]
+    revealed = reveal(rollout, steps, config, blocks, key)
+    block = step // per_block
+    block_index = torch.arange(masked.shape[1]) // blocks.block_length
+    candidates = masked & ~revealed & (block_index == block[:, None])
+    committed = (rollout.revealed_at == step[:, None]) & candidates
+    num_transfer_tokens = torch.tensor(blocks.num_transfer_tokens)[step % per_block]
+    k = torch.minimum(num_transfer_tokens, candidates.sum(1))
     student_ids = rollout.completion_ids.masked_fill(masked, blocks.mask_id)
-    return {
+    states = {
         "student_ids": student_ids,
         "teacher_ids": torch.where(revealed, rollout.completion_ids, student_ids),
         "candidates": candidates,
         "committed": committed,
-        "k": torch.tensor(k, device=masked.device),
-        "block": torch.tensor(block, device=masked.device),
-        "step": torch.tensor(step, device=masked.device),
+        "k": k,
+        "block": block,
+        "step": step,
     }
+    is_student = config.position_selection == "student"
+    return states, (k > 0) & (committed.any(1) if is_student else True)
 
 
 def states_by_update(
@@ -163,8 +173,8 @@ def states_by_update(
 ) -> list[States | None]:
     """Return the states of all kept rollouts, grouped by the update that trains on them.
 
-    The weight of a state is 1 / (states of its trajectory in that update), so that each trajectory
-    weighs 1.
+    The states are in main memory, for the caller to upload. The weight of a state is 1 / (states of
+    its trajectory in that update), so that each trajectory weighs 1.
 
     Args:
         rollouts: the kept rollouts.
@@ -195,51 +205,30 @@ def states_by_update(
         for (rollout, rollout_key), chunk in zip(keyed_rollouts, update_steps, strict=True):
             rank_slice = slice(max(low - offset, 0), max(high - offset, 0))
             if chunk[rank_slice]:
-                chunk_states = [
-                    _state(rollout, step, config, blocks, rollout_key) for step in chunk
-                ]
-                weight = 1 / max(sum(state is not None for state in chunk_states), 1)
-                entries.append(
-                    (rollout, [state for state in chunk_states[rank_slice] if state], weight)
-                )
+                chunk_states, is_left = _states(rollout, chunk, config, blocks, rollout_key)
+                rows = torch.arange(len(chunk))[rank_slice][is_left[rank_slice]]
+                states = {name: value[rows] for name, value in chunk_states.items()}
+                states["weight"] = torch.full((len(rows),), 1 / max(int(is_left.sum()), 1))
+                entries.append((rollout, states))
             offset += len(chunk)
-        entries = [entry for entry in entries if entry[1]]
+        entries = [(rollout, states) for rollout, states in entries if len(states["step"])]
         updates.append(_stack(entries, blocks, teacher_prompts) if entries else None)
     return updates if ranks > 1 else [states for states in updates if states]
 
 
 def _stack(
-    entries: list[tuple[Rollout, list[dict[str, Tensor]], float]],
+    entries: list[tuple[Rollout, dict[str, Tensor]]],
     blocks: BlockSchedule,
     teacher_prompts: Mapping[str, Tensor] | None,
 ) -> States:
-    """Stack the states; each entry is a rollout, its states, and the weight of one state."""
-    prompts_by_side = {"student": [rollout.prompt_ids for rollout, *_ in entries]}
-    prompts_by_side["teacher"] = (
-        [teacher_prompts[r.problem_id] for r, *_ in entries]
-        if teacher_prompts
-        else prompts_by_side["student"]
-    )
-    width = {side: max(map(len, prompts)) for side, prompts in prompts_by_side.items()}
-    rows: dict[str, list[Tensor]] = {}
-    for i, (rollout, states, weight) in enumerate(entries):
-        rollout_fields: dict[str, Tensor] = {}
-        for side, prompts in prompts_by_side.items():
-            pad = width[side] - len(prompts[i])
-            rollout_fields[side] = torch.nn.functional.pad(
-                prompts[i], (pad, 0), value=blocks.eos_id
-            )
-            positions = torch.arange(
-                width[side] + len(rollout.completion_ids), device=rollout_fields[side].device
-            )
-            rollout_fields[f"{side}_mask"] = positions >= pad
-        for state in states:
-            row = state | {
-                f"{side}_ids": torch.cat([rollout_fields[side], state[f"{side}_ids"]])
-                for side in prompts_by_side
-            }
-            row |= {f"{side}_mask": rollout_fields[f"{side}_mask"] for side in prompts_by_side}
-            row["weight"] = torch.tensor(weight, device=rollout.prompt_ids.device)
-            for name, value in row.items():
-                rows.setdefault(name, []).append(value)
-    return States(**{name: torch.stack(values) for name, values in rows.items()})
+    """Stack the states of rollouts, with the prompts before their completions."""
+    fields = {name: torch.cat([states[name] for _, states in entries]) for name in entries[0][1]}
+    rows = torch.tensor([i for i, (_, states) in enumerate(entries) for _ in states["step"]])
+    prompts = [rollout.prompt_ids for rollout, _ in entries]
+    shown = [teacher_prompts[r.problem_id] for r, _ in entries] if teacher_prompts else prompts
+    for side, side_prompts in (("student", prompts), ("teacher", shown)):
+        ids, mask = (x[rows] for x in left_pad(side_prompts, blocks.eos_id))
+        fields[f"{side}_ids"] = torch.cat([ids, fields[f"{side}_ids"]], 1)
+        completion_mask = torch.ones_like(fields["candidates"])
+        fields[f"{side}_mask"] = torch.cat([mask, completion_mask], 1)
+    return States(**fields)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import Unmasking
+from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.common.solutions import Solutions
 from dopsd.algorithms.d3llm.loss import unmasking
 from dopsd.algorithms.d3llm.recording import Recorder
@@ -67,12 +68,8 @@ class D3llm:
         prompts, prompt_mask = left_pad(self.context.prompts(problems), policy.eos_id)  # [B, P]
         length = self.context.sampling.gen_length
         targets = torch.stack(self.solutions.of(policy, problems))  # [B, G]
-        steps = torch.tensor(
-            [item.revealed_at for item in recorded], device=targets.device
-        )  # [B, G]
-        keys = torch.tensor(
-            [key_from("d3llm", self.seed, update, p.id) for p in problems], device=targets.device
-        )
+        steps = torch.tensor([item.revealed_at for item in recorded])  # [B, G]
+        keys = torch.tensor([key_from("d3llm", self.seed, update, p.id) for p in problems])
         in_block, loss_mask, after_block = self.masks(
             steps, through_first(targets, policy.eos_id).sum(1), keys, update
         )
@@ -90,9 +87,9 @@ class D3llm:
             for block_mask in (loss_mask, in_block & ~loss_mask)
         )
         mask = torch.cat([prompt_mask, torch.ones_like(after_block)], 1)
-        weight = torch.ones(len(problems), device=targets.device)
+        weight = torch.ones(len(problems))
         batch = Unmasking(ids, other_ids, mask, targets, loss_mask, in_block & ~loss_mask, weight)
-        return Collected([[batch]], RolloutStats(counters, sums))
+        return Collected([[batch.to(policy.device)]], RolloutStats(counters, sums))
 
     def masks(
         self, steps: Tensor, length: Tensor, keys: Tensor, update: int
@@ -113,10 +110,10 @@ class D3llm:
             Masks of the block, of its part written last, and of all positions after it, each [B,
             G].
         """
-        c, positions = self.config, torch.arange(steps.shape[1], device=steps.device)
+        c, positions = self.config, torch.arange(steps.shape[1])
         progress = min(1.0, update / max(1, self.context.updates - 1))
         size = round(c.first_block + (c.last_block - c.first_block) * progress)
-        draw = uniform(fold_in(keys[:, None], torch.arange(2, device=steps.device)))  # [B, 2]
+        draw = uniform(fold_in(keys[:, None], torch.arange(2)))  # [B, 2]
         # [B], of a block that has text
         start = (draw[:, 0] * ((length + size - 1) // size)).long() * size
         in_block = (positions >= start[:, None]) & (positions < start[:, None] + size)
@@ -135,7 +132,5 @@ class D3llm:
         """Return cross-entropy of both masks with the entropy term, weighted and summed."""
         c = self.config
         losses, figures = unmasking(policy, batch, c.entropy_weight, c.entropy_temperature)  # [B]
-        sums = MetricSums()
-        for name, values in figures.items():
-            sums.add(name, values.detach().sum().item(), len(batch))
+        sums = metric_sums({name: values.sum() for name, values in figures.items()}, len(batch))
         return LossOutput((losses * batch.weight).sum(), sums)

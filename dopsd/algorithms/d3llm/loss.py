@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dopsd.algorithms.common.divergence import entropy
 from dopsd.algorithms.common.losses import masked_cross_entropy
+from dopsd.core.tensors import true_positions, upload
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.batch import Unmasking
@@ -35,15 +36,14 @@ def unmasking(
     size, length = batch.targets.shape
     cross_entropies, entropies = [], torch.zeros(size, device=batch.targets.device)
     num_correct = torch.zeros_like(entropies)
-    for ids, loss_mask in ((batch.ids, batch.loss_mask), (batch.other_ids, batch.other_loss_mask)):
-        hidden = policy.hidden(ids, None if bool(batch.mask.all()) else batch.mask)[:, -length:]
-        logits, targets, rows = (
-            policy.head(hidden[loss_mask]).float(),
-            batch.targets[loss_mask],
-            loss_mask.nonzero()[:, 0],
-        )
+    for ids, name in ((batch.ids, "loss_mask"), (batch.other_ids, "other_loss_mask")):
+        loss_mask = batch.on_host(name)
+        rows, columns = true_positions(loss_mask, ids.device)
+        hidden = policy.hidden(ids, batch.attention_mask())[:, -length:]
+        logits, targets = policy.head(hidden[rows, columns]).float(), batch.targets[rows, columns]
         sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
-        cross_entropies.append(sums / loss_mask.sum(1).clamp(min=1))
+        num_masked = upload(loss_mask.sum(1).clamp(min=1), ids.device)
+        cross_entropies.append(sums / num_masked)
         is_correct = (logits.argmax(-1) == targets).float()
         entropies = entropies.index_add(0, rows, entropy(logits / temperature) * is_correct)
         num_correct = num_correct.index_add(0, rows, is_correct)

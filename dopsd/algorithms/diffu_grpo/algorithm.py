@@ -15,9 +15,8 @@ from torch import Tensor
 
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import GroupBatch
-from dopsd.algorithms.common.losses import token_logps
+from dopsd.algorithms.common.losses import metric_sums, token_logps
 from dopsd.algorithms.diffu_grpo.loss import policy_gradient
-from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first
 from dopsd.rollout.config import CollectorConfig
@@ -102,44 +101,44 @@ class DiffuGrpo:
         rollouts = [item.rollout for item in rewarded]
         prompts, prompt_mask = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
         targets = torch.stack([r.completion_ids for r in rollouts])  # [B, G]
-        seed, width, device = self.collector.seed, prompts.shape[1], prompts.device
+        seed, width = self.collector.seed, prompts.shape[1]
         keys = [
             key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt)
             for r in rollouts
         ]
         # counted back from the completion, so that padding does not change the draw
-        positions = torch.arange(width, device=device) - width
-        draw = uniform(fold_in(torch.tensor(keys, device=device)[:, None], positions))
+        positions = torch.arange(width) - width
+        draw = uniform(fold_in(torch.tensor(keys)[:, None], positions))
         prompts = prompts.masked_fill(
             (draw < self.config.prompt_mask) & prompt_mask, policy.mask_id
         )
         ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
         mask = torch.cat([prompt_mask, torch.ones_like(targets, dtype=torch.bool)], 1)
         completion_mask = through_first(targets, policy.eos_id)
-        old_logps = self._logps(policy, ids, mask, targets)
-        with policy.reference():
-            ref_logps = self._logps(policy, ids, mask, targets)
-        advantage = torch.tensor([item.advantage for item in rewarded], device=device)
-        return GroupBatch(
+        batch = GroupBatch(
             ids,
             mask,
             targets,
             completion_mask,
-            advantage,
-            old_logps,
-            ref_logps,
+            torch.tensor([item.advantage for item in rewarded]),
+            torch.zeros(targets.shape),
+            torch.zeros(targets.shape),
             completion_mask.sum(1).float(),
-        )
+        ).to(policy.device)
+        old_logps = self._logps(policy, batch)
+        with policy.reference():
+            ref_logps = self._logps(policy, batch)
+        return batch.with_tensors(old_logps=old_logps, ref_logps=ref_logps)
 
-    def _logps(self, policy: Policy, ids: Tensor, mask: Tensor, targets: Tensor) -> Tensor:
-        n = self.collector.sampling.batch_size
+    def _logps(self, policy: Policy, batch: GroupBatch) -> Tensor:
+        """Return ln p of the targets [B, G]."""
+        parts = batch.split(self.collector.sampling.batch_size)
         with torch.no_grad():
-            micro_batches = zip(ids.split(n), mask.split(n), targets.split(n), strict=True)
-            return torch.cat([token_logps(policy, *micro_batch) for micro_batch in micro_batches])
+            return torch.cat([_token_logps(policy, part) for part in parts])
 
     def loss(self, policy: Policy, batch: GroupBatch) -> LossOutput:
         """Return the clipped policy-gradient loss with a KL penalty, summed over tokens."""
-        logps = token_logps(policy, batch.ids, batch.mask, batch.targets)  # [B, G]
+        logps = _token_logps(policy, batch)  # [B, G]
         c = self.config
         token_losses, clipped, kl = policy_gradient(
             logps,
@@ -149,9 +148,12 @@ class DiffuGrpo:
             c.clip_range,
             c.kl_weight,
         )
-        completion_mask, sums = batch.completion_mask, MetricSums()
-        tokens = float(completion_mask.sum())
-        sums.add("kl", (kl.detach() * completion_mask).sum().item(), tokens)
-        sums.add("clip_ratio", (clipped * completion_mask).sum().item(), tokens)
-        sums.add("logp", (logps.detach() * completion_mask).sum().item(), tokens)
+        completion_mask, tokens = batch.completion_mask, batch.on_host("completion_mask").sum()
+        figures = {"kl": kl, "clip_ratio": clipped, "logp": logps}
+        totals = {name: (value * completion_mask).sum() for name, value in figures.items()}
+        sums = metric_sums(totals, tokens.item())
         return LossOutput((token_losses * completion_mask).sum(), sums)
+
+
+def _token_logps(policy: Policy, batch: GroupBatch) -> Tensor:
+    return token_logps(policy, batch.ids, batch.attention_mask(), batch.targets)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.base import Collected, LossOutput
-from dopsd.algorithms.common.losses import masked_diffusion_loss
+from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
-from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
 
 if TYPE_CHECKING:
@@ -63,6 +62,5 @@ class Rft:
     def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
         """Return the masked-diffusion bound of each row, weighted and summed."""
         losses = masked_diffusion_loss(policy, batch)  # [B]
-        sums = MetricSums()
-        sums.add("cross_entropy", losses.detach().sum().item(), len(batch))
+        sums = metric_sums({"cross_entropy": losses.sum()}, len(batch))
         return LossOutput((losses * batch.weight).sum(), sums)

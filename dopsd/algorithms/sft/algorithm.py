@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.base import Collected, LossOutput
-from dopsd.algorithms.common.losses import masked_diffusion_loss
+from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
 from dopsd.core.error_codes import Code
@@ -110,6 +110,5 @@ class Sft:
     def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
         """Return the masked-diffusion bound of each row, weighted and summed."""
         losses = masked_diffusion_loss(policy, batch)  # [B]
-        sums = MetricSums()
-        sums.add("cross_entropy", losses.detach().sum().item(), len(batch))
+        sums = metric_sums({"cross_entropy": losses.sum()}, len(batch))
         return LossOutput((losses * batch.weight).sum(), sums)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import PreferenceBatch
+from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.vrpo.loss import likelihood_bound, preference
-from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first
 from dopsd.rollout.config import CollectorConfig
@@ -80,19 +80,12 @@ class Vrpo:
             [key_from("vrpo", self.collector.seed, update, r.problem_id, r.attempt) for r in pair]
             for pair in pairs
         ]
-        key = torch.tensor(seeds, device=targets.device)[:, :, None]  # [B, 2, 1]
-        key = fold_in(key, torch.arange(self.config.draws, device=targets.device))  # [B, 2, N]
-        loss_mask = drawn(key, completion_mask, length)
-        zeros = torch.zeros(len(pairs), 2, device=targets.device)
+        key = torch.tensor(seeds)[:, :, None]  # [B, 2, 1]
+        key = fold_in(key, torch.arange(self.config.draws))  # [B, 2, N]
+        loss_mask, size = drawn(key, completion_mask, length), len(pairs)
         batch = PreferenceBatch(
-            prompt,
-            mask,
-            targets,
-            loss_mask,
-            length,
-            zeros,
-            torch.ones(len(pairs), device=targets.device),
-        )
+            prompt, mask, targets, loss_mask, length, torch.zeros(size, 2), torch.ones(size)
+        ).to(policy.device)
         with torch.no_grad(), policy.reference():
             batch_size = self.collector.sampling.batch_size
             bounds = torch.cat(
@@ -101,17 +94,16 @@ class Vrpo:
                     for micro_batch in batch.split(batch_size)
                 ]
             )
-        return PreferenceBatch(**(batch.tensors() | {"ref_bounds": bounds}))
+        return batch.with_tensors(ref_bounds=bounds)
 
     def loss(self, policy: Policy, batch: PreferenceBatch) -> LossOutput:
         """Return the preference loss and a share of fine-tuning on the preferred completion."""
         bounds = likelihood_bound(policy, batch, self.most)  # [B, 2]
         preference_losses, margin = preference(bounds, batch.ref_bounds, self.config.beta)
         sft_losses = -bounds[:, 0] / batch.length[:, 0]
-        sums = MetricSums()
-        sums.add("margin", margin.detach().sum().item(), len(batch))
-        sums.add("preferred", (margin.detach() > 0).sum().item(), len(batch))
-        sums.add("cross_entropy", sft_losses.detach().sum().item(), len(batch))
+        totals = {"margin": margin.sum(), "preferred": (margin > 0).float().sum()}
+        totals["cross_entropy"] = sft_losses.sum()
+        sums = metric_sums(totals, len(batch))
         return LossOutput(
             ((preference_losses + self.config.sft_weight * sft_losses) * batch.weight).sum(), sums
         )
@@ -146,7 +138,7 @@ def drawn(key: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
     Returns:
         [B, 2, N, G], True at the drawn tokens.
     """
-    positions = torch.arange(completion_mask.shape[-1] + 1, device=key.device)
+    positions = torch.arange(completion_mask.shape[-1] + 1)
     draw = uniform(fold_in(key[..., None], positions))  # [B, 2, N, G+1], the last column decides l
     count = (draw[..., -1] * length[..., None]).long() + 1  # [B, 2, N]
     order = (

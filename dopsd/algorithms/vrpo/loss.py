@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dopsd.algorithms.common.losses import masked_cross_entropy
+from dopsd.core.tensors import true_positions
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.batch import PreferenceBatch
@@ -32,36 +34,53 @@ def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int)
     """
     size, sides, draws, _ = batch.loss_mask.shape
     masks_at_once = max(1, max_sequences // (size * sides))
-    mask_groups = batch.loss_mask.split(masks_at_once, dim=2)
-    if len(mask_groups) == 1:
-        return _weighted(policy, batch, batch.loss_mask).sum(-1) / draws
+    starts = range(0, draws, masks_at_once)
+    groups = [_Masks.of(batch, slice(start, start + masks_at_once)) for start in starts]
+    if len(groups) == 1:
+        return _weighted(policy, batch, groups[0]).sum(-1) / draws
     sums = [
-        checkpoint(_weighted, policy, batch, mask_group, use_reentrant=False).sum(-1)
-        for mask_group in mask_groups
+        checkpoint(_weighted, policy, batch, masks, use_reentrant=False).sum(-1) for masks in groups
     ]
     return torch.stack(sums).sum(0) / draws
 
 
-def _weighted(policy: Policy, batch: PreferenceBatch, loss_mask: Tensor) -> Tensor:
-    """Return L / l times the sum of ln p at the masked tokens: masks [B, 2, n, G] -> [B, 2, n]."""
-    size, sides, draws, length = loss_mask.shape
+@dataclass(frozen=True)
+class _Masks:
+    """Some of the masks of every completion, and the masked positions."""
+
+    loss_mask: Tensor  # [B, 2, n, G]
+    rows: Tensor  # [masked], of the B * 2 * n rows
+    columns: Tensor  # [masked]
+
+    @classmethod
+    def of(cls, batch: PreferenceBatch, masks: slice) -> _Masks:
+        """Return these masks of a batch."""
+        on_host = batch.on_host("loss_mask")[:, :, masks].flatten(0, 2)
+        loss_mask = batch.loss_mask[:, :, masks]
+        return cls(loss_mask, *true_positions(on_host, loss_mask.device))
+
+
+def _weighted(policy: Policy, batch: PreferenceBatch, masks: _Masks) -> Tensor:
+    """Return L / l times the sum of ln p at the masked tokens: [B, 2, n]."""
+    size, sides, draws, length = masks.loss_mask.shape
     targets = batch.targets[:, :, None].expand(-1, -1, draws, -1).reshape(-1, length)  # [B*2*n, G]
-    weight = batch.length[:, :, None] / loss_mask.sum(-1)  # [B, 2, n]
-    loss_mask = loss_mask.reshape(-1, length)
-    prompt, prompt_mask = (
-        x.repeat_interleave(sides * draws, 0) for x in (batch.prompt, batch.mask)
-    )
+    weight = batch.length[:, :, None] / masks.loss_mask.sum(-1)  # [B, 2, n]
+    loss_mask = masks.loss_mask.reshape(-1, length)
+    prompt = batch.prompt.repeat_interleave(sides * draws, 0)
     after_end = (
         torch.arange(length, device=targets.device)
         >= batch.length.flatten().repeat_interleave(draws)[:, None]
     )
     # tokens after the end are masked: they would reveal where the text ends
     ids = torch.cat([prompt, torch.where(loss_mask | after_end, policy.mask_id, targets)], 1)
-    mask = torch.cat([prompt_mask, torch.ones_like(loss_mask)], 1)
-    hidden = policy.hidden(ids, None if bool(mask.all()) else mask)[:, -length:]
-    logps = -masked_cross_entropy(policy.head(hidden[loss_mask]), targets[loss_mask])  # [masked]
+    mask = batch.attention_mask()
+    if mask is not None:
+        mask = torch.cat([mask.repeat_interleave(sides * draws, 0), torch.ones_like(loss_mask)], 1)
+    hidden = policy.hidden(ids, mask)[:, -length:]
+    logits = policy.head(hidden[masks.rows, masks.columns])
+    logps = -masked_cross_entropy(logits, targets[masks.rows, masks.columns])  # [masked]
     sums = torch.zeros(len(targets), dtype=logps.dtype, device=logps.device).index_add(
-        0, loss_mask.nonzero()[:, 0], logps
+        0, masks.rows, logps
     )
     return sums.view(size, sides, draws) * weight
 

@@ -111,7 +111,7 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
     blocks = BlockSchedule(
         run.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
     )
-    steps, text = range(run.sampling.steps), policy.text.decode(rollout.completion_ids)
+    text = policy.text.decode(rollout.completion_ids)
     return {
         "problem": problem.prompt,
         "answer": problem.answer,
@@ -124,7 +124,7 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
         "revealed_at": rollout.revealed_at.tolist(),
         "block_length": blocks.block_length,
         "shown": [
-            torch.nonzero(reveal(rollout, s, config, blocks, request.key))[:, 0].tolist()
-            for s in steps
+            torch.nonzero(shown)[:, 0].tolist()
+            for shown in reveal(rollout, range(run.sampling.steps), config, blocks, request.key)
         ],
     }

@@ -140,7 +140,7 @@ def test_states_are_weighted_and_uneven_k_is_not_padded_into_the_loss():
 
 
 def test_pack_and_take_gather_the_flagged_rows_in_order():
-    slots, valid = pack(torch.tensor([[False, True, False, True], [True, False, False, False]]))
+    slots, valid = pack(torch.tensor([[False, True, False, True], [True, False, False, False]]), 2)
     assert slots[0].tolist() == [1, 3] and slots[1, 0].item() == 0
     assert valid.tolist() == [[True, True], [True, False]]
     assert take(torch.arange(4.0).view(1, 4, 1), slots[:1])[0, :, 0].tolist() == [1.0, 3.0]

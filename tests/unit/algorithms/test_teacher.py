@@ -59,17 +59,17 @@ def test_a_state_counts_while_a_mask_is_left_before_the_first_end_of_text():
 
 
 def test_future_blocks_are_revealed_by_the_floor_of_the_ratio_and_nothing_of_the_present_block():
-    shown = reveal(LONG, 0, DOpsdConfig(reveal_ratio=0.3), BLOCKS, key=1)
+    shown = reveal(LONG, [0], DOpsdConfig(reveal_ratio=0.3), BLOCKS, key=1)[0]
     assert int(shown.sum()) == 2  # floor(0.3 x 8)
     assert not shown[:4].any()
 
 
 def test_nothing_is_revealed_once_the_next_block_starts_at_or_after_the_first_end_of_text():
     ends_early = rollout([1, 2, 3, 4, EOS, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
-    assert not reveal(ends_early, 0, DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1).any()
+    assert not reveal(ends_early, [0], DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1).any()
     later = rollout([1, 2, 3, 4, 5, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
     assert (
-        reveal(later, 0, DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1).tolist()
+        reveal(later, [0], DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1)[0].tolist()
         == [False] * 4 + [True] * 4
     )
 
@@ -94,7 +94,7 @@ def test_a_state_without_a_position_left_is_dropped():
 
 def test_draws_are_independent_by_step_and_repeatable():
     draws = [
-        reveal(LONG, 0, DOpsdConfig(reveal_ratio=0.5), BLOCKS, key).tolist()
+        reveal(LONG, [0], DOpsdConfig(reveal_ratio=0.5), BLOCKS, key)[0].tolist()
         for key in (1, 1, 2, 3, 4)
     ]
     assert draws[0] == draws[1]
@@ -179,24 +179,9 @@ def test_what_is_shown_is_always_masked_for_the_student_and_never_more_than_aske
             revealed[place] = block * 2 + rank // 2
     run = rollout([1] * 12, revealed)
     for step in range(6):
-        shown = reveal(run, step, DOpsdConfig(reveal_scope=scope, reveal_ratio=ratio), BLOCKS, key)
+        (shown,) = reveal(
+            run, [step], DOpsdConfig(reveal_scope=scope, reveal_ratio=ratio), BLOCKS, key
+        )
         masked = run.revealed_at >= step
         assert not (shown & ~masked).any()
         assert int(shown.sum()) <= int(ratio * int(masked.sum()))
-
-
-def test_every_tensor_of_a_state_is_made_where_its_rollout_is(monkeypatch):
-    """On a GPU one tensor on the CPU would end the first update."""
-    made = []
-    real = torch.tensor
-    monkeypatch.setattr(
-        torch, "tensor", lambda *values, **how: made.append(how) or real(*values, **how)
-    )
-    rollout = Rollout("p", 0, torch.arange(3), torch.arange(8), torch.arange(8) // 2)
-    states_by_update(
-        [rollout],
-        DOpsdConfig(updates_per_trajectory=1, drop_remainder=False),
-        BlockSchedule(4, (2, 2), 9, 99),
-        (0, 0),
-    )
-    assert made and all("device" in how for how in made)

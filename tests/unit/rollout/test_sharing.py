@@ -125,7 +125,7 @@ def test_a_rollout_survives_its_way_to_another_process():
         "completion_ids": [4, EOS],
         "revealed_at": [1, 0],
     }
-    assert Rollout.from_dict(rollout.to_dict(), "cpu").to_dict() == rollout.to_dict() == values
+    assert Rollout.from_dict(rollout.to_dict()).to_dict() == rollout.to_dict() == values
 
 
 def rollout(name: str, prompt: int, seed: int) -> Rollout:

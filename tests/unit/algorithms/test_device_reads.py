@@ -1,0 +1,166 @@
+"""How often a process waits for its GPU. Here the device is `meta`: its tensors have no numbers, so
+that whatever reads one fails, but for the copies to main memory, which are counted.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from fakes import EOS, MASK, FakePolicy
+
+from dopsd.algorithms.common.batch import (
+    Batch,
+    GroupBatch,
+    MaskedTexts,
+    PreferenceBatch,
+    States,
+    Unmasking,
+)
+from dopsd.algorithms.common.distillation import SelfDistillation
+from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.states import BlockSchedule
+from dopsd.algorithms.d3llm.algorithm import D3llm
+from dopsd.algorithms.d3llm.config import D3llmConfig
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo, Rewarded
+from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
+from dopsd.algorithms.rft.algorithm import Rft
+from dopsd.algorithms.rft.config import RftConfig
+from dopsd.algorithms.vrpo.algorithm import Vrpo
+from dopsd.algorithms.vrpo.config import VrpoConfig
+from dopsd.core.types import Rollout
+from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+
+BLOCKS = BlockSchedule(4, (2, 2), MASK, EOS)
+
+
+class MetaPolicy(FakePolicy):
+    """A model whose numbers nobody can read."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.device, self.table = torch.device("meta"), self.table.to("meta")
+
+    def hidden(self, ids, attention_mask, kv_cache=None, cache_positions=None):
+        assert ids.is_meta and (attention_mask is None or attention_mask.is_meta)
+        return torch.zeros(*ids.shape, 8, device="meta")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the copies to main memory."""
+    seen: list[int] = []
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_meta:
+            seen.append(tensor.numel())
+            return torch.zeros(tensor.shape, dtype=tensor.dtype)
+        return tensor
+
+    real = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "cpu", copied)
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: real(copied(tensor)))
+    return seen
+
+
+def rollout(name: str, prompt: int) -> Rollout:
+    return Rollout(name, 0, torch.arange(prompt), torch.arange(8) % 7, torch.arange(8) // 2)
+
+
+def masks(*rows: str) -> torch.Tensor:
+    return torch.tensor([[c == "x" for c in row] for row in rows])
+
+
+IDS, PADDED, ONES = (
+    torch.ones(2, 10, dtype=torch.long),
+    masks(".xxxxxxxxx", "xxxxxxxxxx"),
+    2 * [1.0],
+)
+HALF, QUARTER = masks("xxxx....", "....xx.."), masks("x.......", "....x...")
+TEXTS = MaskedTexts(IDS, PADDED, IDS[:, 2:], HALF, torch.ones(2), torch.ones(2))
+GROUP = GroupBatch(
+    IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
+)
+PAIRS = PreferenceBatch(
+    IDS[:, :2],
+    PADDED[:, :2],
+    torch.ones(2, 2, 8, dtype=torch.long),
+    HALF[:, None, None].expand(2, 2, 3, 8),
+    torch.full((2, 2), 8),
+    torch.zeros(2, 2),
+    torch.ones(2),
+)
+SOLUTIONS = Unmasking(IDS, IDS, PADDED, IDS[:, 2:], HALF, QUARTER, torch.ones(2))
+NUMBERS = torch.tensor([[2, 1], [0, 1], [0, 2]])  # k, block, step
+STATES = States(IDS, PADDED, IDS, PADDED, HALF, QUARTER, *NUMBERS, torch.ones(2))
+
+
+def d3llm() -> D3llm:
+    algorithm = object.__new__(D3llm)  # its loss needs no recordings
+    algorithm.config = D3llmConfig()
+    return algorithm
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "batch"),
+    [
+        (SelfDistillation(DOpsdConfig(), None, BLOCKS), STATES),  # type: ignore[arg-type]
+        (
+            SelfDistillation(DOpsdConfig(position_selection="student"), None, BLOCKS),  # type: ignore[arg-type]
+            STATES,
+        ),
+        (Rft(RftConfig(), None), TEXTS),  # type: ignore[arg-type]
+        (DiffuGrpo(DiffuGrpoConfig(), None), GROUP),  # type: ignore[arg-type]
+        (Vrpo(VrpoConfig(), None, 4), PAIRS),  # type: ignore[arg-type]
+        (d3llm(), SOLUTIONS),
+    ],
+    ids=["d_opsd", "d_opsd-student", "rft and sft", "diffu_grpo", "vrpo", "d3llm"],
+)
+def test_the_loss_of_a_micro_batch_reads_from_its_device_once(
+    algorithm: Any, batch: Batch, reads: list[int]
+):
+    (micro_batch,) = batch.to("meta").split(64)
+    output = algorithm.loss(MetaPolicy(), micro_batch)
+    assert output.total.is_meta and output.metrics and len(reads) == 1
+
+
+def test_a_batch_keeps_what_it_was_made_of_but_not_in_checkpoints():
+    uploaded = STATES.to("meta")
+    assert all(value.is_meta for value in uploaded.tensors().values())
+    (_, second), row = list(uploaded.split(1)), uploaded.rows([1])
+    for part in (second, row):
+        assert part.k.is_meta and part.on_host("k").tolist() == [1]
+        assert part.attention_mask("student_mask") is None  # only the first row is padded
+    assert uploaded.attention_mask("student_mask") is uploaded.student_mask
+    changed = TEXTS.to("cpu").with_tensors(mask=torch.ones_like(PADDED))
+    assert changed.attention_mask() is None
+
+
+def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int]):
+    rollouts, policy = [rollout("p", 3), rollout("q", 5)], MetaPolicy()
+    sampling = SimpleNamespace(batch_size=2)
+    collector: Any = SimpleNamespace(
+        seed=0,
+        sampling=sampling,
+        collect=lambda *_: [SimpleNamespace(best=r, is_kept=True) for r in rollouts],
+        summary=lambda *_: None,
+    )
+    config = DOpsdConfig(updates_per_trajectory=2, drop_remainder=False)
+    collected = SelfDistillation(config, collector, BLOCKS).collect(policy, [], 0)
+    batches = [batch for update in collected.updates for batch in update]
+    batches.append(masked(policy, [Text(r.prompt_ids, r.completion_ids, 1) for r in rollouts]))
+    rewarded = [Rewarded(r, 0.5) for r in rollouts]
+    batches.append(DiffuGrpo(DiffuGrpoConfig(), collector)._group(policy, rewarded, 0, 0))
+    batches.append(Vrpo(VrpoConfig(), collector, 4)._pairs(policy, [(*rollouts,)], 0))
+    assert len(batches) == 5 and not reads
+    assert all(value.is_meta for batch in batches for value in batch.tensors().values())
+
+
+def test_a_batch_of_rollouts_is_read_from_the_device_once(reads: list[int]):
+    requests = [GenerationRequest(str(n), 0, torch.arange(n), n) for n in (2, 3)]
+    found = denoise(MetaPolicy(), requests, Decoding(8, 4, 4, 0.9))
+    assert reads == [2 * 8 * 2]  # ids and steps of both
+    assert [len(r.completion_ids) for r in found] == [8, 8]
