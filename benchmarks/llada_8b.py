@@ -32,7 +32,7 @@ from dopsd.config.params_file import with_changes
 from dopsd.core.types import Rollout
 from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.models.loading import compile_blocks
+from dopsd.models.loading import compile_blocks, kernels_of
 from dopsd.pipeline.estimate import Shape, lora_parameters
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
@@ -168,7 +168,9 @@ def main() -> None:
         config._attn_implementation = params.model.attention
         policy, seconds, peak = timed(
             device,
-            lambda p=params, c=config: random_policy(c, p.train.lora, device, torch.bfloat16),
+            lambda p=params, c=config: random_policy(
+                c, p.train.lora, device, torch.bfloat16, kernels_of(p.model, device)
+            ),
         )
         if params.model.compile:
             compile_blocks(policy.core)

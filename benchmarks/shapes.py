@@ -22,6 +22,7 @@ from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.loading import fuse
 from dopsd.pipeline.estimate import Shape as Flops
 from dopsd.pipeline.estimate import lora_parameters
 from dopsd.rollout.prompts import decoding
@@ -80,7 +81,11 @@ class Shape:
 
 
 def random_policy(
-    config: LladaConfig, lora: AdapterConfig, device: torch.device, dtype: torch.dtype
+    config: LladaConfig,
+    lora: AdapterConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernels: str = "torch",
 ) -> LlmPolicy:
     """Return a policy with random weights, created on the device."""
     torch.manual_seed(0)
@@ -91,6 +96,7 @@ def random_policy(
             model = LladaForMaskedLM(config)
     finally:
         torch.set_default_dtype(old)
+    fuse(model, kernels)
     policy = LlmPolicy(model.eval().requires_grad_(False), AnyTokens(config), lora, 0)  # type: ignore[arg-type]
     policy.core.to(device)
     return moved(policy)

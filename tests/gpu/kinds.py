@@ -38,6 +38,7 @@ STREAMS += (
     " slice_backward select_backward native_dropout native_dropout_backward isin floor_divide"
 )
 STREAMS += " floor_divide_ _fused_adamw_ _fused_adam_"
+COLLECTIVES = "c10d"  # between GPUs: not modelled
 NAMES = {
     Kind.FREE: "empty empty_like empty_strided new_empty new_empty_strided detach alias lift_fresh"
     " _reshape_alias _unsafe_view set_ resize_",
@@ -70,6 +71,8 @@ def kind_of(func: torch._ops.OpOverload) -> Kind:
     """
     if func.namespace == KERNELS:
         return Kind.FUSED
+    if func.namespace == COLLECTIVES:
+        return Kind.FREE
     name = func._overloadpacket.__name__
     if name in BY_NAME:
         return BY_NAME[name]
