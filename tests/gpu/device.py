@@ -89,6 +89,10 @@ class Device(TorchDispatchMode):
         target = kwargs.get("device")
         target = None if target is None else torch.device(target)
         is_here = any(isinstance(t, GpuTensor) for t in found)
+        if func is aten.is_pinned.default:
+            return False
+        if func is aten._pin_memory.default:  # main memory that a GPU copies from by itself
+            return args[0].clone()
         if not is_here and (target is None or target.type != "cuda"):
             return func(*args, **kwargs)
         if (

@@ -30,7 +30,8 @@ FOREACH = "norm mul mul_ add add_ sub pow lerp_ addcmul addcmul_ addcdiv addcdiv
 FOREACH += " div_ zero_ copy_ neg_ reciprocal_"
 REDUCTIONS = "sum mean amax amin argmax argmin max min any all prod var var_mean logsumexp norm"
 REDUCTIONS += " linalg_vector_norm cumsum cumprod aminmax equal bincount nonzero masked_select"
-REDUCTIONS += " _unique2 unique_consecutive unique_dim"
+REDUCTIONS += " _unique2 unique_consecutive unique_dim nll_loss_forward nll_loss_backward"
+REDUCTIONS += " log_sigmoid_forward log_sigmoid_backward masked_fill_"
 STREAMS = "_softmax _safe_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data"
 STREAMS += " cat stack clone _to_copy flip roll repeat repeat_interleave tril triu constant_pad_nd"
 STREAMS += (
@@ -53,7 +54,8 @@ NAMES = {
     " normal_ random_ bernoulli_",
     Kind.GATHER: "index _unsafe_index index_select gather embedding take",
     Kind.SCATTER: "index_put_ index_put _index_put_impl_ scatter scatter_ scatter_add scatter_add_"
-    " index_add index_add_ index_copy_ index_fill_ embedding_dense_backward masked_scatter",
+    " index_add index_add_ index_copy index_copy_ index_fill_ embedding_dense_backward"
+    " masked_scatter",
     Kind.SORT: "sort topk argsort kthvalue",
     Kind.TRANSFER: "_local_scalar_dense item is_nonzero",
 }
