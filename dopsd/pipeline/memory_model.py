@@ -28,7 +28,7 @@ class BlockBytes:
 
     Attributes:
         kept: saved for the backward pass.
-        dropout: saved in addition where adapters have dropout: their inputs, and a byte of mask.
+        dropout: saved in addition where adapters have dropout: their inputs and bytes of masks.
         passing: most at once in a forward pass without gradients.
     """
 
@@ -39,7 +39,7 @@ class BlockBytes:
 
 KERNEL_BYTES = {  # by model.kernels
     "torch": BlockBytes(kept=38, dropout=8, passing=30),
-    "liger": BlockBytes(kept=28, dropout=8, passing=24),
+    "liger": BlockBytes(kept=28, dropout=0, passing=24),  # computes dropout again
 }
 
 
