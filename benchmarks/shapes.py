@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +19,8 @@ from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import TOY, LladaConfig
-from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.loading import fuse
+from dopsd.pipeline.bench_gpu.subject import PROMPT, moved, random_policy
 from dopsd.pipeline.estimate import Shape as Flops
 from dopsd.pipeline.estimate import lora_parameters
 from dopsd.rollout.prompts import decoding
@@ -34,20 +32,6 @@ WIDE_ROWS = 8
 CHUNK = 14  # states of one update: 112 recorded states in the published 8 chunks
 TOLERANCE, HALF = 1e-5, 0.1  # relative tolerance in float32 and in bfloat16
 EMPTY = {"evaluate": {"protocols": {"greedy": {}}}}  # settings with all defaults
-PROMPT = 200  # tokens
-
-
-class AnyTokens:
-    """A tokenizer with one word for each id, for random weights; mask and end are special."""
-
-    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
-
-    def __init__(self, config: LladaConfig) -> None:
-        self.all_special_ids = [config.mask_token_id, config.eos_token_id]
-        self.words = {str(i): i for i in range(config.embedding_size)}
-
-    def get_vocab(self) -> dict[str, int]:
-        return self.words
 
 
 @dataclass(frozen=True)
@@ -78,37 +62,6 @@ class Shape:
             return self
         one = replace(self.sampling, gen_length=self.sampling.block_length, steps=4)
         return replace(self, prompts=self.prompts[:2], sampling=one, steps=None)
-
-
-def random_policy(
-    config: LladaConfig,
-    lora: AdapterConfig,
-    device: torch.device,
-    dtype: torch.dtype,
-    kernels: str = "torch",
-) -> LlmPolicy:
-    """Return a policy with random weights, created on the device."""
-    torch.manual_seed(0)
-    old = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            model = LladaForMaskedLM(config)
-    finally:
-        torch.set_default_dtype(old)
-    fuse(model, kernels)
-    policy = LlmPolicy(model.eval().requires_grad_(False), AnyTokens(config), lora, 0)  # type: ignore[arg-type]
-    policy.core.to(device)
-    return moved(policy)
-
-
-def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
-    """Move the adapter's B away from zero, as training does, so that the loss exceeds rounding."""
-    generator = torch.Generator().manual_seed(1)
-    for name, p in policy.trainable().items():
-        if "lora_B" in name:
-            p.data = (torch.randn(p.shape, generator=generator) * std).to(p)
-    return policy
 
 
 def random_prompts(rows: int, length: int, least: int, most: int) -> list[Tensor]:
@@ -151,7 +104,7 @@ def eight_billion(rows: int, device: torch.device, is_toy: bool = False) -> Shap
 def _random(name: str, config: LladaConfig, rows: int, device: torch.device) -> Shape:
     is_large, lora = name == "8b", AdapterConfig(dropout=0.0)
     dtype = torch.bfloat16 if is_large else torch.float32
-    policy = random_policy(config, lora, device, dtype)
+    policy = moved(random_policy(config, lora, device, dtype))
     if is_large:
         policy.use_gradient_checkpointing()
     sampling = Decoding(gen_length=256, block_length=32, steps=128, temperature=0.9)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.cli import checkpoints, explain, push, results, runs, settings, stages
+from dopsd.cli import bench_gpu, checkpoints, explain, push, results, runs, settings, stages
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
@@ -52,6 +52,7 @@ SMALLER = (
 ONLINE = ("prepare", "push", "rehearse", "repro", "run", "task")
 # commands that do not read params.yaml first, and those that do
 FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
+FREE |= bench_gpu.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
 WITH_PARAMS |= push.WITH_PARAMS
 
@@ -82,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
     checkpoints.add_checkpoints(commands)
     push.add_push(commands)
     settings.add_profiles(commands)
+    bench_gpu.add_bench_gpu(commands)
     explain.add_explain(commands)
     return parser
 

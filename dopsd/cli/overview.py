@@ -32,8 +32,9 @@ GROUPS = {
         "explain": "say what an error code means, and what to do",
         "task": "check a task of your own, or list all tasks",
     },
-    "Servers": {
+    "Machine and servers": {
         "doctor": "check this machine and its servers, with advice",
+        "bench-gpu": "measure this GPU in 15 minutes, on a page to send back",
         "publish": "copy finished runs and checkpoints to MLflow",
     },
     "Share": {

@@ -8,7 +8,7 @@ Utilisation is an assumption, and is printed.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.task_sizes import problems
@@ -18,10 +18,19 @@ if TYPE_CHECKING:
     from dopsd.models.denoiser import DenoiserConfig
     from dopsd.rollout.config import SamplingConfig
 
-GPUS = {  # name: (dense bf16 peak in TFLOP/s, memory in GB), from the makers' data sheets
-    "a100-80gb": (312.0, 80.0),
-    "h100-80gb": (989.0, 80.0),
-    "h200": (989.0, 141.0),
+
+class Gpu(NamedTuple):
+    """A GPU by its maker's data sheet: SXM variants."""
+
+    peak: float  # dense bfloat16, TFLOP/s
+    memory: float  # GB
+    bandwidth: float  # of the memory, TB/s
+
+
+GPUS = {
+    "a100-80gb": Gpu(312.0, 80.0, 2.039),
+    "h100-80gb": Gpu(989.0, 80.0, 3.35),
+    "h200": Gpu(989.0, 141.0, 4.8),
 }
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
 PETA, GIGA = 1e15, 1e9
@@ -214,7 +223,7 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     required = sum(cost.memory.values())
     output.append(f"memory of each GPU: about {required:.0f} GB ({breakdown})")
     for name in gpus:
-        peak, memory = GPUS[name]
+        peak, memory, _ = GPUS[name]
         hours = cost.total * 1e3 / (peak * UTILISATION * processes) / 3600
         verdict = (
             "fits"

@@ -2,6 +2,7 @@
 
 WHAT is `update --states 14 [--checkpointing]`, `rollout --rows 64` or `collect --trajectories 4`;
 several numbers may follow. `all` measures what the tests need, `check` tries the device itself.
+`modelled` writes what `dopsd bench-gpu` compares with: dopsd/pipeline/bench_gpu/modelled.json.
 `python -m gpu run train` runs a command of dopsd with true values.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from gpu import shim
@@ -28,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
         kind.add_argument(NUMBERS[what], type=int, nargs="+", required=True, dest="numbers")
     kinds.add_parser("all")
     kinds.add_parser("check")
+    kinds.add_parser("modelled")
     kinds.add_parser("run").add_argument("words", nargs=argparse.REMAINDER)
     return parsed
 
@@ -38,6 +41,7 @@ def measure(arguments: argparse.Namespace) -> list[Any]:
 
     cuda_api.announce()
     attention.use()
+    from dopsd.pipeline.bench_gpu.subject import settings
     from gpu import llada_8b, subject
     from gpu.device import Device
 
@@ -46,10 +50,27 @@ def measure(arguments: argparse.Namespace) -> list[Any]:
             return [llada_8b.everything(device)]
     checkpointing = f"train.gradient_checkpointing={str(arguments.checkpointing).lower()}"
     with Device(llada_8b.LIMIT) as device:
-        params = subject.settings(checkpointing, *arguments.changes)
+        params = settings(checkpointing, *arguments.changes)
         made = subject.make(device, params, arguments.layers)
         work = getattr(llada_8b, arguments.what)
         return [work(made, number) for number in arguments.numbers]
+
+
+def write_modelled() -> int:
+    """Write modelled.json into the package."""
+    from gpu import attention, cuda_api
+
+    cuda_api.announce()
+    attention.use()
+    from dopsd.core.files import write_json
+    from dopsd.pipeline import bench_gpu
+    from dopsd.pipeline.bench_gpu.modelled import FILE
+    from gpu import llada_8b, modelled
+    from gpu.device import Device
+
+    with Device(llada_8b.LIMIT) as device:
+        write_json(Path(bench_gpu.__path__[0], FILE), modelled.table(device))
+    return 0
 
 
 def main() -> int:
@@ -66,6 +87,8 @@ def main() -> int:
         from gpu import self_check
 
         found = [self_check.results()]
+    elif arguments.what == "modelled":
+        return write_modelled()
     else:
         found = measure(arguments)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")

@@ -11,30 +11,21 @@ from typing import Any
 
 import torch
 
-from dopsd.algorithms.common.base import AlgorithmContext
-from dopsd.algorithms.registry import load_algorithm
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.pipeline.bench_gpu.cases import Enough, OneProcess, ids
+from dopsd.pipeline.bench_gpu.subject import PROMPT, algorithm, settings
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step
 from gpu.device import Device
 from gpu.roofline import CARDS
-from gpu.subject import Subject, make, settings
+from gpu.subject import Subject, make
 
-PROMPT = 200  # tokens
 LIMIT = 2**18  # entries of a tensor with true values; more than LLaDA's vocabulary
 GIGA, TERA = 1e9, 1e12
 STEPS = 2  # denoising steps that are measured
-
-
-class NoTask:
-    name, graded, scoring, instructions = "none", False, "published", ""
-
-
-class OneProcess:
-    num_processes = 1
 
 
 def figures(device: Device) -> dict[str, Any]:
@@ -55,15 +46,6 @@ def figures(device: Device) -> dict[str, Any]:
             for kind, seconds in model.times["h100"].most_common()
         },
     }
-
-
-def ids(count: int) -> torch.Tensor:
-    """Return tokens in main memory, where prompts and rollouts are."""
-    return torch.ones(count, dtype=torch.long)
-
-
-class Enough(Exception):
-    """The measured steps are over."""
 
 
 def rollout(subject: Subject, rows: int) -> dict[str, Any]:
@@ -99,16 +81,10 @@ def rollouts_of(count: int) -> list[Rollout]:
     return [Rollout(f"p{i}", 0, ids(PROMPT), ids(256), steps) for i in range(count)]
 
 
-def algorithm(subject: Subject) -> Any:
-    p = subject.params
-    context = AlgorithmContext(NoTask(), subject.policy, p.model, p.sampling, 0, 1, 1, 1)  # type: ignore[arg-type]
-    return load_algorithm("d_opsd", p.method.d_opsd, context)
-
-
 def update(subject: Subject, states: int) -> dict[str, Any]:
     """Measure the gradients of one micro-batch, beside the optimizer's moments, and its step."""
     device, policy, train = subject.device, subject.policy, subject.params.train
-    method = algorithm(subject)
+    method = algorithm(subject.params, subject.policy)
     if train.gradient_checkpointing:
         policy.use_gradient_checkpointing()
     optimizer = adamw(policy.trainable().values(), train)
@@ -178,7 +154,7 @@ class Selected:
 
 def collect(subject: Subject, trajectories: int) -> dict[str, Any]:
     """Measure how the states of a collect are planned; nothing is sampled."""
-    method = algorithm(subject)
+    method = algorithm(subject.params, subject.policy)
     method.collector = Selected(rollouts_of(trajectories))
     subject.device.reset()
     collected = method.collect(subject.policy, [], 0)

@@ -66,6 +66,7 @@ class Model:
         self.bytes: Counter[str] = Counter()
         self.launches: Counter[str] = Counter()
         self.times = {name: Counter[str]() for name in CARDS}
+        self.limits: Counter[str] = Counter()  # seconds on an H100 by what limits the kernels
         self.recomputed = 0
 
     @property
@@ -102,7 +103,11 @@ class Model:
         if name and _is_recomputing():
             self.recomputed += flops
         for card_name, card in CARDS.items():
-            self.times[card_name][label] += _seconds(card, kind, flops, moved)
+            seconds = _seconds(card, kind, flops, moved)
+            self.times[card_name][label] += max(seconds.values())
+        slowest = _seconds(CARDS["h100"], kind, flops, moved)
+        limit = max(slowest, key=slowest.__getitem__)
+        self.limits[limit] += slowest[limit]
 
 
 def _is_recomputing() -> bool:
@@ -137,11 +142,16 @@ def _flops(kind: Kind, func: Any, args: tuple, outputs: list[torch.Tensor]) -> t
     return 0, ""
 
 
-def _seconds(card: Card, kind: Kind, flops: int, moved: int) -> float:
+def _seconds(card: Card, kind: Kind, flops: int, moved: int) -> dict[str, float]:
+    """Return the seconds that each limit allows; the longest counts."""
     rates = {
         Kind.MATMUL: card.tensor_flops * MATMUL,
         Kind.ATTENTION: card.tensor_flops * ATTENTION,
         Kind.ATTENTION_BACKWARD: card.tensor_flops * ATTENTION,
     }
     rate = rates.get(kind, card.vector_flops * VECTOR)
-    return max(flops / rate, moved / (card.bandwidth * BANDWIDTH), LAUNCH)
+    return {
+        "peak": flops / rate,
+        "bandwidth": moved / (card.bandwidth * BANDWIDTH),
+        "launch": LAUNCH,
+    }

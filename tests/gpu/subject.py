@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from dopsd.config import profiles
-from dopsd.config.loading import checked
 from dopsd.config.params import Params
-from dopsd.config.params_file import with_changes
 from dopsd.models.llada.configuration import LladaConfig
-from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.models.loading import kernels_of
+from dopsd.pipeline.bench_gpu.subject import random_policy
 from gpu.device import Device
 
 SUPPRESSED = [*range(126336, 126340), *range(126349, 126464)]  # as LLaDA's tokenizer says
-
-
-class AnyTokens:
-    all_special_ids = SUPPRESSED
-    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
-
-    def get_vocab(self) -> dict[str, int]:
-        return {}
-
-
-def settings(*changes: str) -> Params:
-    """Return the published settings for LLaDA-8B on one 80 GB card, with changes."""
-    raw = with_changes(profiles.resolve("llada-8b-gsm8k", "paper", "1x80gb"), list(changes))
-    return checked(raw, Path("profile"))
 
 
 @dataclass
@@ -49,16 +31,9 @@ class Subject:
 
 def make(device: Device, params: Params, layers: int = 32) -> Subject:
     """Return the model with weights of no numbers."""
-    config = LladaConfig(n_layers=layers)
+    config, gpu = LladaConfig(n_layers=layers), torch.device("cuda")
     config._attn_implementation = "sdpa"
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = LladaForMaskedLM(config)
-    torch.set_default_dtype(torch.float32)
-    model.eval().requires_grad_(False)
-    if params.model.kernels != "torch":
-        model.fuse()  # `auto` as on a GPU with liger-kernel
-    policy = LlmPolicy(model, AnyTokens(), params.train.lora, 0)  # type: ignore[arg-type]
+    kernels = kernels_of(params.model, gpu)
+    policy = random_policy(config, params.train.lora, gpu, torch.bfloat16, kernels)
     policy.suppress_tokens = SUPPRESSED
-    policy.core.to("cuda")
     return Subject(device, params, policy)

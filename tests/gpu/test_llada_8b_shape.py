@@ -25,7 +25,7 @@ def shape() -> Shape:
 
 
 def settings(*changes: str):
-    from gpu.subject import settings
+    from dopsd.pipeline.bench_gpu.subject import settings
 
     return settings(*changes)
 

@@ -1,0 +1,123 @@
+"""LLaDA-8B with an adapter and random bfloat16 weights, made on the device without a download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dopsd.algorithms.common.base import AlgorithmContext
+from dopsd.algorithms.common.states import states_by_update
+from dopsd.algorithms.d_opsd.algorithm import build
+from dopsd.config import profiles
+from dopsd.config.loading import checked
+from dopsd.config.params_file import with_changes
+from dopsd.models.llada.configuration import LladaConfig
+from dopsd.models.llada.modeling import LladaForMaskedLM
+from dopsd.models.llm_policy import LlmPolicy
+from dopsd.models.loading import attention_of, fuse, kernels_of
+
+if TYPE_CHECKING:
+    from dopsd.algorithms.common.batch import States
+    from dopsd.algorithms.common.distillation import SelfDistillation
+    from dopsd.config.params import Params
+    from dopsd.core.types import Rollout
+    from dopsd.models.config import AdapterConfig
+    from dopsd.pipeline.bench_gpu.stopwatch import Stopwatch
+
+PROMPT = 200  # tokens
+
+
+class AnyTokens:
+    """A tokenizer with one word for each id, for random weights; mask and end are special."""
+
+    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
+
+    def __init__(self, config: LladaConfig) -> None:
+        self.all_special_ids = [config.mask_token_id, config.eos_token_id]
+        self.words = {str(i): i for i in range(config.embedding_size)}
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the ids by word."""
+        return self.words
+
+
+class NoTask:
+    """Stands in for a task: random weights solve nothing, and a trajectory trains as it is."""
+
+    name, graded, scoring, instructions = "none", False, "published", ""
+
+
+@dataclass
+class Subject:
+    """LLaDA-8B with an adapter on a GPU, and what measures it."""
+
+    params: Params
+    policy: LlmPolicy
+    stopwatch: Stopwatch
+
+
+def settings(*changes: str) -> Params:
+    """Return the settings of LLaDA-8B on one 80 GB card by the paper's equations, with changes."""
+    raw = with_changes(profiles.resolve("llada-8b-gsm8k", "paper", "1x80gb"), list(changes))
+    return checked(raw, Path("profile"))
+
+
+def make(params: Params, layers: int, device: torch.device, stopwatch: Stopwatch) -> Subject:
+    """Return the model with so many layers, in the kernels that run on the device."""
+    config = LladaConfig(n_layers=layers)
+    config._attn_implementation = attention_of(params.model, device)
+    kernels = kernels_of(params.model, device)
+    policy = random_policy(config, params.train.lora, device, torch.bfloat16, kernels)
+    return Subject(params, policy, stopwatch)
+
+
+def random_policy(
+    config: LladaConfig,
+    lora: AdapterConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernels: str = "torch",
+) -> LlmPolicy:
+    """Return a policy with random weights, created on the device."""
+    torch.manual_seed(0)
+    old = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            model = LladaForMaskedLM(config)
+    finally:
+        torch.set_default_dtype(old)
+    fuse(model, kernels)
+    policy = LlmPolicy(model.eval().requires_grad_(False), AnyTokens(config), lora, 0)  # type: ignore[arg-type]
+    policy.core.to(device)  # type: ignore[arg-type]
+    return policy
+
+
+def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
+    """Move the adapter's B away from zero, as training does, so that the loss exceeds rounding."""
+    generator = torch.Generator().manual_seed(1)
+    for name, p in policy.trainable().items():
+        if "lora_B" in name:
+            p.data = (torch.randn(p.shape, generator=generator) * std).to(p)
+    return policy
+
+
+def algorithm(params: Params, policy: LlmPolicy) -> SelfDistillation:
+    """Return d-OPSD with the settings and no task."""
+    context = AlgorithmContext(NoTask(), policy, params.model, params.sampling, 0, 1, 1, 1)  # type: ignore[arg-type]
+    return build(params.method.d_opsd, context)
+
+
+def states_of(params: Params, method: SelfDistillation, rollout: Rollout) -> States:
+    """Return the states of a trajectory that make one update, in main memory.
+
+    Raises:
+        ValueError: if the rollout has none.
+    """
+    planned = states_by_update([rollout], params.method.d_opsd, method.blocks, (0, 0))[0]
+    if planned is None:
+        raise ValueError("the rollout has no states to learn from")
+    return planned

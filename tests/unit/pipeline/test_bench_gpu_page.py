@@ -1,0 +1,89 @@
+"""`dopsd bench-gpu`: ratios and their marks, scaling to other cards, parts that fail, no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dopsd.cli.main import main
+from dopsd.pipeline.bench_gpu import checks, kernel_checks, ranks
+from dopsd.pipeline.bench_gpu.modelled import by_rates, known, modelled, scaled
+from dopsd.pipeline.bench_gpu.page import page
+from dopsd.pipeline.bench_gpu.results import Part, Results, Status
+from dopsd.pipeline.bench_gpu.stopwatch import Figures
+
+MACHINE = {"gpu": "NVIDIA H100 80GB HBM3", "is_pretended": False, "packages": {"torch": "2.13"}}
+CPU = torch.device("cpu")
+
+
+def compared(name: str, ms: float, peak_gb: float) -> Part:
+    part = Part(name, "figures")
+    part.found = {"ms": ms, "peak_gb": peak_gb}
+    part.compare(Figures(ms, peak_gb), Figures(100, 10))
+    return part
+
+
+def test_the_page_marks_ratios_outside_the_bounds_and_names_them_first():
+    parts = [compared("fits", 139, 7.1), compared("slow", 141, 10), compared("small", 100, 6.9)]
+    text = page(Results(MACHINE, parts, is_complete=True))
+    assert "Not as expected:\n\n- slow\n- small\n" in text
+    assert "| fits | 139.0 | 100.0 | 1.39 | 7.10 | 10.00 | 0.71 |" in text
+    assert "| slow | 141.0 | 100.0 | 1.41 **(!)** | 10.00 | 10.00 | 1.00 |" in text
+    assert "0.69 **(!)**" in text and "interrupted" not in text
+
+
+def test_a_part_that_fails_is_kept_with_its_error():
+    def work() -> dict:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    failed = Part("update, 8 states", "figures").attempt(work)
+    assert failed.status is Status.FAILED
+    text = page(Results(MACHINE, [failed]))
+    assert "- update, 8 states: failed: OutOfMemoryError: CUDA out of memory (work, line" in text
+    assert "later parts are missing" in text and "Not as expected" in text
+
+
+def test_modelled_times_are_scaled_by_what_limits_them():
+    """An A100 has 312 of 989 TFLOP/s and 2.039 of 3.35 TB/s."""
+    a100, limits = known("NVIDIA A100-SXM4-80GB"), {"peak": 312.0, "bandwidth": 2.039, "launch": 4}
+    assert a100 is not None and scaled(limits, a100) == pytest.approx(989 + 3.35 + 4)
+    assert known("NVIDIA H100 PCIe") is None and known("NVIDIA L40S") is None
+    other = by_rates(0.7 * 362e12, 0.85 * 864e9)
+    assert (other.peak, other.bandwidth) == pytest.approx((362, 0.864))
+
+
+def test_figures_between_the_modelled_layers_lie_on_a_line():
+    h100 = known("NVIDIA H100 80GB HBM3")
+    few, middle, many = (modelled("update, 8 states", "liger", n, h100).ms for n in (4, 18, 32))
+    assert middle == pytest.approx((few + many) / 2)
+
+
+def test_a_machine_without_a_gpu_is_told_so_in_one_line(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench-gpu", "--quick"]) == 2
+    assert capsys.readouterr().err.startswith("dopsd: bench-gpu: torch sees no NVIDIA GPU here")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_check_sees_one_wrong_token():
+    params, policy = checks.embedded(CPU)
+    rollouts = checks.rollouts(params, policy, 0.0, checks.ROWS)
+    assert checks.differing(rollouts, rollouts) == 0
+    other = checks.rollouts(params, policy, 0.0, checks.ROWS)
+    other[3].completion_ids[5] += 1
+    found = checks.Found(checks.differing(other, rollouts), checks.SAME, "tokens")
+    assert found.difference == pytest.approx(1 / 320) and not found.is_within
+
+
+def test_fused_kernels_that_are_wrong_in_one_gradient_are_seen(monkeypatch: pytest.MonkeyPatch):
+    assert kernel_checks.fused(CPU).is_within
+    monkeypatch.setattr("dopsd.models.kernels.fused.rotary", lambda q, k, *_: (q, k))
+    assert not kernel_checks.fused(CPU).is_within
+
+
+@pytest.mark.full
+def test_two_ranks_sum_what_one_computes():
+    found = ranks.run()
+    assert found["is_within"] and found["all_reduce_gb_per_second"] > 0
