@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,16 @@ def test_it_runs_to_its_end_and_finds_the_modelled_figures_that_ship(tmp_path, m
     page = (OUT / "bench-gpu.md").read_text()
     assert "# dopsd bench-gpu: pretended H100" in page and "nothing was measured" in page
     assert page.count("| 1.00 |") == 2 * (len(CASES) + 2)
+
+
+@pytest.mark.full
+def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    process = runs.start("run", "bench-gpu", "--layers", "4")
+    while "3/" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert "bench-gpu: interrupted; what was measured is in" in runs.output(process, 130)
+    results = json.loads((OUT / "bench-gpu.json").read_text())
+    assert len(results["parts"]) == 2 and not results["is_complete"]
+    assert "later parts are missing" in (OUT / "bench-gpu.md").read_text()

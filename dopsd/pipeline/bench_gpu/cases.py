@@ -67,13 +67,13 @@ class Enough(Exception):
 
 
 def ids(count: int) -> torch.Tensor:
-    """Return tokens in main memory, where prompts and rollouts are."""
-    return torch.ones(count, dtype=torch.long)
+    """Return different tokens in main memory, where prompts and rollouts are."""
+    return torch.arange(1, count + 1)
 
 
 def matrix_product(stopwatch: Stopwatch) -> Figures:
     """Measure the product of two square matrices in bfloat16."""
-    a = torch.zeros(SIZE, SIZE, dtype=torch.bfloat16, device="cuda")
+    a = torch.randn(SIZE, SIZE, dtype=torch.bfloat16, device="cuda")
 
     def work() -> Figures:
         stopwatch.start()

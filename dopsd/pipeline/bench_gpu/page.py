@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 MARK = "**(!)**"
 NONE = "–"
+TIES = (
+    "A tie that rounding decides shows as few tokens that differ; a wrong kernel or mask as many."
+)
 
 
 def page(results: Results) -> str:
@@ -22,6 +25,7 @@ def page(results: Results) -> str:
         _verdict(results),
         "## Checks",
         _table(("check", "result", "difference", "bound"), map(_check, results.of("checks"))),
+        TIES,
         "## Time and memory",
         f"Times are of one step, update, product or copy. {MARK} marks ratios outside {LOW} to"
         f" {HIGH}.",
