@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.sources import read_rows
+from dopsd.tasks.custom.rows import RowReader
 
 if TYPE_CHECKING:
+    from dopsd.config.params import Params
     from dopsd.core.types import Problem
     from dopsd.pipeline.own_task.findings import Findings
     from dopsd.tasks.custom.task import CustomTask
@@ -36,6 +41,22 @@ def read(task: CustomTask) -> list[Located]:
                 f"{task.key}.{split}.path: {source.path}: no rows", code=Code.TOO_FEW_PROBLEMS
             )
     return rows
+
+
+def check_columns(params: Params) -> None:
+    """Read the first row of every local file of the matrix's own tasks, as `prepare` will.
+
+    Raises:
+        DopsdError: if the file cannot be read, or the row makes no problem.
+    """
+    for name in params.matrix.tasks:
+        config = params.data.custom.get(name)
+        sources = config.sources if config else {}
+        for split, source in sources.items():
+            if config and Path(source.path).is_file():
+                reader, key = RowReader(f"data.{name}", config), f"data.{name}.{split}.path"
+                for row in islice(read_rows(source, key), 1):
+                    reader.prompt(row), reader.answer(row), reader.solution(row), reader.extra(row)
 
 
 def check_splits(task: CustomTask, rows: list[Located], findings: Findings) -> None:
