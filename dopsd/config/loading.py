@@ -53,10 +53,11 @@ def _line(fault: ErrorDetails, path: Path | str, raw: object) -> str:
 def _written(key_path: tuple[int | str, ...], raw: Any) -> Iterator[str]:  # noqa: ANN401  # any YAML value
     """Yield the parts of a key, without the number of a single value that stands for a list."""
     for part in key_path:
-        if not isinstance(part, int) or isinstance(raw, list):
+        is_item = isinstance(raw, list) and isinstance(part, int)
+        is_there = is_item or (isinstance(raw, dict) and part in raw)
+        if is_there or isinstance(part, str):
             yield str(part)
-            is_inside = isinstance(raw, dict | list) and (isinstance(raw, list) or part in raw)
-            raw = raw[part] if is_inside else None
+            raw = raw[part] if is_there else None
 
 
 def _code(fault: ErrorDetails) -> Code:

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.config.named_files import FILES
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.sources import read_rows
@@ -49,14 +50,15 @@ def check_columns(params: Params) -> None:
     Raises:
         DopsdError: if the file cannot be read, or the row makes no problem.
     """
-    for name in params.matrix.tasks:
-        config = params.data.custom.get(name)
-        sources = config.sources if config else {}
-        for split, source in sources.items():
-            if config and Path(source.path).is_file():
-                reader, key = RowReader(f"data.{name}", config), f"data.{name}.{split}.path"
-                for row in islice(read_rows(source, key), 1):
-                    reader.prompt(row), reader.answer(row), reader.solution(row), reader.extra(row)
+    for name in (name for name in params.matrix.tasks if name in params.data.custom):
+        config = params.data.custom[name]
+        reader = RowReader(f"data.{name}", config)
+        for split, source in config.sources.items():
+            is_file = Path(source.path).suffix in FILES
+            rows = read_rows(source, f"data.{name}.{split}.path") if is_file else iter(())
+            for row in islice(rows, 1):
+                for part in (reader.prompt, reader.answer, reader.solution, reader.extra):
+                    part(row)
 
 
 def check_splits(task: CustomTask, rows: list[Located], findings: Findings) -> None:

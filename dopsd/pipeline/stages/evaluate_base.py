@@ -31,8 +31,8 @@ def in_words(report: dict[str, Any], task_name: str) -> list[str]:
     lines = [f"base scores {accuracy} on {report['n']} {report['split']} problems"]
     if not report["accuracy"]:
         lines.append(
-            f"no answer scores above 0, and methods that learn from their own answers (d_opsd,"
-            " diffu_grpo, rft, vrpo) would find nothing to learn from. `dopsd sample --task"
+            "no answer scores above 0, and methods that learn from their own answers, such as"
+            " d_opsd, would find nothing to learn from. `dopsd sample --task"
             f" {task_name}` shows one answer; take easier rows, a base that knows the task, a"
             f" verifier with partial scores, or data.{task_name}.solution and"
             " matrix.methods=[sft]"
