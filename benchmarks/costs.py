@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from update import in_parts, states_of
 from versus import first_steps
 
-from dopsd.models.loading import own_device
+from dopsd.models.device import own_device
 from dopsd.rollout.sampler import GenerationRequest, denoise
 
 TOP = 5

@@ -32,7 +32,7 @@ from dopsd.config.params_file import with_changes
 from dopsd.core.types import Rollout
 from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.models.loading import compile_blocks
+from dopsd.models.loading import compile_blocks, kernels_of
 from dopsd.pipeline.estimate import Shape, lora_parameters
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
@@ -75,7 +75,7 @@ def median(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float, f
 def rollouts(bench: Bench, size: int) -> tuple[list[Rollout], dict[str, float]]:
     """Sample one batch of rollouts; return the rollouts and their figures."""
     device, config = bench.policy.device, bench.shape.config
-    prompt = torch.randint(0, config.eos_token_id, (PROMPT,), device=device)
+    prompt = torch.randint(0, config.eos_token_id, (PROMPT,))
     requests = [GenerationRequest(f"p{i}", 0, prompt, i) for i in range(size)]
     d = decoding(bench.params.sampling, 0.9)
     denoise(bench.policy, requests, d)  # warm-up at the measured size
@@ -98,7 +98,8 @@ def trajectory(bench: Bench, rollout: Rollout) -> dict[str, float]:
         policy.use_gradient_checkpointing()
     parameters = list(policy.trainable().values())
     optimizer = torch.optim.AdamW(parameters, lr=5e-6)
-    updates = states_by_update([rollout], params.method.d_opsd, method.blocks, (0, 0))
+    planned = states_by_update([rollout], params.method.d_opsd, method.blocks, (0, 0))
+    updates = [states.to(policy.device) for states in planned]
     policy.core.train(t.lora.dropout > 0)
     micro_batches = MicroBatches(t.micro_batch_states, policy.device)
 
@@ -167,7 +168,9 @@ def main() -> None:
         config._attn_implementation = params.model.attention
         policy, seconds, peak = timed(
             device,
-            lambda p=params, c=config: random_policy(c, p.train.lora, device, torch.bfloat16),
+            lambda p=params, c=config: random_policy(
+                c, p.train.lora, device, torch.bfloat16, kernels_of(p.model, device)
+            ),
         )
         if params.model.compile:
             compile_blocks(policy.core)

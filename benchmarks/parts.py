@@ -26,7 +26,8 @@ from torch import Tensor
 from update import in_parts, states_of
 from versus import Counted, Enough, Timed, measured
 
-from dopsd.models.loading import compile_blocks, own_device
+from dopsd.models.device import own_device
+from dopsd.models.loading import compile_blocks
 from dopsd.models.lowrank import LowRankLinear
 from dopsd.rollout import sampler as sampling
 from dopsd.rollout.sampler import GenerationRequest, denoise

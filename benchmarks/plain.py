@@ -58,6 +58,7 @@ def generate(
         mask: [B, P+G], False at padding; None if no prompt is padded.
     """
     size, start = prompts.shape
+    prompts, mask = prompts.to(policy.device), None if mask is None else mask.to(policy.device)
     ids = torch.cat([prompts, prompts.new_full((size, decoding.gen_length), policy.mask_id)], 1)
     states: list[Tensor] = []
     for block in range(start, ids.shape[1], decoding.block_length):

@@ -42,10 +42,11 @@ def same(shape: Shape) -> int:
     )
     for prompt, rollout in zip(shape.prompts, ours, strict=True):
         (theirs,) = plain.generate(policy, prompt[None], greedy)
-        if not torch.equal(theirs.ids[len(prompt) :], rollout.completion_ids):
+        if not torch.equal(theirs.ids[len(prompt) :].cpu(), rollout.completion_ids):
             raise AssertionError("rollouts differ in a token")
         for step, state in enumerate(theirs.states):
-            if not torch.equal(state[len(prompt) :] == policy.mask_id, rollout.revealed_at >= step):
+            masked = state[len(prompt) :] == policy.mask_id
+            if not torch.equal(masked.cpu(), rollout.revealed_at >= step):
                 raise AssertionError(f"rollouts differ in their masks before step {step}")
     return len(ours)
 

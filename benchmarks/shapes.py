@@ -22,6 +22,7 @@ from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.loading import fuse
 from dopsd.pipeline.estimate import Shape as Flops
 from dopsd.pipeline.estimate import lora_parameters
 from dopsd.rollout.prompts import decoding
@@ -80,7 +81,11 @@ class Shape:
 
 
 def random_policy(
-    config: LladaConfig, lora: AdapterConfig, device: torch.device, dtype: torch.dtype
+    config: LladaConfig,
+    lora: AdapterConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernels: str = "torch",
 ) -> LlmPolicy:
     """Return a policy with random weights, created on the device."""
     torch.manual_seed(0)
@@ -91,6 +96,7 @@ def random_policy(
             model = LladaForMaskedLM(config)
     finally:
         torch.set_default_dtype(old)
+    fuse(model, kernels)
     policy = LlmPolicy(model.eval().requires_grad_(False), AnyTokens(config), lora, 0)  # type: ignore[arg-type]
     policy.core.to(device)
     return moved(policy)
@@ -105,27 +111,24 @@ def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
     return policy
 
 
-def random_prompts(
-    policy: LlmPolicy, rows: int, length: int, least: int, most: int
-) -> list[Tensor]:
+def random_prompts(rows: int, length: int, least: int, most: int) -> list[Tensor]:
     """Return random prompts without the mask id, which plain would fill in too.
 
     Args:
-        policy: the policy, for its device.
         rows: number of prompts.
         length: tokens of each prompt.
         least: the smallest token id.
         most: the upper bound of token ids, not included.
     """
     generator = torch.Generator().manual_seed(2)
-    return list(torch.randint(least, most, (rows, length), generator=generator).to(policy.device))
+    return list(torch.randint(least, most, (rows, length), generator=generator))
 
 
 def embedded(rows: int, device: torch.device, is_toy: bool = False) -> Shape:
     """Return the trained embedded base in float32, with the settings of params.yaml."""
     params: Params = load_params(Path("params.yaml"))
     policy = moved(load_policy(params.model_of("sudoku"), params.train.lora, 0, device))
-    prompts = random_prompts(policy, rows, 17, 6, 90)
+    prompts = random_prompts(rows, 17, 6, 90)
     rate = matmul_rate(device, torch.float32, 1024)
     flops = Flops(policy.core.config, lora_parameters(policy.core.config, params))
     sampling, micro_batch = decoding(params.sampling, 0.9), params.train.states_at_once
@@ -152,7 +155,7 @@ def _random(name: str, config: LladaConfig, rows: int, device: torch.device) -> 
     if is_large:
         policy.use_gradient_checkpointing()
     sampling = Decoding(gen_length=256, block_length=32, steps=128, temperature=0.9)
-    prompts = random_prompts(policy, rows, PROMPT, 0, config.eos_token_id)
+    prompts = random_prompts(rows, PROMPT, 0, config.eos_token_id)
     adapters = lora_parameters(
         config, Params.model_validate(EMPTY | {"train": {"lora": lora.model_dump()}})
     )

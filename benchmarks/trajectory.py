@@ -89,7 +89,8 @@ class Work:
 
     def states(self, rollout: Rollout) -> States:
         """Return all states of a rollout to train on."""
-        return states_by_update([rollout], self.shape.method, self.blocks, (0, 0))[0]
+        states = states_by_update([rollout], self.shape.method, self.blocks, (0, 0))[0]
+        return states.to(self.shape.policy.device)
 
     def learn_ours(self, tried: list[list[Rollout]]) -> None:
         """Compute the gradients of each kept rollout in micro-batches."""
@@ -115,7 +116,7 @@ class Work:
         masked = torch.stack(
             [state[len(prompt) :] == self.shape.policy.mask_id for state in states]
         )
-        return Rollout("p", 0, prompt, ids, masked.sum(0) - 1)
+        return Rollout("p", 0, prompt, ids.cpu(), masked.sum(0).cpu() - 1)
 
     def _forget(self) -> None:
         """Drop the gradients: an optimizer step would cost both sides the same."""

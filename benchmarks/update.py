@@ -38,7 +38,8 @@ def states_of(shape: Shape) -> tuple[SelfDistillation, States]:
     states = states_by_update([rollout], shape.method, blocks, (0, 0))[0]
     first = {name: value[: shape.states] for name, value in states.tensors().items()}
     first["weight"] = torch.full_like(first["weight"], 1 / len(first["weight"]))
-    return SelfDistillation(shape.method, None, blocks), States(**first)  # type: ignore[arg-type]
+    batch = States(**first).to(policy.device)
+    return SelfDistillation(shape.method, None, blocks), batch  # type: ignore[arg-type]
 
 
 def trajectory(shape: Shape) -> Rollout:
@@ -50,7 +51,7 @@ def trajectory(shape: Shape) -> Rollout:
         0, policy.eos_id, (d.gen_length,), generator=torch.Generator().manual_seed(3)
     )
     order = torch.arange(d.gen_length) * d.steps // d.gen_length
-    return Rollout("p", 0, prompt, tokens.to(prompt.device), order.to(prompt.device))
+    return Rollout("p", 0, prompt, tokens, order)
 
 
 def gradients(policy: LlmPolicy, loss: Callable[[], float]) -> tuple[float, dict[str, Tensor]]:

@@ -26,8 +26,8 @@ from shapes import SHAPES, Shape, wait
 from torch import Tensor
 
 from dopsd.models import memory
+from dopsd.models.device import own_device
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.models.loading import own_device
 
 
 class Enough(Exception):

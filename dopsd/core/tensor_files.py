@@ -25,13 +25,23 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     from safetensors.torch import save_file
 
     try:
-        save_file(
-            {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()},
-            path,
-        )
+        save_file(_apart(tensors), path)
     except SafetensorError as error:
         number = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
         raise OSError(number, str(error), str(path)) from error
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors on the CPU, copied only where they share memory, as files cannot."""
+    result: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        result[name] = tensor.detach().cpu().contiguous()
+        storage = result[name].untyped_storage()
+        if storage.nbytes() != result[name].nbytes or storage.data_ptr() in seen:
+            result[name] = result[name].clone()
+        seen.add(storage.data_ptr())
+    return result
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

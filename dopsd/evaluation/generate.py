@@ -107,8 +107,8 @@ class Answering:
 
     def missing(self) -> list[Problem]:
         """Return the problems without answers on disk."""
-        answers = self.found()
-        return [problem for problem in self.prompt_set.problems if problem.id not in answers]
+        lines = self._lines()
+        return [problem for problem in self.prompt_set.problems if problem.id not in lines]
 
     def complete(self, policy: LlmPolicy, progress: Progress) -> dict[str, list[Answer]]:
         """Generate the missing answers of this rank's share, then wait for the other ranks.

@@ -56,6 +56,7 @@ class Denoiser(PreTrainedModel):
     """A masked diffusion model as a trunk and a head."""
 
     config: DenoiserConfig
+    is_fused = False  # whether it computes with fused kernels
 
     @abstractmethod
     def trunk(

@@ -12,9 +12,10 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.distributed.process_group import SingleProcess
 from dopsd.distributed.uneven_forwards import UnevenForwards
+from dopsd.models.device import take_device
 from dopsd.models.fsdp import spread
-from dopsd.models.loading import load_base, take_device
-from dopsd.models.lora import attach
+from dopsd.models.loading import load_base
+from dopsd.models.lora import attach, recompute_dropout
 from dopsd.models.teachers import AdapterContexts
 from dopsd.models.text import ChatText
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
@@ -52,6 +53,7 @@ class LlmPolicy(AdapterContexts):
         seed: int,
     ) -> None:
         super().__init__(model, attach(model, lora, seed) if lora else None)
+        recompute_dropout(model, model.is_fused)
         self.tokenizer = tokenizer
         self.text: Text = ChatText(tokenizer, model)
         self.vocabulary = model.config.embedding_size
@@ -130,6 +132,7 @@ class LlmPolicy(AdapterContexts):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # renamed in newer transformers
             self.core.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute_dropout(self.core, False)  # blocks recompute it
 
 
 def aligned(states: Tensor, before: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from peft import PeftModel
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from dopsd.models.config import AdapterConfig
     from dopsd.models.denoiser import Denoiser
@@ -90,6 +90,15 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     if not isinstance(adapted, PeftModel):  # peft has another class for mixed adapters
         raise TypeError(f"peft made a {type(adapted).__name__}")
     return adapted
+
+
+def recompute_dropout(peft_model: nn.Module, is_recomputing: bool) -> None:
+    """Set whether adapters compute dropout again for the backward pass."""
+    from dopsd.models.lowrank import LowRankLinear
+
+    for module in peft_model.modules():
+        if isinstance(module, LowRankLinear):
+            module.recomputes_dropout = is_recomputing
 
 
 def require_adapter(adapted: PeftModel | None) -> PeftModel:

@@ -2,7 +2,7 @@
 
 The record has no times and no paths: the same device, settings and packages give the same bytes.
 The number of threads of a CPU is left out, since processes that share a machine choose it by
-themselves; it changes logits by rounding.
+themselves; it may change the last digits of logits.
 """
 
 from __future__ import annotations

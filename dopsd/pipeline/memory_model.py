@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dopsd.pipeline.estimate import Shape
     from dopsd.rollout.config import SamplingConfig
 
-HEAD_BYTES = 24  # an entry of the logits while tokens are chosen, with their noise
+HEAD_BYTES = 23  # an entry of the logits while tokens are chosen, with their noise
 LOSS_BYTES = 10  # an entry of the teacher's logits in the loss
 CHECKPOINT_BYTES = 2  # a token, layer and unit of width, with gradient checkpointing: its input
 NF4_BYTES = 0.53  # a weight; 64 of them share a scale
@@ -28,7 +28,7 @@ class BlockBytes:
 
     Attributes:
         kept: saved for the backward pass.
-        dropout: saved in addition where adapters have dropout: their inputs, and a byte of mask.
+        dropout: saved in addition where adapters have dropout: their inputs and bytes of masks.
         passing: most at once in a forward pass without gradients.
     """
 
@@ -37,7 +37,15 @@ class BlockBytes:
     passing: int
 
 
-KERNEL_BYTES = {"torch": BlockBytes(kept=38, dropout=8, passing=28)}  # by model.kernels
+KERNEL_BYTES = {  # by model.kernels
+    "torch": BlockBytes(kept=38, dropout=8, passing=30),
+    "liger": BlockBytes(kept=28, dropout=0, passing=24),  # computes dropout again
+}
+
+
+def block_bytes(kernels: str) -> BlockBytes:
+    """Return the bytes of a block with these kernels; `auto` is liger, as on a GPU that has it."""
+    return KERNEL_BYTES["liger" if kernels == "auto" else kernels]
 
 
 def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
@@ -48,9 +56,10 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
         shape: shape of the model and its adapter.
         length: tokens of a sequence.
     """
-    linear = NF4_BYTES if params.model_of(params.matrix.tasks[0]).quantization == "nf4" else 2
+    model = params.model_of(params.matrix.tasks[0])
+    linear = NF4_BYTES if model.quantization == "nf4" else 2
     linear /= params.launch.processes if params.launch.shard else 1
-    block = KERNEL_BYTES["torch"]
+    block = block_bytes(model.kernels)
     return {
         "weights": linear * shape.block_parameters
         + 2 * (shape.parameters - shape.block_parameters),

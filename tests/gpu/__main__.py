@@ -1,7 +1,8 @@
 """`PYTHONPATH=tests python -m gpu WHAT`: measure LLaDA-8B's shape on a pretended GPU, as JSON.
 
 WHAT is `update --states 14 [--checkpointing]`, `rollout --rows 64` or `collect --trajectories 4`;
-several numbers may follow. `python -m gpu run train` runs a command of dopsd with true values.
+several numbers may follow. `all` measures what the tests need, `check` tries the device itself.
+`python -m gpu run train` runs a command of dopsd with true values.
 """
 
 from __future__ import annotations
@@ -9,22 +10,46 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from gpu import shim
+
+NUMBERS = {"update": "--states", "rollout": "--rows", "collect": "--trajectories"}
 
 
 def parser() -> argparse.ArgumentParser:
     parsed = argparse.ArgumentParser(prog="python -m gpu", description=__doc__)
     kinds = parsed.add_subparsers(dest="what", required=True)
-    numbers = {"update": "--states", "rollout": "--rows", "collect": "--trajectories"}
-    for what, number in numbers.items():
+    for what in NUMBERS:
         kind = kinds.add_parser(what)
-        kind.add_argument(number, type=int, nargs="+", required=True, dest="numbers")
         kind.add_argument("--layers", type=int, default=32)
         kind.add_argument("--checkpointing", action="store_true")
         kind.add_argument("--set", action="append", default=[], dest="changes")
+        kind.add_argument(NUMBERS[what], type=int, nargs="+", required=True, dest="numbers")
+    kinds.add_parser("all")
+    kinds.add_parser("check")
     kinds.add_parser("run").add_argument("words", nargs=argparse.REMAINDER)
     return parsed
+
+
+def measure(arguments: argparse.Namespace) -> list[Any]:
+    """Return the figures of LLaDA-8B's shape."""
+    from gpu import attention, cuda_api
+
+    cuda_api.announce()
+    attention.use()
+    from gpu import llada_8b, subject
+    from gpu.device import Device
+
+    if arguments.what == "all":
+        with Device(llada_8b.LIMIT) as device:
+            return [llada_8b.everything(device)]
+    checkpointing = f"train.gradient_checkpointing={str(arguments.checkpointing).lower()}"
+    with Device(llada_8b.LIMIT) as device:
+        params = subject.settings(checkpointing, *arguments.changes)
+        made = subject.make(device, params, arguments.layers)
+        work = getattr(llada_8b, arguments.what)
+        return [work(made, number) for number in arguments.numbers]
 
 
 def main() -> int:
@@ -37,22 +62,13 @@ def main() -> int:
         from gpu.command import run
 
         return run(arguments.words)
-    cuda_api.announce()
-    from gpu import attention, llada_8b
-    from gpu.device import Device
+    if arguments.what == "check":
+        from gpu import self_check
 
-    attention.use()
-    checkpointing = f"train.gradient_checkpointing={str(arguments.checkpointing).lower()}"
-    with Device(llada_8b.LIMIT) as device:
-        params = llada_8b.settings(checkpointing, *arguments.changes)
-        subject = llada_8b.make(device, params, arguments.layers)
-        measure = {
-            "update": llada_8b.update,
-            "rollout": llada_8b.rollout,
-            "collect": llada_8b.collect,
-        }[arguments.what]
-        results = [measure(subject, number) for number in arguments.numbers]
-    sys.stdout.write(json.dumps(results, indent=1) + "\n")
+        found = [self_check.results()]
+    else:
+        found = measure(arguments)
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
     return 0
 
 

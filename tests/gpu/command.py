@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-REPORT = "PRETENDED_GPU_REPORT"  # a file that gets waits by line and peak memory, as JSON
+REPORT = "PRETENDED_GPU_REPORT"  # variable: the file that gets waits by line and peak memory
+KILLED_AT = "PRETENDED_GPU_KILLED_AT"  # variable: the update at whose begin the process dies
 
 
 def run(words: list[str]) -> int:
-    """Run `dopsd WORDS` and return its exit code."""
+    """Run `dopsd WORDS` and return its exit code.
+
+    Waits by line and peak memory go to stderr, or to the file that REPORT names.
+    """
     from gpu import attention, cuda_api
 
     cuda_api.announce()
@@ -19,6 +25,8 @@ def run(words: list[str]) -> int:
     from dopsd.cli.main import main
     from gpu.device import Device
 
+    if KILLED_AT in os.environ:
+        _die_at(int(os.environ[KILLED_AT]))
     with Device() as device:
         code = main(words)
     report = {"peak_bytes": device.memory.peak, "syncs_by_line": device.syncs.by_line()}
@@ -27,3 +35,17 @@ def run(words: list[str]) -> int:
     else:
         sys.stderr.write(json.dumps(report, indent=1) + "\n")
     return code
+
+
+def _die_at(update: int) -> None:
+    """Kill this process when it begins an update."""
+    from dopsd.training.trainer import Trainer
+
+    step = Trainer._step
+
+    def dying(self: Trainer, batches: list[Any]) -> Any:
+        if self.update == update:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, batches)
+
+    Trainer._step = dying  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import torch
+from torch import distributed
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
@@ -94,10 +95,24 @@ def _never_called(*_: object) -> None:
     raise AssertionError("the device runs every operator")
 
 
+def _use_gloo() -> None:
+    """Let gloo stand in for NCCL; collectives then work on values in main memory."""
+    distributed.is_nccl_available = lambda: True
+    original = distributed.init_process_group
+
+    def started(backend: str | None = None, *args: object, **kwargs: object) -> None:
+        kwargs.pop("device_id", None)
+        original("gloo", *args, **kwargs)
+
+    distributed.init_process_group = started
+
+
 def announce() -> None:
     """Claim that CUDA is available, once the libraries that would then load its parts are there."""
     for module in BEFORE:
         importlib.import_module(module)
+    torch.Tensor.pin_memory = torch.Tensor.clone  # pages stay pageable: the driver is missing
+    _use_gloo()
     torch.cuda.is_available = lambda: True
     torch.cuda._is_compiled = lambda: True
     torch.version.cuda = "13.0"

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu import cuda_api
+from gpu.kinds import COLLECTIVES
 from gpu.memory import Memory
 from gpu.roofline import Model
 from gpu.syncs import DATA_DEPENDENT, INDEXING, READS, HostSyncs, is_fill, is_mask
@@ -88,6 +89,10 @@ class Device(TorchDispatchMode):
         target = kwargs.get("device")
         target = None if target is None else torch.device(target)
         is_here = any(isinstance(t, GpuTensor) for t in found)
+        if func is aten.is_pinned.default:
+            return False
+        if func is aten._pin_memory.default:  # main memory that a GPU copies from by itself
+            return args[0].clone()
         if not is_here and (target is None or target.type != "cuda"):
             return func(*args, **kwargs)
         if (
@@ -98,6 +103,8 @@ class Device(TorchDispatchMode):
             out = self._download(args[0], kwargs) if is_here else self._upload(args[0], kwargs)
         elif func is aten.copy_.default and len({isinstance(t, GpuTensor) for t in found}) == 2:
             out = self._copy_between(*args)
+        elif func.namespace == COLLECTIVES:
+            out = self._communicate(func, args, kwargs)
         elif func in READS:
             self.syncs.add("item")
             inner = args[0].inner
@@ -141,6 +148,14 @@ class Device(TorchDispatchMode):
             return to
         self.syncs.add("copy to the host")
         return to.copy_(_true(source))
+
+    def _communicate(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run a collective on the values in main memory, as gloo does, in place."""
+        self._check_devices(func, args, tensors(args))
+        out = func(*mapped(args, _host), **kwargs)
+        first = args[0]
+        is_pair = isinstance(out, tuple) and len(out) == 2
+        return (first, out[1]) if is_pair else out
 
     # -- what a GPU refuses or waits for
 

@@ -30,13 +30,15 @@ FOREACH = "norm mul mul_ add add_ sub pow lerp_ addcmul addcmul_ addcdiv addcdiv
 FOREACH += " div_ zero_ copy_ neg_ reciprocal_"
 REDUCTIONS = "sum mean amax amin argmax argmin max min any all prod var var_mean logsumexp norm"
 REDUCTIONS += " linalg_vector_norm cumsum cumprod aminmax equal bincount nonzero masked_select"
-REDUCTIONS += " _unique2 unique_consecutive unique_dim"
+REDUCTIONS += " _unique2 unique_consecutive unique_dim nll_loss_forward nll_loss_backward"
+REDUCTIONS += " log_sigmoid_forward log_sigmoid_backward masked_fill_"
 STREAMS = "_softmax _safe_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data"
 STREAMS += " cat stack clone _to_copy flip roll repeat repeat_interleave tril triu constant_pad_nd"
 STREAMS += (
     " slice_backward select_backward native_dropout native_dropout_backward isin floor_divide"
 )
 STREAMS += " floor_divide_ _fused_adamw_ _fused_adam_"
+COLLECTIVES = "c10d"  # between GPUs: not modelled
 NAMES = {
     Kind.FREE: "empty empty_like empty_strided new_empty new_empty_strided detach alias lift_fresh"
     " _reshape_alias _unsafe_view set_ resize_",
@@ -52,7 +54,8 @@ NAMES = {
     " normal_ random_ bernoulli_",
     Kind.GATHER: "index _unsafe_index index_select gather embedding take",
     Kind.SCATTER: "index_put_ index_put _index_put_impl_ scatter scatter_ scatter_add scatter_add_"
-    " index_add index_add_ index_copy_ index_fill_ embedding_dense_backward masked_scatter",
+    " index_add index_add_ index_copy index_copy_ index_fill_ embedding_dense_backward"
+    " masked_scatter",
     Kind.SORT: "sort topk argsort kthvalue",
     Kind.TRANSFER: "_local_scalar_dense item is_nonzero",
 }
@@ -68,6 +71,8 @@ def kind_of(func: torch._ops.OpOverload) -> Kind:
     """
     if func.namespace == KERNELS:
         return Kind.FUSED
+    if func.namespace == COLLECTIVES:
+        return Kind.FREE
     name = func._overloadpacket.__name__
     if name in BY_NAME:
         return BY_NAME[name]

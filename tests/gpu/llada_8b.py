@@ -6,22 +6,14 @@ milliseconds, waits by line. Large tensors have no numbers; ids, masks and keys 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import gc
 from typing import Any
 
 import torch
 
 from dopsd.algorithms.common.base import AlgorithmContext
-from dopsd.algorithms.common.states import states_by_update
 from dopsd.algorithms.registry import load_algorithm
-from dopsd.config import profiles
-from dopsd.config.loading import checked
-from dopsd.config.params import Params
-from dopsd.config.params_file import with_changes
 from dopsd.core.types import Rollout
-from dopsd.models.llada.configuration import LladaConfig
-from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
@@ -29,10 +21,10 @@ from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step
 from gpu.device import Device
 from gpu.roofline import CARDS
+from gpu.subject import Subject, make, settings
 
 PROMPT = 200  # tokens
 LIMIT = 2**18  # entries of a tensor with true values; more than LLaDA's vocabulary
-SUPPRESSED = [*range(126336, 126340), *range(126349, 126464)]  # as LLaDA's tokenizer says
 GIGA, TERA = 1e9, 1e12
 STEPS = 2  # denoising steps that are measured
 
@@ -43,48 +35,6 @@ class NoTask:
 
 class OneProcess:
     num_processes = 1
-
-
-class AnyTokens:
-    all_special_ids = SUPPRESSED
-    added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
-
-    def get_vocab(self) -> dict[str, int]:
-        return {}
-
-
-def settings(*changes: str) -> Params:
-    """Return the published settings for LLaDA-8B on one 80 GB card, with changes."""
-    raw = with_changes(profiles.resolve("llada-8b-gsm8k", "paper", "1x80gb"), list(changes))
-    return checked(raw, Path("profile"))
-
-
-@dataclass
-class Subject:
-    """LLaDA-8B with an adapter on the device."""
-
-    device: Device
-    params: Params
-    policy: LlmPolicy
-
-    @property
-    def layers(self) -> int:
-        return self.policy.core.config.n_layers
-
-
-def make(device: Device, params: Params, layers: int = 32) -> Subject:
-    """Return the model with weights of no numbers."""
-    config = LladaConfig(n_layers=layers)
-    config._attn_implementation = "sdpa"
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device("cuda"):
-        model = LladaForMaskedLM(config)
-    torch.set_default_dtype(torch.float32)
-    model.eval().requires_grad_(False)
-    policy = LlmPolicy(model, AnyTokens(), params.train.lora, 0)  # type: ignore[arg-type]
-    policy.suppress_tokens = SUPPRESSED
-    policy.core.to("cuda")
-    return Subject(device, params, policy)
 
 
 def figures(device: Device) -> dict[str, Any]:
@@ -108,7 +58,8 @@ def figures(device: Device) -> dict[str, Any]:
 
 
 def ids(count: int) -> torch.Tensor:
-    return torch.ones(count, dtype=torch.long, device="cuda")
+    """Return tokens in main memory, where prompts and rollouts are."""
+    return torch.ones(count, dtype=torch.long)
 
 
 class Enough(Exception):
@@ -144,7 +95,7 @@ def rollout(subject: Subject, rows: int) -> dict[str, Any]:
 
 def rollouts_of(count: int) -> list[Rollout]:
     """Return trajectories without numbers of their own: two tokens a step, none ends early."""
-    steps = torch.arange(256, device="cuda") // 2
+    steps = torch.arange(256) // 2
     return [Rollout(f"p{i}", 0, ids(PROMPT), ids(256), steps) for i in range(count)]
 
 
@@ -162,8 +113,9 @@ def update(subject: Subject, states: int) -> dict[str, Any]:
         policy.use_gradient_checkpointing()
     optimizer = adamw(policy.trainable().values(), train)
     optimizer_step(optimizer, OneProcess(), train, 0)  # type: ignore[arg-type]
-    planned = states_by_update(rollouts_of(1), method.config, method.blocks, (0, 0))
-    batch = planned[0].rows(list(range(10, 10 + states)))
+    method.collector = Selected(rollouts_of(1))
+    (planned,) = method.collect(policy, [], 0).updates[0]
+    batch = planned.rows(list(range(10, 10 + states)))
     policy.core.train(train.lora.dropout > 0)
     micro_batches = MicroBatches(states, policy.device)
     kept = Activations(device, policy)
@@ -174,6 +126,7 @@ def update(subject: Subject, states: int) -> dict[str, Any]:
     kept.remove()
     device.reset()
     optimizer_step(optimizer, OneProcess(), train, 1)  # type: ignore[arg-type]
+    policy.core.eval()
     tokens = states * (PROMPT + 256)
     return {
         "states": states,
@@ -231,3 +184,19 @@ def collect(subject: Subject, trajectories: int) -> dict[str, Any]:
     collected = method.collect(subject.policy, [], 0)
     states = sum(len(batch) for batches in collected.updates for batch in batches)
     return {"trajectories": trajectories, "states": states} | figures(subject.device)
+
+
+def everything(device: Device) -> dict[str, Any]:
+    """Return all figures that the tests compare with estimates and budgets."""
+    subject = make(device, settings("train.gradient_checkpointing=false"))
+    found: dict[str, Any] = {
+        "rollouts": [rollout(subject, rows) for rows in (16, 32, 64)],
+        "updates": [update(subject, states) for states in (4, 8, 14)],
+        "collects": [collect(subject, trajectories) for trajectories in (1, 4)],
+    }
+    subject.params = settings("train.gradient_checkpointing=true")
+    found["checkpointed"] = update(subject, 14)
+    del subject
+    gc.collect()  # a model is in cycles
+    plain = make(device, settings("train.gradient_checkpointing=false", "model.kernels=torch"))
+    return found | {"plain_update": update(plain, 14), "plain_rollout": rollout(plain, 64)}

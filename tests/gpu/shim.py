@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+OLDEST = (2, 13)
 SOURCE = Path(__file__).with_name("shim.cpp")
 
 
@@ -51,8 +52,11 @@ def reason_against() -> str | None:
     """Return why this machine cannot pretend a GPU, or None."""
     if shutil.which(_compiler()) is None:
         return "the pretended GPU needs g++"
-    if "+cpu" not in importlib.metadata.version("torch"):
+    version = importlib.metadata.version("torch")
+    if "+cpu" not in version:
         return "the pretended GPU needs torch's CPU build"
+    if tuple(map(int, version.split(".")[:2])) < OLDEST:
+        return "the pretended GPU is built against the headers of torch 2.13 or newer"
     return None
 
 

@@ -1,20 +1,20 @@
 """RMSNorm, rotary embeddings and SwiGLU with the operators `dopsd::*`, and their gradients.
 
-On a GPU each operator is one Triton kernel. It reads its arguments and writes its results once, so
-that its traffic is the bytes of both; what it overwrites counts twice. What is saved for the
-backward pass, in bytes per token and unit of width D in 16-bit numbers, with 3 D in the
-feed-forward as in LLaDA-8B:
+On a GPU an operator is one Triton kernel, or two for queries and keys. It reads its arguments and
+writes its results once, so that its traffic is the bytes of both; what it overwrites counts twice.
+What is kept for the backward pass, in bytes per token, layer and unit of width D in 16-bit numbers,
+with 3 D in the feed-forward as in LLaDA-8B:
 
     attn_norm: its input                 2
-    adapters of q, k, v: their input     2 (dropout: 9, three copies and masks of a byte)
+    adapters of q, k, v: their input     2 (lowrank.py computes dropout again)
     rotary: nothing                      0
     attention: q, k, v and its output    8
     ff_norm: the sum of the residual     2
-    adapter of up: its input             2 (dropout: 3)
+    adapter of up: its input             2
     swiglu: gate and up                 12
 
-Together 28 (dropout: 36), and in plain torch 38 (46): there, each norm saves its input in float32,
-and SwiGLU saves silu(gate) too.
+Together 28. Plain torch keeps 38, or 46 with dropout of adapters: each norm its input in float32,
+SwiGLU silu(gate) too, and each adapter a copy of its input and a mask of a byte.
 """
 
 from __future__ import annotations
@@ -151,43 +151,3 @@ def _swiglu_gradients(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
 add_rms_norm.register_autograd(_add_norm_gradients, setup_context=_saved_by_add_norm)
 rotary.register_autograd(_rotary_gradients, setup_context=_saved_by_rotary)
 swiglu.register_autograd(_swiglu_gradients, setup_context=_saved_by_swiglu)
-
-
-@rms_norm.register_fake
-def _(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
-
-
-@add_rms_norm.register_fake
-def _(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    scale = x.new_empty(x.shape[:-1], dtype=torch.float32)
-    return torch.empty_like(x), torch.empty_like(x), scale
-
-
-@rms_norm_backward.register_fake
-def _(
-    grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), weight.new_empty(weight.shape if with_weight else 0)
-
-
-@add_rms_norm_backward.register_fake
-def _(
-    grad: Tensor, of_total: Tensor, total: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(total), weight.new_empty(weight.shape if with_weight else 0)
-
-
-@rotary.register_fake
-def _(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
-    return q.new_empty(q.shape), k.new_empty(k.shape)
-
-
-@swiglu.register_fake
-def _(gate: Tensor, up: Tensor) -> Tensor:
-    return torch.empty_like(gate)
-
-
-@swiglu_backward_.register_fake
-def _(grad: Tensor, gate: Tensor, up: Tensor) -> None:
-    return None

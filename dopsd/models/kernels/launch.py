@@ -12,7 +12,7 @@ from dopsd.models.kernels import operators
 
 # liger's offset of the weight, and its casting mode "llama": values are rounded before the weight
 WEIGHT = (0.0, 0)
-STAGES = 2  # of the pipeline of loads, as in its forward
+ROWS = 4  # of a program of the norms' backward pass
 
 
 @operators.rms_norm.register_kernel("cuda")
@@ -47,6 +47,8 @@ def rms_norm_backward(
     from liger_kernel.ops.rms_norm import rms_norm_backward as backward
     from liger_kernel.ops.utils import calculate_settings
 
+    if not with_weight:
+        return _of_input(grad, None, x, weight, scale), weight.new_empty(0)
     width = x.shape[-1]
     with torch.cuda.device_of(x):
         of_x, of_weight = backward(
@@ -58,9 +60,8 @@ def rms_norm_backward(
             *calculate_settings(width),
             in_place=False,
             row_mode=True,
-            needs_dw=with_weight,
         )
-    return of_x, weight.new_empty(0) if of_weight is None else of_weight
+    return of_x, of_weight
 
 
 @operators.add_rms_norm_backward.register_kernel("cuda")
@@ -68,23 +69,55 @@ def add_rms_norm_backward(
     grad: Tensor, of_total: Tensor, total: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
 ) -> tuple[Tensor, Tensor]:
     """See operators.add_rms_norm_backward."""
-    from liger_kernel.ops.fused_add_rms_norm import fused_add_rms_norm_backward as backward
-    from liger_kernel.ops.utils import calculate_settings
+    if not with_weight:
+        return _of_input(grad, of_total, total, weight, scale), weight.new_empty(0)
+    of_norm, of_weight = rms_norm_backward(grad, total, weight, scale, with_weight)
+    return of_norm.add_(of_total), of_weight
 
-    with torch.cuda.device_of(total):
-        of_x, _, of_weight = backward(
+
+def _of_input(
+    grad: Tensor, of_total: Tensor | None, x: Tensor, weight: Tensor, scale: Tensor
+) -> Tensor:
+    """Return the gradient of a norm's input x, plus `of_total`.
+
+    liger-kernel's own launcher compiles its kernel for each number of rows, and starts no more
+    programs than the gradient of the weight, which is frozen here, would allow.
+    """
+    from liger_kernel.ops.fused_add_rms_norm import _fused_add_rms_norm_backward_kernel as kernel
+    from liger_kernel.ops.utils import calculate_settings, torch_to_triton_dtype
+
+    width, rows = x.shape[-1], scale.numel()
+    block, warps = calculate_settings(width)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    beside = grad if of_total is None else of_total.contiguous()
+    with torch.cuda.device_of(x):
+        kernel[(-(-rows // ROWS),)](
             grad.contiguous(),
-            of_total.contiguous(),
-            total,
+            width,
+            beside,
+            width,
+            out,
+            width,
+            x.contiguous(),
+            width,
+            torch_to_triton_dtype[x.dtype],
             weight,
-            scale.reshape(-1),
-            *WEIGHT,
-            *calculate_settings(total.shape[-1]),
-            num_stages=STAGES,
-            in_place=False,
-            needs_dw=with_weight,
+            1,
+            scale.contiguous(),
+            1,
+            None,  # gradient of the weight
+            0,
+            rows,
+            width,
+            WEIGHT[0],
+            ROWS,
+            WEIGHT[1],
+            BLOCK_SIZE=block,
+            has_dS_out=of_total is not None,
+            COMPUTE_DW=False,
+            num_warps=warps,
         )
-    return of_x, weight.new_empty(0) if of_weight is None else of_weight
+    return out
 
 
 @operators.rotary.register_kernel("cuda")

@@ -1,6 +1,6 @@
 """The operators `dopsd::*` on a CPU: what plain.py and its gradients compute, to the bit.
 
-launch.py registers their Triton kernels for GPUs.
+At the end are their shapes without values; launch.py registers their Triton kernels for GPUs.
 """
 
 from __future__ import annotations
@@ -140,3 +140,43 @@ def swiglu_backward_(grad: Tensor, gate: Tensor, up: Tensor) -> None:
     of_up = grad * silu(gate)
     gate.copy_(torch.ops.aten.silu_backward(grad * up, gate))
     up.copy_(of_up)
+
+
+@rms_norm.register_fake
+def _(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(x.shape[:-1], dtype=torch.float32)
+
+
+@add_rms_norm.register_fake
+def _(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    scale = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    return torch.empty_like(x), torch.empty_like(x), scale
+
+
+@rms_norm_backward.register_fake
+def _(
+    grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), weight.new_empty(weight.shape if with_weight else 0)
+
+
+@add_rms_norm_backward.register_fake
+def _(
+    grad: Tensor, of_total: Tensor, total: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(total), weight.new_empty(weight.shape if with_weight else 0)
+
+
+@rotary.register_fake
+def _(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+@swiglu.register_fake
+def _(gate: Tensor, up: Tensor) -> Tensor:
+    return torch.empty_like(gate)
+
+
+@swiglu_backward_.register_fake
+def _(grad: Tensor, gate: Tensor, up: Tensor) -> None:
+    return None

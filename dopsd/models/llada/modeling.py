@@ -218,6 +218,7 @@ class LladaForMaskedLM(Denoiser):
         for module in self.modules():
             if isinstance(module, RMSNorm | LladaBlock):
                 module.kernels = FusedKernels()
+        self.is_fused = True
         return True
 
     def new_kv_cache(self) -> KVCache:

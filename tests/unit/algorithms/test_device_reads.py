@@ -11,6 +11,7 @@ import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
 
+from dopsd.algorithms.common.base import LossOutput
 from dopsd.algorithms.common.batch import (
     Batch,
     GroupBatch,
@@ -31,8 +32,11 @@ from dopsd.algorithms.rft.algorithm import Rft
 from dopsd.algorithms.rft.config import RftConfig
 from dopsd.algorithms.vrpo.algorithm import Vrpo
 from dopsd.algorithms.vrpo.config import VrpoConfig
+from dopsd.core.metrics import MetricSums
 from dopsd.core.types import Rollout
-from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+from dopsd.rollout.fast_dllm import denoise_approximately
+from dopsd.rollout.sampler import Decoding, GenerationRequest, Sampler, denoise
+from dopsd.training.grad_accumulation import MicroBatches
 
 BLOCKS = BlockSchedule(4, (2, 2), MASK, EOS)
 
@@ -159,8 +163,21 @@ def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int])
     assert all(value.is_meta for batch in batches for value in batch.tensors().values())
 
 
-def test_a_batch_of_rollouts_is_read_from_the_device_once(reads: list[int]):
+@pytest.mark.parametrize("sampler", [denoise, denoise_approximately])
+def test_a_batch_of_rollouts_is_read_from_the_device_once(sampler: Sampler, reads: list[int]):
     requests = [GenerationRequest(str(n), 0, torch.arange(n), n) for n in (2, 3)]
-    found = denoise(MetaPolicy(), requests, Decoding(8, 4, 4, 0.9))
+    found = sampler(MetaPolicy(), requests, Decoding(8, 4, 4, 0.9))
     assert reads == [2 * 8 * 2]  # ids and steps of both
     assert [len(r.completion_ids) for r in found] == [8, 8]
+
+
+def test_the_losses_of_an_updates_micro_batches_are_read_from_the_device_once(reads: list[int]):
+    weight = torch.ones(8, device="meta", requires_grad=True)
+    policy: Any = SimpleNamespace(is_locked=False, trainable=lambda: {"w": weight})
+    algorithm: Any = SimpleNamespace(
+        loss=lambda _, batch: LossOutput((weight * batch.k.sum()).sum(), MetricSums())
+    )
+    metrics = MicroBatches(1, torch.device("meta")).gradients(
+        algorithm, policy, [STATES.to("meta")] * 2, 1.0
+    )
+    assert reads == [4] and metrics["loss"] == (0.0, 0.0)

@@ -35,9 +35,13 @@ def test_a_record_has_no_times_no_paths_and_no_threads():
 
 def test_packages_that_compute_only_with_a_setting_are_named_with_it(monkeypatch):
     monkeypatch.setattr(measured_on, "package_version", lambda name: f"1 of {name}")
-    flash = ModelConfig(dtype="bfloat16", attention="flash_attention_2")
-    assert measured_on.measured_on(flash, 8, CPU)["packages"]["flash-attn"] == "1 of flash-attn"
-    assert "flash-attn" not in measured_on.measured_on(ModelConfig(), 8, CPU)["packages"]
+    fused = ModelConfig(dtype="bfloat16", attention="flash_attention_2", kernels="liger")
+    plain = measured_on.measured_on(ModelConfig(), 8, CPU)["packages"]
+    optional = measured_on.measured_on(fused, 8, CPU)["packages"].items() - plain.items()
+    assert optional == {
+        ("flash-attn", "1 of flash-attn"),
+        ("liger-kernel", "1 of liger-kernel"),
+    }
 
 
 def test_an_evaluation_that_continues_elsewhere_names_both_devices(project, monkeypatch):

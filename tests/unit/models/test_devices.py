@@ -13,7 +13,7 @@ import torch
 from dopsd.core.errors import DopsdError
 from dopsd.distributed import launch
 from dopsd.distributed.accelerate_group import all_processes, refuse_shared_gpu
-from dopsd.models import llm_policy, loading
+from dopsd.models import device, llm_policy
 from dopsd.models.config import ModelConfig
 
 
@@ -35,9 +35,9 @@ def gpus(monkeypatch):
 
 def test_a_process_that_sees_only_its_own_gpu_computes_there(gpus):
     gpus(8, LOCAL_RANK="3")
-    assert loading.own_device() == torch.device("cuda", 3)
+    assert device.own_device() == torch.device("cuda", 3)
     gpus(1)  # Slurm's --gpus-per-task=1
-    assert loading.own_device() == torch.device("cuda", 0)
+    assert device.own_device() == torch.device("cuda", 0)
 
 
 def test_every_command_that_loads_a_model_makes_its_gpu_the_current_one(gpus, monkeypatch):
@@ -52,10 +52,10 @@ def test_every_command_that_loads_a_model_makes_its_gpu_the_current_one(gpus, mo
 
 def test_processes_that_seem_to_share_a_gpu_are_warned_of(gpus, capsys):
     gpus(2, LOCAL_WORLD_SIZE="2")
-    loading.take_device()
+    device.take_device()
     assert not capsys.readouterr().err
     gpus(1)
-    loading.take_device()
+    device.take_device()
     assert "2 processes on this machine see 1 GPUs each" in capsys.readouterr().err
 
 
@@ -76,6 +76,7 @@ def compare_gpus(names: list[str]) -> None:
     accelerator.wait_for_everyone()
 
 
+@pytest.mark.full
 def test_two_processes_on_one_gpu_are_refused_in_training_and_two_gpus_are_not(
     tmp_path, monkeypatch
 ):

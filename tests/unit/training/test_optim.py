@@ -44,6 +44,7 @@ def sum_in_buckets() -> None:
     save_tensors(tensors, Path(f"{accelerator.process_index}.safetensors"))
 
 
+@pytest.mark.full
 def test_sums_in_buckets_have_the_bytes_of_one_reduce_for_each_weight(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert forks.statuses(forks.start_ranks(2, sum_in_buckets)) == [0, 0], forks.output()

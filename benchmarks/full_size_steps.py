@@ -1,0 +1,173 @@
+"""The steps of full_size.py that are no command of dopsd; each prints its figures as JSON.
+
+python benchmarks/full_size_steps.py load /tmp/full-size/base
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dopsd.models.llada.configuration import TOY, LladaConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerFast
+
+SHARD = "3GB"  # six files of LLaDA-8B, as on the hub
+NAMED = {  # LLaDA's special tokens by id
+    126080: "<|startoftext|>",
+    126081: "<|endoftext|>",
+    126336: "<|mdm_mask|>",
+    126346: "<|start_header_id|>",
+    126347: "<|end_header_id|>",
+    126348: "<|eot_id|>",
+}
+
+
+def weights(folder: Path, layers: int, is_toy: bool) -> dict[str, Any]:
+    """Write random weights of LLaDA-8B's shape as the hub has them, one file at a time."""
+    from huggingface_hub import split_torch_state_dict_into_shards
+    from safetensors.torch import save_file
+
+    from dopsd.models.checkpoint_files import INDEX, expected_shapes
+
+    config = LladaConfig(**(TOY if is_toy else {"n_layers": layers}), dtype="bfloat16")
+    shapes = expected_shapes(config)
+    tensors = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
+    numbers = {name: number for number, name in enumerate(sorted(tensors))}
+    plan = split_torch_state_dict_into_shards(
+        tensors,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size="8MB" if is_toy else SHARD,
+    )
+    folder.mkdir(exist_ok=True)
+    for file, names in plan.filename_to_tensors.items():
+        shard = {name: random(shapes[name], numbers[name]) for name in names}
+        save_file(shard, folder / file, metadata={"format": "pt"})
+        del shard
+    if plan.is_sharded:
+        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
+        (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+    config.architectures = ["LLaDAModelLM"]
+    config.save_pretrained(folder)
+    tokenizer(config).save_pretrained(folder)
+    files = len(plan.filename_to_tensors)
+    return {"parameters": sum(t.numel() for t in tensors.values()), "files": files}
+
+
+def random(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Return weights in bfloat16: norms near one, matrices of unit gain."""
+    generator = torch.Generator().manual_seed(seed)
+    tensor = torch.empty(shape, dtype=torch.bfloat16)
+    if len(shape) == 1:
+        return tensor.normal_(1.0, 0.1, generator=generator)
+    return tensor.normal_(0.0, shape[-1] ** -0.5, generator=generator)
+
+
+def tokenizer(config: LladaConfig) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with a word for each id: characters, and LLaDA's special tokens."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from dopsd.models.embedded import CHARACTERS
+
+    words = dict(enumerate(CHARACTERS)) | NAMED
+    vocabulary = {words.get(i, f"<{i}>"): i for i in range(config.vocab_size)}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    core.decoder = decoders.Fuse()
+    core.add_special_tokens(list(NAMED.values()))
+    names = {"bos_token": NAMED[126080], "eos_token": NAMED[126081], "pad_token": NAMED[126081]}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """Load the base as every command does."""
+    from dopsd import load_policy
+
+    started = time.monotonic()
+    policy = load_policy(folder, dtype="bfloat16")
+    size = sum(p.numel() * p.element_size() for p in policy.core.parameters())
+    return {"load_seconds": round(time.monotonic() - started, 1), "weights_gb": size / 1e9}
+
+
+def sample(params_file: Path) -> dict[str, Any]:
+    """Sample the answers to two problems with the settings of the run."""
+    import dopsd
+
+    run = dopsd.run_settings(params_file)
+    policy = dopsd.load_policy(run.model.path, dtype=run.model.dtype)
+    started = time.monotonic()
+    rollouts = dopsd.sample(policy, ["0410020420430020", "1030300201404001"], run, temperature=0.9)
+    tokens = [rollout.completion_ids.tolist() for rollout in rollouts]
+    digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
+    seconds = round(time.monotonic() - started, 1)
+    return {"sample_seconds": seconds, "steps": run.sampling.steps, "tokens": digest}
+
+
+@torch.no_grad()
+def logits_digest(model: Any, vocabulary: int) -> dict[str, Any]:
+    """Return the digest of the logits of 24 tokens."""
+    ids = torch.randint(0, vocabulary, (1, 24), generator=torch.Generator().manual_seed(3))
+    logits = model(ids).logits
+    assert logits.isfinite().all()
+    values = logits.contiguous().view(torch.int16).numpy().tobytes()
+    return {"logits": hashlib.sha256(values).hexdigest(), "spread": logits.float().std().item()}
+
+
+def merged_logits(folder: Path) -> dict[str, Any]:
+    """Load the export with transformers alone, after the import that registers the class."""
+    from transformers import AutoModelForMaskedLM
+
+    import dopsd.models.llada  # noqa: F401
+
+    model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    return logits_digest(model, model.config.vocab_size)
+
+
+def adapted_logits(folder: Path, adapter: Path) -> dict[str, Any]:
+    """Add the adapter to the base in memory, in float32 and rounded once."""
+    from dopsd import load_policy
+    from dopsd.models.lora import require_adapter
+    from dopsd.models.merging import adapted_layers
+
+    policy = load_policy(folder, adapter, dtype="bfloat16")
+    model, moved, count = require_adapter(policy.adapted), 0, 0
+    for layer, change in adapted_layers(model):
+        new = (layer.weight.data.float() + change).bfloat16()
+        moved += int((new != layer.weight.data).sum())
+        count += new.numel()
+        layer.weight.data = new
+    with model.disable_adapter():
+        return {"moved": moved / count} | logits_digest(policy.core, policy.vocabulary)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("step")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("adapter", type=Path, nargs="?")
+    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--toy", action="store_true")
+    a = parser.parse_args()
+    figures: dict[str, Any]
+    if a.step == "weights":
+        figures = weights(a.folder, a.layers, a.toy)
+    elif a.adapter:
+        figures = adapted_logits(a.folder, a.adapter)
+    else:
+        steps = {"load": load, "sample": sample, "merged_logits": merged_logits}
+        figures = steps[a.step](a.folder)
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()

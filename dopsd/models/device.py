@@ -1,0 +1,45 @@
+"""The device of this process: one of the GPUs that it sees, or the CPU."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from dopsd.core.progress import log
+
+if TYPE_CHECKING:
+    import torch
+
+
+def own_device() -> torch.device:
+    """Return the GPU of this process, by LOCAL_RANK, or the CPU if there is no GPU.
+
+    A scheduler may show each process only its own GPU: then LOCAL_RANK counts past what is visible.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+def take_device() -> torch.device:
+    """Make the device of this process the current one, and return it.
+
+    NCCL and kernels in Triton run on the current device. Processes that seem to share a GPU are
+    logged; training, which can compare GPUs over processes, refuses them.
+    """
+    import torch
+
+    device = own_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        processes, visible = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if processes > visible:
+            log(
+                f"{processes} processes on this machine see {visible} GPUs each: unless the"
+                " scheduler shows each of them its own, several share one. Start at most as many"
+                " processes as GPUs"
+            )
+    return device

@@ -1,0 +1,61 @@
+"""The pretended GPU itself: what it refuses, counts and charges."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu import runs
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:
+    return runs.measured("check")[0]
+
+
+def test_tensors_of_two_devices_do_not_mix(found):
+    mixed = found["mixed"]
+    assert "same device" in mixed["sum"] and "same device" in mixed["host indexed by device"]
+    assert mixed["scalar"] == "" and mixed["numpy"].startswith("TypeError")
+
+
+def test_each_wait_of_the_host_is_counted_and_nothing_else(found):
+    assert found["waits"] == {
+        "sum": 0,
+        "item": 1,
+        "bool": 1,
+        "tolist": 1,
+        "upload": 1,
+        "asynchronous upload": 0,
+        "mask": 1,
+        "fill by mask": 0,
+        "assign by mask": 0,
+        "index by a list": 1,
+        "nonzero": 1,
+        "full": 0,
+    }
+
+
+def test_memory_lives_as_long_as_the_last_view(found):
+    assert found["held"] == [1024, 1024, 1024, 0]
+    assert found["large"] == {"is_unknown": True, "bytes": 4 * 512 * 512, "shape": [512, 512]}
+    assert found["out_of_memory"].startswith("OutOfMemoryError")
+
+
+def test_an_operator_of_unknown_cost_fails(found):
+    assert "does not know what this operator costs" in found["uncharged"]
+
+
+def test_small_values_and_their_gradients_are_true(found):
+    assert found["gradients"] == [6.0, 16.0]
+
+
+def test_time_is_that_of_the_roofline(found):
+    assert found["time"]["matmul"] == pytest.approx(2 * 8192**3 / (0.70 * 989e12) * 1e6)
+    assert found["time"]["copy"] == pytest.approx(2 * 2**30 / (0.85 * 3.35e12) * 1e6)
+    assert found["time"]["small"] == pytest.approx(4)
+
+
+def test_a_fused_kernel_of_ours_is_charged_for_what_it_reads_and_writes(found):
+    fused = found["fused"]
+    assert fused["values"] == [6.0, 6.0] and fused["launches"] == 1  # empty is none
+    assert fused["microseconds"] == pytest.approx(2 * 2**30 / (0.85 * 3.35e12) * 1e6)
