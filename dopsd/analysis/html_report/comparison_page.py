@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dopsd.analysis.results import Finished
 
 ABSENT = "–"  # value of a setting that a method does not have
+RUN_COSTS = ("rollouts", "seconds")  # in the table of runs, beside the update
 Curve = list[tuple[dict[str, float], float]]  # costs and accuracy of each checkpoint
 WORDS: tuple[str, ...] = (
     "Accuracy",
@@ -91,6 +92,7 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
         "reached": facts.tables["reached"],
         "number": words.number,
         "axes": AXES,
+        "run_costs": RUN_COSTS,
         "percent": percent,
         "glossary": {word: words.GLOSSARY[word] for word in WORDS},
     }
@@ -155,7 +157,7 @@ def _run_row(facts: ComparisonFacts, run: Finished, row: dict[str, Any]) -> dict
         "marks": " → ".join(percent(run.tested[side]["whole"]) for side in ("base", "best")),
         "gap": gap(row["difference"], row["interval"]),
         "update": row["update"],
-        "costs": {name: words.number(row.get(name)) for name in AXES if name != "updates"},
+        "costs": {name: words.number(row.get(name)) for name in RUN_COSTS},
     }
 
 
