@@ -16,6 +16,7 @@ install: .venv/.installed
 	@$(PYTHON) -m venv .venv
 	@python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+	@echo "installed; \`source .venv/bin/activate\` puts dopsd, dvc and prefect on your path"
 
 demo: install
 	dopsd repro

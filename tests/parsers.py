@@ -113,7 +113,8 @@ def completions(draw: Random, root: str) -> Call:
 
 
 def params(draw: Random, root: str) -> Call:
-    from dopsd.config.loading import load_params, missing_files
+    from dopsd.config.loading import load_params
+    from dopsd.config.named_files import missing_files
 
     sound = SETTINGS.encode()
     if draw.random() < 0.4:

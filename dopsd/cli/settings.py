@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import command, set_argument
-from dopsd.config.loading import load_params, missing_files
+from dopsd.config.loading import load_params
+from dopsd.config.named_files import missing_files
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -176,6 +177,7 @@ def _task(a: argparse.Namespace, params: Params) -> None:
 
 
 def _check(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.own_task.rows import check_columns
     from dopsd.pipeline.run_request import mismatched_bases
 
     path = a.params
@@ -183,6 +185,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     faults = missing + mismatched_bases(params)
     if faults:
         raise DopsdError(faults, code=Code.NAMED_FILE_MISSING if missing else Code.BASE_DIFFERS)
+    check_columns(params)
     print(f"{path}: no errors")
 
 

@@ -68,7 +68,12 @@ def summary(params: Params) -> None:
     for line in costs:
         console.print(line, markup=False, highlight=False)
     # soft_wrap: a link that breaks over two lines cannot be clicked
-    console.print(_links(params), markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        _links(params, {run.key.task for run in tested_runs}),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
@@ -86,7 +91,8 @@ def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
     )
 
 
-def _links(params: Params) -> str:
+def _links(params: Params, tasks: set[str]) -> str:
+    """Return where MLflow is, and the links of these tasks to their runs side by side."""
     uri = tracking_uri(params.tracking.uri)
     heading = (
         f"MLflow: {shown(uri)}"
@@ -94,6 +100,7 @@ def _links(params: Params) -> str:
         else f"MLflow, while `{start_command('MLflow')}` runs:"
     )
     links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
+    links = {task: link for task, link in links.items() if task in tasks}
     if not links:
         return f"{heading} run `dopsd publish` to send what is missing and print links"
     return "\n".join([heading, *(f"  {task} side by side: {link}" for task, link in links.items())])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
@@ -13,6 +14,8 @@ from dopsd.config.profiles import FOLDER
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+LONGEST_LINE = 100  # characters of a new section that is written in one line
 
 
 def render(raw: dict[str, Any]) -> str:
@@ -43,7 +46,7 @@ def _edited(text: str, raw: dict[str, Any]) -> str:
     _put(document, raw)
     out = io.StringIO()
     editor.dump(document, out)
-    return out.getvalue()
+    return _spaced(out.getvalue(), text)
 
 
 def _number(value: float) -> str:
@@ -55,7 +58,7 @@ def _number(value: float) -> str:
 def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
     """Write values into a commented document.
 
-    Keys that stay keep their comments. New sections take one line.
+    Keys that stay keep their comments.
     """
     for key in [key for key in document if key not in raw]:
         del document[key]
@@ -65,7 +68,21 @@ def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
         elif isinstance(value, list) and isinstance(document.get(key), list):
             document[key][:] = value
         elif key not in document or document[key] != value:
-            document[key] = value
-            if isinstance(value, dict):
-                document[key] = CommentedMap(value)
-                document[key].fa.set_flow_style()
+            document[key] = _new(value)
+
+
+def _new(value: Any) -> Any:  # noqa: ANN401  # any YAML value
+    """Return a value as it is written: a section in one line, or a line for each key if long."""
+    if not isinstance(value, dict):
+        return value
+    section = CommentedMap({key: _new(inner) for key, inner in value.items()})
+    if len(str(value)) <= LONGEST_LINE:
+        section.fa.set_flow_style()
+    return section
+
+
+def _spaced(text: str, before: str) -> str:
+    """Put back the blank lines before sections, which a key added above them takes."""
+    for key in re.findall(r"\n\n(\w+:)", before):
+        text = re.sub(rf"(?<!\n)\n{key}", f"\n\n{key}", text)
+    return text

@@ -5,7 +5,6 @@ Every error is one line that names the file, the full path of the key and what i
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from functools import cache
@@ -24,14 +23,13 @@ from dopsd.core.errors import DopsdError, is_unicode
 from dopsd.core.paths import BASES, is_base
 from dopsd.core.progress import log
 from dopsd.models.config import ModelConfig
-from dopsd.tasks.common.config import Source
-from dopsd.training.origin import place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pydantic_core import ErrorDetails
     from ruamel.yaml.nodes import MappingNode
 
-FILES = (".jsonl", ".json", ".csv", ".parquet")  # a source that ends so is a file, not a hub name
 # Bounds of a settings file, so that reading it takes a second at most.
 LONGEST = 65536  # characters
 MARKS = 10_000  # commas, colons, brackets and lines
@@ -40,9 +38,9 @@ VALUES = 10_000  # values, including those that aliases repeat
 SHOWN = 20  # errors to print; the rest is counted
 
 
-def _line(fault: ErrorDetails, path: Path | str) -> str:
+def _line(fault: ErrorDetails, path: Path | str, raw: object) -> str:
     """Format a pydantic error as `file: full.key: what was expected, what was found`."""
-    key = ".".join(str(part) for part in fault["loc"]) or "(several keys)"
+    key = ".".join(_written(fault["loc"], raw)) or "(several keys)"
     if fault["type"] == "extra_forbidden":
         return f"{path}: {key}: unknown key; {nearest(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
@@ -50,6 +48,16 @@ def _line(fault: ErrorDetails, path: Path | str) -> str:
         "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r:.200}"
     )
     return f"{path}: {key}: {message}{received}"
+
+
+def _written(key_path: tuple[int | str, ...], raw: Any) -> Iterator[str]:  # noqa: ANN401  # any YAML value
+    """Yield the parts of a key, without the number of a single value that stands for a list."""
+    for part in key_path:
+        is_item = isinstance(raw, list) and isinstance(part, int)
+        is_there = is_item or (isinstance(raw, dict) and part in raw)
+        if is_there or isinstance(part, str):
+            yield str(part)
+            raw = raw[part] if is_there else None
 
 
 def _code(fault: ErrorDetails) -> Code:
@@ -197,36 +205,6 @@ def _say_once(line: str, _folder: Path) -> None:
     log(line)
 
 
-def missing_files(params: Params) -> list[str]:
-    """Return the missing files that the matrix's tasks, methods and models need, as `key: file`."""
-    files: dict[str, str] = {}
-    for task in params.matrix.tasks:
-        section = params.data.tasks[task]
-        files |= {f"data.{task}.{key}": name for key, name in section.files.items()}
-        files |= _source_files(f"data.{task}", vars(section))
-    for method in params.matrix.methods:
-        files |= _source_files(f"method.{method}", vars(vars(params.method)[method]))
-    for task in params.matrix.tasks:
-        overrides, path = params.data.tasks[task].model, params.model_of(task).path
-        is_own = overrides is not None and overrides.path is not None
-        if Path(path) != place(task) if is_own else not params.pretrain.tasks:
-            files[f"data.{task}.model.path" if is_own else "model.path"] = f"{path}/config.json"
-    return [
-        f"{key}: {file}"
-        for key, file in files.items()
-        if not os.path.isfile(file)  # noqa: PTH113  # Path.is_file raises for a name that is too long
-    ]
-
-
-def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
-    """Return the local files of a section's datasets by key, without names on the hub."""
-    return {
-        f"{key}.{name}.path": value.path
-        for name, value in section.items()
-        if isinstance(value, Source) and Path(value.path).suffix in FILES
-    }
-
-
 def checked(raw: object, path: Path | str) -> Params:
     """Check raw settings and return them as `Params`.
 
@@ -242,5 +220,5 @@ def checked(raw: object, path: Path | str) -> Params:
     except ValidationError as error:
         faults = error.errors()
         more = [f"{path}: and {len(faults) - SHOWN} more errors"] if len(faults) > SHOWN else []
-        lines = [_line(fault, path) for fault in faults[:SHOWN]]
+        lines = [_line(fault, path, raw) for fault in faults[:SHOWN]]
         raise DopsdError(lines + more, code=_code(faults[0])) from error

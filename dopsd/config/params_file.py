@@ -9,7 +9,8 @@ from typing import Any
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.layout import in_layout, render
-from dopsd.config.loading import checked, missing_files, parse_yaml, read_yaml
+from dopsd.config.loading import checked, parse_yaml, read_yaml
+from dopsd.config.named_files import missing_files
 from dopsd.config.params import Params
 from dopsd.config.profiles import (
     HARDWARE,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def nearest(key_path: tuple[Any, ...]) -> str:
     """Suggest where else this key is, the most similar one here, or list the section's keys."""
     section: Any = Params
-    for part in key_path[:-1]:
+    for part in (part for part in key_path[:-1] if isinstance(part, str)):  # no list's numbers
         field = section.model_fields.get(part)
         is_own = section is TasksConfig and field is None
         section = CustomTaskConfig if is_own else field.annotation if field else None
@@ -27,11 +27,10 @@ def nearest(key_path: tuple[Any, ...]) -> str:
             return "see the comments in params.yaml for the known keys"
     name = str(key_path[-1])[:80]
     matches = [*_deeper(section, name)] or get_close_matches(name, section.model_fields, 1)
-    return (
-        f"did you mean {' or '.join(matches[:3])}?"
-        if matches
-        else f"there is {', '.join(section.model_fields)}"
-    )
+    if matches:
+        return f"did you mean {' or '.join(matches[:3])}?"
+    own = "; for a task of your own add type: custom" if section is TasksConfig else ""
+    return f"there is {', '.join(section.model_fields)}{own}"
 
 
 def _deeper(section: type[Section], name: str, above: str = "") -> Iterator[str]:

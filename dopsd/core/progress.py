@@ -117,16 +117,20 @@ class Progress:
         now = time.monotonic()
         if self.bar:
             self.bar.update(
-                self.line, completed=self.done, rate=f"{self.rate:.2f} {self.unit}/s", note=note
+                self.line,
+                completed=self.done,
+                rate=f"{self.rate:.2f} {self.unit}/s" if self.rate else "",
+                note=note,
             )
         elif now - self.logged > PLAIN_EVERY or (units and self.done == self.total):
             self.logged = now
-            remaining = _clock((self.total - self.done) / self.rate) if self.rate else "?"
-            log(
-                f"{self.stage}: {self.done}/{self.total} {self.unit}s, {self.rate:.2f}/s,"
-                f" {remaining} left  {note}".rstrip()
-            )
+            speed = f", {self.rate:.2f}/s, {self._remaining} left" if self.rate else ""
+            log(f"{self.stage}: {self.done}/{self.total} {self.unit}s{speed}  {note}".rstrip())
         self._write()
+
+    @property
+    def _remaining(self) -> str:
+        return _clock((self.total - self.done) / self.rate)
 
     @property
     def rate(self) -> float:

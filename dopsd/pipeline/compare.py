@@ -67,7 +67,8 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
         write_json(tmp / "comparison.json", {**tables, "warnings": warnings})
         draw(runs, tmp / "accuracy.png")
         write_comparison(params, runs, tables, tmp, out)
-    log(f"compare: wrote {len(runs)} runs to {out}/: {', '.join(sorted(FILES))}")
+    others = ", ".join(sorted(FILES - {PAGE}))
+    log(f"compare: wrote {len(runs)} runs to {out}/: {others}, and the report {out / PAGE}")
     return text
 
 
@@ -122,7 +123,7 @@ def _of_matrix(params: Params) -> list[Finished]:
     current_runs = [run for run in finished if is_current(params, run)]
     if not current_runs:
         raise DopsdError(
-            "compare: no finished run of params.yaml's matrix; run `dvc repro` first",
+            "compare: no finished run of params.yaml's matrix; run `dopsd repro` first",
             code=Code.NO_RESULTS,
         )
     return current_runs
@@ -135,7 +136,7 @@ def is_current(params: Params, run: Finished) -> bool:
     ):
         return True
     log(
-        f"compare: {run}: skipped, made with other settings, data or code; run `dvc repro`, or"
+        f"compare: {run}: skipped, made with other settings, data or code; run `dopsd repro`, or"
         " name the run to include it"
     )
     return False

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from itertools import combinations
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
+from dopsd.analysis.html_report import verdicts
 from dopsd.analysis.results import COUNTED, Finished, paired_over_seeds
 from dopsd.analysis.tables import (
     RESAMPLED,
@@ -40,6 +42,7 @@ def values(params: Params, runs: list[Finished]) -> Tables:
     tables = {"runs": [row_of(run) for run in runs]}
     tables["means"] = [dict(zip(columns, row, strict=True)) for row in means(runs, resamples)]
     columns = ("task", "first", "second", "seeds", "difference", "interval")
+    columns += ("by_seed", "problem_error")
     tables["pairs"] = [dict(zip(columns, row, strict=True)) for row in pairs(runs, resamples)]
     columns = ("task", "method", "seeds", "best", "cost")
     tables["reached"] = [dict(zip(columns, row, strict=True)) for row in reached(runs, baseline)]
@@ -49,15 +52,16 @@ def values(params: Params, runs: list[Finished]) -> Tables:
 def markdown(tables: Tables, runs: list[Finished], baseline: str) -> str:
     """Return the tables as Markdown.
 
-    They are: each run, each method over its seeds, methods in pairs, the cost of reaching the
-    baseline's best accuracy, and the paper's numbers.
+    They are: which method is better, each run, each method over its seeds, methods in pairs, the
+    cost of reaching the baseline's best accuracy, and the paper's numbers.
 
     Args:
         tables: what `values` returns.
         runs: the runs.
         baseline: the method whose best accuracy the others have to reach.
     """
-    lines = [*_runs(tables["runs"], runs), *_means(tables["means"])]
+    lines = [*(f"**{text}**\n" for text in verdicts.verdicts(tables["means"], tables["pairs"]))]
+    lines += [*_runs(tables["runs"], runs), *_means(tables["means"])]
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []
     lines += _reached(tables["reached"], baseline) if tables["reached"] else []
     for task in dict.fromkeys(run.task for run in runs):
@@ -105,11 +109,13 @@ def _pairs(rows: Rows) -> list[str]:
         "",
         "Methods in pairs, over the seeds that both have, paired by problem.",
         "",
-        *head("task", "first", "second", "seeds", "first - second"),
+        *head("task", "first", "second", "seeds", "first - second", "by seed", "how sure"),
         *(
             line(
                 *(row[name] for name in ("task", "first", "second", "seeds")),
                 gap(row["difference"], row["interval"]),
+                ", ".join(percent(value, "+") for value in row["by_seed"]),
+                verdicts.certainty(row["interval"], row["by_seed"]),
             )
             for row in rows
         ),
@@ -186,12 +192,13 @@ def reached(
 
 def pairs(
     runs: list[Finished], resamples: int
-) -> Iterator[tuple[str, str, str, int, float, tuple[float, float]]]:
+) -> Iterator[tuple[str, str, str, int, float, tuple[float, float], list[float], float]]:
     """Yield for every two methods of a task their mean difference over seeds and problems.
 
     Yields:
         Task, first method, second method, number of shared seeds, difference in accuracy (first
-        minus second) and its bootstrap interval.
+        minus second), its bootstrap interval, the differences of each seed, and the standard error
+        of one of these over problems (the largest of them).
     """
     runs_by_method = groups(runs)
     for (task, a), (other_task, b) in combinations(runs_by_method, 2):
@@ -201,4 +208,6 @@ def pairs(
             else []
         )
         if gaps:
-            yield task, a, b, len(gaps), *paired_over_seeds(gaps, resamples)
+            by_seed = [fmean(seed_gaps) for seed_gaps in gaps]
+            error = max(pstdev(seed_gaps) / len(seed_gaps) ** 0.5 for seed_gaps in gaps)
+            yield task, a, b, len(gaps), *paired_over_seeds(gaps, resamples), by_seed, error

@@ -6,10 +6,9 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dopsd.analysis.html_report.comparison_page import ComparisonFacts, comparison_page
+from dopsd.analysis.html_report.comparison_page import ABSENT, ComparisonFacts, comparison_page
 from dopsd.analysis.html_report.page import digest_of, write_page
 from dopsd.analysis.measured import between_runs, records_of
-from dopsd.analysis.tables import gaps_of, groups
 from dopsd.config.params_file import flat
 from dopsd.core.files import WORK, read_json
 from dopsd.models.measured_on import in_words
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
 
     from dopsd.analysis.results import Finished
     from dopsd.config.params import Params
-    from dopsd.pipeline.comparison import Rows, Tables
+    from dopsd.pipeline.comparison import Tables
 
-NONE = "–"
 PAGE = "comparison.html"
 OF_THE_RUN = ("seed", "task", "method")  # recorded settings that name the run
 
@@ -47,7 +45,6 @@ def write_comparison(
     facts = ComparisonFacts(
         runs=runs,
         tables=tables,
-        pairs=_pairs(tables["pairs"], runs),
         settings={
             task: differing_settings(params, [run for run in runs if run.task == task])
             for task in dict.fromkeys(run.task for run in runs)
@@ -56,6 +53,7 @@ def write_comparison(
         measured_on={str(run): in_words(records_of(run.tested)) for run in runs},
         stale={str(run): reason for run in runs if (reason := _stale(params, run))},
         links={name: os.path.relpath(page, out) for name, page in pages.items()},
+        bases={task: params.model_of(task).path for task in dict.fromkeys(r.task for r in runs)},
         baseline=params.compare.baseline,
         graded=[
             task
@@ -68,23 +66,6 @@ def write_comparison(
 
 def _stale(params: Params, run: Finished) -> str:
     return staleness(params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train"))
-
-
-def _pairs(rows: Rows, runs: list[Finished]) -> Rows:
-    """Return the rows of the table `pairs`, each with the mean difference of every shared seed."""
-    by_method = groups(runs)
-    return [
-        row
-        | {
-            "by_seed": [
-                sum(gaps) / len(gaps)
-                for gaps in gaps_of(
-                    by_method[row["task"], row["first"]], by_method[row["task"], row["second"]]
-                )
-            ]
-        }
-        for row in rows
-    ]
 
 
 def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[str, str]]:
@@ -102,10 +83,10 @@ def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[s
     by_method = {method: _settings_of(params, run) for method, run in first_runs.items()}
     keys = sorted({key for settings in by_method.values() for key in settings})
     rows = {
-        key: {method: settings.get(key, NONE) for method, settings in by_method.items()}
+        key: {method: settings.get(key, ABSENT) for method, settings in by_method.items()}
         for key in keys
     }
-    shared_first = sorted(rows, key=lambda key: NONE in rows[key].values())
+    shared_first = sorted(rows, key=lambda key: ABSENT in rows[key].values())
     return {key: rows[key] for key in shared_first if len(set(rows[key].values())) > 1}
 
 

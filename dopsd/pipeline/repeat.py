@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.config import BETWEEN, kind_of
 from dopsd.config.loading import checked
+from dopsd.config.params_file import flat
 from dopsd.config.profiles import HARDWARE, PRESET, choices, resolve
 
 if TYPE_CHECKING:
@@ -51,8 +52,10 @@ def _sections(params: Params, key: RunKey) -> dict[str, Any]:
     raw = params.model_dump(mode="json")
     kind = kind_of(key.method)
     sections = {name: raw[name] for name in SHARED}
+    own = params.data.custom.get(key.task)  # of a task of the user's own: the keys that are given
+    task = own.model_dump(mode="json", exclude_unset=True) if own else raw["data"].get(key.task)
     sections |= {
-        "data": {key.task: raw["data"].get(key.task, ABSENT)},
+        "data": {key.task: ABSENT if task is None else task},
         "method": {kind: raw["method"][kind]},
     }
     variant = key.method.partition(BETWEEN)[2]
@@ -107,5 +110,23 @@ def commands(
 
 
 def as_text(value: object) -> str:
-    """Return a value for readers: texts as they are, others as YAML: true and null."""
-    return value if isinstance(value, str) else json.dumps(value)
+    """Return a value for readers: texts as they are, others as YAML: true and null.
+
+    Within lists and sections, keys that are null are left out.
+    """
+    return value if isinstance(value, str) else json.dumps(_without_nulls(value))
+
+
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401  # any value of the settings
+    if isinstance(value, dict):
+        return {key: _without_nulls(v) for key, v in value.items() if v is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def rows(changes: list[Change]) -> list[tuple[str, str, str]]:
+    """Return the differences for readers; a section that the profile lacks by dotted key."""
+    return [
+        (key, as_text(value), as_text(of_profile))
+        for name, of_run, of_profile in changes
+        for key, value in (flat({name: of_run}) if of_profile == ABSENT else {name: of_run}).items()
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
@@ -18,17 +19,19 @@ from dopsd.analysis.html_report.facts import Description, RunFacts, Settings
 from dopsd.analysis.html_report.page import digest_of, is_fresh, write_page
 from dopsd.analysis.html_report.run_page import run_page
 from dopsd.analysis.results import Finished
+from dopsd.config.named_files import task_files
 from dopsd.config.params_file import flat
 from dopsd.core.docstrings import first_line
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import advice
 from dopsd.core.files import WORK, read_json
+from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.tables import read_table
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.files import base_files
 from dopsd.models.size import parameters
-from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile
+from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile, rows
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import load_task, package_of
 from dopsd.tracking.glossary import own_metrics
@@ -41,7 +44,6 @@ from dopsd.training.run_settings import scratch_folder, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from dopsd.config.params import Params
     from dopsd.core.paths import RunKey
@@ -157,13 +159,18 @@ def _settings(
         values={name: as_text(value) for name, value in flat(values).items()},
         planned_updates=values.get("train", {}).get("updates"),
         profile=profile,
-        differences=[
-            (name, as_text(of_run), as_text(of_profile)) for name, of_run, of_profile in changes
-        ],
+        differences=rows(changes),
         commands=commands(params, run.key, profile, changes, clean_commit) if is_same else [],
+        files=_files(params, run.key.task) if is_same else [],
         is_of_other_base=any(name.startswith(BASE_KEYS) for name, *_ in changes),
         stale=staleness(run, totals),
     )
+
+
+def _files(params: Params, task: str) -> list[tuple[str, str, str]]:
+    """Return key, path and SHA-256 of the local files that the task's section names."""
+    files = {key: Path(name) for key, name in task_files(params, task).items()}
+    return [(key, str(path), sha256(path)) for key, path in files.items() if path.is_file()]
 
 
 def _has_settings_of(run: RunSettings, totals: dict[str, Any]) -> bool:

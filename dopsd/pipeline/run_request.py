@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.config import params_file, profiles
-from dopsd.config.loading import checked, missing_files, parse_yaml, read_yaml
+from dopsd.config.loading import checked, parse_yaml, read_yaml
+from dopsd.config.named_files import missing_files
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError

@@ -5,7 +5,6 @@ reported; then a program scores it.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,12 +24,12 @@ def test_the_walk_of_the_page_runs_and_a_program_can_score_it(tmp_path: Path):
     command.write_text('#!/bin/sh\nexec python -m dopsd "$@"\n')
     command.chmod(0o755)
     workspace.env["PATH"] = f"{command.parent}:{workspace.env['PATH']}"
-    rows, *commands, program = [
+    *commands, program = [
         block for block in blocks() if block.page.name == "own-task.md" and MARK in block.words
     ]
-    workspace.run(sys.executable, "-c", rows.text)
     said = [workspace.run("bash", "-euo", "pipefail", "-c", block.text) for block in commands]
-    assert any("puzzles: ready to train" in text for text in said)
+    assert any("puzzles: the rows, prompts and verifier fit" in text for text in said)
+    assert any("evaluate_base: base scores " in text for text in said)
     assert any("puzzles/d_opsd/0" in text for text in said)  # `dopsd summary`
     folder = tmp_path / "runs/puzzles/d_opsd/0"
     assert json.loads((folder / "train.json").read_text())["updates"] == 2

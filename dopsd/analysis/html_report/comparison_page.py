@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.html_report import words
+from dopsd.analysis.html_report import verdicts, words
 from dopsd.analysis.html_report.charts import (
     AXES,
     Chart,
@@ -20,10 +20,14 @@ from dopsd.core.palette import run_colour
 from dopsd.core.percent import gap, percent, within
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bokeh.plotting import figure as Figure
 
     from dopsd.analysis.results import Finished
 
+ABSENT = "–"  # value of a setting that a method does not have
+RUN_COSTS = ("rollouts", "seconds")  # in the table of runs, beside the update
 Curve = list[tuple[dict[str, float], float]]  # costs and accuracy of each checkpoint
 WORDS: tuple[str, ...] = (
     "Accuracy",
@@ -44,24 +48,24 @@ class ComparisonFacts:
     Attributes:
         runs: the runs.
         tables: rows of `dopsd.pipeline.comparison.values`.
-        pairs: rows of the table `pairs`, with the differences of each seed as `by_seed`.
         settings: by task, each setting that differs between methods, with its value by method.
         warnings: how runs were measured in different ways.
         measured_on: what measured each run, in words, by run.
         stale: why runs are not those of params.yaml and this code, by run.
         links: address of each run's own report, by run.
+        bases: the folder of each task's base.
         baseline: the method whose best accuracy the others have to reach.
         graded: tasks that give partial scores.
     """
 
     runs: list[Finished]
     tables: dict[str, list[dict[str, Any]]]
-    pairs: list[dict[str, Any]]
     settings: dict[str, dict[str, dict[str, str]]]
     warnings: list[str]
     measured_on: dict[str, str]
     stale: dict[str, str]
     links: dict[str, str]
+    bases: dict[str, str]
     baseline: str
     graded: list[str]
 
@@ -77,15 +81,18 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
     values = {
         "facts": facts,
         "title": "Comparison of methods",
-        "verdicts": _verdicts(facts),
-        "rule": words.RULE,
+        "verdicts": verdicts.verdicts(facts.tables["means"], facts.tables["pairs"]),
+        "rule": verdicts.RULE,
         "caveats": caveats(facts),
+        "tested_on": _distinct(f"{row['n']}" for _, row in _rows(facts)),
+        "selected_on": _distinct(chosen_on(run).lower() for run in facts.runs),
         "runs": [_run_row(facts, run, row) for run, row in _rows(facts)],
         "means": [_mean_row(row) for row in facts.tables["means"]],
-        "pairs": [_pair_row(pair) for pair in facts.pairs],
+        "pairs": [_pair_row(pair) for pair in facts.tables["pairs"]],
         "reached": facts.tables["reached"],
         "number": words.number,
         "axes": AXES,
+        "run_costs": RUN_COSTS,
         "percent": percent,
         "glossary": {word: words.GLOSSARY[word] for word in WORDS},
     }
@@ -97,12 +104,14 @@ def caveats(facts: ComparisonFacts) -> list[str]:
     seeds = min(row["seeds"] for row in facts.tables["means"])
     on_test = [str(run) for run in facts.runs if run.selected["split"] == "test"]
     texts = [RESAMPLED]
-    if seeds < words.ENOUGH_SEEDS:
+    if seeds < verdicts.ENOUGH_SEEDS:
         texts.insert(
             0,
-            f"A method has only {words.count(seeds, 'seed')}. Other seeds may give other values;"
-            f" {words.ENOUGH_SEEDS} or more are better (`matrix.seeds`).",
+            f"Only {words.count(seeds, 'seed')} can be compared. Other seeds may give other values;"
+            f" {verdicts.ENOUGH_SEEDS} or more are better (`matrix.seeds`).",
         )
+    texts += filter(None, map(verdicts.seed_spread, facts.tables["pairs"]))
+    texts += _unequal_effort(facts)
     if on_test:
         texts.append(
             f"The test set itself selected the checkpoint of {', '.join(on_test)}: their test"
@@ -117,17 +126,22 @@ def caveats(facts: ComparisonFacts) -> list[str]:
     ]
 
 
-def _verdicts(facts: ComparisonFacts) -> list[str]:
-    """Return the sentences on each task with several methods."""
-    by_task: dict[str, list[dict[str, Any]]] = {}
-    for row in facts.tables["means"]:
-        by_task.setdefault(row["task"], []).append(row)
-    sentences = []
-    for task, rows in by_task.items():
-        best = max(rows, key=lambda row: row["trained"][0])["method"]
-        pairs = [pair for pair in facts.pairs if pair["task"] == task]
-        sentences += words.overview(task, best, pairs) if len(rows) > 1 else []
-    return sentences
+def _unequal_effort(facts: ComparisonFacts) -> list[str]:
+    """Return which runs were still rising at their end, and which shared settings differ."""
+    rising = [str(run) for run in facts.runs if run.selected["update"] == run.points()[-1][0]]
+    texts = [
+        f"{task}: the methods differ in {', '.join(f'`{key}`' for key in shared)}. A method whose"
+        " settings were tuned longer has an advantage."
+        for task, rows in facts.settings.items()
+        if (shared := [key for key, cells in rows.items() if ABSENT not in cells.values()])
+    ]
+    if rising:
+        texts.insert(
+            0,
+            f"Accuracy was highest at the last checkpoint of {', '.join(rising)}: more updates"
+            " (`train.updates`) may raise it.",
+        )
+    return texts
 
 
 def _rows(facts: ComparisonFacts) -> list[tuple[Finished, dict[str, Any]]]:
@@ -138,15 +152,17 @@ def _run_row(facts: ComparisonFacts, run: Finished, row: dict[str, Any]) -> dict
     return {
         "run": str(run),
         "link": facts.links.get(str(run), ""),
-        "n": row["n"],
         "base": within(row["base"], row["base_interval"]),
         "trained": within(row["trained"], row["trained_interval"]),
-        "marks": percent(run.tested["best"]["whole"]),
+        "marks": " → ".join(percent(run.tested[side]["whole"]) for side in ("base", "best")),
         "gap": gap(row["difference"], row["interval"]),
         "update": row["update"],
-        "selected_on": chosen_on(run).lower(),
-        "costs": {name: words.number(row.get(name)) for name in AXES if name != "updates"},
+        "costs": {name: words.number(row.get(name)) for name in RUN_COSTS},
     }
+
+
+def _distinct(texts: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(texts))
 
 
 def _mean_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +180,7 @@ def _pair_row(pair: dict[str, Any]) -> dict[str, Any]:
     return pair | {
         "gap": gap(pair["difference"], pair["interval"]),
         "by_seed": ", ".join(percent(value, "+") for value in pair["by_seed"]),
-        "certainty": words.certainty(pair["interval"], pair["by_seed"]),
+        "certainty": verdicts.certainty(pair["interval"], pair["by_seed"]),
     }
 
 

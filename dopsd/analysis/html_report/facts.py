@@ -43,6 +43,7 @@ class Settings:
             no longer has this run's settings.
         differences: keys with the run's value and the profile's.
         commands: the commands that repeat the run.
+        files: key, path and SHA-256 of the local files that the task's section names.
         is_of_other_base: whether the embedded base of the profile cannot serve the run.
         stale: why the run is not one of params.yaml and this code; empty if it is.
     """
@@ -52,6 +53,7 @@ class Settings:
     profile: str
     differences: list[tuple[str, str, str]]
     commands: list[str]
+    files: list[tuple[str, str, str]]
     is_of_other_base: bool
     stale: str
 

@@ -12,13 +12,6 @@ if TYPE_CHECKING:
 
     from dopsd.analysis.html_report.facts import RunFacts
 
-ENOUGH_SEEDS = 5
-RULE = (
-    "The rule: “cannot tell” if the 95% interval of the paired difference includes 0, or with one"
-    f" seed; “sure” if it excludes 0, at least {ENOUGH_SEEDS} seeds were run and all of them point"
-    " the same way; “weakly sure” if it excludes 0, but with fewer seeds or with seeds that"
-    " disagree."
-)
 GLOSSARY = {
     "Accuracy": (
         "the mean score of the answers to all problems of a split. Where answers are right or"
@@ -40,8 +33,8 @@ GLOSSARY = {
         " plausibly give. It does not cover other seeds unless it says so."
     ),
     "Paired difference": (
-        "the mean over problems of trained score minus base score on the same problem. It is more"
-        " exact than a comparison of the two intervals."
+        "the mean over problems of one score minus another on the same problem: trained minus base,"
+        " or one method minus another. It is more exact than a comparison of the two intervals."
     ),
     "Points": "percentage points: from 50% to 60% are 10 points.",
     "Profile": "a ready set of settings that `dopsd params --profile` writes to params.yaml.",
@@ -144,63 +137,6 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
     ]
     measured = [("Measured differently", text) for text in between_sides(facts.comparison)]
     return [(title, text) for title, is_true, text in checks if is_true] + measured
-
-
-def certainty(interval: Sequence[float], by_seed: Sequence[float]) -> str:
-    """Return how sure a comparison is: sure, weakly sure or cannot tell. RULE has the rule."""
-    if not excludes_zero(interval) or len(by_seed) == 1:
-        return "cannot tell"
-    is_one_way = all(value > 0 for value in by_seed) or all(value < 0 for value in by_seed)
-    return "sure" if is_one_way and len(by_seed) >= ENOUGH_SEEDS else "weakly sure"
-
-
-def verdict(pair: dict[str, Any]) -> str:
-    """Return which of two methods is better, and how sure that is.
-
-    Args:
-        pair: task, first, second, difference, interval, and by_seed: the differences of each seed.
-    """
-    first, second, difference = pair["first"], pair["second"], pair["difference"]
-    interval, seeds = pair["interval"], count(len(pair["by_seed"]), "seed")
-    certain = certainty(interval, pair["by_seed"])
-    if certain == "cannot tell":
-        reason = (
-            "one seed cannot show what other seeds would give"
-            if excludes_zero(interval)
-            else "the interval includes 0"
-        )
-        return (
-            f"{pair['task']}: cannot tell whether {first} or {second} is better. {first} minus"
-            f" {second} is {points(difference, interval)} over {seeds}; {reason}."
-        )
-    if difference < 0:
-        first, second, difference = second, first, -difference
-        interval = [-interval[1], -interval[0]]
-    return (
-        f"{pair['task']}: {first} is better than {second}, by {points(difference, interval)} over"
-        f" {seeds} ({certain})."
-    )
-
-
-def overview(task: str, best: str, pairs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what a comparison says of a task with several methods.
-
-    Args:
-        task: the task.
-        best: its method with the highest mean accuracy.
-        pairs: its pairs of methods that share a seed, as for `verdict`.
-    """
-    if not pairs:
-        return [
-            f"{task}: no two methods share a seed, so there is nothing to compare. The tables show"
-            " each method against the base."
-        ]
-    decisive = [pair for pair in pairs if best in (pair["first"], pair["second"])]
-    alone = (
-        f"{task}: {best} has the highest accuracy and shares no seed with another method, so no"
-        " pair shows how it compares."
-    )
-    return [*([] if decisive else [alone]), *(verdict(pair) for pair in decisive or pairs)]
 
 
 def number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from dopsd.config.loading import missing_files
+from dopsd.config.named_files import missing_files
 from dopsd.core.extras import advice as install
 from dopsd.pipeline.checks.finding import Finding
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from dopsd.models.token_counts import TokenCounts, token_counts
+from dopsd.pipeline.own_task.findings import SHOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ class Lengths:
             return
         findings.head(f"Tokens, by the tokenizer of {self.model.path}")
         self._check_prompts(self.tokens, prompts, findings)
+        self._check_questions(self.tokens, findings)
         self._check_answers(self.tokens, answers, findings)
         self._check_characters(self.tokens, answers, findings)
 
@@ -67,6 +69,18 @@ class Lengths:
             findings.faults.append(
                 f"prompts: {excess} with an answer; lower sampling.gen_length, set"
                 " sampling.max_prompt_tokens, or remove the rows"
+            )
+
+    def _check_questions(self, tokens: TokenCounts, findings: Findings) -> None:
+        """Report prompts of which the model does not see every character."""
+        lost = [row for row in self.rows if not tokens.is_written(row.problem.prompt)]
+        if lost:
+            letters = sorted(c for c in {*lost[0].problem.prompt} if not tokens.is_written(c))
+            example = f" ({' '.join(letters[:SHOWN])})" if letters else ""
+            findings.add(
+                f"{len(lost)} of {len(self.rows)} prompts have characters without a token, such as"
+                f" {lost[0].place}{example}: the model"
+                " does not see them"
             )
 
     def _check_answers(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import write_json
 from dopsd.core.paths import RUNS
-from dopsd.core.progress import is_main_rank
+from dopsd.core.percent import ends, percent
+from dopsd.core.progress import is_main_rank, log
 from dopsd.evaluation.evaluator import Evaluator
 
 if TYPE_CHECKING:
@@ -20,6 +21,23 @@ def run(params: Params, task_name: str) -> None:
     ((report,),) = evaluator.reports("evaluate_base", [None], params.evaluate.protocols[name])
     if is_main_rank():
         write_json(RUNS / task_name / "base.json", {name: _figures(report)})
+    for line in in_words(report, task_name):
+        log(f"evaluate_base: {line}")
+
+
+def in_words(report: dict[str, Any], task_name: str) -> list[str]:
+    """Return the base's score, and what to do where nothing can be learned from its answers."""
+    accuracy = f"{percent(report['accuracy'])}% {ends(report['interval'])}"
+    lines = [f"base scores {accuracy} on {report['n']} {report['split']} problems"]
+    if not report["accuracy"]:
+        lines.append(
+            "no answer scores above 0, and methods that learn from their own answers, such as"
+            " d_opsd, would find nothing to learn from. `dopsd sample --task"
+            f" {task_name}` shows one answer; take easier rows, a base that knows the task, a"
+            f" verifier with partial scores, or data.{task_name}.solution and"
+            " matrix.methods=[sft]"
+        )
+    return lines
 
 
 def _figures(report: dict[str, Any]) -> dict[str, Any]:

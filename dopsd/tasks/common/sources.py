@@ -9,7 +9,9 @@ import csv
 import json
 import logging
 import os
+import re
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dopsd.tasks.common.config import Source
+
+SEPARATORS = ",;\t"  # of columns in a .csv file; spreadsheets choose by language
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,8 @@ def _object(line: str, location: str) -> dict[str, Any]:
 def _csv(path: Path) -> Iterator[Row]:
     """Yield the rows as text, so that leading zeros stay."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
-        lines = csv.reader(stream)
+        first = stream.readline()
+        lines = csv.reader(chain([first], stream), delimiter=_separator(first))
         header = next(lines, None)
         if not header:
             raise DopsdError(
@@ -165,6 +170,11 @@ def _csv(path: Path) -> Iterator[Row]:
                 )
             if cells:
                 yield Row(dict(zip(header, cells, strict=True)), str(path), lines.line_num)
+
+
+def _separator(header: str) -> str:
+    """Return what separates the columns: the most frequent mark of the header outside quotes."""
+    return max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
 
 
 def _parquet(path: Path) -> Iterator[Row]:

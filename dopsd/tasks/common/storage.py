@@ -35,9 +35,12 @@ def write_problems(path: Path, problems: list[Problem]) -> None:
 
 
 def write_prompt(path: Path, text: str) -> None:
-    """Write the instructions of a task, atomically."""
+    """Write the instructions of a task, atomically; none is one empty line.
+
+    DVC warns of an empty file each time that it looks at it.
+    """
     tmp = path.with_suffix(".tmp")
-    tmp.write_text(text)
+    tmp.write_text(text or "\n")
     tmp.rename(path)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.sources import Row
     from dopsd.tasks.custom.config import CustomTaskConfig
 
+SHOWN = 3  # faulty rows to name; the others are counted
 SPLITS = ("test", "validation", "train")  # a row of two splits stays in the first of these
 
 
@@ -62,10 +63,19 @@ class CustomTask(AskingTask):
         """Yield the rows of a split that has a source, with their problems.
 
         Raises:
-            DopsdError: if the source cannot be read, or a row makes no problem.
+            DopsdError: if the source cannot be read, or, at its end, if rows make no problem.
         """
+        faults = []
         for row in read_rows(self.config.sources[split], f"{self.key}.{split}.path"):
-            yield row, self.problem_of(row)
+            try:
+                problem = self.problem_of(row)
+            except DopsdError as error:
+                faults.append(str(error))
+                continue
+            yield row, problem
+        if faults:
+            more = [f"and {len(faults) - SHOWN} more rows"] if len(faults) > SHOWN else []
+            raise DopsdError(faults[:SHOWN] + more, code=Code.SOURCE_ROW)
 
     def identity(self, problem: Problem) -> str:
         """Return a key that is equal for equal questions: words without regard to case."""
@@ -103,9 +113,16 @@ class CustomTask(AskingTask):
     def _held_out(self, splits: dict[str, list[Problem]]) -> dict[str, list[Problem]]:
         """Draw the splits that are numbers from train: test, then validation."""
         c, train = self.config, splits["train"]
-        for name, count in (("test", c.test), ("validation", c.validation)):
-            if isinstance(count, int):
-                train, splits[name] = held_out(train, count, c.seed, self.name, name)
+        counts = {n: value for n in ("test", "validation") if isinstance(value := vars(c)[n], int)}
+        if len(train) <= sum(counts.values()):
+            asked = " and ".join(f"{n} {value}" for n, value in counts.items())
+            raise DopsdError(
+                f"{self.key}: {asked} cannot be held out of {len(train)} problems, since none would"
+                " be left for training; ask for fewer, or name a larger train source",
+                code=Code.TOO_FEW_PROBLEMS,
+            )
+        for name, count in counts.items():
+            train, splits[name] = held_out(train, count, c.seed, self.name, name)
         return splits | {"train": train}
 
     def fault(self, problem: Problem) -> str | None:

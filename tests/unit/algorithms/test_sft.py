@@ -17,7 +17,8 @@ from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import padded, solution
 from dopsd.algorithms.sft.config import SftConfig
-from dopsd.config.loading import load_params, missing_files
+from dopsd.config.loading import load_params
+from dopsd.config.named_files import missing_files
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem

@@ -45,7 +45,11 @@ def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
         "| sudoku | d_opsd | 23.9 | 20.6 | 425 |"
         in text.split("PUBLISHED, not run here")[1].splitlines()
     )
-    assert "| sudoku | d_opsd | rft | 2 | +37.5 [+0.0, +50.0] |" in text.splitlines()
+    pair = "| sudoku | d_opsd | rft | 2 | +37.5 [+0.0, +50.0] | +50.0, +25.0 | cannot tell |"
+    assert pair in text.splitlines()
+    # seed 1 over its two problems: 0.25 / sqrt(2)
+    (row,) = json.loads(Path("reports/compare/comparison.json").read_text())["pairs"]
+    assert row["by_seed"] == [0.5, 0.25] and row["problem_error"] == pytest.approx(0.25 / 2**0.5)
     row = (
         "| sudoku/d_opsd/0 | 2 | 25.0 [20.0, 30.0] | 75.0 [65.0, 85.0] | +50.0 [+40.0, +60.0] | 2 |"
         " 2 | 4 | 160 |"
@@ -254,7 +258,9 @@ def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
     verdict = (
         "d_opsd is better than rft, by +50.0 points [+50.0, +50.0] over 2 seeds (weakly sure)."
     )
-    assert f"sudoku: {verdict}" in page and "A method has only 2 seeds." in page
+    assert f"sudoku: {verdict}" in page and "Only 2 seeds can be compared." in page
+    assert "the methods differ in <code>method.attempts</code>" in page
+    assert "no run here of the baseline <code>diffu_grpo</code>" in page
     assert "Stale run" not in page and "+50.0, +50.0</td><td>weakly sure" in page
     rows = dict(re.findall(r"<tr><td><code>([\w.]+)</code></td>(.*?)</tr>", page))
     assert rows["method.attempts"] == "<td>3</td><td>2</td>"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,8 @@ from jsonschema import Draft202012Validator
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.params_file import params
+from dopsd.core.files import write_json
+from dopsd.core.paths import PUBLISHED
 from dopsd.pipeline.code_entries import write_entries
 
 SECTION = {
@@ -46,7 +50,13 @@ def begin(project: Path, rows: str = "", **section: object) -> None:
         ({"data__x": SECTION | {"prompt": "{answer}?"}}, "data.x: prompt: {answer} would show"),
         ({"data__x": SECTION | {"prompt": "what?"}}, "data.x.prompt: expected at least one column"),
         ({"data__x": SECTION | {"answer_format": []}}, "data.x.answer_format: "),
-        ({"data__x": SECTION | {"answer_format": {}}}, "data.x.answer_format.0: expected one key"),
+        ({"data__x": SECTION | {"answer_format": {}}}, "data.x.answer_format: expected one key"),
+        ({"data__x": SECTION | {"answer_format": [{}]}}, "data.x.answer_format.0: expected one"),
+        (
+            {"data__x": SECTION | {"answer_format": {"zz": 1}}},
+            "data.x.answer_format.zz: unknown key; there is boxed, tag, after, regex, text",
+        ),
+        ({"data__x": {"train": 5}}, "sudoku; for a task of your own add type: custom"),
         ({"data__x": SECTION | {"verifier": {"type": "nmber"}}}, "did you mean number?"),
         ({"data__My-task": SECTION}, "data: 'My-task': expected lowercase letters"),
         ({"data__external": SECTION}, "data: 'external': expected lowercase letters"),
@@ -75,10 +85,54 @@ def test_a_fault_in_a_task_is_named_by_its_key(
 def test_check_names_the_files_of_a_task_that_are_not_there(project: Path, capsys):
     begin(project, verifier={"type": "command", "program": ["python", "data/external/s.py"]})
     (project / "data/external/rows.csv").unlink()
+    for words in (["check"], ["task", "check", "sums"]):
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert "data.sums.verifier.program.1: data/external/s.py: no such file (D106)" in err
+        assert "data.sums.train.path: data/external/rows.csv: no such file" in err
+
+
+def test_check_reads_the_names_of_the_columns(project: Path, capsys):
+    begin(project, question="frage")
     assert main(["check"]) == 2
-    err = capsys.readouterr().err
-    assert "data.sums.verifier.program.1: data/external/s.py: no such file" in err
-    assert "data.sums.train.path: data/external/rows.csv: no such file" in err
+    assert "rows.csv:2: no column frage, which data.sums.question names" in capsys.readouterr().err
+
+
+def test_the_first_faulty_rows_are_named_and_the_others_counted(project: Path, capsys):
+    begin(project, rows="".join(f"q{n},{'x' if n % 2 else n}\n" for n in range(10)))
+    assert main(["prepare"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert ["rows.csv:3:" in lines[0], "rows.csv:7:" in lines[2]] == [True, True]
+    assert lines[3].endswith("and 2 more rows") and len(lines) == 4
+    begin(project, validation=6, test=4)
+    assert main(["prepare"]) == 2
+    said = "data.sums: test 4 and validation 6 cannot be held out of 10 problems"
+    assert said in capsys.readouterr().err
+
+
+def test_no_instructions_make_no_empty_file_of_which_dvc_warns(project: Path):
+    begin(project)
+    assert main(["prepare"]) == 0
+    assert (project / "data/sums/prompt.txt").read_text() == "\n"
+
+
+def test_a_base_that_scores_0_is_named_before_training():
+    from dopsd.pipeline.stages.evaluate_base import in_words
+
+    report = {"accuracy": 0.0, "interval": [0.0, 0.088], "n": 40, "split": "validation"}
+    score, advice = in_words(report, "sums")
+    assert score == "base scores 0.0% [0.0, 8.8] on 40 validation problems"
+    assert "nothing to learn" in advice and "data.sums.solution" in advice
+    assert len(in_words(report | {"accuracy": 0.025}, "sums")) == 1
+
+
+def test_summary_shows_the_links_of_its_own_tasks(project: Path):
+    from dopsd.cli.show import _links
+
+    begin(project)
+    write_json(PUBLISHED, {"comparison": {"sums": "http://a/1", "sudoku": "http://a/2"}})
+    text = _links(load_params(), {"sums"})
+    assert "http://a/1" in text and "http://a/2" not in text
 
 
 def test_a_task_is_a_choice_of_every_command(project: Path, capsys):
@@ -108,7 +162,8 @@ def test_a_profile_keeps_the_tasks_of_the_file(project: Path):
 
 def test_a_run_of_a_profile_keeps_the_tasks_and_says_how_to_repeat_it(project: Path):
     from dopsd.core.paths import RunKey
-    from dopsd.pipeline.repeat import nearest_profile
+    from dopsd.pipeline.repeat import as_text, nearest_profile, rows
+    from dopsd.pipeline.run_report import _files
     from dopsd.pipeline.run_request import RunRequest, check
 
     begin(project)
@@ -116,7 +171,23 @@ def test_a_run_of_a_profile_keeps_the_tasks_and_says_how_to_repeat_it(project: P
     settings = check(RunRequest(task="sums", overrides={"pretrain.tasks": []}), can_retrain=True)
     assert settings.matrix.tasks == ["sums"] and settings.data.custom["sums"].test == 2
     profile, changes = nearest_profile(settings, RunKey("sums", "d_opsd", 0))
-    assert profile == "embedded" and "data.sums" in [key for key, _, _ in changes]
+    assert profile == "embedded"
+    assert ("data.sums", SECTION | {"answer_format": [{"tag": "answer"}]}, "absent") in changes
+    shown = {key: value for key, value, _ in rows(changes)}
+    assert shown["data.sums.answer_format"] == '[{"tag": "answer"}]' and "data.sums" not in shown
+    assert as_text([{"boxed": None, "tag": "answer"}]) == shown["data.sums.answer_format"]
+    ((key, path, digest),) = _files(settings, "sums")
+    assert (key, path) == ("data.sums.train.path", "data/external/rows.csv")
+    assert digest == hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def test_a_new_task_takes_a_line_for_each_key_and_leaves_the_blank_line_below(project: Path):
+    shutil.copy(ROOT / "params.yaml", "params.yaml")
+    section = json.dumps(SECTION | {"instructions": "Add the numbers."})
+    assert main(["params", "--set", f"data.sums={section}"]) == 0
+    text = Path("params.yaml").read_text()
+    assert "\n  sums:\n    type: custom\n    train: {path: data/external/rows.csv}\n" in text
+    assert "    instructions: Add the numbers.\n\nmodel:\n" in text
 
 
 def test_each_task_links_to_the_folder_of_all_and_a_removed_one_leaves_no_link(project: Path):
@@ -164,12 +235,12 @@ def test_a_good_task_is_ready(project: Path, capsys):
         "10 of 10 own answers get full marks",
         "0 of 9 wrong answers get full marks",
         "0 of 10 (0.0%) do not fit in sampling.gen_length 40",
-        "sums: ready to train",
+        "sums: the rows, prompts and verifier fit; whether the base can answer: `dopsd prepare",
     ):
         assert line in out
     assert main(["task", "list"]) == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "sums" in line]
-    assert row.split() == ["sums", "custom", "data/external/rows.csv", "2", "2", "number"]
+    assert row.split() == ["sums", "custom", "data/external/rows.csv", "-", "2", "2", "number"]
 
 
 def test_check_names_repeated_questions_and_the_scores_of_a_file(project: Path, capsys):
@@ -262,7 +333,14 @@ def test_a_task_that_cannot_be_trained_says_why(project: Path, capsys, section, 
     begin(project, rows, **section)
     assert main(["task", "check", "sums"]) == 2
     captured = capsys.readouterr()
-    assert said in captured.err and "ready" not in captured.out
+    assert said in captured.err and "fit;" not in captured.out
+
+
+def test_characters_of_a_prompt_that_the_model_does_not_see_are_named(project: Path, capsys):
+    begin(project, rows="".join(f"Gr\u00f6\u00dfe {n}?,{n}\n" for n in range(10)))
+    assert main(["task", "check", "sums"]) == 0
+    said = "10 of 10 prompts have characters without a token, such as data/external/rows.csv:2"
+    assert f"{said} (\u00df \u00f6)" in capsys.readouterr().out
 
 
 def test_an_unknown_task_lists_those_of_the_file(project: Path, capsys):

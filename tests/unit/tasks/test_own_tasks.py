@@ -78,7 +78,7 @@ def test_rows_of_csv_json_lines_and_parquet_give_the_same_problems(tmp_path: Pat
         (
             "question,answer\nq,1\n",
             {"test": 5},
-            "data.mine.test: 5 problems cannot be held out of 1",
+            "data.mine: test 5 and validation 100 cannot be held out of 1",
         ),
     ],
 )

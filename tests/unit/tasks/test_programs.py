@@ -110,6 +110,14 @@ def test_a_program_that_also_fails_on_the_rows_own_answer_is_at_fault(
     assert "\n" not in str(caught.value)
 
 
+def test_a_program_without_answers_is_told_to_flush_them(make: Make):
+    verifier = make("pass")
+    verifier.program.limits = Limits(0.1, 400, 0.2)
+    assert [verifier.score(problem(), "4") for _ in range(2)] == [0.0, 0.0]
+    with pytest.raises(DopsdError, match=r"no answer in 0\.1 s.*it must flush.*jq --unbuffered"):
+        verifier.score(problem(), "4")
+
+
 def test_one_bad_answer_does_not_end_a_program_that_scores_the_others(make: Make):
     verifier = make('answer == "bad" and os.abort(); ' + ANSWER)
     answers = ["4", "bad", "4", "bad", "4", "bad", "4"]

@@ -38,6 +38,27 @@ def test_a_csv_keeps_leading_zeros_and_quoted_lines(tmp_path: Path):
     assert rows[-1].place == f"{path}:5"
 
 
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("frage;antwort", "1,5+1=;2,5"),
+        ("frage\tantwort", "1,5+1=\t2,5"),
+        ('"frage";"antwort"', '"1,5+1=";"2,5"'),
+        ("frage,antwort", '"1,5+1=","2,5"'),
+    ],
+)
+def test_a_csv_of_a_spreadsheet_may_have_other_separators(tmp_path: Path, header: str, row: str):
+    path = tmp_path / "a.csv"
+    path.write_bytes(f"\ufeff{header}\r\n{row}\r\n".encode())
+    assert values(path) == [{"frage": "1,5+1=", "antwort": "2,5"}]
+
+
+def test_marks_in_the_quotes_of_a_header_do_not_separate(tmp_path: Path):
+    path = tmp_path / "a.csv"
+    path.write_text('"a, b, or c";d\n1;2\n')
+    assert values(path) == [{"a, b, or c": "1", "d": "2"}]
+
+
 def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
     import pyarrow
     from pyarrow import parquet

@@ -25,6 +25,7 @@ from dopsd.tasks.custom.verifiers import limits
 
 LONGEST_LINE = 2**20  # bytes of an answer
 CHUNK = 2**16  # bytes of one read or write
+FLUSH = "; it must flush each answer: jq --unbuffered, fflush() in awk, stdbuf -oL PROGRAM"
 MOST_FAILURES = 3  # in a row; then a known request shows whether the program is at fault
 
 
@@ -109,9 +110,10 @@ class Program:
             self._answer(known, subject)
         except Failed as error:
             self.close()
+            flush = "" if isinstance(error, Ended) else FLUSH
             raise DopsdError(
                 f"{self.key}: {subject}: {error}, {self.failures} times in a row and for the right"
-                f" answer {known['response'][:40]!r}; fix the program, or raise its limits",
+                f" answer {known['response'][:40]!r}; fix the program, or raise its limits{flush}",
                 code=Code.VERIFIER_PROGRAM,
             ) from error
         self.failures = 0
