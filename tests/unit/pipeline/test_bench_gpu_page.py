@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -65,6 +66,24 @@ def test_a_machine_without_a_gpu_is_told_so_in_one_line(tmp_path: Path, monkeypa
     assert main(["bench-gpu", "--quick"]) == 2
     assert capsys.readouterr().err.startswith("dopsd: bench-gpu: torch sees no NVIDIA GPU here")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_card_on_which_everything_fails_gets_a_page_with_every_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A card of 16 GB has room for 16 of the 32 layers; here torch cannot compute on it at all."""
+    monkeypatch.chdir(tmp_path)
+    card = SimpleNamespace(total_memory=16e9)
+    answers = {"is_available": True, "current_device": 0, "device_count": 1}
+    answers |= {"get_device_name": "NVIDIA L4", "get_device_capability": (8, 9)}
+    for name, answer in (answers | {"get_device_properties": card}).items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    assert main(["bench-gpu"]) == 0
+    text = Path("reports/bench-gpu/bench-gpu.md").read_text()
+    assert "- random weights, 16 layers: failed: " in text
+    assert "- loss of d-OPSD: the CPU's: failed: " in text
+    assert "- update, 14 states: left out: there is no model to measure" in text
+    assert "interrupted" not in text
 
 
 def test_a_check_sees_one_wrong_token():
