@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Records = list[dict[str, Any]]
 SHOWN = 4  # names of runs in a line
 COARSE = ("dtype", "quantization")
+UNCHANGING = {"batch_size", "dopsd"}  # fields that hardly change an answer of the same base
 ROUNDING = "it rounds differently, which can change single answers"
 MEANINGS = {
     "device": "elsewhere, the same code scored 77.5 on one kind of GPU and 72.8 on another",
@@ -73,10 +74,12 @@ def between_runs(runs: Sequence[Finished]) -> list[str]:
 def rounds_differently(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Return whether the same model may answer differently in two reports, as both record.
 
-    With another dtype or quantization it is another model.
+    With another dtype or quantization it is another model. Another batch size or release of dopsd
+    alone is no reason: the bases may then be two.
     """
     a, b = (fields(_records(report)) for report in (first, second))
-    return bool(a and b) and a != b and all(a.get(name) == b.get(name) for name in COARSE)
+    differing = {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+    return bool(a and b) and bool(differing - UNCHANGING) and not differing & set(COARSE)
 
 
 def records_of(comparison: Mapping[str, Any]) -> Records:

@@ -78,10 +78,14 @@ def attention_of(model: ModelConfig, device: torch.device) -> str:
 
 
 def kernels_of(model: ModelConfig, device: torch.device) -> str:
-    """Return the kernels to use; `auto` is liger if its package and a GPU are there, else torch."""
+    """Return the kernels to use.
+
+    `auto` is liger if its package, a GPU and a C compiler (for Triton) are there, else torch.
+    """
     if model.kernels != "auto":
         return model.kernels
-    can_fuse = device.type == "cuda" and find_spec("liger_kernel") is not None
+    has_compiler = any(which(name) for name in (os.environ.get("CC", "gcc"), "clang"))
+    can_fuse = device.type == "cuda" and find_spec("liger_kernel") is not None and has_compiler
     return "liger" if can_fuse else "torch"
 
 

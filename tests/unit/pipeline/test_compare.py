@@ -115,6 +115,16 @@ def test_other_answers_of_the_base_on_one_device_are_another_base(folder):
     assert "Warning: device differs" in compare.compare(folder, [])
 
 
+@pytest.mark.parametrize("other", [{"batch_size": 8}, {"packages": {"dopsd": "0.3.0"}}])
+def test_another_batch_size_or_release_does_not_excuse_another_base(folder, other):
+    here = {"device": "cpu", "batch_size": 16, "packages": {"dopsd": "0.2.0"}}
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5}, measured_on=(here, here))
+    there = here | other
+    finished("rft", 0, {"a": 1.0, "b": 0.5}, base_score=0.5, measured_on=(there, there))
+    with pytest.raises(DopsdError, match="different answers of the base"):
+        compare.compare(folder, [])
+
+
 def test_another_dtype_is_another_model(folder):
     half, whole = ({"device": "CPU", "dtype": t, "packages": {}} for t in ("bfloat16", "float32"))
     finished("d_opsd", 0, {"a": 1.0}, measured_on=(half, half))
