@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.registry import Registry, abstract_members
+from dopsd.models.checkpoint_files import AGAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dopsd.models.denoiser import DenoiserConfig
 
 ARCHITECTURES = Registry("dopsd.models", "architecture", marker="architecture")
 
@@ -63,3 +66,26 @@ def require_members(name: str, made: object, base: type) -> None:
             f" {base.__module__}.{base.__name__}",
             code=Code.PLUGIN_BROKEN,
         )
+
+
+def read_config(folder: Path) -> DenoiserConfig:
+    """Read config.json of a supported architecture.
+
+    Raises:
+        DopsdError: if the file is damaged, or the architecture unknown.
+    """
+    from transformers import AutoConfig
+
+    from dopsd.models.denoiser import DenoiserConfig
+
+    register(folder)
+    try:
+        config: DenoiserConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise DopsdError(
+            f"{folder}/config.json: not a model's config ({reason}...); {AGAIN}",
+            code=Code.MODEL_CONFIG,
+        ) from error
+    require_members(config.model_type, config, DenoiserConfig)
+    return config

@@ -27,6 +27,7 @@ class DenoiserConfig(PretrainedConfig):
         mask_token_id: id of the mask.
         eos_token_id: id that ends a text, and fills padding.
         weight_tying: whether the head shares the weights of the embedding.
+        has_fused_kernels: whether the model's `fuse` is written.
     """
 
     if TYPE_CHECKING:  # transformers turns every annotation that it sees into a required field
@@ -39,8 +40,10 @@ class DenoiserConfig(PretrainedConfig):
         mask_token_id: int
         eos_token_id: int
         weight_tying: bool
+        has_fused_kernels: bool
     else:
         output_shift = 0
+        has_fused_kernels = False
         attention_pattern = "bidirectional"
 
     @abstractmethod
@@ -93,10 +96,6 @@ class Denoiser(PreTrainedModel):
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""
 
-    def fuse(self) -> bool:
-        """Compute with fused kernels from now on, if the architecture has any.
-
-        Returns:
-            Whether it has.
-        """
-        return False
+    def fuse(self) -> None:
+        """Compute with fused kernels from now on; called if the config `has_fused_kernels`."""
+        raise NotImplementedError

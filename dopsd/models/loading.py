@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import register, require_members
-from dopsd.models.checkpoint_files import AGAIN, check_finite, check_folder, file_tensors
+from dopsd.models.architecture import read_config, require_members
+from dopsd.models.checkpoint_files import check_finite, check_folder, file_tensors
 from dopsd.models.device import own_device
 
 if TYPE_CHECKING:
@@ -77,16 +77,21 @@ def attention_of(model: ModelConfig, device: torch.device) -> str:
     return "flash_attention_2" if can_flash else "sdpa"
 
 
-def kernels_of(model: ModelConfig, device: torch.device) -> str:
+def kernels_of(
+    model: ModelConfig, device: torch.device, config: DenoiserConfig | None = None
+) -> str:
     """Return the kernels to use.
 
-    `auto` is liger if its package, a GPU and a C compiler (for Triton) are there, else torch.
+    `auto` is liger if its package, a GPU, a C compiler (for Triton) and the architecture's fused
+    kernels are there, else torch. The config is read from model.path unless it is given.
     """
     if model.kernels != "auto":
         return model.kernels
     has_compiler = any(which(name) for name in (os.environ.get("CC", "gcc"), "clang"))
-    can_fuse = device.type == "cuda" and find_spec("liger_kernel") is not None and has_compiler
-    return "liger" if can_fuse else "torch"
+    if device.type != "cuda" or find_spec("liger_kernel") is None or not has_compiler:
+        return "torch"
+    config = config or read_config(Path(model.path))
+    return "liger" if config.has_fused_kernels else "torch"
 
 
 def resolved(model: ModelConfig) -> ModelConfig:
@@ -108,11 +113,14 @@ def fuse(weights: Denoiser, kernels: str) -> None:
     Raises:
         DopsdError: if the architecture has none.
     """
-    if kernels == "liger" and not weights.fuse():
+    if kernels != "liger":
+        return
+    if not weights.config.has_fused_kernels:
         raise DopsdError(
             f"model.kernels: liger has no kernels for {weights.config.model_type}; set it to torch",
             code=Code.UNSUPPORTED_MODEL,
         )
+    weights.fuse()
 
 
 def compile_blocks(model: Denoiser) -> None:
@@ -163,7 +171,7 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
         check_finite(weights.named_parameters(), folder)
     else:  # 4-bit codes are always finite
         check_finite(file_tensors(folder), folder)
-    fuse(weights, kernels_of(model, device))
+    fuse(weights, kernels_of(model, device, weights.config))
     if model.compile:
         compile_blocks(weights)
     weights.eval()
@@ -183,29 +191,6 @@ def require_base(folder: Path) -> None:
             " to that folder, or run `dopsd pretrain` for the embedded base",
             code=Code.NO_MODEL,
         )
-
-
-def read_config(folder: Path) -> DenoiserConfig:
-    """Read config.json of a supported architecture.
-
-    Raises:
-        DopsdError: if the file is damaged, or the architecture unknown.
-    """
-    from transformers import AutoConfig
-
-    from dopsd.models.denoiser import DenoiserConfig
-
-    register(folder)
-    try:
-        config: DenoiserConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise DopsdError(
-            f"{folder}/config.json: not a model's config ({reason}...); {AGAIN}",
-            code=Code.MODEL_CONFIG,
-        ) from error
-    require_members(config.model_type, config, DenoiserConfig)
-    return config
 
 
 def build_model(config: DenoiserConfig) -> Denoiser:

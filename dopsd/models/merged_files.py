@@ -19,8 +19,9 @@ from transformers.core_model_loading import dot_natural_key
 from dopsd.core.progress import log
 from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import read_adapter
+from dopsd.models.architecture import read_config
 from dopsd.models.checkpoint_files import INDEX, check_finite, check_folder, file_of, read_tensor
-from dopsd.models.loading import build_model, read_config, require_base
+from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import PREFIX, attach, check_adapter
 from dopsd.models.merging import low_rank_change, scalings
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens

@@ -20,7 +20,7 @@ class TokenCounts:
     """
 
     def __init__(self, folder: Path) -> None:
-        from dopsd.models.loading import read_config
+        from dopsd.models.architecture import read_config
 
         self.longest: int = read_config(folder).max_sequence_length
         self.tokenizer = load_tokenizer(folder)

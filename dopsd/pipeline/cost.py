@@ -104,7 +104,7 @@ def print_cost(full: Params, hardware: str) -> None:
 
 
 def _config(base: Path) -> DenoiserConfig:
+    from dopsd.models.architecture import read_config
     from dopsd.models.llada.configuration import LladaConfig
-    from dopsd.models.loading import read_config
 
     return read_config(base) if (base / "config.json").is_file() else LladaConfig()

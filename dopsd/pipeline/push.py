@@ -19,7 +19,7 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
 from dopsd.models.adapter_config import CONFIG
 from dopsd.models.adapter_files import ADAPTER, DIGESTS
-from dopsd.models.loading import read_config
+from dopsd.models.architecture import read_config
 from dopsd.pipeline.export import write_merged
 from dopsd.pipeline.run_report import refresh
 from dopsd.tracking import hub

@@ -35,9 +35,10 @@ def build_toy(base: Path, out: Path) -> None:
     """
     import torch
 
+    from dopsd.models.architecture import read_config
     from dopsd.models.embedded import build_tokenizer
     from dopsd.models.llada import LladaConfig
-    from dopsd.models.loading import build_model, read_config
+    from dopsd.models.loading import build_model
     from dopsd.training.pretrain import initialise
 
     if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():

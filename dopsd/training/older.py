@@ -15,7 +15,7 @@ from dopsd.core.files import WORK
 from dopsd.core.paths import RUNS
 from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import ADAPTER
-from dopsd.models.loading import read_config
+from dopsd.models.architecture import read_config
 from dopsd.training import checkpoint
 from dopsd.training.resuming import object_of, record_of
 

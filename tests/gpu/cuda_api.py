@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COUNT = int(os.environ.get("PRETENDED_GPUS", "1"))
 CURRENT = int(os.environ.get("LOCAL_RANK", "0")) % COUNT
-NAME = "pretended H100"
+NAME = "pretended H100 80GB"
 CAPACITY = int(80e9)
 BEFORE = (  # libraries that would load their parts for CUDA
     *("torch._dynamo", "transformers", "accelerate", "peft.tuners.lora"),

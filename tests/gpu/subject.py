@@ -33,7 +33,7 @@ def make(device: Device, params: Params, layers: int = 32) -> Subject:
     """Return the model with weights of no numbers."""
     config, gpu = LladaConfig(n_layers=layers), torch.device("cuda")
     config._attn_implementation = "sdpa"
-    kernels = kernels_of(params.model, gpu)
+    kernels = kernels_of(params.model, gpu, config)
     policy = random_policy(config, params.train.lora, gpu, torch.bfloat16, kernels)
     policy.suppress_tokens = SUPPRESSED
     return Subject(device, params, policy)

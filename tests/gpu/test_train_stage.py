@@ -72,7 +72,7 @@ def test_the_base_scores_the_same_on_a_gpu(project):
     on_cpu, _ = scores()
     set_aside()
     runs.output(runs.start("run", "evaluate_base"))
-    assert scores() == (on_cpu, "pretended H100")
+    assert scores() == (on_cpu, "pretended H100 80GB")
 
 
 @pytest.mark.full

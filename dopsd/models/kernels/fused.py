@@ -101,15 +101,28 @@ class NormBeside(torch.autograd.Function):
     def backward(ctx: Context, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Return the gradient of both outputs together, and that of the weight."""
         grad, of_x = grads
-        needs_weight = ctx.needs_input_grad[1]
-        if grad is None:
-            return of_x, None, None
-        of_x, of_weight = (
-            rms_norm_backward(grad, *ctx.saved_tensors, needs_weight)
-            if of_x is None
-            else add_rms_norm_backward(grad, of_x, *ctx.saved_tensors, needs_weight)
-        )
-        return of_x, of_weight if needs_weight else None, None
+        return *_norm_gradients(ctx, grad, of_x, ctx.needs_input_grad[1]), None
+
+
+def _norm_gradients(
+    ctx: Context, grad: Tensor | None, of_input: Tensor | None, needs_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the gradients of a norm's input and weight.
+
+    Args:
+        ctx: with the input, the weight and the scale.
+        grad: gradient of what the norm returned; None if that was not used.
+        of_input: gradient of the input from its other use, or None.
+        needs_weight: whether the weight needs a gradient.
+    """
+    if grad is None:
+        return of_input, None
+    of_input, of_weight = (
+        rms_norm_backward(grad, *ctx.saved_tensors, needs_weight)
+        if of_input is None
+        else add_rms_norm_backward(grad, of_input, *ctx.saved_tensors, needs_weight)
+    )
+    return of_input, of_weight if needs_weight else None
 
 
 def _saved_by_add_norm(
@@ -121,11 +134,10 @@ def _saved_by_add_norm(
 
 
 def _add_norm_gradients(
-    ctx: Context, grad: Tensor, of_total: Tensor, _: None
+    ctx: Context, grad: Tensor | None, of_total: Tensor | None, _: None
 ) -> tuple[Tensor | None, ...]:
-    needs_weight = ctx.needs_input_grad[2]
-    of_x, of_weight = add_rms_norm_backward(grad, of_total, *ctx.saved_tensors, needs_weight)
-    return of_x, of_x, of_weight if needs_weight else None, None
+    of_x, of_weight = _norm_gradients(ctx, grad, of_total, ctx.needs_input_grad[2])
+    return of_x, of_x, of_weight, None
 
 
 def _saved_by_rotary(ctx: Context, inputs: tuple[Any, ...], output: object) -> None:

@@ -71,6 +71,7 @@ class LladaConfig(DenoiserConfig):
     """
 
     model_type = "llada"
+    has_fused_kernels = True
 
     def __init__(  # noqa: PLR0913, PLR0917 (config.json by name, as transformers calls it)
         self,

@@ -211,7 +211,7 @@ class LladaForMaskedLM(Denoiser):
         """Return the blocks, first to last."""
         return self.model.blocks
 
-    def fuse(self) -> bool:
+    def fuse(self) -> None:
         """Compute norms, rotary embeddings and SwiGLU with fused kernels."""
         from dopsd.models.kernels.fused import FusedKernels
 
@@ -219,7 +219,6 @@ class LladaForMaskedLM(Denoiser):
             if isinstance(module, RMSNorm | LladaBlock):
                 module.kernels = FusedKernels()
         self.is_fused = True
-        return True
 
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""

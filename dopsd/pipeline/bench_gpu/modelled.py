@@ -7,6 +7,7 @@ figures of each case by kernels, for two numbers of layers; for others they are 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -17,6 +18,7 @@ from dopsd.pipeline.estimate import GPUS
 LOW, HIGH = 0.7, 1.4  # ratios outside are marked
 MODELLED_ON = GPUS["h100-80gb"]
 FILE = "modelled.json"
+VARIANTS = {"pcie", "nvl", "mig"}  # words of names that CUDA gives
 SHARES = (0.70, 0.85)  # of peak and bandwidth that the model assumes (docs/pretended-gpu.md)
 
 
@@ -32,13 +34,13 @@ class Card:
 def known(device: str) -> Card | None:
     """Return the data sheet of a GPU by the name that CUDA gives it; None if it is not in GPUS.
 
-    PCIe and NVL variants are slower than the SXM ones of the table, and are not known.
+    Slower variants of the same chip are not known: PCIe, NVL, other memory, a part of a card (MIG).
     """
-    words = device.upper()
-    if "PCIE" in words or "NVL" in words:
+    words = set(re.split(r"[^a-z0-9]+", device.lower()))
+    if words & VARIANTS:
         return None
     for name, gpu in GPUS.items():
-        if name.split("-", maxsplit=1)[0].upper() in words:
+        if words.issuperset(name.split("-")):
             return Card(name, gpu.peak, gpu.bandwidth)
     return None
 

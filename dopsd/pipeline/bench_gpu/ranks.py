@@ -11,7 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any
+from pathlib import Path
+from signal import SIGKILL
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -21,8 +24,12 @@ from dopsd.pipeline.bench_gpu.checks import CPU, GRADIENT, STATES, embedded, rol
 from dopsd.pipeline.bench_gpu.subject import algorithm, states_of
 from dopsd.training.optim import sum_gradients
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 RANKS = 2
 SECONDS = 180  # until ranks that wait for each other are given up
+END = 900  # characters that are kept of what a failed rank printed
 SUMMED = 2**28  # bytes of a timed all-reduce
 
 
@@ -36,28 +43,50 @@ def run() -> dict[str, Any]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS)}
-    ranks = [_start(rank, shared) for rank in range(RANKS)]
-    try:
-        printed = [rank.communicate(timeout=SECONDS) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    for rank, (_, errors) in zip(ranks, printed, strict=True):
-        if rank.returncode:
-            raise RuntimeError(f"a rank ended with {rank.returncode}: {errors[-1000:]}")
-    found: dict[str, Any] = json.loads(printed[0][0].splitlines()[-1])
+    with TemporaryDirectory() as folder:
+        outputs = [Path(folder, f"rank-{rank}") for rank in range(RANKS)]
+        ranks = [_start(rank, shared, path) for rank, path in enumerate(outputs)]
+        try:
+            _wait(ranks)
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        texts = [path.read_text(errors="replace") for path in outputs]
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError(_errors(ranks, texts))
+    found: dict[str, Any] = json.loads(texts[0].splitlines()[-1])
     return found
 
 
-def _start(rank: int, shared: dict[str, str]) -> subprocess.Popen[str]:
+def _start(rank: int, shared: dict[str, str], output: Path) -> subprocess.Popen[bytes]:
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS)}
-    return subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        env=os.environ | shared | own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with output.open("wb") as file:  # a pipe that nobody reads would block the rank
+        return subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            env=os.environ | shared | own,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait until all ranks ended or one failed, since the others then wait for it."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        codes = [rank.poll() for rank in ranks]
+        if any(codes) or None not in codes:
+            return
+        time.sleep(0.1)
+
+
+def _errors(ranks: Sequence[subprocess.Popen[bytes]], texts: Sequence[str]) -> str:
+    """Return the end of what each rank printed, those that failed by themselves first."""
+    ends = [
+        f"rank {i} ended with {rank.returncode}: {text[-END:]}"
+        for i, (rank, text) in enumerate(zip(ranks, texts, strict=True))
+    ]
+    return "; ".join(sorted(ends, key=lambda end: f"ended with {-SIGKILL}:" in end))
 
 
 def _gradient(device: torch.device, rank: int, size: int) -> torch.Tensor:

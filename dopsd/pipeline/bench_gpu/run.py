@@ -17,6 +17,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.machine import package_version
 from dopsd.core.progress import log
+from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.loading import attention_of, kernels_of
 from dopsd.pipeline.bench_gpu import kernel_checks, ranks
 from dopsd.pipeline.bench_gpu.cases import CASES, COPIED, RATES, SIZE, Case
@@ -73,7 +74,7 @@ class Runner:
     def __init__(self, is_quick: bool, layers: int | None) -> None:
         self.is_quick, self.params = is_quick, settings()
         self.device = torch.device("cuda", torch.cuda.current_device())
-        self.kernels = kernels_of(self.params.model, self.device)
+        self.kernels = kernels_of(self.params.model, self.device, LladaConfig())
         self.memory = torch.cuda.get_device_properties(self.device).total_memory / GIGA
         self.layers = layers or self._fitting_layers()
         self.name = torch.cuda.get_device_name(self.device)
@@ -130,10 +131,10 @@ class Runner:
         return self._compared(part, self.rates[-1], self.card)
 
     def _compared(self, part: Part, measured: Figures, card: Card | None) -> dict[str, Any]:
+        part.found = {"ms": measured.ms, "peak_gb": measured.peak_gb}
         if card:
-            expected = modelled(part.name, self.kernels, self.layers, card)
-            part.compare(measured, expected)
-        return {"ms": measured.ms, "peak_gb": measured.peak_gb}
+            part.compare(measured, modelled(part.name, self.kernels, self.layers, card))
+        return part.found
 
     def _card(self) -> Card | None:
         """Return the card that the model is scaled to; one that is not known by its own rates."""

@@ -69,7 +69,7 @@ def make(params: Params, layers: int, device: torch.device, stopwatch: Stopwatch
     """Return the model with so many layers, in the kernels that run on the device."""
     config = LladaConfig(n_layers=layers)
     config._attn_implementation = attention_of(params.model, device)
-    kernels = kernels_of(params.model, device)
+    kernels = kernels_of(params.model, device, config)
     policy = random_policy(config, params.train.lora, device, torch.bfloat16, kernels)
     return Subject(params, policy, stopwatch)
 

@@ -21,7 +21,8 @@ from dopsd.models import loading
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.kernels import operators
-from dopsd.models.kernels.plain import rope_tables
+from dopsd.models.kernels.fused import FusedKernels
+from dopsd.models.kernels.plain import Kernels, rope_tables
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy, load_policy
@@ -44,7 +45,7 @@ def test_logits_and_all_gradients_are_those_of_plain_torch_to_the_bit(
     dtype: torch.dtype, kv_heads: int
 ):
     plain, fused = toy(kv_heads).to(dtype), toy(kv_heads).to(dtype)
-    assert fused.fuse()
+    fused.fuse()
     assert all(torch.equal(a, b) for a, b in zip(computed(plain), computed(fused), strict=True))
 
 
@@ -93,6 +94,19 @@ def test_torchs_own_check_of_operators_passes(name: str):
     (given,) = (a for op, a in arguments(torch.float32).items() if op._name == name)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(getattr(operators, name), given, test_utils=checks)
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_a_sum_and_its_norm_have_gradients_when_only_one_of_them_is_used(output: int):
+    found = []
+    for kernels in (Kernels(), FusedKernels()):
+        torch.manual_seed(0)
+        x, residual, weight = (torch.randn(4, requires_grad=True) for _ in range(3))
+        kernels.add_norm(x, residual, weight, 1e-5)[output].square().sum().backward()
+        found.append([p.grad for p in (x, residual, weight)])
+    assert found[0][0].any()
+    for plain, fused in zip(*found, strict=True):
+        assert (plain is None and fused is None) or torch.equal(plain, fused)
 
 
 def test_compiled_blocks_call_the_operators():
@@ -165,12 +179,18 @@ def test_a_second_backward_pass_through_swiglu_raises_instead_of_computing_nonse
         product.backward()
 
 
-def test_auto_is_torch_without_a_gpu_or_without_the_package(monkeypatch: pytest.MonkeyPatch):
+def test_auto_is_torch_where_fused_kernels_cannot_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     auto, gpu = ModelConfig(kernels="auto"), torch.device("cuda", 0)
     monkeypatch.setattr(loading, "find_spec", lambda name: object())
     assert loading.kernels_of(auto, torch.device("cpu")) == "torch"
-    assert loading.kernels_of(auto, gpu) == "liger"
+    assert loading.kernels_of(auto, gpu, LladaConfig()) == "liger"
     assert loading.kernels_of(ModelConfig(), gpu) == "torch"
+    monkeypatch.setattr(LladaConfig, "has_fused_kernels", False)
+    save_toy(tmp_path)
+    without = ModelConfig(kernels="auto", path=str(tmp_path))
+    assert loading.kernels_of(without, gpu) == "torch"  # as its config.json says
     monkeypatch.setattr(loading, "find_spec", lambda name: None)
     assert loading.kernels_of(auto, gpu) == "torch"
 
@@ -191,7 +211,7 @@ def test_liger_on_a_cpu_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_an_architecture_without_fused_kernels_is_refused(monkeypatch: pytest.MonkeyPatch):
     model = toy()
-    monkeypatch.setattr(type(model), "fuse", lambda self: False)
+    monkeypatch.setattr(LladaConfig, "has_fused_kernels", False)
     loading.fuse(model, "torch")
     with pytest.raises(DopsdError, match="liger has no kernels for llada; set it to torch"):
         loading.fuse(model, "liger")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +17,7 @@ from dopsd.pipeline.bench_gpu import checks, kernel_checks, ranks
 from dopsd.pipeline.bench_gpu.modelled import by_rates, known, modelled, scaled
 from dopsd.pipeline.bench_gpu.page import page
 from dopsd.pipeline.bench_gpu.results import Part, Results, Status
+from dopsd.pipeline.bench_gpu.run import Runner
 from dopsd.pipeline.bench_gpu.stopwatch import Figures
 
 MACHINE = {"gpu": "NVIDIA H100 80GB HBM3", "is_pretended": False, "packages": {"torch": "2.13"}}
@@ -50,7 +55,8 @@ def test_modelled_times_are_scaled_by_what_limits_them():
     """An A100 has 312 of 989 TFLOP/s and 2.039 of 3.35 TB/s."""
     a100, limits = known("NVIDIA A100-SXM4-80GB"), {"peak": 312.0, "bandwidth": 2.039, "launch": 4}
     assert a100 is not None and scaled(limits, a100) == pytest.approx(989 + 3.35 + 4)
-    assert known("NVIDIA H100 PCIe") is None and known("NVIDIA L40S") is None
+    others = ("H100 PCIe", "L40S", "GH200 480GB", "A100-SXM4-40GB", "H100 80GB HBM3 MIG 1g.10gb")
+    assert not any(known(f"NVIDIA {name}") for name in others)
     other = by_rates(0.7 * 362e12, 0.85 * 864e9)
     assert (other.peak, other.bandwidth) == pytest.approx((362, 0.864))
 
@@ -106,3 +112,24 @@ def test_fused_kernels_that_are_wrong_in_one_gradient_are_seen(monkeypatch: pyte
 def test_two_ranks_sum_what_one_computes():
     found = ranks.run()
     assert found["is_within"] and found["all_reduce_gb_per_second"] > 0
+
+
+def test_a_rank_that_fails_ends_the_other_at_once_and_says_why(monkeypatch: pytest.MonkeyPatch):
+    """The other prints more than a pipe holds, and would wait for it."""
+    programs = iter(("print('x' * 10**6); import time; time.sleep(99)", "1 / 0"))
+    start, began = subprocess.Popen, time.monotonic()
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda _, **k: start([sys.executable, "-c", next(programs)], **k)
+    )
+    both = r"(?s)^rank 1 ended with 1: .*ZeroDivisionError.*; rank 0 ended with -9: "
+    with pytest.raises(RuntimeError, match=both):
+        ranks.run()
+    assert time.monotonic() - began < 60
+
+
+def test_a_figure_that_nobody_modelled_is_kept_beside_the_failure():
+    runner, part = object.__new__(Runner), Part("new", "figures")
+    runner.kernels, runner.layers = "liger", 32
+    work = partial(runner._compared, part, Figures(1, 2), known("NVIDIA H200"))
+    assert part.attempt(work).status is Status.FAILED
+    assert part.found == {"ms": 1, "peak_gb": 2}
