@@ -35,7 +35,8 @@ from dopsd.rollout.sampler import Decoding
 ATTEMPTS = 8  # k of pass@k
 # of LLaDA-8B-Instruct at length 256, from published generations
 ACCURACY = {"gsm8k": 0.773, "math500": 0.324, "countdown": 0.195}
-ROLLOUT, TRAJECTORY = 0.83, 0.0266 * 112  # PFLOP: 128 forwards; 112 states with layer checkpointing
+# PFLOP, as docs/pretended-gpu.md counts them: 128 forwards, a row each; 112 states
+ROLLOUT, TRAJECTORY = 0.426 * 128 / 64, 0.280 * 112 / 14
 COLLECTS = 200
 PASS_K = SamplingPlan(ATTEMPTS, 0.9, 0.9, stop_at_first_correct=True, decoding=Decoding(1, 1, 1))
 

@@ -15,6 +15,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.interrupts import SIGNALS
 from dopsd.core.tables import read_table
+from dopsd.models.device import own_device
 from dopsd.pipeline.stages.prepare import write_splits
 from dopsd.training.run_start import answer_of
 from dopsd.training.train import train as train_to_the_end
@@ -85,7 +86,9 @@ def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
         raise DopsdError(
             "train: call it from the main thread, which receives signals", code=Code.PROCESSES
         )
-    with _handlers_put_back(), torch.random.fork_rng():
+    device = own_device()
+    devices = [device] if device.type == "cuda" else []
+    with _handlers_put_back(), torch.random.fork_rng(devices):
         train_to_the_end(run, None, answer_of(other_code))
     folder = run.key.folder
     checkpoints = tuple(sorted((folder / "train").glob("step-*")))

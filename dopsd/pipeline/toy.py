@@ -55,7 +55,7 @@ def build_toy(base: Path, out: Path) -> None:
         }
         config = LladaConfig(**ids, **size)
         log(f"rehearse: {base}: no tokenizer there; using single characters as tokens")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = build_model(config.toy())
         initialise(model)
