@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.core.settings import Betas, Count, Natural, Positive, Section, Share
+from dopsd.core.settings import LARGEST, Betas, Count, Natural, Positive, Section, Share
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import CollectorConfig
 
@@ -65,6 +65,14 @@ class AlgorithmConfig(Section):
     def wants_solutions(self) -> bool:
         """Whether the method learns from reference solutions, which not every task has."""
         return False
+
+
+class GroupConfig(AlgorithmConfig):
+    """Settings of algorithms that compare the rewards of several rollouts of a problem."""
+
+    group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6  # rollouts per problem
+    temperature: Weight = 0.9  # of all rollouts
+    reward: Literal["task", "correct"] = "task"  # task: the task's reward; correct: 1 or 0
 
 
 class SelectingConfig(AlgorithmConfig, CollectorConfig):

@@ -70,6 +70,18 @@ def token_logps(policy: Policy, ids: Tensor, mask: Tensor | None, targets: Tenso
     )
 
 
+def clipped_gain(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
+    """Return min(r A, clip(r, low, high) A), the gain of PPO (arXiv 1707.06347, Eq. 7).
+
+    Args:
+        ratio: r, the probability over that of the policy that sampled.
+        advantage: A, broadcasts with `ratio`.
+        low: least ratio of a gain.
+        high: greatest ratio of a gain.
+    """
+    return torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+
+
 def metric_sums(totals: dict[str, Tensor], count: float) -> MetricSums:
     """Return totals over `count` items as metrics, copied from the device at once.
 

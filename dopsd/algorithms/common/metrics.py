@@ -59,6 +59,17 @@ DISTILLATION = {
         "dopsd.algorithms.common.distillation._by_block",
     ),
 }
+SAMPLED = "dopsd.algorithms.common.groups.RewardedGroups.sample"
+GROUPS = {
+    "reward": Metric(
+        "reward",
+        "mean reward of the completions: the task's, or 1 for a right answer (`reward: correct`)",
+        SAMPLED,
+    ),
+    "flat_groups": Metric(
+        "share", "groups whose completions all have one reward, and so no advantage", SAMPLED
+    ),
+}
 MASKED_CROSS_ENTROPY = Metric(
     "nats",
     r"$\frac{1}{t L} \sum_{k \text{ masked}} -\ln p(y_k)$ of a text with share of masks $t$"

@@ -7,7 +7,6 @@ less the group's mean, undivided (the published code turns scale_rewards off).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,38 +14,26 @@ from torch import Tensor
 
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import GroupBatch
+from dopsd.algorithms.common.groups import RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import metric_sums, token_logps
+from dopsd.algorithms.common.views import Completions
 from dopsd.algorithms.diffu_grpo.loss import policy_gradient
-from dopsd.core.rng import fold_in, key_from, uniform
-from dopsd.core.tensors import left_pad, through_first
-from dopsd.rollout.config import CollectorConfig
-from dopsd.rollout.groups import RolloutStats
+from dopsd.core.rng import key_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.common.groups import Rewarded
     from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
-    from dopsd.core.types import Problem, Rollout
+    from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector, RolloutGroup
+    from dopsd.rollout.collector import RolloutCollector
 
 
 def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> DiffuGrpo:
     """Return the algorithm with its settings and the run's context."""
-    t, n = config.temperature, config.group_size
-    collector_config = CollectorConfig(
-        attempts=n, first_temperature=t, retry_temperature=t, keep="all"
-    )
-    return DiffuGrpo(config, context.collector(collector_config))
-
-
-@dataclass(frozen=True)
-class Rewarded:
-    """A completion with its advantage: its reward less the mean of its group."""
-
-    rollout: Rollout
-    advantage: float
+    return DiffuGrpo(config, group_collector(config, context))
 
 
 class DiffuGrpo:
@@ -56,6 +43,7 @@ class DiffuGrpo:
 
     def __init__(self, config: DiffuGrpoConfig, collector: RolloutCollector) -> None:
         self.config, self.collector = config, collector
+        self.groups = RewardedGroups(config, collector)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample and reward groups, and return one update per inner iteration.
@@ -63,33 +51,10 @@ class DiffuGrpo:
         Every update has its own masks of the prompt, and log-probabilities under the current and
         the initial policy.
         """
-        groups = self.collector.sample(policy, problems, update, stops=False)
-        rewarded, stats = self._rewarded(policy, groups)
+        groups, stats = self.groups.sample(policy, problems, update)
+        rewarded = [item for group in groups for item in group]
         iterations = range(self.config.iterations if rewarded else 0)
         return Collected([[self._group(policy, rewarded, update, n)] for n in iterations], stats)
-
-    def _rewarded(
-        self, policy: Policy, groups: Sequence[RolloutGroup]
-    ) -> tuple[list[Rewarded], RolloutStats]:
-        rewarded: list[Rewarded] = []
-        stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
-        sums = stats.metrics
-        for group in groups:
-            rewards = self._rewards(policy, group)
-            mean = sum(rewards) / len(rewards)
-            rewarded += [
-                Rewarded(r, reward - mean)
-                for r, reward in zip(group.rollouts, rewards, strict=True)
-            ]
-            sums.add("reward", sum(rewards), len(rewards))
-            sums.add("flat_groups", max(rewards) == min(rewards))
-        return rewarded, RolloutStats(stats.counters | {"trajectories": len(rewarded)}, sums)
-
-    def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
-        if self.config.reward == "correct":
-            return [float(score.correct) for score in group.scores]
-        texts = [policy.text.decode(rollout.completion_ids) for rollout in group.rollouts]
-        return [self.collector.task.reward(group.problem, text) for text in texts]
 
     def _group(
         self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int
@@ -99,25 +64,17 @@ class DiffuGrpo:
         Every iteration has its own masks.
         """
         rollouts = [item.rollout for item in rewarded]
-        prompts, prompt_mask = left_pad([r.prompt_ids for r in rollouts], policy.eos_id)  # [B, P]
-        targets = torch.stack([r.completion_ids for r in rollouts])  # [B, G]
-        seed, width = self.collector.seed, prompts.shape[1]
+        texts, seed = Completions.of(policy, rollouts), self.collector.seed
         keys = [
             key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt)
             for r in rollouts
         ]
-        # counted back from the completion, so that padding does not change the draw
-        positions = torch.arange(width) - width
-        draw = uniform(fold_in(torch.tensor(keys)[:, None], positions))
-        prompts = prompts.masked_fill(
-            (draw < self.config.prompt_mask) & prompt_mask, policy.mask_id
-        )
+        prompts = texts.masked_prompts(torch.tensor(keys), self.config.prompt_mask, policy.mask_id)
+        targets, completion_mask = texts.targets, texts.completion_mask
         ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
-        mask = torch.cat([prompt_mask, torch.ones_like(targets, dtype=torch.bool)], 1)
-        completion_mask = through_first(targets, policy.eos_id)
         batch = GroupBatch(
             ids,
-            mask,
+            texts.mask,
             targets,
             completion_mask,
             torch.tensor([item.advantage for item in rewarded]),

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
-
-from dopsd.algorithms.common.config import AlgorithmConfig, TrainOverrides, Weight
-from dopsd.core.settings import LARGEST, Count, Positive, Share
+from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
+from dopsd.core.settings import Count, Positive, Share
 
 
-class DiffuGrpoConfig(AlgorithmConfig):
+class DiffuGrpoConfig(GroupConfig):
     """Settings of diffu-GRPO, a group-relative policy gradient (d1, arXiv 2504.12216, 3.2)."""
 
-    group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6  # rollouts per problem
-    temperature: Weight = 0.9  # of all rollouts
     iterations: Count = 12  # updates per collect, each with new prompt masks; planning tasks: 8
     clip_range: Positive = 0.5  # epsilon: the probability ratio is clipped to 1 +- epsilon
     kl_weight: Weight = 0.04  # weight of the KL penalty to the initial policy
     prompt_mask: Share = 0.15  # share of prompt tokens masked in each update
-    reward: Literal["task", "correct"] = "task"  # task: the task's reward; correct: 1 or 0
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, prompts_per_collect=16
     )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+from dopsd.algorithms.common.losses import clipped_gain
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def policy_gradient(
@@ -32,7 +36,6 @@ def policy_gradient(
         [B, G].
     """
     ratio, ref_log_ratio = (logps - old_logps).exp(), ref_logps - logps
-    clipped_ratio = ratio.clamp(1 - clip_range, 1 + clip_range)
     kl = ref_log_ratio.expm1() - ref_log_ratio
-    gain = torch.minimum(ratio * advantage, clipped_ratio * advantage)
-    return kl_weight * kl - gain, (clipped_ratio * advantage < ratio * advantage).float(), kl
+    gain = clipped_gain(ratio, advantage, 1 - clip_range, 1 + clip_range)
+    return kl_weight * kl - gain, (gain < ratio * advantage).float(), kl

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+from dopsd.algorithms.common.metrics import GROUPS
 from dopsd.core.metrics import Metric
 
 LOSS = "dopsd.algorithms.diffu_grpo.loss.policy_gradient"
-COLLECT = "dopsd.algorithms.diffu_grpo.algorithm.DiffuGrpo._rewarded"
 
-METRICS = {
-    "reward": Metric(
-        "reward",
-        "mean reward of the completions: the task's, or 1 for a right answer"
-        " (`method.diffu_grpo.reward`)",
-        COLLECT,
-    ),
-    "flat_groups": Metric(
-        "share", "groups whose completions all have one reward, and so no advantage", COLLECT
-    ),
+METRICS = GROUPS | {
     "kl": Metric(
         "nats",
         r"$e^{\Delta} - \Delta - 1$ with $\Delta = \ln p_{\text{ref}} - \ln p_\theta$, mean over"

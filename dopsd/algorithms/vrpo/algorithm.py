@@ -15,6 +15,7 @@ from torch import Tensor
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import PreferenceBatch
 from dopsd.algorithms.common.losses import metric_sums
+from dopsd.algorithms.common.views import random_ranks
 from dopsd.algorithms.vrpo.loss import likelihood_bound, preference
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first
@@ -141,8 +142,4 @@ def drawn(key: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
     positions = torch.arange(completion_mask.shape[-1] + 1)
     draw = uniform(fold_in(key[..., None], positions))  # [B, 2, N, G+1], the last column decides l
     count = (draw[..., -1] * length[..., None]).long() + 1  # [B, 2, N]
-    order = (
-        draw[..., :-1].masked_fill(~completion_mask[:, :, None], 2.0).argsort(dim=-1, stable=True)
-    )
-    rank = torch.empty_like(order).scatter_(-1, order, positions[:-1].expand_as(order).contiguous())
-    return rank < count[..., None]
+    return random_ranks(draw[..., :-1], completion_mask[:, :, None]) < count[..., None]

@@ -1,0 +1,108 @@
+"""Groups of rollouts of one problem: their rewards, and the advantage of each rollout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import stdev
+from typing import TYPE_CHECKING, Literal
+
+from dopsd.rollout.config import CollectorConfig
+from dopsd.rollout.groups import RolloutStats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.common.config import GroupConfig
+    from dopsd.core.types import Problem, Rollout
+    from dopsd.models.policy import Policy
+    from dopsd.rollout.collector import RolloutCollector, RolloutGroup
+
+Baseline = Literal["mean", "loo", "z"]
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """A completion with its reward, and its advantage in its group."""
+
+    rollout: Rollout
+    reward: float
+    advantage: float
+
+
+def group_collector(config: GroupConfig, context: AlgorithmContext) -> RolloutCollector:
+    """Return a collector of `group_size` rollouts of every problem."""
+    t = config.temperature
+    attempts = CollectorConfig(
+        attempts=config.group_size, first_temperature=t, retry_temperature=t, keep="all"
+    )
+    return context.collector(attempts)
+
+
+def advantages(rewards: Sequence[float], baseline: Baseline, epsilon: float = 0.0) -> list[float]:
+    """Compare each reward of a group with the others.
+
+    Args:
+        rewards: r, at least two.
+        baseline: mean: r less the mean of the group; loo (leave one out): r less the mean of the
+            other rewards; z: r less the mean, divided by the standard deviation (over n - 1).
+        epsilon: added to the standard deviation; where both are 0, the advantages are.
+    """
+    centre = sum(rewards) / len(rewards)
+    differences = [r - centre for r in rewards]
+    if baseline == "loo":
+        return [d * len(rewards) / (len(rewards) - 1) for d in differences]
+    if baseline == "z":
+        scale = stdev(rewards) + epsilon
+        return [d / scale if scale else 0.0 for d in differences]
+    return differences
+
+
+class RewardedGroups:
+    """Samples groups of rollouts, and rewards them.
+
+    Args:
+        config: settings of the groups.
+        collector: samples and scores rollouts.
+        baseline: what advantages are compared with.
+        epsilon: added to the standard deviation of `z`.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        collector: RolloutCollector,
+        baseline: Baseline = "mean",
+        epsilon: float = 0.0,
+    ) -> None:
+        self.config, self.collector = config, collector
+        self.baseline, self.epsilon = baseline, epsilon
+
+    def sample(
+        self, policy: Policy, problems: list[Problem], update: int
+    ) -> tuple[list[list[Rewarded]], RolloutStats]:
+        """Return the rewarded rollouts of each problem, and what they cost.
+
+        Args:
+            policy: the model that samples.
+            problems: this rank's problems.
+            update: number of the collect.
+        """
+        groups = self.collector.sample(policy, problems, update, stops=False)
+        stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
+        rewarded = []
+        for group in groups:
+            rewards = self._rewards(policy, group)
+            stats.metrics.add("reward", sum(rewards), len(rewards))
+            stats.metrics.add("flat_groups", max(rewards) == min(rewards))
+            compared = advantages(rewards, self.baseline, self.epsilon)
+            parts = zip(group.rollouts, rewards, compared, strict=True)
+            rewarded.append([Rewarded(*part) for part in parts])
+        counters = stats.counters | {"trajectories": sum(map(len, rewarded))}
+        return rewarded, RolloutStats(counters, stats.metrics)
+
+    def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
+        if self.config.reward == "correct":
+            return [float(score.correct) for score in group.scores]
+        texts = [policy.text.decode(rollout.completion_ids) for rollout in group.rollouts]
+        return [self.collector.task.reward(group.problem, text) for text in texts]
