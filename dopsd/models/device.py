@@ -1,7 +1,9 @@
-"""The device of this process: one of the GPUs that it sees, or the CPU."""
+"""The device of this process: one of the GPUs that it sees, or the CPU, and its memory."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,22 @@ from dopsd.core.progress import log
 
 if TYPE_CHECKING:
     import torch
+
+# of glibc's mallopt: sizes from which memory is taken from Linux, and is given back to it
+MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 32 * 2**20), (-1, 2**30)
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what tensors free for the next ones, instead of giving it to Linux.
+
+    A forward pass on a CPU takes and frees the same megabytes in every layer. A page that comes
+    from Linux costs a fault: with the embedded base, a quarter of all CPU time. Libraries without
+    glibc's mallopt stay as they are.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        for setting in (MMAP_THRESHOLD, TRIM_THRESHOLD):
+            library.mallopt(*setting)
 
 
 def own_device() -> torch.device:

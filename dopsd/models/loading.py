@@ -12,7 +12,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import read_config, require_members
 from dopsd.models.checkpoint_files import check_finite, check_folder, file_tensors
-from dopsd.models.device import own_device
+from dopsd.models.device import keep_freed_memory, own_device
 
 if TYPE_CHECKING:
     import torch
@@ -166,6 +166,8 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     folder = Path(model.path)
     require_base(folder)
     check_kernels(model, device)
+    if device.type == "cpu":
+        keep_freed_memory()
     weights = read_weights(model, device, on_host)
     if model.quantization == "none":
         check_finite(weights.named_parameters(), folder)

@@ -24,6 +24,7 @@ from dopsd.core.progress import Progress, log
 from dopsd.core.rng import key_from
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.core.tensors import left_pad
+from dopsd.models.device import keep_freed_memory
 from dopsd.models.embedded import build_config, build_tokenizer
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
@@ -66,6 +67,7 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
     if any(folder.glob("*.safetensors")) and not mismatch and allowed != origin.FORCE:
         log(f"pretrain: {folder} is up to date")
         return
+    keep_freed_memory()
     policy = fresh(base)
     make: Callable[[TaskConfig], TaughtTask] = TASKS.member(task_name, "task", "make")
     trainer = Pretrainer(base, make(data), policy)
