@@ -28,6 +28,14 @@ class Finished(RunKey):
         return tested
 
     @property
+    def base_files(self) -> str | None:
+        """Digest of the base that was tested; None in results of releases that kept none."""
+        digest: str | None = read_json(self.folder / "test" / "paired.json", "dopsd test").get(
+            "base_files"
+        )
+        return digest
+
+    @property
     def selected(self) -> dict[str, Any]:
         """The selected checkpoint: its update, split, protocol, accuracy and digest."""
         selection: dict[str, Any] = read_json(self.folder / "best" / "select.json", "dopsd select")

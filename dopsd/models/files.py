@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import ORIGIN
 
 if TYPE_CHECKING:
@@ -19,3 +21,9 @@ def base_files(model: ModelConfig) -> list[Path]:
     return sorted(
         path for path in Path(model.path).glob("*") if path.is_file() and path.name != ORIGIN
     )
+
+
+def base_digest(model: ModelConfig) -> str:
+    """Return 16 hex digits of the base's files, which identify it on any device."""
+    names = "\n".join(f"{path.name} {sha256(path)}" for path in base_files(model))
+    return hashlib.sha256(names.encode()).hexdigest()[:16]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 OUT = REPORTS / "compare"
-ANSWERS = "answers of the base"
+ANSWERS, BASES = "answers of the base", "bases"
 FILES = {"comparison.md", "comparison.json", "accuracy.png", PAGE}
 
 
@@ -163,6 +163,7 @@ def _is_rounded_alike(first: Finished, second: Finished) -> bool:
     expected, actual = _test_conditions(first), _test_conditions(second)
     is_alike = not rounds_differently(first.tested["base"], second.tested["base"])
     required = expected.keys() - (set() if is_alike else {ANSWERS})
+    required -= {BASES} if None in (first.base_files, second.base_files) else set()
     mismatched = [n for n in expected if n in required and expected[n] != actual[n]]
     if mismatched:
         raise DopsdError(
@@ -184,6 +185,7 @@ def _test_conditions(run: Finished) -> dict[str, Any]:
     return conditions | {
         ANSWERS: base["per_problem"],
         "selection splits": selection["split"],
+        BASES: run.base_files,
     }
 
 

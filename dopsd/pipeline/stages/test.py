@@ -15,6 +15,7 @@ from dopsd.core.rng import key_from
 from dopsd.core.statistics import bootstrap
 from dopsd.evaluation.drawn_answers import drawn_answers
 from dopsd.evaluation.evaluator import Evaluator
+from dopsd.models.files import base_digest
 from dopsd.models.measured_on import distinct
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
@@ -41,6 +42,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         evaluator.take_part()
         return
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": selection}
+    facts["base_files"] = base_digest(run_settings.model)
     comparisons = {
         name: compare(base, best, params.evaluate.bootstrap)
         for name, (base, best) in zip(protocols, reports, strict=True)

@@ -125,6 +125,18 @@ def test_another_batch_size_or_release_does_not_excuse_another_base(folder, othe
         compare.compare(folder, [])
 
 
+def test_another_base_is_seen_where_its_answers_could_differ_by_the_device(folder):
+    for name, method, base in (("A100", "d_opsd", "01"), ("H200", "rft", "23")):
+        there = {"device": name, "packages": {}}
+        finished(method, 0, {"a": 1.0}, base_score=int(base) / 23, measured_on=(there, there))
+        path = Path(f"runs/sudoku/{method}/0/test/paired.json")
+        write_json(path, json.loads(path.read_text()) | {"base_files": base})
+    with pytest.raises(DopsdError, match="have different bases; run both with the same"):
+        compare.compare(folder, [])
+    write_json(path, json.loads(path.read_text()) | {"base_files": "01"})
+    assert "Warning: device differs" in compare.compare(folder, [])
+
+
 def test_another_dtype_is_another_model(folder):
     half, whole = ({"device": "CPU", "dtype": t, "packages": {}} for t in ("bfloat16", "float32"))
     finished("d_opsd", 0, {"a": 1.0}, measured_on=(half, half))
