@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dopsd.algorithms.common.losses import masked_cross_entropy
-from dopsd.core.rng import fold_in, uniform
+from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first, true_positions
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ class Completions:
         is_drawn = uniform(fold_in(keys[..., None], torch.arange(width) - width)) < share
         hidden = is_drawn & self.prompt_mask.view(shape)
         return torch.where(hidden, mask_id, self.prompts.view(shape))
+
+
+def rollout_keys(rollouts: Sequence[Rollout], *parts: str | int) -> Tensor:
+    """Return a random key [B] for each rollout, of these parts and its problem and attempt."""
+    return torch.tensor([key_from(*parts, r.problem_id, r.attempt) for r in rollouts])
 
 
 def random_ranks(draw: Tensor, eligible: Tensor) -> Tensor:
