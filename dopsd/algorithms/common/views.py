@@ -84,6 +84,20 @@ def random_ranks(draw: Tensor, eligible: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(-1, order, places)
 
 
+def random_subset(draw: Tensor, eligible: Tensor) -> Tensor:
+    """Draw n ~ U{1..number of eligible positions} of these positions, without replacement.
+
+    Args:
+        draw: [..., G+1], uniform numbers; the last column decides n.
+        eligible: [..., G], bool, that broadcasts with `draw`; at least one position of a row.
+
+    Returns:
+        [..., G], bool.
+    """
+    count = (draw[..., -1] * eligible.sum(-1)).long() + 1
+    return random_ranks(draw[..., :-1], eligible) < count[..., None]
+
+
 @dataclass(frozen=True)
 class Views:
     """Masked completions on the device of the policy, to be predicted where they are masked."""

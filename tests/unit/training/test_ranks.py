@@ -72,7 +72,7 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
     assert_same_gradients(alone, together, len(one["states"]))
 
 
-@pytest.mark.parametrize("method", ["wd1"])
+@pytest.mark.parametrize("method", ["wd1", "spg"])
 def test_groups_on_two_ranks_give_the_loss_and_gradient_of_one(project, method: str):
     """Two problems and one: uneven."""
     write_params(train__prompts_per_collect=3)
