@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forward_counts import forwards
-from test_literal import assert_same, collected, gradients, logps
+from forward_counts import beside_sampling, forwards
+from test_literal import assert_same, assert_slope, collected, logps
 
 from dopsd.algorithms.common.groups import advantages
 from dopsd.algorithms.wd1.loss import group_weights
@@ -80,18 +80,7 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
 
 def test_the_gradient_is_that_of_finite_differences(project):
     loop, batch = collected("wd1", group_size=3, iterations=1)
-    found = gradients(loop, loop.algorithm.loss(loop.policy, batch).total)
-    draw = torch.Generator().manual_seed(2)
-    way = {name: torch.randn(p.shape, generator=draw) for name, p in loop.parameters.items()}
-    losses = []
-    with torch.no_grad():
-        for step in (0.002, -0.004):
-            for name, p in loop.parameters.items():
-                p += step * way[name]
-            losses.append(loop.algorithm.loss(loop.policy, batch).total.double().item())
-    slope = sum((found[name] * way[name]).sum().item() for name in way)
-    assert abs(slope) > 0.1
-    assert (losses[0] - losses[1]) / 0.004 == pytest.approx(slope, rel=0.02)
+    assert_slope(loop, batch)
 
 
 def test_rows_alone_add_up_to_the_loss_of_all(project):
@@ -102,11 +91,5 @@ def test_rows_alone_add_up_to_the_loss_of_all(project):
 
 def test_an_update_costs_one_forward_a_completion_and_a_collect_none_beside_sampling(project):
     loop, batch = collected("wd1", group_size=3, iterations=2)
-    problems, algorithm = loop.order.of(0), loop.algorithm
-    with torch.no_grad():
-        sampling, whole = (
-            forwards(loop.policy, lambda work=work: work(loop.policy, problems, 0))
-            for work in (algorithm.groups.sample, algorithm.collect)
-        )
-    assert whole == sampling > 0
-    assert forwards(loop.policy, lambda: algorithm.loss(loop.policy, batch)) == len(batch)
+    assert beside_sampling(loop) == 0
+    assert forwards(loop.policy, lambda: loop.algorithm.loss(loop.policy, batch)) == len(batch)
