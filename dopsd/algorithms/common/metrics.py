@@ -70,6 +70,13 @@ GROUPS = {
         "share", "groups whose completions all have one reward, and so no advantage", SAMPLED
     ),
 }
+MASKED_LOGP = Metric(
+    "nats",
+    r"$\ln p_\theta(y_k)$ with the whole completion masked, mean over the tokens of the"
+    " completions",
+    "dopsd.algorithms.common.losses.masked_cross_entropy",
+    "log-probability of a token of the completions, seen with the whole completion masked",
+)
 MASKED_CROSS_ENTROPY = Metric(
     "nats",
     r"$\frac{1}{t L} \sum_{k \text{ masked}} -\ln p(y_k)$ of a text with share of masks $t$"

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dopsd.algorithms.common.losses import masked_cross_entropy
-from dopsd.core.rng import fold_in, uniform
+from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first, true_positions
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ class Completions:
         return torch.where(hidden, mask_id, self.prompts.view(shape))
 
 
+def rollout_keys(rollouts: Sequence[Rollout], *parts: str | int) -> Tensor:
+    """Return a random key [B] for each rollout, of these parts and its problem and attempt."""
+    return torch.tensor([key_from(*parts, r.problem_id, r.attempt) for r in rollouts])
+
+
 def random_ranks(draw: Tensor, eligible: Tensor) -> Tensor:
     """Return the place of each position in a random order, eligible positions first.
 
@@ -77,6 +82,20 @@ def random_ranks(draw: Tensor, eligible: Tensor) -> Tensor:
     order = draw.masked_fill(~eligible, 2.0).argsort(dim=-1, stable=True)
     places = torch.arange(draw.shape[-1]).expand_as(order).contiguous()
     return torch.empty_like(order).scatter_(-1, order, places)
+
+
+def random_subset(draw: Tensor, eligible: Tensor) -> Tensor:
+    """Draw n ~ U{1..number of eligible positions} of these positions, without replacement.
+
+    Args:
+        draw: [..., G+1], uniform numbers; the last column decides n.
+        eligible: [..., G], bool, that broadcasts with `draw`; at least one position of a row.
+
+    Returns:
+        [..., G], bool.
+    """
+    count = (draw[..., -1] * eligible.sum(-1)).long() + 1
+    return random_ranks(draw[..., :-1], eligible) < count[..., None]
 
 
 @dataclass(frozen=True)

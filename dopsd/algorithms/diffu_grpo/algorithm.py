@@ -16,9 +16,8 @@ from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import GroupBatch
 from dopsd.algorithms.common.groups import RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import metric_sums, token_logps
-from dopsd.algorithms.common.views import Completions
+from dopsd.algorithms.common.views import Completions, rollout_keys
 from dopsd.algorithms.diffu_grpo.loss import policy_gradient
-from dopsd.core.rng import key_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,11 +64,8 @@ class DiffuGrpo:
         """
         rollouts = [item.rollout for item in rewarded]
         texts, seed = Completions.of(policy, rollouts), self.collector.seed
-        keys = [
-            key_from("diffu_grpo", seed, update, iteration, r.problem_id, r.attempt)
-            for r in rollouts
-        ]
-        prompts = texts.masked_prompts(torch.tensor(keys), self.config.prompt_mask, policy.mask_id)
+        keys = rollout_keys(rollouts, "diffu_grpo", seed, update, iteration)
+        prompts = texts.masked_prompts(keys, self.config.prompt_mask, policy.mask_id)
         targets, completion_mask = texts.targets, texts.completion_mask
         ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)
         batch = GroupBatch(

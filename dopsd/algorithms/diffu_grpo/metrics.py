@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.metrics import GROUPS
+from dopsd.algorithms.common.metrics import GROUPS, MASKED_LOGP
 from dopsd.core.metrics import Metric
 
 LOSS = "dopsd.algorithms.diffu_grpo.loss.policy_gradient"
@@ -22,11 +22,5 @@ METRICS = GROUPS | {
         LOSS,
         "tokens whose gain the clip lowers, since their probability has already changed much",
     ),
-    "logp": Metric(
-        "nats",
-        r"$\ln p_\theta(y_k)$ with the whole completion masked, mean over the tokens of the"
-        " completions",
-        "dopsd.algorithms.common.losses.token_logps",
-        "log-probability of a token of the completions, seen with the whole completion masked",
-    ),
+    "logp": MASKED_LOGP,
 }

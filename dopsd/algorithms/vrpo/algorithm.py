@@ -15,7 +15,7 @@ from torch import Tensor
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import PreferenceBatch
 from dopsd.algorithms.common.losses import metric_sums
-from dopsd.algorithms.common.views import random_ranks
+from dopsd.algorithms.common.views import random_subset
 from dopsd.algorithms.vrpo.loss import likelihood_bound, preference
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first
@@ -83,7 +83,7 @@ class Vrpo:
         ]
         key = torch.tensor(seeds)[:, :, None]  # [B, 2, 1]
         key = fold_in(key, torch.arange(self.config.draws))  # [B, 2, N]
-        loss_mask, size = drawn(key, completion_mask, length), len(pairs)
+        loss_mask, size = drawn(key, completion_mask), len(pairs)
         batch = PreferenceBatch(
             prompt, mask, targets, loss_mask, length, torch.zeros(size, 2), torch.ones(size)
         ).to(policy.device)
@@ -128,18 +128,16 @@ def paired(group: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | No
     return group.rollouts[group.best], group.rollouts[worst]
 
 
-def drawn(key: Tensor, completion_mask: Tensor, length: Tensor) -> Tensor:
-    """Draw l ~ U{1..L} of the completion's tokens, without replacement, for every key.
+def drawn(key: Tensor, completion_mask: Tensor) -> Tensor:
+    """Draw l ~ U{1..L} of the completion's L tokens, without replacement, for every key.
 
     Args:
         key: [B, 2, N].
         completion_mask: [B, 2, G], True up to the end of text.
-        length: L, [B, 2].
 
     Returns:
         [B, 2, N, G], True at the drawn tokens.
     """
     positions = torch.arange(completion_mask.shape[-1] + 1)
-    draw = uniform(fold_in(key[..., None], positions))  # [B, 2, N, G+1], the last column decides l
-    count = (draw[..., -1] * length[..., None]).long() + 1  # [B, 2, N]
-    return random_ranks(draw[..., :-1], completion_mask[:, :, None]) < count[..., None]
+    draw = uniform(fold_in(key[..., None], positions))  # [B, 2, N, G+1]
+    return random_subset(draw, completion_mask[:, :, None])

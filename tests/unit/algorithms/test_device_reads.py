@@ -21,17 +21,23 @@ from dopsd.algorithms.common.batch import (
     Unmasking,
 )
 from dopsd.algorithms.common.distillation import SelfDistillation
+from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.states import BlockSchedule
 from dopsd.algorithms.d3llm.algorithm import D3llm
 from dopsd.algorithms.d3llm.config import D3llmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
-from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo, Rewarded
+from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo
 from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
 from dopsd.algorithms.rft.algorithm import Rft
 from dopsd.algorithms.rft.config import RftConfig
+from dopsd.algorithms.spg.algorithm import Spg
+from dopsd.algorithms.spg.batch import BoundedCompletions
+from dopsd.algorithms.spg.config import SpgConfig
 from dopsd.algorithms.vrpo.algorithm import Vrpo
 from dopsd.algorithms.vrpo.config import VrpoConfig
+from dopsd.algorithms.wd1.algorithm import Wd1
+from dopsd.algorithms.wd1.config import Wd1Config
 from dopsd.core.metrics import MetricSums
 from dopsd.core.types import Rollout
 from dopsd.rollout.fast_dllm import denoise_approximately
@@ -97,6 +103,13 @@ PAIRS = PreferenceBatch(
     torch.zeros(2, 2),
     torch.ones(2),
 )
+BOUNDED = BoundedCompletions(
+    IDS[:, None].expand(2, 3, 10),
+    PADDED,
+    IDS[:, 2:],
+    HALF[:, None].expand(2, 3, 8),
+    *torch.ones(2, 2),
+)
 SOLUTIONS = Unmasking(IDS, IDS, PADDED, IDS[:, 2:], HALF, QUARTER, torch.ones(2))
 NUMBERS = torch.tensor([[2, 1], [0, 1], [0, 2]])  # k, block, step
 STATES = States(IDS, PADDED, IDS, PADDED, HALF, QUARTER, *NUMBERS, torch.ones(2))
@@ -118,10 +131,12 @@ def d3llm() -> D3llm:
         ),
         (Rft(RftConfig(), None), TEXTS),  # type: ignore[arg-type]
         (DiffuGrpo(DiffuGrpoConfig(), None), GROUP),  # type: ignore[arg-type]
+        (Wd1(Wd1Config(), None), TEXTS),  # type: ignore[arg-type]
+        (Spg(SpgConfig(), None, 4), BOUNDED),  # type: ignore[arg-type]
         (Vrpo(VrpoConfig(), None, 4), PAIRS),  # type: ignore[arg-type]
         (d3llm(), SOLUTIONS),
     ],
-    ids=["d_opsd", "d_opsd-student", "rft and sft", "diffu_grpo", "vrpo", "d3llm"],
+    ids=["d_opsd", "d_opsd-student", "rft and sft", "diffu_grpo", "wd1", "spg", "vrpo", "d3llm"],
 )
 def test_the_loss_of_a_micro_batch_reads_from_its_device_once(
     algorithm: Any, batch: Batch, reads: list[int]
@@ -145,7 +160,7 @@ def test_a_batch_keeps_what_it_was_made_of_but_not_in_checkpoints():
 
 def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int]):
     rollouts, policy = [rollout("p", 3), rollout("q", 5)], MetaPolicy()
-    sampling = SimpleNamespace(batch_size=2)
+    sampling = SimpleNamespace(batch_size=2, block_length=4)
     collector: Any = SimpleNamespace(
         seed=0,
         sampling=sampling,
@@ -156,10 +171,12 @@ def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int])
     collected = SelfDistillation(config, collector, BLOCKS).collect(policy, [], 0)
     batches = [batch for update in collected.updates for batch in update]
     batches.append(masked(policy, [Text(r.prompt_ids, r.completion_ids, 1) for r in rollouts]))
-    rewarded = [Rewarded(r, 0.5) for r in rollouts]
+    rewarded = [Rewarded(r, 0.5, 0.5) for r in rollouts]
+    batches.append(Spg(SpgConfig(), collector, 4)._batch(policy, rewarded, 0, 0))
     batches.append(DiffuGrpo(DiffuGrpoConfig(), collector)._group(policy, rewarded, 0, 0))
+    batches.append(Wd1(Wd1Config(), collector)._batch(policy, [(r, 0.5) for r in rollouts], 0, 0))
     batches.append(Vrpo(VrpoConfig(), collector, 4)._pairs(policy, [(*rollouts,)], 0))
-    assert len(batches) == 5 and not reads
+    assert len(batches) == 7 and not reads
     assert all(value.is_meta for batch in batches for value in batch.tensors().values())
 
 

@@ -71,6 +71,22 @@ def assert_same(loop: Trainer, batch, literal: Tensor) -> None:
         torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=2e-5, msg=name)
 
 
+def assert_slope(loop: Trainer, batch) -> None:
+    """The gradient along a random direction is the central difference of the loss."""
+    found = gradients(loop, loop.algorithm.loss(loop.policy, batch).total)
+    draw = torch.Generator().manual_seed(2)
+    way = {name: torch.randn(p.shape, generator=draw) for name, p in loop.parameters.items()}
+    losses = []
+    with torch.no_grad():
+        for step in (0.002, -0.004):
+            for name, p in loop.parameters.items():
+                p += step * way[name]
+            losses.append(loop.algorithm.loss(loop.policy, batch).total.double().item())
+    slope = sum((found[name] * way[name]).sum().item() for name in way)
+    assert abs(slope) > 0.1
+    assert (losses[0] - losses[1]) / 0.004 == pytest.approx(slope, rel=0.02)
+
+
 def test_vrpo(project):
     """Right and left prompts of their own, masks where they were drawn and after the end, the
     base's bounds.

@@ -45,11 +45,13 @@ def test_two_ranks_agree_with_one(project):
     }
 
 
-def gradients_of(ranks: int, name: str) -> tuple[dict[str, torch.Tensor], dict]:
+def gradients_of(
+    ranks: int, name: str, method: str = "d_opsd"
+) -> tuple[dict[str, torch.Tensor], dict]:
     """The first collect's gradients, summed over so many processes, and what they did
     (rank_gradients.py).
     """
-    processes = forks.start_ranks(ranks, rank_gradients.main, Path(name))
+    processes = forks.start_ranks(ranks, rank_gradients.main, Path(name), method)
     assert forks.statuses(processes) == [0] * ranks, forks.output()
     return load_tensors(Path(name)), json.loads(Path(name).with_suffix(".json").read_text())
 
@@ -67,7 +69,23 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
     assert min(two["kept"]) == 0 < max(two["kept"])
     assert [sum(sizes) for sizes in two["states"]] == [sum(sizes) for sizes in one["states"]]
     assert all(max(sizes) - min(sizes) <= 1 for sizes in two["states"])
-    for update in range(len(one["states"])):
+    assert_same_gradients(alone, together, len(one["states"]))
+
+
+@pytest.mark.parametrize("method", ["wd1", "spg"])
+def test_groups_on_two_ranks_give_the_loss_and_gradient_of_one(project, method: str):
+    """Two problems and one: uneven."""
+    write_params(train__prompts_per_collect=3)
+    found = {ranks: gradients_of(ranks, f"{ranks}.safetensors", method) for ranks in (1, 2)}
+    (alone, one), (together, two) = found[1], found[2]
+    assert one["counters"] == two["counters"] and len(set(two["states"][0])) == 2
+    assert_same_gradients(alone, together, len(one["states"]))
+
+
+def assert_same_gradients(
+    alone: dict[str, torch.Tensor], together: dict[str, torch.Tensor], updates: int
+) -> None:
+    for update in range(updates):
         names = [
             name for name in alone if name.startswith(f"{update}/") and not name.endswith("/loss")
         ]

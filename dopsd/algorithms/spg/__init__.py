@@ -1,0 +1,1 @@
+"""SPG: policy gradient between a lower and an upper bound of the likelihood."""

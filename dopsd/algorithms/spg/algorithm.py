@@ -1,0 +1,128 @@
+"""SPG: sandwiched policy gradient, with a bound from below for right and from above for wrong.
+
+SPG (arXiv 2510.09541); the defaults are those of the published code. There is no ratio, so neither
+an old policy nor a reference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.groups import RewardedGroups, group_collector
+from dopsd.algorithms.common.losses import metric_sums
+from dopsd.algorithms.common.views import Completions, Views, rollout_keys, view_logps
+from dopsd.algorithms.spg.batch import BoundedCompletions
+from dopsd.algorithms.spg.loss import lower_bound, upper_bound
+from dopsd.algorithms.spg.masks import chosen_blocks, completion_masks
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.rng import fold_in
+from dopsd.rollout.groups import RolloutStats
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.common.groups import Rewarded
+    from dopsd.algorithms.spg.config import SpgConfig
+    from dopsd.core.types import Problem
+    from dopsd.models.policy import Policy
+    from dopsd.rollout.collector import RolloutCollector
+
+
+def build(config: SpgConfig, context: AlgorithmContext) -> Spg:
+    """Return the algorithm with its settings and the run's context.
+
+    Raises:
+        DopsdError: if there are more draws than blocks, of which each draw takes its own.
+    """
+    s = context.sampling
+    if config.mask == "block" and config.draws > s.gen_length // s.block_length:
+        raise DopsdError(
+            f"method.spg.draws: {config.draws} are more than the {s.gen_length // s.block_length}"
+            " blocks of an answer; lower draws, or set mask: random",
+            code=Code.CONTRADICTION,
+        )
+    return Spg(config, group_collector(config, context), context.sequences_at_once)
+
+
+class Spg:
+    """Raise a lower bound of better completions, and lower an upper bound of worse ones.
+
+    Args:
+        config: settings of SPG.
+        collector: samples and scores rollouts.
+        max_sequences: sequences of a forward pass that fit into memory.
+    """
+
+    normalize_by_all_prompts = False  # weights are token counts; advantages are in the batch
+
+    def __init__(self, config: SpgConfig, collector: RolloutCollector, max_sequences: int) -> None:
+        self.config, self.collector, self.most = config, collector, max_sequences
+        self.groups = RewardedGroups(config, collector)
+
+    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+        """Sample and reward groups, and return one update per inner iteration.
+
+        Completions without an advantage are left out; with `negative: none` the worse ones too.
+        """
+        groups, stats = self.groups.sample(policy, problems, update)
+        taught = [item for group in groups for item in group if self._teaches(item)]
+        iterations = range(self.config.iterations if taught else 0)
+        updates = [[self._batch(policy, taught, update, n)] for n in iterations]
+        counters = stats.counters | {"trajectories": len(taught)}
+        return Collected(updates, RolloutStats(counters, stats.metrics))
+
+    def _teaches(self, item: Rewarded) -> bool:
+        return item.advantage > 0 or (item.advantage < 0 and self.config.negative != "none")
+
+    def _batch(
+        self, policy: Policy, taught: Sequence[Rewarded], update: int, iteration: int
+    ) -> BoundedCompletions:
+        """Draw the masks of an update, and mask prompt tokens with probability `prompt_mask`."""
+        rollouts = [item.rollout for item in taught]
+        texts, seed = Completions.of(policy, rollouts), self.collector.seed
+        keys = rollout_keys(rollouts, "spg", seed, update, iteration)
+        of_draws = fold_in(fold_in(keys, -1)[:, None], torch.arange(self.config.draws))  # [B, N]
+        hidden = self._hidden(keys, of_draws, texts.completion_mask)
+        prompts = texts.masked_prompts(of_draws, self.config.prompt_mask, policy.mask_id)
+        completions = torch.where(hidden, policy.mask_id, texts.targets[:, None])
+        return BoundedCompletions(
+            torch.cat([prompts, completions], -1),
+            texts.mask,
+            texts.targets,
+            hidden & texts.completion_mask[:, None],
+            torch.tensor([item.advantage for item in taught]),
+            texts.completion_mask.sum(1).float(),
+        ).to(policy.device)
+
+    def _hidden(self, keys: Tensor, of_draws: Tensor, completion_mask: Tensor) -> Tensor:
+        """Return where tokens of completions are hidden, [B, N, G]."""
+        c, length = self.config, completion_mask.shape[1]
+        block_length = self.collector.sampling.block_length
+        if c.mask == "random":
+            return completion_masks(
+                of_draws, completion_mask, torch.zeros_like(of_draws), length, 0.0
+            )
+        used = (completion_mask.sum(1) - 1) // block_length + 1
+        chosen = chosen_blocks(keys, used, length // block_length, c.draws)
+        share = c.prompt_mask if c.mask_earlier else 0.0
+        return completion_masks(of_draws, completion_mask, chosen, block_length, share)
+
+    def loss(self, policy: Policy, batch: BoundedCompletions) -> LossOutput:
+        """Return -sum L A lp over completions of L tokens; lp is a bound, in nats per token."""
+        # more than one row fit together: the trainer chose so many
+        most = self.most if len(batch) == 1 else len(batch) * batch.forwards
+        views = Views(batch.ids, batch.attention_mask(), batch.targets, batch.on_host("loss_mask"))
+        logps, c = view_logps(policy, views, most), self.config
+        lower = lower_bound(logps, batch.loss_mask)
+        upper = upper_bound(logps, batch.loss_mask, batch.weight, c.eubo_beta)
+        share = {"mix": c.mix_weight, "eubo": 1.0, "elbo": 0.0, "none": 0.0}[c.negative]
+        bounds = torch.where(batch.advantage > 0, lower, share * upper + (1 - share) * lower)
+        sums = metric_sums({"elbo": lower.sum(), "eubo": upper.sum()}, len(batch))
+        return LossOutput(-(batch.weight * batch.advantage * bounds).sum(), sums)

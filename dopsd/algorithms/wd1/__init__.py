@@ -1,0 +1,1 @@
+"""wd1: weighted log-likelihood, without a probability ratio."""
