@@ -21,13 +21,17 @@ from dopsd.algorithms.common.batch import (
     Unmasking,
 )
 from dopsd.algorithms.common.distillation import SelfDistillation
+from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.states import BlockSchedule
 from dopsd.algorithms.d3llm.algorithm import D3llm
 from dopsd.algorithms.d3llm.config import D3llmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
-from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo, Rewarded
+from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo
 from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
+from dopsd.algorithms.espo.algorithm import Espo
+from dopsd.algorithms.espo.batch import CoupledViews
+from dopsd.algorithms.espo.config import EspoConfig
 from dopsd.algorithms.rft.algorithm import Rft
 from dopsd.algorithms.rft.config import RftConfig
 from dopsd.algorithms.vrpo.algorithm import Vrpo
@@ -88,6 +92,16 @@ TEXTS = MaskedTexts(IDS, PADDED, IDS[:, 2:], HALF, torch.ones(2), torch.ones(2))
 GROUP = GroupBatch(
     IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
 )
+VIEWS = CoupledViews(
+    IDS[:, None].expand(2, 2, 10),
+    PADDED,
+    IDS[:, 2:],
+    torch.stack([HALF, ~HALF], 1),
+    torch.ones(2, 2),
+    torch.ones(2),
+    *torch.zeros(2, 2, 2, 8),
+    torch.ones(2),
+)
 PAIRS = PreferenceBatch(
     IDS[:, :2],
     PADDED[:, :2],
@@ -120,8 +134,24 @@ def d3llm() -> D3llm:
         (DiffuGrpo(DiffuGrpoConfig(), None), GROUP),  # type: ignore[arg-type]
         (Vrpo(VrpoConfig(), None, 4), PAIRS),  # type: ignore[arg-type]
         (d3llm(), SOLUTIONS),
+        (Espo(EspoConfig(), None, 4), VIEWS),  # type: ignore[arg-type]
+        (
+            Espo(EspoConfig(objective="squared"), None, 4),  # type: ignore[arg-type]
+            VIEWS,
+        ),
+        (Espo(EspoConfig(objective="token"), None, 4), VIEWS),  # type: ignore[arg-type]
     ],
-    ids=["d_opsd", "d_opsd-student", "rft and sft", "diffu_grpo", "vrpo", "d3llm"],
+    ids=[
+        "d_opsd",
+        "d_opsd-student",
+        "rft and sft",
+        "diffu_grpo",
+        "espo",
+        "gdsd",
+        "coupled_grpo",
+        "vrpo",
+        "d3llm",
+    ],
 )
 def test_the_loss_of_a_micro_batch_reads_from_its_device_once(
     algorithm: Any, batch: Batch, reads: list[int]
@@ -156,10 +186,11 @@ def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int])
     collected = SelfDistillation(config, collector, BLOCKS).collect(policy, [], 0)
     batches = [batch for update in collected.updates for batch in update]
     batches.append(masked(policy, [Text(r.prompt_ids, r.completion_ids, 1) for r in rollouts]))
-    rewarded = [Rewarded(r, 0.5) for r in rollouts]
+    rewarded = [Rewarded(r, 0.5, 0.5) for r in rollouts]
     batches.append(DiffuGrpo(DiffuGrpoConfig(), collector)._group(policy, rewarded, 0, 0))
+    batches.append(Espo(EspoConfig(), collector, 4)._group(policy, rewarded, 0, 0))
     batches.append(Vrpo(VrpoConfig(), collector, 4)._pairs(policy, [(*rollouts,)], 0))
-    assert len(batches) == 5 and not reads
+    assert len(batches) == 6 and not reads
     assert all(value.is_meta for batch in batches for value in batch.tensors().values())
 
 
