@@ -141,15 +141,19 @@ def _reached(rows: Rows, baseline: str) -> list[str]:
 
 
 def _published(task: str) -> list[str]:
-    """Return the paper's rows of a task, marked as another base and chosen on the test set."""
-    paper = published()
+    """Return the papers' rows of a task, a table for each protocol, marked as another base."""
+    papers = [published(), *published()["other_protocols"]]
+    return [row for paper in papers if task in paper["lengths"] for row in _paper(task, paper)]
+
+
+def _paper(task: str, paper: dict[str, Any]) -> list[str]:
+    """Return a paper's rows of a task."""
     rows = {method: tasks[task] for method, tasks in paper["methods"].items() if task in tasks}
-    selection = "the best of 20 checkpoints on the test set"
     lines = [
         "",
         (
-            f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %, {selection}"
-            f" ({paper['source']})."
+            f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %,"
+            f" {paper['protocol']} ({paper['source']})."
         ),
         "",
     ]

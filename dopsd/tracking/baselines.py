@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -31,12 +31,25 @@ class Baseline:
 
     task: str
     method: str
-    accuracy: dict[int, float]  # in [0, 1], by answer length in tokens
+    accuracy: dict[int | str, float]  # in [0, 1], by answer length in tokens, or their `mean`
     updates: int | None  # updates of the best checkpoint, if published
+    source: str  # the paper
+    other_protocol: str | None = None  # how it was measured, if not as our profiles do
+
+    @property
+    def name(self) -> str:
+        """Name of its run, and its fingerprint."""
+        name = f"published-{self.task}-{self.method}"
+        return name if self.other_protocol is None else f"{name}-{self.source.split()[-1]}"
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics under the names of `dopsd publish`; the checkpoint was selected on test."""
+        """Metrics under the names of `dopsd publish`; the checkpoint was selected on test.
+
+        Those of another protocol have names of their own, so that they share no column.
+        """
+        if self.other_protocol is not None:
+            return {f"other_protocol/accuracy/{n}": value for n, value in self.accuracy.items()}
         values = {f"best/test_accuracy/{length}": value for length, value in self.accuracy.items()}
         values["best/test_accuracy"] = self.accuracy[SHOWN]
         return values | ({} if self.updates is None else {"best/update": float(self.updates)})
@@ -44,7 +57,12 @@ class Baseline:
 
 def baselines() -> Iterator[Baseline]:
     """Yield every row of dopsd/evaluation/published.yaml."""
-    table = published()
+    yield from _rows(published())
+    for table in published()["other_protocols"]:
+        yield from _rows(table, table["protocol"])
+
+
+def _rows(table: dict[str, Any], other_protocol: str | None = None) -> Iterator[Baseline]:
     for method, tasks in table["methods"].items():
         for task, row in tasks.items():
             # some rows have only the first length
@@ -54,6 +72,8 @@ def baselines() -> Iterator[Baseline]:
                 method,
                 {length: round(value / 100, 4) for length, value in percent},
                 row.get("updates"),
+                table["source"],
+                other_protocol,
             )
 
 
@@ -95,13 +115,12 @@ def _import_row(client: MlflowClient, uri: str, experiment: str, row: Baseline) 
         "method": row.method,
         "source": "published",
         "selection": "test",
-        "protocol": str(SHOWN),
+        "protocol": row.other_protocol or str(SHOWN),
         "model": "LLaDA-8B-Instruct",
-        "paper": published()["source"],
+        "paper": row.source,
     }
-    name = f"published-{row.task}-{row.method}"  # also its fingerprint
     params = {"task": row.task, "method.name": row.method}
-    run_id = find_run(client, Identity(uri, experiment, name, name, tags, params))
+    run_id = find_run(client, Identity(uri, experiment, row.name, row.name, tags, params))
     log_once(client, run_id, with_percent(row.metrics), 0)
     if "protocol" not in client.get_run(run_id).data.tags:  # an older release imported it
         client.set_tag(run_id, "protocol", tags["protocol"])

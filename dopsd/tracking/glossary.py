@@ -127,6 +127,11 @@ MLFLOW = {
     "best/test_accuracy/{protocol}": Metric(
         "share", "its accuracy on test by each protocol; of a published row: by length", BEST
     ),
+    "other_protocol/accuracy/{length}": Metric(
+        "share",
+        "accuracy of a published row of another protocol, which its tag `protocol` describes",
+        "dopsd.tracking.baselines.baselines",
+    ),
     "best/test_base_accuracy": Metric("share", "accuracy of the base on test", BEST),
     "best/test_difference": Metric("share", PAIRED, BEST),
     "best/test_difference_low": Metric("share", "lower end of its 95% bootstrap interval", BEST),

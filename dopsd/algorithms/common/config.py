@@ -66,6 +66,11 @@ class AlgorithmConfig(Section):
         """Whether the method learns from reference solutions, which not every task has."""
         return False
 
+    @property
+    def predicts_one_block(self) -> bool:
+        """Whether the loss predicts tokens of one block at most, not of a whole completion."""
+        return False
+
 
 class GroupConfig(AlgorithmConfig):
     """Settings of algorithms that compare the rewards of several rollouts of a problem."""
@@ -108,6 +113,11 @@ class SelfDistillationConfig(SelectingConfig):
     teacher: Literal["base", "live", "ema"] = "base"  # initial policy, student, or moving average
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
+
+    @property
+    def predicts_one_block(self) -> bool:
+        """Whether the loss predicts tokens of one block at most: yes."""
+        return True
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:

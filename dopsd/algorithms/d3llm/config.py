@@ -37,3 +37,8 @@ class D3llmConfig(AlgorithmConfig):
     def wants_solutions(self) -> bool:
         """Whether the method needs reference solutions: always."""
         return True
+
+    @property
+    def predicts_one_block(self) -> bool:
+        """Whether the loss predicts tokens of one block at most: yes."""
+        return True

@@ -12,7 +12,7 @@ from dopsd.tracking.client import connect, tracking_uri
 
 
 def test_rows_have_both_lengths_and_stand_under_our_names():
-    rows = {(row.task, row.method): row for row in baselines()}
+    rows = {(row.task, row.method): row for row in baselines() if row.other_protocol is None}
     assert len(rows) == 26
     assert rows["gsm8k", "d_opsd"].metrics == {
         "best/test_accuracy/256": 0.81,
@@ -24,8 +24,20 @@ def test_rows_have_both_lengths_and_stand_under_our_names():
         rows["sudoku", "vrpo"].metrics["best/test_accuracy"] == 0.096
     )  # length 256, the second of 128 and 256
     assert "best/update" not in rows["sudoku", "vrpo"].metrics
-    names = {name for row in rows.values() for name in row.metrics}
+    names = {name for row in baselines() for name in row.metrics}
     assert undescribed(table("Published runs in MLflow"), names) == []
+
+
+def test_rows_of_another_protocol_share_no_column_and_no_run_with_ours():
+    ours, others = [], []
+    for row in baselines():
+        (ours if row.other_protocol is None else others).append(row)
+    assert others and all(row.other_protocol and row.source for row in others)
+    columns = [{name for row in rows for name in row.metrics} for rows in (ours, others)]
+    assert not columns[0] & columns[1]
+    assert len({row.name for row in baselines()}) == len(ours) + len(others)
+    found = {row.name: row for row in others}["published-countdown-espo-2512.03759"]
+    assert found.metrics == {"other_protocol/accuracy/mean": 0.81}
 
 
 def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys):
@@ -36,7 +48,8 @@ def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys):
     assert main(["baselines", "import"]) == 0
     client = connect(tracking_uri(None))
     runs = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
-    assert len(runs) == 26 and {run.data.tags["source"] for run in runs} == {"published"}
+    assert len(runs) == len(list(baselines()))
+    assert {run.data.tags["source"] for run in runs} == {"published"}
     (found,) = [run for run in runs if run.info.run_name == "published-countdown-diffu_grpo"]
     assert found.data.metrics["best/test_accuracy"] == 0.313 and found.info.status == "FINISHED"
     assert len(client.get_metric_history(found.info.run_id, "best/test_accuracy")) == 1
