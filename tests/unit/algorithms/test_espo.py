@@ -203,21 +203,19 @@ def test_micro_batches_and_masks_one_by_one_give_the_loss_and_gradient_of_the_wh
 def test_an_update_takes_three_forwards_of_each_view(project, monkeypatch, switches, views):
     """Two without gradients and one with; the page of the algorithm says so."""
     loop, batch = collected(iterations=2, **switches)
+    first, second = (group[0].loss_mask for group in loop.waiting)
+    assert not torch.equal(first, second)
     rows, real = [], loop.policy.hidden
     monkeypatch.setattr(
         loop.policy, "hidden", lambda ids, *rest: rows.append(len(ids)) or real(ids, *rest)
     )
     loss(loop, batch)
     assert sum(rows) == len(batch) * batch.forwards == 6 * views
-    rows.clear()
-    items = [item for group in loop.algorithm.groups.sample(*asked(loop))[0] for item in group]
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    items = [item for group in groups for item in group]
     rows.clear()
     loop.algorithm._group(loop.policy, items, 0, 1)
     assert sum(rows) == 2 * 6 * views
-
-
-def asked(loop):
-    return loop.policy, loop.order.of(0), 0
 
 
 def test_switches_that_an_objective_lacks_are_refused():
