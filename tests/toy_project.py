@@ -27,7 +27,7 @@ def small_params(**changes: object) -> dict:
     raw = small_settings()
     raw["method"]["rft"] |= {"attempts": 2, "keep_threshold": 0.0}
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
-    for name in ("diffu_grpo", "wd1", "spg"):
+    for name in ("diffu_grpo", "wd1", "spg", "espo"):
         raw["method"][name] |= {"group_size": 2, "iterations": 2}
     raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}
     raw["tracking"]["enabled"] = False

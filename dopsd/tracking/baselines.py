@@ -31,7 +31,7 @@ class Baseline:
 
     task: str
     method: str
-    accuracy: dict[int, float]  # in [0, 1], by answer length in tokens
+    accuracy: dict[int | str, float]  # in [0, 1], by answer length in tokens, or their `mean`
     updates: int | None  # updates of the best checkpoint, if published
     source: str  # the paper
     other_protocol: str | None = None  # how it was measured, if not as our profiles do

@@ -29,6 +29,9 @@ from dopsd.algorithms.d3llm.config import D3llmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo
 from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
+from dopsd.algorithms.espo.algorithm import Espo
+from dopsd.algorithms.espo.batch import CoupledViews
+from dopsd.algorithms.espo.config import EspoConfig
 from dopsd.algorithms.rft.algorithm import Rft
 from dopsd.algorithms.rft.config import RftConfig
 from dopsd.algorithms.spg.algorithm import Spg
@@ -94,6 +97,16 @@ TEXTS = MaskedTexts(IDS, PADDED, IDS[:, 2:], HALF, torch.ones(2), torch.ones(2))
 GROUP = GroupBatch(
     IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
 )
+VIEWS = CoupledViews(
+    IDS[:, None].expand(2, 2, 10),
+    PADDED,
+    IDS[:, 2:],
+    torch.stack([HALF, ~HALF], 1),
+    torch.ones(2, 2),
+    torch.ones(2),
+    *torch.zeros(2, 2, 2, 8),
+    torch.ones(2),
+)
 PAIRS = PreferenceBatch(
     IDS[:, :2],
     PADDED[:, :2],
@@ -135,8 +148,26 @@ def d3llm() -> D3llm:
         (Spg(SpgConfig(), None, 4), BOUNDED),  # type: ignore[arg-type]
         (Vrpo(VrpoConfig(), None, 4), PAIRS),  # type: ignore[arg-type]
         (d3llm(), SOLUTIONS),
+        (Espo(EspoConfig(), None, 4), VIEWS),  # type: ignore[arg-type]
+        (
+            Espo(EspoConfig(objective="squared"), None, 4),  # type: ignore[arg-type]
+            VIEWS,
+        ),
+        (Espo(EspoConfig(objective="token"), None, 4), VIEWS),  # type: ignore[arg-type]
     ],
-    ids=["d_opsd", "d_opsd-student", "rft and sft", "diffu_grpo", "wd1", "spg", "vrpo", "d3llm"],
+    ids=[
+        "d_opsd",
+        "d_opsd-student",
+        "rft and sft",
+        "diffu_grpo",
+        "wd1",
+        "spg",
+        "vrpo",
+        "d3llm",
+        "espo",
+        "gdsd",
+        "coupled_grpo",
+    ],
 )
 def test_the_loss_of_a_micro_batch_reads_from_its_device_once(
     algorithm: Any, batch: Batch, reads: list[int]
@@ -176,7 +207,8 @@ def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int])
     batches.append(DiffuGrpo(DiffuGrpoConfig(), collector)._group(policy, rewarded, 0, 0))
     batches.append(Wd1(Wd1Config(), collector)._batch(policy, [(r, 0.5) for r in rollouts], 0, 0))
     batches.append(Vrpo(VrpoConfig(), collector, 4)._pairs(policy, [(*rollouts,)], 0))
-    assert len(batches) == 7 and not reads
+    batches.append(Espo(EspoConfig(), collector, 4)._group(policy, rewarded, 0, 0))
+    assert len(batches) == 8 and not reads
     assert all(value.is_meta for batch in batches for value in batch.tensors().values())
 
 

@@ -130,3 +130,12 @@ def test_what_does_not_fit_is_reported():
     said = lines(Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}), 2, ["h100-80gb", "h200"])
     assert "DOES NOT FIT 80 GB" in said[3] and "; fits" in said[4]
     assert "2 x h200: about 0.0 hours at 35%" in said[4]
+
+
+def test_a_loss_over_whole_completions_has_more_logits_than_one_over_a_block():
+    def work(*methods: str) -> float:
+        changed = params("reference", "1x80gb", f"matrix.methods=[{', '.join(methods)}]")
+        return estimate(changed, LladaConfig(), Facts(attempts=1.8, test=1319)).memory["work"]
+
+    logits = 8 * (256 - 32) * 126_464 * 10 / 1e9  # of 8 sequences: 256 tokens, not 32
+    assert work("d_opsd", "espo") - work("d_opsd") == pytest.approx(logits)

@@ -38,6 +38,8 @@ def test_rows_of_another_protocol_share_no_column_and_no_run_with_ours():
     assert len({row.name for row in baselines()}) == len(ours) + len(others)
     found = {row.name: row for row in others}["published-countdown-wd1-2510.09541"]
     assert found.metrics["other_protocol/accuracy/256"] == 0.523
+    found = {row.name: row for row in others}["published-countdown-espo-2512.03759"]
+    assert found.metrics == {"other_protocol/accuracy/mean": 0.81}
 
 
 def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys):

@@ -98,6 +98,18 @@ def assert_same_gradients(
         )
 
 
+@pytest.mark.parametrize("method", ["espo"])
+def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(project, method: str):
+    """Also with a part of the rows in each micro-batch."""
+    write_params(**{f"method__{method}__group_size": 3}, train__micro_batch_states=4)
+    (together, two), (alone, one) = (gradients_of(n, f"{n}.safetensors", method) for n in (2, 1))
+    assert alone.keys() == together.keys() and one["counters"] == two["counters"]
+    assert [sum(sizes) for sizes in two["states"]] == [sum(sizes) for sizes in one["states"]]
+    whole = torch.cat([value.flatten() for value in alone.values()])
+    gap = torch.cat([(together[name] - value).flatten() for name, value in alone.items()])
+    assert whole.norm() > 0 and gap.norm() < 1e-6 * whole.norm()
+
+
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
     """Uneven work again, of forwards too: whoever has none takes part in the other's. Its
     activations are computed again.

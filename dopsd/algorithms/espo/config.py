@@ -1,0 +1,46 @@
+"""Settings of ESPO, GDSD and coupled-GRPO."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
+from dopsd.core.settings import Count, Positive
+
+
+class EspoConfig(GroupConfig):
+    """Settings of ESPO (arXiv 2512.03759); the defaults are those of its published code.
+
+    With other switches it is GDSD (arXiv 2605.29398) or coupled-GRPO (arXiv 2506.20639).
+    """
+
+    temperature: Weight = 1.0  # of all rollouts
+    objective: Literal["ratio", "squared", "token"] = "ratio"  # ESPO, GDSD, or coupled-GRPO
+    iterations: Count = 8  # updates per collect, each with new masks
+    draws: Count = 2  # masks of a completion in an update, each with its complement
+    masks: Literal["count", "share"] = "count"  # l tokens; or each with probability t ~ U(0.2, 0.8)
+    token_weight: Literal["bound", "one"] = "bound"  # bound: 1 / share of masked tokens; one: 1
+    full_mask: bool = False  # token: average with ln p when the whole completion is masked
+    tail: Literal["window", "context", "counted"] = "window"  # tokens after the end of text
+    clip_range: Weight = 0.2  # epsilon: ratios are clipped to 1 +- epsilon
+    clamp_on: Literal["sum", "mean"] = "sum"  # squared: clamp the summed change, or per token
+    psi: Positive = 10.0  # squared: change per token for an advantage of 1, nats
+    kl_weight: Weight = 1e-3  # weight of the KL penalty to the initial policy
+    train: TrainOverrides = TrainOverrides(  # what this method changes in section train
+        learning_rate=3e-6, weight_decay=0.01, prompts_per_collect=16
+    )
+
+    @model_validator(mode="after")
+    def switches_agree(self) -> Self:
+        """Refuse switches that the objective does not have.
+
+        Raises:
+            ValueError: if they contradict each other.
+        """
+        if self.full_mask and self.objective != "token":
+            raise ValueError("full_mask estimates tokens; set objective to token")
+        if self.objective == "squared" and not 0 < self.clip_range < 1:
+            raise ValueError("objective squared needs a clip_range between 0 and 1, such as 4e-4")
+        return self

@@ -1,0 +1,235 @@
+"""ESPO, GDSD and coupled-GRPO on the tiny model: the three losses as their formulas have them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+import yaml
+from conftest import ROOT, write_params
+from pydantic import ValidationError
+from torch import Tensor
+
+from dopsd.algorithms.espo.algorithm import _view_logps
+from dopsd.algorithms.espo.config import EspoConfig
+from dopsd.config.loading import load_params
+
+SQUARED = {"objective": "squared", "token_weight": "one", "clip_range": 0.2}
+TOKEN = {"objective": "token", "masks": "share", "full_mask": True, "tail": "context"}
+OBJECTIVES = pytest.mark.parametrize("switches", [{}, SQUARED, TOKEN], ids=["ratio", "gdsd", "cp"])
+
+
+def collected(step: float = 0.0, **changes):
+    """A loop, its policy moved from the base before it collects and by `step` after, and a batch of
+    which every row has an advantage.
+    """
+    from accelerate import Accelerator
+
+    from dopsd.training.trainer import Trainer
+
+    changes = {"group_size": 3, "iterations": 1} | changes
+    write_params(**{f"method__espo__{key}": value for key, value in changes.items()})
+    loop = Trainer(load_params().run("sudoku", "espo", 0), Accelerator(cpu=True))
+    draw = torch.Generator().manual_seed(1)
+    moves = {name: torch.randn(p.shape, generator=draw) for name, p in loop.parameters.items()}
+    for name, p in loop.parameters.items():
+        p.data += 2 * step * moves[name]
+    loop._collect()
+    for name, p in loop.parameters.items():
+        p.data += step * moves[name].flip(0)
+    batch = loop.waiting[0][0]
+    return loop, batch.with_tensors(advantage=torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, -1.5]))
+
+
+def loss(loop, batch) -> Tensor:
+    return loop.algorithm.loss(loop.policy, batch).total
+
+
+def gradient(loop, total: Tensor) -> Tensor:
+    found = torch.autograd.grad(total, list(loop.parameters.values()))
+    return torch.cat([value.flatten() for value in found])
+
+
+@pytest.mark.parametrize("tail", ["window", "context", "counted"])
+def test_tokens_after_the_end_count_are_shown_or_are_always_masked(project, tail: str):
+    loop, batch = collected(tail=tail)
+    ended = (
+        batch.targets.eq(loop.policy.eos_id)
+        .cumsum(1)
+        .sub(batch.targets.eq(loop.policy.eos_id).long())
+        == 0
+    )  # through the first end of text
+    assert not ended.all()
+    assert torch.equal(batch.counted, torch.ones_like(ended) if tail == "window" else ended)
+    pairs = batch.loss_mask.unflatten(1, (-1, 2)).sum(2)
+    assert torch.equal(pairs, batch.counted[:, None].expand_as(pairs).long())
+    hidden = batch.ids[:, :, -ended.shape[1] :] == loop.policy.mask_id
+    assert torch.equal(hidden & batch.counted[:, None], batch.loss_mask)
+    after = hidden[(~ended)[:, None].expand_as(hidden)]
+    assert bool(after.all()) == (tail == "counted") and after.any()
+
+
+def test_at_the_first_inner_update_the_ratio_is_one(project):
+    loop, batch = collected(reward="correct")
+    assert loop.algorithm.groups.baseline == "loo" and torch.equal(batch.old_logps, batch.ref_logps)
+    output = loop.algorithm.loss(loop.policy, batch)
+    assert output.total.item() == pytest.approx(-batch.advantage.sum().item(), abs=1e-5)
+    assert output.metrics["clip_ratio"] == (0.0, 6.0)
+    assert output.metrics["kl"][0] == pytest.approx(0, abs=1e-8)
+
+
+def test_the_first_gradient_of_squared_is_that_of_psi_times_the_advantage(project):
+    loop, batch = collected(psi=3.0, draws=1, **SQUARED)
+    total = loss(loop, batch)
+    assert total.item() == pytest.approx((3 * batch.advantage).square().sum().item(), rel=1e-4)
+    length = batch.loss_mask.shape[-1]
+    d = 0.5 * _view_logps(loop.policy, batch, 64).sum((1, 2))  # half of both masks
+    expected = gradient(loop, (-2 * 3.0 * batch.advantage * d / length).sum())
+    torch.testing.assert_close(gradient(loop, total), expected, rtol=1e-3, atol=1e-5)
+
+
+def each(loop, batch, row: int) -> Tensor:
+    """ln p at the masked tokens that count, a view at a time and without padding: [N, G]."""
+    length, views = batch.targets.shape[1], []
+    for ids, loss_mask in zip(batch.ids[row], batch.loss_mask[row], strict=True):
+        logits = loop.policy.head(loop.policy.hidden(ids[batch.mask[row]][None], None))
+        logps = logits[0, -length:].log_softmax(-1)
+        chosen = logps.gather(1, batch.targets[row][:, None])[:, 0]
+        views.append(torch.where(loss_mask, chosen, 0.0))
+    return torch.stack(views)
+
+
+def literal(config: EspoConfig, batch, row: int, logps: Tensor) -> Tensor:
+    """The loss of one completion with loops over draws and tokens."""
+    a, e, psi = batch.advantage[row], config.clip_range, config.psi
+    sources, weight = (logps, batch.old_logps[row], batch.ref_logps[row]), batch.view_weight[row]
+    places = batch.loss_mask[row].any(0).nonzero().flatten().tolist()
+    draws, size = range(config.draws), len(places)
+
+    def halves(values: Tensor, n: int) -> Tensor:
+        return (
+            sum(weight[2 * n + side] * values[2 * n + side, k] for side in (0, 1) for k in places)
+            / 2
+        )
+
+    if config.objective == "ratio":
+        now, old, ref = (sum(halves(v, n) for n in draws) / len(draws) for v in sources)
+        r = ((now - old) / size).exp()
+        policy = -min(r * a, r.clamp(1 - e, 1 + e) * a)
+        return policy + config.kl_weight * (now - ref) ** 2 / (2 * size)
+    if config.objective == "squared":
+        total = torch.zeros(())
+        for n in draws:
+            now, old, ref = (halves(v, n) for v in sources)
+            before, after = (size, 1) if config.clamp_on == "mean" else (1, size)
+            change = ((now - old) / before).clamp(math.log(1 - e), math.log(1 + e)) / after
+            kl = (now - ref) ** 2 / (2 * size)
+            total = total + (change - psi * a) ** 2 + config.kl_weight * kl / len(draws)
+        return total
+    total = torch.zeros(())
+    for k in places:
+        now, old, ref = (
+            (v[-1, k] + sum(weight[i] * v[i, k] for i in range(2 * len(draws))) / len(draws)) / 2
+            for v in sources
+        )
+        r = (now - old).exp()
+        kl = (ref - now).exp() - (ref - now) - 1
+        total = total - min(r * a, r.clamp(1 - e, 1 + e) * a) + config.kl_weight * kl
+    return total
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [{}, SQUARED, SQUARED | {"clamp_on": "mean", "clip_range": 5e-3}, TOKEN],
+    ids=["ratio", "gdsd", "gdsd-mean", "cp"],
+)
+def test_loss_and_gradient_are_those_of_the_literal_formula(project, switches):
+    """Also the stored log-probabilities of the policy that sampled and of the base; whether the
+    clip takes effect differs between rows.
+    """
+    loop, batch = collected(step=0.03, kl_weight=0.5, psi=0.02, **{"clip_range": 0.01} | switches)
+    assert (batch.old_logps - batch.ref_logps).abs().max() > 0.01
+    rows = [each(loop, batch, row) for row in range(len(batch))]
+    total = torch.stack(
+        [literal(loop.algorithm.config, batch, i, logps) for i, logps in enumerate(rows)]
+    ).sum()
+    output = loop.algorithm.loss(loop.policy, batch)
+    assert output.total.item() == pytest.approx(total.item(), rel=1e-4, abs=1e-5)
+    clipped, count = output.metrics["clip_ratio"]
+    assert 0 < clipped < count, (clipped, count)
+    expected = gradient(loop, total)
+    assert expected.norm() > 1e-3
+    gap = (gradient(loop, output.total) - expected).norm()
+    assert gap < 1e-4 * expected.norm()
+
+
+@OBJECTIVES
+def test_the_gradient_is_that_of_finite_differences(project, switches):
+    loop, batch = collected(step=0.01, kl_weight=0.5, psi=0.02, **switches | {"clip_range": 0.9})
+    for p in loop.parameters.values():
+        p.requires_grad_(True)
+    direction = gradient(loop, loss(loop, batch))
+    direction = direction / direction.norm()
+    sizes = [p.numel() for p in loop.parameters.values()]
+    values = []
+    for factor in (1e-2, -2e-2):
+        for p, part in zip(loop.parameters.values(), direction.split(sizes), strict=True):
+            p.data += factor * part.view_as(p)
+        values.append(loss(loop, batch).item())
+    for p, part in zip(loop.parameters.values(), direction.split(sizes), strict=True):
+        p.data += 1e-2 * part.view_as(p)
+    slope = gradient(loop, loss(loop, batch)) @ direction
+    assert (values[0] - values[1]) / 2e-2 == pytest.approx(slope.item(), rel=2e-2)
+
+
+@OBJECTIVES
+def test_micro_batches_and_masks_one_by_one_give_the_loss_and_gradient_of_the_whole(
+    project, switches
+):
+    loop, batch = collected(step=0.02, **switches)
+    whole = loss(loop, batch)
+    expected = gradient(loop, whole)
+    assert [len(part) for part in batch.split(batch.forwards)] == [1] * 6
+    loop.algorithm.most = 1
+    parts = [loss(loop, part) for part in batch.split(1)]
+    assert torch.stack(parts).sum().item() == pytest.approx(whole.item(), rel=1e-4, abs=1e-5)
+    gap = (sum(gradient(loop, part) for part in parts) - expected).norm()
+    assert gap < 1e-4 * expected.norm()
+
+
+@pytest.mark.parametrize(("switches", "views"), [({"draws": 2}, 4), ({"draws": 1} | TOKEN, 3)])
+def test_an_update_takes_three_forwards_of_each_view(project, monkeypatch, switches, views):
+    """Two without gradients and one with; the page of the algorithm says so."""
+    loop, batch = collected(iterations=2, **switches)
+    first, second = (group[0].loss_mask for group in loop.waiting)
+    assert not torch.equal(first, second)
+    rows, real = [], loop.policy.hidden
+    monkeypatch.setattr(
+        loop.policy, "hidden", lambda ids, *rest: rows.append(len(ids)) or real(ids, *rest)
+    )
+    loss(loop, batch)
+    assert sum(rows) == len(batch) * batch.forwards == 6 * views
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    items = [item for group in groups for item in group]
+    rows.clear()
+    loop.algorithm._group(loop.policy, items, 0, 1)
+    assert sum(rows) == 2 * 6 * views
+
+
+def test_switches_that_an_objective_lacks_are_refused():
+    with pytest.raises(ValidationError, match="set objective to token"):
+        EspoConfig(full_mask=True)
+    with pytest.raises(ValidationError, match="needs a clip_range between 0 and 1"):
+        EspoConfig(objective="squared", clip_range=0.0)
+
+
+def test_presets_of_the_page_are_valid_settings():
+    text = (ROOT / "docs/algorithms/espo.md").read_text()
+    presets = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    found = [EspoConfig(**preset["method"]["espo"]) for preset in presets]
+    assert [config.objective for config in found] == ["squared", "token"]
+    gdsd, coupled = found
+    assert (gdsd.clip_range, gdsd.psi, gdsd.token_weight) == (4e-4, 10.0, "one")
+    assert coupled.full_mask and coupled.masks == "share" and coupled.clip_range == 0.5
