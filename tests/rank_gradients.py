@@ -13,9 +13,9 @@ from dopsd.distributed.accelerate_group import all_processes
 from dopsd.training.trainer import Trainer
 
 
-def main(out: Path) -> None:
+def main(out: Path, method: str = "d_opsd") -> None:
     accelerator = all_processes()
-    loop = Trainer(load_params().run("sudoku", "d_opsd", 0), accelerator)
+    loop = Trainer(load_params().run("sudoku", method, 0), accelerator)
     generator = torch.Generator().manual_seed(0)
     for (
         p

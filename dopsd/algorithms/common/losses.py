@@ -82,6 +82,20 @@ def clipped_gain(ratio: Tensor, advantage: Tensor, low: float, high: float) -> T
     return torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
 
 
+def kl_estimate(logps: Tensor, ref_logps: Tensor) -> Tensor:
+    """Return exp(d) - d - 1 with d = ref - logp, in nats: an estimate of the KL to a reference.
+
+    It is never negative, and without bias where tokens are sampled from the model
+    (http://joschu.net/blog/kl-approx.html, k3).
+
+    Args:
+        logps: ln p of sampled tokens under the model in training.
+        ref_logps: the same under the reference.
+    """
+    gap = ref_logps - logps
+    return gap.expm1() - gap
+
+
 def metric_sums(totals: dict[str, Tensor], count: float) -> MetricSums:
     """Return totals over `count` items as metrics, copied from the device at once.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.losses import clipped_gain
+from dopsd.algorithms.common.losses import clipped_gain, kl_estimate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,6 @@ def policy_gradient(
         The loss, 1 where the ratio was clipped, and the estimated KL to the reference in nats, each
         [B, G].
     """
-    ratio, ref_log_ratio = (logps - old_logps).exp(), ref_logps - logps
-    kl = ref_log_ratio.expm1() - ref_log_ratio
+    ratio, kl = (logps - old_logps).exp(), kl_estimate(logps, ref_logps)
     gain = clipped_gain(ratio, advantage, 1 - clip_range, 1 + clip_range)
     return kl_weight * kl - gain, (gain < ratio * advantage).float(), kl

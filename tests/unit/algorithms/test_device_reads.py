@@ -21,15 +21,19 @@ from dopsd.algorithms.common.batch import (
     Unmasking,
 )
 from dopsd.algorithms.common.distillation import SelfDistillation
+from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.states import BlockSchedule
 from dopsd.algorithms.d3llm.algorithm import D3llm
 from dopsd.algorithms.d3llm.config import D3llmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
-from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo, Rewarded
+from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo
 from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
 from dopsd.algorithms.rft.algorithm import Rft
 from dopsd.algorithms.rft.config import RftConfig
+from dopsd.algorithms.trace_rl.algorithm import TraceRl
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
+from dopsd.algorithms.trace_rl.states import Trace
 from dopsd.algorithms.vrpo.algorithm import Vrpo
 from dopsd.algorithms.vrpo.config import VrpoConfig
 from dopsd.core.metrics import MetricSums
@@ -88,6 +92,9 @@ TEXTS = MaskedTexts(IDS, PADDED, IDS[:, 2:], HALF, torch.ones(2), torch.ones(2))
 GROUP = GroupBatch(
     IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
 )
+TRACE = Trace(
+    IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
+)
 PAIRS = PreferenceBatch(
     IDS[:, :2],
     PADDED[:, :2],
@@ -120,8 +127,9 @@ def d3llm() -> D3llm:
         (DiffuGrpo(DiffuGrpoConfig(), None), GROUP),  # type: ignore[arg-type]
         (Vrpo(VrpoConfig(), None, 4), PAIRS),  # type: ignore[arg-type]
         (d3llm(), SOLUTIONS),
+        (TraceRl(TraceRlConfig(), None), TRACE),  # type: ignore[arg-type]
     ],
-    ids=["d_opsd", "d_opsd-student", "rft and sft", "diffu_grpo", "vrpo", "d3llm"],
+    ids=["d_opsd", "d_opsd-student", "rft and sft", "diffu_grpo", "vrpo", "d3llm", "trace_rl"],
 )
 def test_the_loss_of_a_micro_batch_reads_from_its_device_once(
     algorithm: Any, batch: Batch, reads: list[int]
@@ -156,7 +164,7 @@ def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int])
     collected = SelfDistillation(config, collector, BLOCKS).collect(policy, [], 0)
     batches = [batch for update in collected.updates for batch in update]
     batches.append(masked(policy, [Text(r.prompt_ids, r.completion_ids, 1) for r in rollouts]))
-    rewarded = [Rewarded(r, 0.5) for r in rollouts]
+    rewarded = [Rewarded(r, 0.5, 0.5) for r in rollouts]
     batches.append(DiffuGrpo(DiffuGrpoConfig(), collector)._group(policy, rewarded, 0, 0))
     batches.append(Vrpo(VrpoConfig(), collector, 4)._pairs(policy, [(*rollouts,)], 0))
     assert len(batches) == 5 and not reads

@@ -45,11 +45,13 @@ def test_two_ranks_agree_with_one(project):
     }
 
 
-def gradients_of(ranks: int, name: str) -> tuple[dict[str, torch.Tensor], dict]:
+def gradients_of(
+    ranks: int, name: str, method: str = "d_opsd"
+) -> tuple[dict[str, torch.Tensor], dict]:
     """The first collect's gradients, summed over so many processes, and what they did
     (rank_gradients.py).
     """
-    processes = forks.start_ranks(ranks, rank_gradients.main, Path(name))
+    processes = forks.start_ranks(ranks, rank_gradients.main, Path(name), method)
     assert forks.statuses(processes) == [0] * ranks, forks.output()
     return load_tensors(Path(name)), json.loads(Path(name).with_suffix(".json").read_text())
 
@@ -78,6 +80,18 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
         assert abs(together[f"{update}/loss"] - alone[f"{update}/loss"]) < 1e-6 * abs(
             alone[f"{update}/loss"]
         )
+
+
+@pytest.mark.parametrize("method", ["trace_rl"])
+def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(project, method: str):
+    """Also with a part of the rows in each micro-batch."""
+    write_params(**{f"method__{method}__group_size": 3}, train__micro_batch_states=4)
+    (together, two), (alone, one) = (gradients_of(n, f"{n}.safetensors", method) for n in (2, 1))
+    assert alone.keys() == together.keys() and one["counters"] == two["counters"]
+    assert [sum(sizes) for sizes in two["states"]] == [sum(sizes) for sizes in one["states"]]
+    whole = torch.cat([value.flatten() for value in alone.values()])
+    gap = torch.cat([(together[name] - value).flatten() for name, value in alone.items()])
+    assert whole.norm() > 0 and gap.norm() < 1e-6 * whole.norm()
 
 
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
