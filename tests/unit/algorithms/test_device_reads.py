@@ -29,6 +29,9 @@ from dopsd.algorithms.d3llm.config import D3llmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo
 from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
+from dopsd.algorithms.just_grpo.algorithm import JustGrpo
+from dopsd.algorithms.just_grpo.config import JustGrpoConfig
+from dopsd.algorithms.just_grpo.positions import Positions
 from dopsd.algorithms.rft.algorithm import Rft
 from dopsd.algorithms.rft.config import RftConfig
 from dopsd.algorithms.trace_rl.algorithm import TraceRl
@@ -95,6 +98,9 @@ GROUP = GroupBatch(
 TRACE = Trace(
     IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
 )
+PLACES = torch.tensor([[0, 3, 7], [1, -1, -1]])
+POSITIONS = Positions(IDS, PADDED, PLACES, torch.ones(2), torch.ones(2))
+SAMPLED: Any = SimpleNamespace(sampling=SimpleNamespace(gen_length=8), task=None)
 PAIRS = PreferenceBatch(
     IDS[:, :2],
     PADDED[:, :2],
@@ -128,8 +134,18 @@ def d3llm() -> D3llm:
         (Vrpo(VrpoConfig(), None, 4), PAIRS),  # type: ignore[arg-type]
         (d3llm(), SOLUTIONS),
         (TraceRl(TraceRlConfig(), None), TRACE),  # type: ignore[arg-type]
+        (JustGrpo(JustGrpoConfig(), SAMPLED, 3), POSITIONS),
     ],
-    ids=["d_opsd", "d_opsd-student", "rft and sft", "diffu_grpo", "vrpo", "d3llm", "trace_rl"],
+    ids=[
+        "d_opsd",
+        "d_opsd-student",
+        "rft and sft",
+        "diffu_grpo",
+        "vrpo",
+        "d3llm",
+        "trace_rl",
+        "just_grpo",
+    ],
 )
 def test_the_loss_of_a_micro_batch_reads_from_its_device_once(
     algorithm: Any, batch: Batch, reads: list[int]

@@ -82,7 +82,7 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
         )
 
 
-@pytest.mark.parametrize("method", ["trace_rl"])
+@pytest.mark.parametrize("method", ["trace_rl", "just_grpo"])
 def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(project, method: str):
     """Also with a part of the rows in each micro-batch."""
     write_params(**{f"method__{method}__group_size": 3}, train__micro_batch_states=4)
