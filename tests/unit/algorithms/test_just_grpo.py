@@ -5,6 +5,7 @@ the loss as the formula has it.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +19,9 @@ from dopsd.algorithms.just_grpo.algorithm import JustGrpo
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
 from dopsd.algorithms.just_grpo.positions import batch_of, position_logits
 from dopsd.config.loading import load_params
-from dopsd.core.types import Rollout
+from dopsd.core.types import Rollout, Score
 from dopsd.rollout import sampler
+from dopsd.rollout.collector import RolloutCollector
 from dopsd.training.trainer import Trainer
 
 TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])
@@ -109,6 +111,25 @@ def test_only_rollouts_with_an_advantage_are_scored_through_the_end_of_text(proj
         rewards = torch.tensor([item.reward for item in group])
         expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
         assert [item.advantage for item in group] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_group_of_equal_rewards_is_not_scored(project, monkeypatch):
+    """The first puzzle's rewards are 0, 0, 1, the second's all equal."""
+    sample = RolloutCollector.sample
+
+    def graded(self, *given, **named):
+        marks = ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0])
+        return [
+            replace(group, scores=tuple(Score("a", s, s == 1) for s in scores))
+            for group, scores in zip(sample(self, *given, **named), marks, strict=True)
+        ]
+
+    monkeypatch.setattr(RolloutCollector, "sample", graded)
+    loop, batch = collected(group_size=3, reward="correct", after_end=True)
+    assert loop.counters["trajectories"] == 3 and len(batch) == 3 * 40 / 8
+    spread = 3**-0.5 + 1e-4
+    expected = [-1 / 3 / spread] * 10 + [2 / 3 / spread] * 5
+    assert batch.advantage.tolist() == pytest.approx(expected)
 
 
 def test_the_least_certain_positions_by_hand():

@@ -24,6 +24,7 @@ from dopsd.algorithms.trace_rl.states import (
 )
 from dopsd.config.loading import load_params
 from dopsd.core.rng import fold_in, key_from
+from dopsd.core.tensors import through_first
 from dopsd.core.types import Rollout
 from dopsd.rollout.sampler import Decoding, GenerationRequest, StepInput, denoise, most_confident
 from dopsd.training.trainer import Trainer
@@ -176,6 +177,24 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project, changes: di
     assert max(value.abs().max() for value in gradients[1].values()) > 1e-4
     for name, value in gradients[1].items():
         torch.testing.assert_close(gradients[0][name], value, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_what_is_likely_in_a_state_is_predicted_too(project):
+    """The two tokens that the step committed, and every masked one of probability 0.6 or more."""
+    _, batches = collected(group_size=3, shrink=1, confident=0.6)
+    loop, _ = collected(group_size=3, shrink=1)
+    unlikely = 0
+    for batch in batches:
+        masked = batch.ids[:, -40:] == loop.policy.mask_id
+        logits = loop.policy.head(loop.policy.hidden(batch.ids, batch.mask)[:, -40:])
+        p = logits.softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
+        counted = through_first(batch.targets, loop.policy.eos_id)
+        assert (batch.loss_mask >= (masked & counted & (p > 0.601))).all()
+        few = (batch.loss_mask & (p < 0.599)).sum(1)
+        assert (few <= 2).all() and not (batch.loss_mask & ~(masked & counted)).any()
+        assert torch.equal(batch.old_logps != 0, batch.loss_mask)
+        unlikely += int((masked & counted & ~batch.loss_mask).sum())
+    assert unlikely > 0
 
 
 def test_the_gradient_is_that_of_finite_differences(project):
