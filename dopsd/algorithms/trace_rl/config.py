@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
 from dopsd.core.settings import LARGEST, Count, Natural, Positive, Share
@@ -36,3 +36,10 @@ class TraceRlConfig(GroupConfig):
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=1e-6, prompts_per_collect=32
     )
+
+    @model_validator(mode="after")
+    def bounds_agree(self) -> Self:
+        """Refuse bounds between which no mean reward lies."""
+        if self.most_mean_reward is not None and self.most_mean_reward < self.least_mean_reward:
+            raise ValueError("most_mean_reward must be at least least_mean_reward")
+        return self

@@ -264,6 +264,11 @@ def test_flat_groups_and_means_out_of_bounds_are_dropped(project, monkeypatch):
     assert loop.algorithm.collect(loop.policy, loop.order.of(0), 0).updates == []
 
 
+def test_bounds_without_a_mean_between_them_are_refused():
+    with pytest.raises(ValueError, match="most_mean_reward must be at least least_mean_reward"):
+        TraceRlConfig(least_mean_reward=0.5, most_mean_reward=0.4)
+
+
 @pytest.mark.parametrize(("kl_to", "times"), [("old", 1), ("base", 2)])
 def test_cost_in_forwards(project, monkeypatch, kl_to: str, times: int):
     """A state is one sequence: once for its old value, once for each pass of training, and once
