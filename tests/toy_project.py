@@ -29,6 +29,8 @@ def small_params(**changes: object) -> dict:
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
     for name in ("diffu_grpo", "wd1", "spg", "espo"):
         raw["method"][name] |= {"group_size": 2, "iterations": 2}
+    raw["method"]["trace_rl"] |= {"group_size": 2, "updates_per_pass": 2}
+    raw["method"]["just_grpo"] |= {"group_size": 3, "train": {"prompts_per_collect": 2}}
     raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}
     raw["tracking"]["enabled"] = False
     for key, value in changes.items():

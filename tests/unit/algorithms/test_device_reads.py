@@ -32,11 +32,17 @@ from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
 from dopsd.algorithms.espo.algorithm import Espo
 from dopsd.algorithms.espo.batch import CoupledViews
 from dopsd.algorithms.espo.config import EspoConfig
+from dopsd.algorithms.just_grpo.algorithm import JustGrpo
+from dopsd.algorithms.just_grpo.config import JustGrpoConfig
+from dopsd.algorithms.just_grpo.positions import Positions
 from dopsd.algorithms.rft.algorithm import Rft
 from dopsd.algorithms.rft.config import RftConfig
 from dopsd.algorithms.spg.algorithm import Spg
 from dopsd.algorithms.spg.batch import BoundedCompletions
 from dopsd.algorithms.spg.config import SpgConfig
+from dopsd.algorithms.trace_rl.algorithm import TraceRl
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
+from dopsd.algorithms.trace_rl.states import Trace
 from dopsd.algorithms.vrpo.algorithm import Vrpo
 from dopsd.algorithms.vrpo.config import VrpoConfig
 from dopsd.algorithms.wd1.algorithm import Wd1
@@ -107,6 +113,12 @@ VIEWS = CoupledViews(
     *torch.zeros(2, 2, 2, 8),
     torch.ones(2),
 )
+TRACE = Trace(
+    IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
+)
+PLACES = torch.tensor([[0, 3, 7], [1, -1, -1]])
+POSITIONS = Positions(IDS, PADDED, PLACES, torch.ones(2), torch.ones(2))
+SAMPLED: Any = SimpleNamespace(sampling=SimpleNamespace(gen_length=8), task=None)
 PAIRS = PreferenceBatch(
     IDS[:, :2],
     PADDED[:, :2],
@@ -154,6 +166,8 @@ def d3llm() -> D3llm:
             VIEWS,
         ),
         (Espo(EspoConfig(objective="token"), None, 4), VIEWS),  # type: ignore[arg-type]
+        (TraceRl(TraceRlConfig(), None), TRACE),  # type: ignore[arg-type]
+        (JustGrpo(JustGrpoConfig(), SAMPLED, 3), POSITIONS),
     ],
     ids=[
         "d_opsd",
@@ -167,6 +181,8 @@ def d3llm() -> D3llm:
         "espo",
         "gdsd",
         "coupled_grpo",
+        "trace_rl",
+        "just_grpo",
     ],
 )
 def test_the_loss_of_a_micro_batch_reads_from_its_device_once(

@@ -98,7 +98,7 @@ def assert_same_gradients(
         )
 
 
-@pytest.mark.parametrize("method", ["espo"])
+@pytest.mark.parametrize("method", ["espo", "trace_rl", "just_grpo"])
 def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(project, method: str):
     """Also with a part of the rows in each micro-batch."""
     write_params(**{f"method__{method}__group_size": 3}, train__micro_batch_states=4)

@@ -1,0 +1,1 @@
+"""JustGRPO: policy gradient on rollouts from left to right."""

@@ -1,0 +1,1 @@
+"""TraceRL: policy gradient on the steps that the sampler made."""

@@ -1,0 +1,45 @@
+"""Settings of TraceRL."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
+from dopsd.core.settings import LARGEST, Count, Natural, Positive, Share
+
+
+class TraceRlConfig(GroupConfig):
+    """Settings of TraceRL (arXiv 2509.06949, published code for LLaDA).
+
+    With `shrink: 1` it is CJ-GRPO, and with `states`, `confident` and `reduction: token` RLDF.
+    """
+
+    group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rollouts per problem
+    temperature: Weight = 0.8  # of all rollouts
+    reward: Literal["task", "correct"] = "correct"  # task: the task's reward; correct: 1 or 0
+    baseline: Literal["mean", "loo", "z"] = "z"  # what advantages compare with; z: and divide by
+    least_mean_reward: float = 0.2  # of a group that is trained on
+    most_mean_reward: float | None = 0.8  # of such a group; null: any
+    shrink: Count = 8  # denoising steps whose tokens are predicted from one state; CJ-GRPO: 1
+    states: Natural = 0  # states drawn from a trajectory by their surprise; 0: all; RLDF: 4
+    surprise_temperature: Positive = 1.0  # of that draw
+    confident: Share | None = None  # also predict masked tokens of this probability; RLDF: 0.6
+    reduction: Literal["state", "token"] = "state"  # state: each state weighs 1; token: each token
+    clip_range: Positive = 0.2  # epsilon: the probability ratio is clipped to 1 +- epsilon
+    kl_weight: Weight = 0.01  # weight of the KL penalty
+    kl_to: Literal["old", "base"] = "old"  # the policy that sampled, or the initial one
+    kl_reduction: Literal["sum", "mean"] = "sum"  # over the tokens of a state
+    passes: Count = 1  # times that a collect's states are trained on
+    updates_per_pass: Count = 1  # updates over which the states of a pass are spread
+    train: TrainOverrides = TrainOverrides(  # what this method changes in section train
+        learning_rate=1e-6, prompts_per_collect=32
+    )
+
+    @model_validator(mode="after")
+    def bounds_agree(self) -> Self:
+        """Refuse bounds between which no mean reward lies."""
+        if self.most_mean_reward is not None and self.most_mean_reward < self.least_mean_reward:
+            raise ValueError("most_mean_reward must be at least least_mean_reward")
+        return self

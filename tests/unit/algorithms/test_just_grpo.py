@@ -1,0 +1,219 @@
+"""JustGRPO on the tiny model: rollouts from left to right, each token scored after those before it,
+the loss as the formula has it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import write_params
+from fakes import EOS, MASK, FakePolicy
+
+from dopsd.algorithms.common.groups import Rewarded
+from dopsd.algorithms.just_grpo.algorithm import JustGrpo
+from dopsd.algorithms.just_grpo.config import JustGrpoConfig
+from dopsd.algorithms.just_grpo.positions import batch_of, position_logits
+from dopsd.config.loading import load_params
+from dopsd.core.types import Rollout, Score
+from dopsd.rollout import sampler
+from dopsd.rollout.collector import RolloutCollector
+from dopsd.training.trainer import Trainer
+
+TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])
+
+
+def rewarded(policy: FakePolicy, *advantages: float) -> list[Rewarded]:
+    rollouts = [
+        Rollout(str(i), 0, torch.tensor([7] * (i + 1)), TOKENS, torch.arange(8))
+        for i in range(len(advantages))
+    ]
+    return [Rewarded(r, 0.0, a) for r, a in zip(rollouts, advantages, strict=True)]
+
+
+def started(is_moved: bool = True, **changes: object) -> Trainer:
+    """A loop before its first collect; its policy is no longer the base."""
+    from accelerate import Accelerator
+
+    write_params(**{f"method__just_grpo__{key}": value for key, value in changes.items()})
+    loop = Trainer(load_params().run("sudoku", "just_grpo", 0), Accelerator(cpu=True))
+    draw = torch.Generator().manual_seed(1)
+    for p in loop.parameters.values():
+        p.data += 0.05 * is_moved * torch.randn(p.shape, generator=draw)
+    return loop
+
+
+def collected(**changes: object):
+    loop = started(**changes)
+    while not loop.waiting:
+        loop._collect()
+    return loop, loop.waiting[0][0]
+
+
+def test_a_position_is_seen_after_the_tokens_before_it_and_rows_have_few_positions():
+    policy = FakePolicy()
+    places = [torch.arange(5), torch.tensor([2, 7])]
+    batch = batch_of(policy, rewarded(policy, 1.0, -2.0), places, 3)
+    assert batch.positions.tolist() == [[0, 1, 2], [3, 4, -1], [2, 7, -1]]
+    assert batch.weight.tolist() == pytest.approx([0.6, 0.4, 1.0])  # 1 for each rollout
+    assert batch.advantage.tolist() == [1, 1, -2] and batch.forwards == 3
+    scored = position_logits(policy, batch, 8)
+    (seen,) = policy.seen
+    for row, place in zip(seen[:, 2:].tolist(), [0, 1, 2, 3, 4, 2, 7], strict=True):
+        assert row == TOKENS[:place].tolist() + [MASK] * (8 - place)
+    assert scored.rows.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert scored.targets.tolist() == [1, 2, 3, 4, 5, 3, EOS]
+
+
+def test_summed_scores_are_the_samplers_own_log_probability(project, monkeypatch):
+    """At temperature 1, with no token suppressed: the probability of each choice as it was made."""
+    loop = started(group_size=2, after_end=True)
+    loop.policy.suppress_tokens = []
+    chances, propose = [], sampler.propose
+
+    def recorded(*given):
+        found = propose(*given)
+        chances.append(found[1])  # [rollouts], of one position each
+        return found
+
+    monkeypatch.setattr(sampler, "propose", recorded)
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    monkeypatch.undo()
+    rollouts = [item.rollout for group in groups for item in group]
+    assert all(r.revealed_at.tolist() == list(range(40)) for r in rollouts)
+    drawn = torch.stack(chances).log().sum(0)  # the order of the sampler's batch: by prompt length
+    items = [Rewarded(r, 0.0, 1.0) for r in rollouts]
+    totals = []
+    for item in items:
+        batch = batch_of(loop.policy, [item], [torch.arange(40)], 40)
+        scored = position_logits(loop.policy, batch, 40)
+        totals.append(scored.logits.log_softmax(-1).gather(1, scored.targets[:, None]).sum().item())
+    assert sorted(totals) == pytest.approx(sorted(drawn.tolist()), rel=1e-4)
+    assert len(set(totals)) == len(totals) == 4
+
+
+def test_only_rollouts_with_an_advantage_are_scored_through_the_end_of_text(project):
+    loop, batch = collected(group_size=3, after_end=False)
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    kept = [item for group in groups for item in group if item.advantage]
+    assert loop.counters["trajectories"] == len(kept) > 0
+    assert batch.weight.sum().item() == pytest.approx(len(kept))
+    ends = [item.rollout.completion_ids.tolist() for item in kept]
+    counts = [
+        row.index(loop.policy.eos_id) + 1 if loop.policy.eos_id in row else 40 for row in ends
+    ]
+    assert int((batch.positions >= 0).sum()) == sum(counts) < 40 * len(kept)
+    for group in groups:
+        rewards = torch.tensor([item.reward for item in group])
+        expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+        assert [item.advantage for item in group] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_a_group_of_equal_rewards_is_not_scored(project, monkeypatch):
+    """The first puzzle's rewards are 0, 0, 1, the second's all equal."""
+    sample = RolloutCollector.sample
+
+    def graded(self, *given, **named):
+        marks = ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0])
+        return [
+            replace(group, scores=tuple(Score("a", s, s == 1) for s in scores))
+            for group, scores in zip(sample(self, *given, **named), marks, strict=True)
+        ]
+
+    monkeypatch.setattr(RolloutCollector, "sample", graded)
+    loop, batch = collected(group_size=3, reward="correct", after_end=True)
+    assert loop.counters["trajectories"] == 3 and len(batch) == 3 * 40 / 8
+    spread = 3**-0.5 + 1e-4
+    expected = [-1 / 3 / spread] * 10 + [2 / 3 / spread] * 5
+    assert batch.advantage.tolist() == pytest.approx(expected)
+
+
+def test_the_least_certain_positions_by_hand():
+    """One token leads by 1, 8, 3, 2, 9, 9, 9, 9; the smaller the lead, the less certain."""
+    table = torch.zeros(8, 10)
+    table[:, 1] = torch.tensor([1.0, 8, 3, 2, 9, 9, 9, 9])
+    policy = FakePolicy(table=table)
+    collector: Any = SimpleNamespace(sampling=SimpleNamespace(gen_length=8, batch_size=2))
+    config = JustGrpoConfig(positions="entropy_top", entropy_share=0.4, after_end=False)
+    batch = JustGrpo(config, collector, 4)._batch(policy, rewarded(policy, 1.0))
+    assert batch.positions.tolist() == [[0, 2, 3, -1]]  # 3 of the 6 through the end of text
+    assert sum(len(ids) for ids in policy.seen) == 6
+
+
+def test_loss_and_gradient_are_those_of_the_literal_formula(project):
+    loop, batch = collected(group_size=3)
+    total, count = torch.zeros(()), 0
+    for row in range(len(batch)):
+        ids = batch.ids[row][batch.mask[row]]
+        for place in batch.positions[row].tolist():
+            if place < 0:
+                continue
+            seen = ids.clone()
+            seen[len(ids) - 40 + place :] = loop.policy.mask_id
+            logits = loop.policy.head(loop.policy.hidden(seen[None], None))[0, -40:][place]
+            now = logits.log_softmax(-1)[ids[len(ids) - 40 + place]]
+            r = (now - now.detach()).exp()  # the ratio of the published code: always 1
+            a = batch.advantage[row]
+            total, count = total - torch.minimum(r * a, r.clamp(0.8, 1.2) * a) / 40, count + 1
+    found = loop.algorithm.loss(loop.policy, batch).total
+    gradients = []
+    for loss in (found, total):
+        loop.policy.core.zero_grad()
+        loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in loop.parameters.items()})
+    assert count == int((batch.positions >= 0).sum())
+    assert max(value.abs().max() for value in gradients[1].values()) > 1e-4
+    for name, value in gradients[1].items():
+        torch.testing.assert_close(gradients[0][name], value, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_the_gradient_is_that_of_finite_differences(project):
+    loop, batch = collected(group_size=2)
+    loop.policy.core.double()
+    parameters, draw = list(loop.parameters.values()), torch.Generator().manual_seed(2)
+    direction = [torch.randn(p.shape, generator=draw) for p in parameters]
+    loop.algorithm.loss(loop.policy, batch).total.backward()
+    slope = sum((p.grad * d).sum() for p, d in zip(parameters, direction, strict=True))
+    values = []
+    for size in (1e-4, -2e-4):
+        with torch.no_grad():
+            for p, d in zip(parameters, direction, strict=True):
+                p.add_(size * d)
+            values.append(loop.algorithm.loss(loop.policy, batch).total.item())
+    assert slope.item() == pytest.approx((values[0] - values[1]) / 2e-4, rel=2e-2)
+
+
+def test_micro_batches_and_the_number_of_positions_in_a_row_change_nothing(project):
+    loop, batch = collected(group_size=3)
+    together = loop.algorithm.loss(loop.policy, batch).total.item()
+    parts = [loop.algorithm.loss(loop.policy, part).total.item() for part in batch.split(1)]
+    assert len(parts) == len(batch) > 6
+    assert sum(parts) == pytest.approx(together, rel=1e-4, abs=1e-5)
+    loop.algorithm.at_once = 3
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    again = loop.algorithm._batch(loop.policy, [i for g in groups for i in g if i.advantage])
+    assert again.positions.shape[1] == 3 and batch.positions.shape[1] == 8
+    other = loop.algorithm.loss(loop.policy, again).total.item()
+    assert other == pytest.approx(together, rel=1e-4, abs=1e-5)
+    assert again.weight.sum().item() == pytest.approx(batch.weight.sum().item())
+
+
+@pytest.mark.parametrize("positions", ["all", "entropy_top"])
+def test_cost_in_forwards(project, monkeypatch, positions: str):
+    """All 40 positions are scored: one sequence each; entropy_top first looks at them all."""
+    loop = started(group_size=2, after_end=True, positions=positions, entropy_share=0.1)
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    items = [item for group in groups for item in group]
+    hidden, seen = loop.policy.hidden, []
+    monkeypatch.setattr(
+        loop.policy, "hidden", lambda ids, mask: seen.append(len(ids)) or hidden(ids, mask)
+    )
+    batch = loop.algorithm._batch(loop.policy, items)
+    planned = sum(seen)
+    loop.algorithm.loss(loop.policy, batch)
+    expected = {"all": (0, 40), "entropy_top": (40, math.ceil(0.1 * 40))}[positions]
+    assert (planned / len(items), (sum(seen) - planned) / len(items)) == expected

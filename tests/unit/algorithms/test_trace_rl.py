@@ -1,0 +1,290 @@
+"""TraceRL on the tiny model: the states that the sampler went through, each token predicted once,
+the loss as the formula has it; CJ-GRPO and RLDF by their settings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import write_params
+from fakes import EOS, MASK, FakePolicy
+
+from dopsd.algorithms.common.groups import Rewarded
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
+from dopsd.algorithms.trace_rl.loss import state_losses
+from dopsd.algorithms.trace_rl.states import (
+    Trace,
+    draw_states,
+    group_steps,
+    most_surprising,
+    plan_states,
+)
+from dopsd.config.loading import load_params
+from dopsd.core.rng import fold_in, key_from
+from dopsd.core.tensors import through_first
+from dopsd.core.types import Rollout
+from dopsd.rollout.sampler import Decoding, GenerationRequest, StepInput, denoise, most_confident
+from dopsd.training.trainer import Trainer
+
+STEPS = [0, 1, 0, 2, 5, 5, 4, 4]  # step 3 committed nothing
+TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])
+COUNTED = torch.arange(8) < 6
+
+
+def traced(steps: list[int] = STEPS) -> Rollout:
+    return Rollout("p", 0, torch.tensor([7, 7]), TOKENS, torch.tensor(steps))
+
+
+def collected(is_moved: bool = True, **changes: object):
+    """A loop after its first collect, and its batches; the policy is no longer the base."""
+    from accelerate import Accelerator
+
+    write_params(**{f"method__trace_rl__{key}": value for key, value in changes.items()})
+    loop = Trainer(load_params().run("sudoku", "trace_rl", 0), Accelerator(cpu=True))
+    draw = torch.Generator().manual_seed(1)
+    for p in loop.parameters.values():
+        p.data += 0.05 * is_moved * torch.randn(p.shape, generator=draw)
+    while not loop.waiting:
+        loop._collect()
+    return loop, [batch for update in loop.waiting for batch in update]
+
+
+def places(mask: torch.Tensor) -> list[list[int]]:
+    return [row.nonzero()[:, 0].tolist() for row in mask]
+
+
+def test_groups_of_two_steps_by_hand():
+    """The steps that committed something are 0, 1 | 2, 4 | 5; padding is no target."""
+    found = group_steps(traced(), COUNTED, 2)
+    assert found.first.tolist() == [0, 2, 5]
+    assert places(found.masked) == [list(range(8)), [3, 4, 5, 6, 7], [4, 5]]
+    assert places(found.committed) == [[0, 1, 2], [3], [4, 5]]
+    only_padding = group_steps(traced([0, 0, 0, 0, 0, 0, 1, 2]), COUNTED, 1)
+    assert only_padding.first.tolist() == [0]
+
+
+@pytest.mark.parametrize("shrink", [1, 2, 3, 8, 100])
+def test_each_counted_token_is_a_target_once(shrink: int):
+    rewarded = [Rewarded(traced(), 1.0, 0.5), Rewarded(traced([7, 6, 5, 4, 3, 2, 1, 0]), 0.0, -0.5)]
+    plan = plan_states(FakePolicy(), rewarded, shrink, predicts_all=False)
+    for index in (0, 1):
+        times = plan.batch.loss_mask[plan.rollout == index].sum(0)
+        assert torch.equal(times, COUNTED.long())
+    seen = plan.batch.ids[:, 2:]
+    assert (seen[plan.batch.loss_mask] == MASK).all()  # never shown
+
+
+def test_inputs_are_the_states_that_the_sampler_saw_bit_for_bit():
+    table = torch.randn(8, 10, generator=torch.Generator().manual_seed(0))
+    policy = FakePolicy(table=table)
+    (rollout,) = denoise(
+        policy, [GenerationRequest("p", 0, torch.tensor([7, 7]), 5)], Decoding(8, 4, 4, 0.9)
+    )
+    seen = torch.cat(policy.seen)
+    one = plan_states(policy, [Rewarded(rollout, 1.0, 1.0)], 1, predicts_all=True)
+    assert torch.equal(one.batch.ids, seen[one.first]) and len(one.first) >= 1
+    two = plan_states(policy, [Rewarded(rollout, 1.0, 1.0)], 2, predicts_all=False)
+    assert torch.equal(two.batch.ids, seen[two.first])
+    # and these states make the sampler commit the same tokens again
+    for n, step in enumerate(one.first.tolist()):
+        state, block = one.batch.ids[n : n + 1], 4 * (step // 2)
+        slots = (state[0, 2 + block : 6 + block] == MASK).nonzero().T + 2 + block
+        keys = fold_in(torch.tensor([5]), step)
+        columns, tokens = most_confident(
+            policy, StepInput(state, None, slots, keys), 2, Decoding(8, 4, 4, 0.9)
+        )
+        assert torch.equal(rollout.completion_ids[columns[0] - 2], tokens[0])
+
+
+def test_loss_of_a_state_by_hand():
+    """Two tokens: ratios 2 (clipped to 1.2) and 1/2, advantage 1.5; the KL is summed."""
+    loss_mask = torch.tensor([[True, True, False]])
+    logps = torch.tensor([[math.log(0.4), math.log(0.1), 0.0]])
+    old = torch.tensor([[math.log(0.2), math.log(0.2), 0.0]])
+    ids = torch.zeros(1, 3, dtype=torch.long)
+    batch = Trace(ids, ids == 0, ids, loss_mask, torch.tensor([1.5]), old, old, torch.ones(1))
+    kl = [0.5 - math.log(0.5) - 1, 2 - math.log(2) - 1]
+    gain = 1.5 * (1.2 + 0.5) / 2
+    found = state_losses(logps, batch, TraceRlConfig())
+    assert found.losses.tolist() == pytest.approx([0.01 * sum(kl) - gain])
+    assert found.kl[0].tolist() == pytest.approx([*kl, 0.0])
+    assert found.clipped.tolist() == [[1, 0, 0]]
+    mean = state_losses(logps, batch, TraceRlConfig(kl_reduction="mean", kl_weight=1.0))
+    assert mean.losses.tolist() == pytest.approx([sum(kl) / 2 - gain])
+
+
+def test_states_are_drawn_by_surprise_and_confident_tokens_join():
+    surprise, keys = torch.tensor([0.0, math.log(3.0)]), torch.arange(20_000)[:, None]
+    keys = fold_in(keys + key_from("draws"), torch.arange(2))
+    first = [int(draw_states(surprise, key, 1.0)[0]) for key in keys[:4000]]
+    assert sum(first) / 4000 == pytest.approx(0.75, abs=0.02)  # softmax(0, ln 3)
+    plan = plan_states(FakePolicy(), [Rewarded(traced(), 1.0, 1.0)], 1, predicts_all=True)
+    assert places(plan.batch.loss_mask)[0] == [0, 1, 2, 3, 4, 5]  # without the padding
+    logps = torch.where(plan.committed, -torch.arange(1.0, 6.0)[: len(plan.first), None], 0)
+    plan = plan.with_batch(plan.batch.with_tensors(old_logps=logps))
+    kept = most_surprising(plan, torch.tensor([3]), 2, 1e-3)  # nearly without noise
+    assert kept.first.tolist() == plan.first[-2:].tolist()
+    assert len(most_surprising(plan, torch.tensor([3]), 9, 1.0).first) == len(plan.first)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"shrink": 1, "baseline": "mean", "kl_to": "base", "kl_reduction": "mean"},
+        {
+            "shrink": 1, "states": 4, "confident": 0.3, "reduction": "token",
+            "kl_to": "base", "kl_reduction": "mean",
+        },
+    ],
+    ids=["trace_rl", "cj_grpo", "rldf"],
+)  # fmt: skip
+def test_loss_and_gradient_are_those_of_the_literal_formula(project, changes: dict):
+    loop, batches = collected(group_size=3, kl_weight=0.5, **changes)
+    config, batch = loop.algorithm.config, batches[0]
+    assert len(batches) == 2 and len(batch) > 3
+    before = batch.old_logps.clone()
+    with torch.no_grad():
+        for p in loop.parameters.values():
+            p.add_(0.01)  # now neither ratio nor penalty is trivial
+    length, total, drawn = batch.targets.shape[1], torch.zeros(()), 0
+    for row in range(len(batch)):
+        real = batch.mask[row]
+        hidden = loop.policy.hidden(batch.ids[row][real][None], None)
+        logps = loop.policy.head(hidden)[0, -length:].log_softmax(-1)
+        gains, gaps = [], []
+        for place in batch.loss_mask[row].nonzero()[:, 0].tolist():
+            now = logps[place, batch.targets[row, place]]
+            r, a = (now - before[row, place]).exp(), batch.advantage[row]
+            gains.append(torch.minimum(r * a, r.clamp(0.8, 1.2) * a))
+            gap = batch.ref_logps[row, place] - now
+            gaps.append(gap.exp() - gap - 1)
+        kl = sum(gaps) / (len(gaps) if config.kl_reduction == "mean" else 1)
+        weight = len(gains) if config.reduction == "token" else 1
+        assert batch.weight[row] == weight
+        total, drawn = total + weight * (0.5 * kl - sum(gains) / len(gains)), drawn + len(gains)
+    assert drawn == int(batch.loss_mask.sum())
+    found = loop.algorithm.loss(loop.policy, batch).total
+    assert found.item() == pytest.approx(total.item(), rel=1e-4, abs=2e-5)
+    gradients = []
+    for loss in (found, total):
+        loop.policy.core.zero_grad()
+        loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in loop.parameters.items()})
+    assert max(value.abs().max() for value in gradients[1].values()) > 1e-4
+    for name, value in gradients[1].items():
+        torch.testing.assert_close(gradients[0][name], value, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_what_is_likely_in_a_state_is_predicted_too(project):
+    """The two tokens that the step committed, and every masked one of probability 0.6 or more."""
+    _, batches = collected(group_size=3, shrink=1, confident=0.6)
+    loop, _ = collected(group_size=3, shrink=1)
+    unlikely = 0
+    for batch in batches:
+        masked = batch.ids[:, -40:] == loop.policy.mask_id
+        logits = loop.policy.head(loop.policy.hidden(batch.ids, batch.mask)[:, -40:])
+        p = logits.softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
+        counted = through_first(batch.targets, loop.policy.eos_id)
+        assert (batch.loss_mask >= (masked & counted & (p > 0.601))).all()
+        few = (batch.loss_mask & (p < 0.599)).sum(1)
+        assert (few <= 2).all() and not (batch.loss_mask & ~(masked & counted)).any()
+        assert torch.equal(batch.old_logps != 0, batch.loss_mask)
+        unlikely += int((masked & counted & ~batch.loss_mask).sum())
+    assert unlikely > 0
+
+
+def test_the_gradient_is_that_of_finite_differences(project):
+    loop, (batch, *_) = collected(group_size=3, kl_weight=0.5)
+    loop.policy.core.double()
+    loss = lambda: loop.algorithm.loss(loop.policy, batch).total  # noqa: E731
+    draw = torch.Generator().manual_seed(2)
+    direction = [torch.randn(p.shape, generator=draw) for p in loop.parameters.values()]
+    loss().backward()
+    slope = sum(
+        (p.grad * d).sum() for p, d in zip(loop.parameters.values(), direction, strict=True)
+    )
+    values = []
+    for size in (1e-4, -1e-4):
+        with torch.no_grad():
+            for p, d in zip(loop.parameters.values(), direction, strict=True):
+                p.add_(size * d)
+            values.append(loss().item())
+            for p, d in zip(loop.parameters.values(), direction, strict=True):
+                p.sub_(size * d)
+    assert slope.item() == pytest.approx((values[0] - values[1]) / 2e-4, rel=2e-2)
+
+
+def test_old_values_are_the_policys_own_and_ref_values_the_bases(project):
+    _, (batch, *_) = collected(group_size=3, kl_to="base")
+    old, ref = batch.old_logps[batch.loss_mask], batch.ref_logps[batch.loss_mask]
+    assert not torch.allclose(old, ref, atol=1e-3)
+    same, (start, *_) = collected(is_moved=False, group_size=3, kl_to="base")
+    assert torch.equal(start.old_logps, start.ref_logps)
+    output = same.algorithm.loss(same.policy, start)
+    assert output.metrics.means()["kl"] == pytest.approx(0, abs=1e-7)
+    by_row = -start.advantage.sum().item()  # every ratio is 1
+    assert output.total.item() == pytest.approx(by_row, abs=1e-4)
+
+
+def test_micro_batches_of_one_row_give_the_loss_of_all_rows(project):
+    loop, (batch, *_) = collected(group_size=3)
+    alone = [loop.algorithm.loss(loop.policy, part).total.item() for part in batch.split(1)]
+    together = loop.algorithm.loss(loop.policy, batch).total.item()
+    assert sum(alone) == pytest.approx(together, abs=1e-5)
+
+
+def test_flat_groups_and_means_out_of_bounds_are_dropped(project, monkeypatch):
+    """The first puzzle's rewards are 0, 0, 1, the second's all equal."""
+    from dopsd.core.types import Score
+    from dopsd.rollout.collector import RolloutCollector
+
+    sample = RolloutCollector.sample
+
+    def graded(self, *given, **named):
+        groups = sample(self, *given, **named)
+        marks = ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0])
+        return [
+            replace(g, scores=tuple(Score("a", s, s == 1) for s in scores))
+            for g, scores in zip(groups, marks, strict=True)
+        ]
+
+    monkeypatch.setattr(RolloutCollector, "sample", graded)
+    loop, batches = collected(group_size=3, reward="correct")
+    third = 3**-0.5
+    found = {round(a, 4) for batch in batches for a in batch.advantage.tolist()}
+    assert found == {round(-third, 4), round(2 * third, 4)}
+    assert loop.counters["trajectories"] == 3 and loop.counters["rollouts"] == 6
+    metrics = loop.gathered.means()
+    assert metrics["kept_groups"] == metrics["flat_groups"] == 0.5
+    loop.algorithm.config = loop.algorithm.config.model_copy(update={"most_mean_reward": 0.3})
+    assert loop.algorithm.collect(loop.policy, loop.order.of(0), 0).updates == []
+
+
+def test_bounds_without_a_mean_between_them_are_refused():
+    with pytest.raises(ValueError, match="most_mean_reward must be at least least_mean_reward"):
+        TraceRlConfig(least_mean_reward=0.5, most_mean_reward=0.4)
+
+
+@pytest.mark.parametrize(("kl_to", "times"), [("old", 1), ("base", 2)])
+def test_cost_in_forwards(project, monkeypatch, kl_to: str, times: int):
+    """A state is one sequence: once for its old value, once for each pass of training, and once
+    more for the base where the penalty is to it. 20 steps in fives make at most 4 states.
+    """
+    loop, batches = collected(group_size=2, shrink=5, passes=3, updates_per_pass=1, kl_to=kl_to)
+    hidden, seen, rows = loop.policy.hidden, [], len(batches[0])
+    monkeypatch.setattr(
+        loop.policy, "hidden", lambda ids, mask: seen.append(len(ids)) or hidden(ids, mask)
+    )
+    assert len(batches) == 3 and rows <= 4 * loop.counters["trajectories"]
+    for batch in batches:
+        loop.algorithm.loss(loop.policy, batch)
+    assert sum(seen) == 3 * rows
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    seen.clear()
+    rewarded = [item for group in groups if loop.algorithm._is_kept(group) for item in group]
+    loop.algorithm._updates(loop.policy, rewarded, 0)
+    assert sum(seen) == times * rows
