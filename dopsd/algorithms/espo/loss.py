@@ -35,8 +35,8 @@ def sequence_logps(logps: Tensor, view_weight: Tensor) -> Tensor:
     Returns:
         [B, n], in nats.
     """
-    sums = logps.sum(-1) * view_weight
-    return sums.unflatten(1, (-1, 2)).sum(-1) / 2
+    pairs: Tensor = (logps.sum(-1) * view_weight).unflatten(1, (-1, 2))  # [B, n, 2]
+    return pairs.sum(-1) / 2
 
 
 def token_estimates(logps: Tensor, view_weight: Tensor) -> Tensor:
