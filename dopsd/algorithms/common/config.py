@@ -78,7 +78,7 @@ class GroupConfig(AlgorithmConfig):
 class SelectingConfig(AlgorithmConfig, CollectorConfig):
     """Settings of algorithms that learn from their own kept rollouts."""
 
-    skip_empty: bool = False  # true: a collect without a kept rollout makes no update
+    skip_empty: bool = False  # true: no update after a collect without a kept rollout
     denominator: Literal["prompts", "kept"] = "prompts"  # divisor of the loss: all prompts, or kept
 
 
