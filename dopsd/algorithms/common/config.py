@@ -28,6 +28,7 @@ class TrainOverrides(Section):
     learning_rate: Positive | None = None  # peak learning rate of AdamW
     schedule: Literal["constant", "cosine"] | None = None  # cosine: down to 0 at the last update
     warmup_updates: Natural | None = None  # updates of linear warm-up
+    warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas | None = None  # AdamW's decay rates of both moments
     weight_decay: Weight | None = None  # AdamW's weight decay
     lora: AdapterConfig | None = None  # shape of the adapter, as a whole
@@ -60,6 +61,11 @@ class AlgorithmConfig(Section):
     def depends_on_length(self) -> bool:
         """Whether batches depend on the number of updates of the run."""
         return False
+
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect, for the length of an epoch."""
+        return 1
 
     @property
     def wants_solutions(self) -> bool:
@@ -108,6 +114,11 @@ class SelfDistillationConfig(SelectingConfig):
     teacher: Literal["base", "live", "ema"] = "base"  # initial policy, student, or moving average
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
+
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.updates_per_trajectory
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:

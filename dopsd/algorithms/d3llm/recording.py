@@ -61,8 +61,8 @@ class Recorder:
         self.config, self.context, task = config, context, context.task
         self.task, self.policy = task, context.policy
         sections: dict[str, Any] = {
-            "sampling": context.sampling.model_dump(exclude={"batch_size"}),
-            "model": resolved(context.model).decisive(),
+            "sampling": context.sampling.decisive("batch_size"),
+            "model": resolved(context.model).decisive("path"),
         }
         sections |= {
             "tries": config.tries,

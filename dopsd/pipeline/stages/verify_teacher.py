@@ -86,8 +86,8 @@ class Verification:
         self.model = params.model_of(task.name)
         self.problems = task.load(SPLIT)[: self.settings.problems]
         sections: dict[str, Any] = {
-            "sampling": params.sampling.model_dump(exclude={"batch_size"}),
-            "model": resolved(self.model).decisive(),
+            "sampling": params.sampling.decisive("batch_size"),
+            "model": resolved(self.model).decisive("path"),
         }
         sections |= {
             "verify_teacher": self.settings.model_dump(exclude={"problems"}),

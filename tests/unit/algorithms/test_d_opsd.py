@@ -240,3 +240,24 @@ def test_the_teacher_follows_the_student_where_it_is_set_to(project, teacher: st
         assert torch.equal(before, student if teacher == "live" else base)
         assert torch.equal(after, student) if teacher == "live" else not torch.equal(after, before)
         assert torch.equal(loop.policy.hidden(ids, None), student)
+
+
+def test_warm_up_by_ratio_counts_the_updates_of_an_epoch(project):
+    from accelerate import Accelerator
+    from conftest import write_params
+
+    from dopsd.training.run_settings import settings_of
+    from dopsd.training.trainer import Trainer
+
+    run = load_params().run("sudoku", "d_opsd", 0)
+    assert "warmup_ratio" not in settings_of(run)[0]["train"]  # older results stay those of null
+    write_params(
+        method__d_opsd__train={"warmup_ratio": 0.5},
+        method__d_opsd__updates_per_trajectory=4,
+        train__prompts_per_collect=2,
+        train__updates=3,
+    )
+    run = load_params().run("sudoku", "d_opsd", 0)
+    assert settings_of(run)[0]["train"]["warmup_ratio"] == 0.5
+    loop = Trainer(run, Accelerator(cpu=True))
+    assert loop.settings.warmup_updates == len(loop.problems)  # half of 4 / 2 updates a problem
