@@ -86,13 +86,14 @@ class Forward(Protocol):
 class Teachers(Protocol):
     """Contexts around `hidden` and `head` that compute with other weights than the student's."""
 
-    def use_teacher(self, kind: str, ema_decay: float) -> None:
+    def use_teacher(self, kind: str, ema_decay: float, dropout: bool = False) -> None:
         """Choose the teacher.
 
         Args:
             kind: base (the initial policy), live (the student's weights) or ema (their moving
                 average).
             ema_decay: decay of the moving average per update; used by ema alone.
+            dropout: keep the adapter's dropout on in training; used by live alone.
         """
         ...
 

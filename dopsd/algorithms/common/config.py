@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -91,11 +91,14 @@ class SelectingConfig(AlgorithmConfig, CollectorConfig):
 class SelfDistillationConfig(SelectingConfig):
     """Settings of distillation at every denoising step (arXiv 2606.18195, section 3).
 
-    They hold for any teacher, whatever it is shown. The defaults are those of the published code.
+    They hold for any teacher, whatever it is shown. The defaults are those of the published code;
+    the preset reference also sets teacher_dropout and train.warmup_ratio.
     The paper's equations correspond to reveal_scope all_masked, record all, record_last_block true,
     loss_vocabulary full, reduction mean, denominator kept, drop_remainder false and
     updates_per_trajectory 1.
     """
+
+    LATER: ClassVar[dict[str, Any]] = {"teacher_dropout": False}
 
     reveal_scope: RevealScope = "future_blocks"  # masked tokens that the teacher may be shown
     reveal_ratio: Share = 0.25  # share of those tokens that the teacher is shown
@@ -112,6 +115,7 @@ class SelfDistillationConfig(SelectingConfig):
     clip: Annotated[float, Field(gt=0)] | None = 0.05  # cap per vocabulary entry, nats; null: none
     reduction: Literal["sum", "mean"] = "sum"  # over a state's k positions; mean: as in the paper
     teacher: Literal["base", "live", "ema"] = "base"  # initial policy, student, or moving average
+    teacher_dropout: bool = False  # teacher live: keep the adapter's dropout on, as published
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
 

@@ -52,7 +52,7 @@ def build_components(
             " attention no token sees a later block; set reveal_scope: all_masked",
             code=Code.CONTRADICTION,
         )
-    policy.use_teacher(config.teacher, config.ema_decay)
+    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout)
     num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)
     blocks = BlockSchedule(
         sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id

@@ -55,8 +55,9 @@ def last_boxed(text: str) -> str | None:
 def published_box(text: str) -> str | None:
     r"""Return what the published MATH scorer takes from a text (Hendrycks et al. 2021).
 
-    That is what follows the last `\boxed ` with a space, up to a dollar sign; without such a box the
-    content of the last \boxed{}; without any the last \fbox{} as it stands; else the whole text.
+    That is what follows the last `\boxed ` with a space, up to a dollar sign; without such a box
+    the content of the last \boxed{}; without any the last \fbox{} as it stands; else the whole
+    text.
 
     Returns:
         The text, or None if the last box stays open.

@@ -261,3 +261,22 @@ def test_warm_up_by_ratio_counts_the_updates_of_an_epoch(project):
     assert settings_of(run)[0]["train"]["warmup_ratio"] == 0.5
     loop = Trainer(run, Accelerator(cpu=True))
     assert loop.settings.warmup_updates == len(loop.problems)  # half of 4 / 2 updates a problem
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_the_live_teacher_keeps_dropout_where_it_is_asked_to(project, dropout: bool):
+    loop, _, _ = first_update(
+        project,
+        method__d_opsd__teacher="live",
+        method__d_opsd__teacher_dropout=dropout,
+        train__lora__dropout=0.5,
+    )
+    ids = loop.waiting[0][0].student_ids
+    loop.policy.core.train()
+    with torch.no_grad():
+        for p in loop.parameters.values():
+            p.add_(0.1)  # a new adapter computes nothing, with dropout or without
+        with loop.policy.teacher():
+            outputs = [loop.policy.hidden(ids, None) for _ in range(2)]
+    assert torch.equal(*outputs) is not dropout
+    assert loop.policy.core.training
