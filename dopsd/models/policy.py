@@ -126,8 +126,8 @@ class Text(Protocol):
         """Return the token ids [n] of a text; no special tokens are added."""
         ...
 
-    def decode(self, ids: Tensor) -> str:
-        """Return the text before the first end-of-sequence token."""
+    def decode(self, ids: Tensor, after_eos: bool = False) -> str:
+        """Return the text before the first end-of-sequence token; `after_eos`: of all tokens."""
         ...
 
     def pieces(self, ids: Tensor) -> list[str]:

@@ -117,9 +117,9 @@ class Recorder:
             ]
             rollouts = denoise_all(self.policy, requests, self._decoding(n * self.config.warmer))
             for (problem, _), rollout in zip(pending, rollouts, strict=True):
-                is_correct = self.task.verify(
-                    problem, self.policy.text.decode(rollout.completion_ids)
-                ).correct
+                after_eos = self.context.sampling.text_after_eos
+                text = self.policy.text.decode(rollout.completion_ids, after_eos)
+                is_correct = self.task.verify(problem, text).correct
                 recorded[problem.id] = Recorded(
                     problem.id, rollout.revealed_at.tolist(), n + 1, is_correct, 0.0
                 )

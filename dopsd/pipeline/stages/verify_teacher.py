@@ -151,7 +151,8 @@ class Verification:
             for item, answer in zip(
                 rollouts, denoise_all(policy, requests, decoding(self.params.sampling)), strict=True
             ):
-                text = policy.text.decode(answer.completion_ids)
+                after_eos = self.params.sampling.text_after_eos
+                text = policy.text.decode(answer.completion_ids, after_eos)
                 scores[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(
                     item.problem, text
                 ).score
