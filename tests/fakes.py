@@ -29,7 +29,7 @@ class FakeText:
     def tokens(self, text: str) -> Tensor:
         return torch.tensor([int(c) for c in text])
 
-    def decode(self, ids: Tensor) -> str:
+    def decode(self, ids: Tensor, after_eos: bool = False) -> str:
         return "".join(self.pieces(ids))
 
     def pieces(self, ids: Tensor) -> list[str]:
@@ -78,7 +78,7 @@ class FakePolicy:
     def new_kv_cache(self) -> KVCache:
         raise NotImplementedError("a table has no keys to keep")
 
-    def use_teacher(self, kind: str, ema_decay: float) -> None:
+    def use_teacher(self, kind: str, ema_decay: float, dropout: bool = False) -> None:
         """The table is its own teacher."""
 
     def after_update(self) -> None: ...

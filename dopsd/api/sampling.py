@@ -184,7 +184,8 @@ def score(
             f"score: problem {missing[0]} of a rollout is not among the problems",
             code=Code.ARGUMENT,
         )
+    after_eos = run.sampling.text_after_eos
     return [
-        task.verify(by_id[rollout.problem_id], policy.text.decode(rollout.completion_ids))
-        for rollout in rollouts
+        task.verify(by_id[r.problem_id], policy.text.decode(r.completion_ids, after_eos))
+        for r in rollouts
     ]

@@ -147,7 +147,8 @@ def sample(
             Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)),
             soft_wrap=True,
         )
-    score = evaluator.task.verify(problem, policy.text.decode(rollout.completion_ids))
+    text = policy.text.decode(rollout.completion_ids, params.sampling.text_after_eos)
+    score = evaluator.task.verify(problem, text)
     console.print(
         f"answer {score.answer}   score {score.score:.2f}   solution {problem.answer}",
         markup=False,

@@ -49,6 +49,19 @@ def uniform(key: Tensor) -> Tensor:
     return (_shift(key, 41).to(torch.float32) + 0.5) * 2.0**-23
 
 
+def bfloat16_uniform(u: Tensor) -> Tensor:
+    """Return draws with the distribution of torch.rand in bfloat16.
+
+    Torch rounds a float32 draw to the nearest bfloat16, and gives 0 where that is 1. So 0 has
+    probability 1/512, and draws below 0.5 have a finer grid than 1/256.
+
+    Args:
+        u: float32 draws in (0, 1).
+    """
+    rounded = u.bfloat16()
+    return rounded.masked_fill_(rounded == 1, 0)
+
+
 def uniform_table(keys: Tensor, columns: int) -> Tensor:
     """Return uniform(fold_in(keys[:, None], column)) for every column, computed in place.
 

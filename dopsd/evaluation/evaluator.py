@@ -62,8 +62,8 @@ class Evaluator:
         """
         digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
         sections: dict[str, Any] = {
-            "sampling": protocol.model_dump(),
-            "model": resolved(self.settings.model).decisive(),
+            "sampling": protocol.decisive(),
+            "model": resolved(self.settings.model).decisive("path"),
             "split": self.split,
         }
         sections |= {

@@ -176,7 +176,7 @@ class Answering:
 
         def is_correct(problem: Problem, rollout: Rollout) -> bool:
             if (problem.id, rollout.attempt) not in answers:
-                text = policy.text.decode(rollout.completion_ids)
+                text = policy.text.decode(rollout.completion_ids, self.protocol.text_after_eos)
                 answers[problem.id, rollout.attempt] = Answer(
                     problem.id, rollout.attempt, text, task.verify(problem, text)
                 )

@@ -46,7 +46,7 @@ def report(
     return EvalReport(
         task=task.name,
         split=prompt_set.split,
-        protocol=protocol.model_dump(),
+        protocol=protocol.decisive(),
         accuracy=sum(values) / len(values),
         interval=interval(values),
         n=len(values),

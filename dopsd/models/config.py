@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,6 +19,8 @@ PromptStyle = Literal["compact", "instructions"]
 
 class ModelConfig(Section):
     """The base model: a folder in the layout of the Hugging Face hub, and how it is computed."""
+
+    LATER: ClassVar[dict[str, Any]] = {"kernels": "torch"}
 
     path: str = "base/sudoku"  # folder with config.json, safetensors and a tokenizer
     dtype: Dtype = "float32"  # of weights and activations; bfloat16 halves the memory
@@ -40,14 +42,6 @@ class ModelConfig(Section):
     def has_auto(self) -> bool:
         """Whether a value depends on the machine."""
         return "auto" in (self.attention, self.kernels)
-
-    def decisive(self) -> dict[str, Any]:
-        """Return the values by which results are identified.
-
-        `kernels: torch` is left out: releases without the key computed so.
-        """
-        ignored = {"path", "kernels"} if self.kernels == "torch" else {"path"}
-        return self.model_dump(exclude=ignored)
 
 
 class ModelOverrides(Section):

@@ -86,13 +86,14 @@ class Forward(Protocol):
 class Teachers(Protocol):
     """Contexts around `hidden` and `head` that compute with other weights than the student's."""
 
-    def use_teacher(self, kind: str, ema_decay: float) -> None:
+    def use_teacher(self, kind: str, ema_decay: float, dropout: bool = False) -> None:
         """Choose the teacher.
 
         Args:
             kind: base (the initial policy), live (the student's weights) or ema (their moving
                 average).
             ema_decay: decay of the moving average per update; used by ema alone.
+            dropout: keep the adapter's dropout on in training; used by live alone.
         """
         ...
 
@@ -125,8 +126,8 @@ class Text(Protocol):
         """Return the token ids [n] of a text; no special tokens are added."""
         ...
 
-    def decode(self, ids: Tensor) -> str:
-        """Return the text before the first end-of-sequence token."""
+    def decode(self, ids: Tensor, after_eos: bool = False) -> str:
+        """Return the text before the first end-of-sequence token; `after_eos`: of all tokens."""
         ...
 
     def pieces(self, ids: Tensor) -> list[str]:

@@ -29,6 +29,7 @@ class AdapterContexts:
     def __init__(self, core: Denoiser, adapted: PeftModel | None) -> None:
         self.core, self.adapted = core, adapted
         self.teacher_kind, self.ema_decay = "base", 0.0
+        self.teacher_dropout = False
         self.ema: dict[str, Tensor] = {}  # moving average of the adapter; empty unless kind is ema
         self.is_merged = False
 
@@ -51,15 +52,24 @@ class AdapterContexts:
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
 
     def teacher(self) -> AbstractContextManager[object]:
-        """Compute as the teacher, without dropout, while the context lasts.
+        """Compute as the teacher while the context lasts.
 
-        base: the initial policy; live: the student's own weights; ema: their moving average.
+        base: the initial policy; live: the student's own weights; ema: their moving average. The
+        adapter has no dropout, unless the live teacher keeps it.
         """
+        if self.teacher_kind == "live" and self.teacher_dropout:
+            return nullcontext()
         return self.reference() if self.teacher_kind == "base" else self._without_dropout()
 
-    def use_teacher(self, kind: str, ema_decay: float) -> None:
-        """Choose the teacher: base, live or ema with this decay per update."""
-        self.teacher_kind, self.ema_decay = kind, ema_decay
+    def use_teacher(self, kind: str, ema_decay: float, dropout: bool = False) -> None:
+        """Choose the teacher: base, live or ema with this decay per update.
+
+        Args:
+            kind: base, live or ema.
+            ema_decay: decay of the moving average per update.
+            dropout: keep dropout on in the live teacher.
+        """
+        self.teacher_kind, self.ema_decay, self.teacher_dropout = kind, ema_decay, dropout
         if kind == "ema":
             self.ema = {name: p.detach().clone() for name, p in self.trainable().items()}
 

@@ -47,12 +47,16 @@ class ChatText:
         """Return the token ids [n] of a text; no special tokens are added."""
         return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def decode(self, ids: Tensor) -> str:
-        """Return the text before the first end-of-sequence token."""
+    def decode(self, ids: Tensor, after_eos: bool = False) -> str:
+        """Return the text before the first end-of-sequence token, with its other special tokens.
+
+        Args:
+            ids: [n].
+            after_eos: return the text of all tokens, as the published scorers read it.
+        """
         row = ids.tolist()
-        return str(
-            self.tokenizer.decode(row[: row.index(self.eos_id)] if self.eos_id in row else row)
-        )
+        end = row.index(self.eos_id) if self.eos_id in row and not after_eos else len(row)
+        return str(self.tokenizer.decode(row[:end]))
 
     def pieces(self, ids: Tensor) -> list[str]:
         """Return the text of each token; joined, they are the decoded text of all tokens.

@@ -57,7 +57,8 @@ LONG = 512  # tokens from which on the published evaluation halves its batches
 def published(gen_length: int) -> EvalProtocol:
     """Return the protocol of the published accuracies, for answers of `gen_length` tokens.
 
-    Batches hold 8 problems (4 from length 512), padding is not masked, and autocast is float16.
+    Batches hold 8 problems (4 from length 512), padding is not masked, autocast is float16, and
+    scorers read the text after its first end too.
     """
     return EvalProtocol(
         gen_length=gen_length,
@@ -67,6 +68,7 @@ def published(gen_length: int) -> EvalProtocol:
         prefill="<reasoning>",
         mask_padding=False,
         autocast="float16",
+        text_after_eos=True,
     )
 
 
@@ -233,6 +235,7 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         table.add_row(*row)
     console.print(table)
     deviations = [] if p["mask_padding"] else ["unmasked padding"]
+    deviations += ["text after its end scored"] if p.get("text_after_eos") else []
     deviations += [] if p["autocast"] == "none" else [p["autocast"]]
     deviations += ["adapter merged into the weights"] if p["merged"] else []
     deviations += [f"approximate: {word}" for word in EvalProtocol.model_validate(p).approximations]

@@ -76,7 +76,7 @@ class RolloutCollector:
         def verify(problem: Problem, rollout: Rollout) -> Score:
             key = (problem.id, rollout.attempt)
             if key not in scores:
-                scores[key] = self.task.verify(problem, policy.text.decode(rollout.completion_ids))
+                scores[key] = self.task.verify(problem, self.text(policy, rollout))
             return scores[key]
 
         rollouts = generate_until_correct(policy, prompts, plan, lambda p, r: verify(p, r).correct)
@@ -84,6 +84,10 @@ class RolloutCollector:
             RolloutGroup(p, tuple(rollouts[p.id]), tuple(verify(p, r) for r in rollouts[p.id]))
             for p in problems
         ]
+
+    def text(self, policy: Policy, rollout: Rollout) -> str:
+        """Return the text of a rollout that is scored."""
+        return policy.text.decode(rollout.completion_ids, self.sampling.text_after_eos)
 
     def collect(
         self, policy: Policy, problems: Sequence[Problem], update: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,11 +12,14 @@ from dopsd.core.settings import Count, Section, Share
 class SamplingConfig(Section):
     """Lengths and steps of a rollout, which is denoised block by block."""
 
+    LATER: ClassVar[dict[str, Any]] = {"text_after_eos": False}
+
     gen_length: Count = 256  # tokens of a completion
     block_length: Count = 32  # tokens of a block; divides gen_length
     steps: Count = 128  # denoising steps of the whole completion; a multiple of the blocks
     gumbel_dtype: Literal["float32", "bfloat16"] = "float32"  # bfloat16: the published noise
     stop_after_eos: bool = False  # stop after the block in which the text ends
+    text_after_eos: bool = False  # also score the text after its first end, as published
     batch_size: Count = 64  # rollouts in one forward pass; affects memory only
     prefill: str = ""  # text with which every answer begins, given to the model after the prompt
     max_prompt_tokens: Count | None = None  # keep only the last tokens of a prompt; null: never cut
@@ -34,6 +37,15 @@ class SamplingConfig(Section):
             raise ValueError(
                 f"steps {self.steps} must be a multiple of the {blocks} blocks and at most"
                 f" gen_length {self.gen_length}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def text_after_eos_is_sampled(self) -> Self:
+        """Refuse text_after_eos together with stop_after_eos."""
+        if self.text_after_eos and self.stop_after_eos:
+            raise ValueError(
+                "text_after_eos scores what stop_after_eos does not sample; set one to false"
             )
         return self
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from dopsd.core.rng import fold_in, uniform_table
+from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import index_of, left_pad, pack, upload
 from dopsd.core.types import Rollout
 
@@ -91,9 +91,8 @@ def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 
 def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
     u = uniform_table(keys, logits.shape[-1])  # [N, V]
-    # as published: exp(l) / (-ln u)^t in bfloat16, where u has 8 bits
-    if decoding.gumbel_dtype == "bfloat16":
-        u = (u * 256).floor().div(256).bfloat16()
+    if decoding.gumbel_dtype == "bfloat16":  # as published: exp(l) / (-ln u)^t in bfloat16
+        u = bfloat16_uniform(u)
         return (logits.bfloat16().exp() / (-u.log()) ** decoding.temperature).argmax(-1)
     return u.log_().neg_().log_().mul_(-decoding.temperature).add_(logits).argmax(-1)
 

@@ -193,7 +193,7 @@ def _register(
     }
     data, protocol = (
         data_digests(tracked.key.task),
-        publication.evaluate.protocols[chosen["protocol"]].model_dump(),
+        publication.evaluate.protocols[chosen["protocol"]].decisive(),
     )
     criteria = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
     tags |= {

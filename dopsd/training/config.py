@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -19,11 +19,14 @@ class TrainConfig(Section):
     A method overrides these settings in its own section, `method.<name>.train`.
     """
 
+    LATER: ClassVar[dict[str, Any]] = {"warmup_ratio": None}
+
     updates: Count = 500  # optimizer steps
     prompts_per_collect: Count = 4  # problems of a collect, over all processes
     learning_rate: Positive = 5e-6  # after warm-up
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: down to 0 at the last update
     warmup_updates: Natural = 1  # updates of linear warm-up from 0
+    warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas = Field([0.9, 0.99])  # of AdamW
     weight_decay: Annotated[float, Field(ge=0)] = 0.1  # of AdamW
     grad_clip: Positive = 0.2  # largest gradient norm

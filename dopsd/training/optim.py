@@ -62,6 +62,23 @@ def moments_to_come(optimizer: Optimizer) -> int:
     return sum(2 * p.nbytes for p in weights if p not in optimizer.state)
 
 
+def with_warmup(settings: TrainConfig, problems: int, updates_of_collect: int) -> TrainConfig:
+    """Return the settings with the number of warm-up updates that `warmup_ratio` asks for.
+
+    It is a share of the updates of one pass over the training problems, rounded up, as transformers
+    counts a run of one epoch; `updates` does not matter.
+
+    Args:
+        settings: section `train`.
+        problems: training problems.
+        updates_of_collect: updates that follow a collect.
+    """
+    if settings.warmup_ratio is None:
+        return settings
+    epoch = math.ceil(problems * updates_of_collect / settings.prompts_per_collect)
+    return settings.model_copy(update={"warmup_updates": math.ceil(epoch * settings.warmup_ratio)})
+
+
 def lr_factor(update: int, settings: TrainConfig) -> float:
     """Return the factor of the learning rate at an update.
 

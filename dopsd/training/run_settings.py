@@ -84,17 +84,17 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
         The settings of every update, and the values of ENDS.
     """
     train, model = run.train.model_dump(), run.model
-    decisive = {name: value for name, value in train.items() if name not in (*ENDS, *MEMORY)}
+    decisive = run.train.decisive(*ENDS, *MEMORY)
     if run.train.schedule == "cosine" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
     if model.has_auto:
         from dopsd.models.loading import resolved  # slow to import and rarely needed
 
         model = resolved(model)
-    algorithm = run.algorithm.model_dump(exclude={"train"})  # these are part of run.train
+    algorithm = run.algorithm.decisive("train")  # these are part of run.train
     settings = {
-        "model": model.decisive(),
-        "sampling": run.sampling.model_dump(exclude={"batch_size"}),
+        "model": model.decisive("path"),
+        "sampling": run.sampling.decisive("batch_size"),
         "train": decisive,
         "task": run.key.task,
         "seed": run.key.seed,

@@ -25,7 +25,7 @@ from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task
 from dopsd.training.collapse import detector_of
 from dopsd.training.grad_accumulation import MicroBatches
-from dopsd.training.optim import adamw, optimizer_step
+from dopsd.training.optim import adamw, optimizer_step, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
 
 if TYPE_CHECKING:
@@ -44,10 +44,12 @@ class Trainer:
 
     def __init__(self, run: RunSettings, accelerator: Accelerator) -> None:
         train, seed = run.train, run.key.seed
-        self.settings, self.seed, self.accelerator = train, seed, accelerator
+        self.seed, self.accelerator = seed, accelerator
         torch.manual_seed(key_from("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
         self.task = load_task(run.key.task, run.data)
         self.problems = self.task.load("train")
+        each = run.algorithm.updates_of_collect
+        self.settings = train = with_warmup(train, len(self.problems), each)
         self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
         shard = run.launch.shard and accelerator.num_processes > 1
         if shard and (fault := run.reason_against_shards):
@@ -59,10 +61,8 @@ class Trainer:
             self.policy.use_gradient_checkpointing()
         prompt_set = PromptSet(self.task, self.problems, "train", run.model.prompt_style)
         if cut := prompt_set.share_cut(self.policy, run.sampling):
-            log(
-                f"train: {cut:.0%} of the prompts are cut to their last"
-                f" {run.sampling.max_prompt_tokens} tokens"
-            )
+            kept = run.sampling.max_prompt_tokens
+            log(f"train: {cut:.0%} of the prompts are cut to their last {kept} tokens")
         self.algorithm = load_algorithm(run.kind, run.algorithm, self.context_of(run))
         self.parameters = self.policy.trainable()
         self.optimizer = adamw(self.parameters.values(), self.settings)

@@ -1,1 +1,3 @@
 """Code that algorithms share."""
+
+RECIPE = 2  # updates of a collect that kept nothing, without skip_empty

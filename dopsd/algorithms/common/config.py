@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -28,6 +28,7 @@ class TrainOverrides(Section):
     learning_rate: Positive | None = None  # peak learning rate of AdamW
     schedule: Literal["constant", "cosine"] | None = None  # cosine: down to 0 at the last update
     warmup_updates: Natural | None = None  # updates of linear warm-up
+    warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas | None = None  # AdamW's decay rates of both moments
     weight_decay: Weight | None = None  # AdamW's weight decay
     lora: AdapterConfig | None = None  # shape of the adapter, as a whole
@@ -62,6 +63,11 @@ class AlgorithmConfig(Section):
         return False
 
     @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect, for the length of an epoch."""
+        return 1
+
+    @property
     def wants_solutions(self) -> bool:
         """Whether the method learns from reference solutions, which not every task has."""
         return False
@@ -83,18 +89,21 @@ class GroupConfig(AlgorithmConfig):
 class SelectingConfig(AlgorithmConfig, CollectorConfig):
     """Settings of algorithms that learn from their own kept rollouts."""
 
-    skip_empty: bool = False  # true: a collect without a kept rollout makes no update
+    skip_empty: bool = False  # true: no update after a collect without a kept rollout
     denominator: Literal["prompts", "kept"] = "prompts"  # divisor of the loss: all prompts, or kept
 
 
 class SelfDistillationConfig(SelectingConfig):
     """Settings of distillation at every denoising step (arXiv 2606.18195, section 3).
 
-    They hold for any teacher, whatever it is shown. The defaults are those of the published code.
+    They hold for any teacher, whatever it is shown. The defaults are those of the published code;
+    the preset reference also sets teacher_dropout and train.warmup_ratio.
     The paper's equations correspond to reveal_scope all_masked, record all, record_last_block true,
     loss_vocabulary full, reduction mean, denominator kept, drop_remainder false and
     updates_per_trajectory 1.
     """
+
+    LATER: ClassVar[dict[str, Any]] = {"teacher_dropout": False}
 
     reveal_scope: RevealScope = "future_blocks"  # masked tokens that the teacher may be shown
     reveal_ratio: Share = 0.25  # share of those tokens that the teacher is shown
@@ -111,6 +120,7 @@ class SelfDistillationConfig(SelectingConfig):
     clip: Annotated[float, Field(gt=0)] | None = 0.05  # cap per vocabulary entry, nats; null: none
     reduction: Literal["sum", "mean"] = "sum"  # over a state's k positions; mean: as in the paper
     teacher: Literal["base", "live", "ema"] = "base"  # initial policy, student, or moving average
+    teacher_dropout: bool = False  # teacher live: keep the adapter's dropout on, as published
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
 
@@ -118,6 +128,11 @@ class SelfDistillationConfig(SelectingConfig):
     def predicts_one_block(self) -> bool:
         """Whether the loss predicts tokens of one block at most: yes."""
         return True
+
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.updates_per_trajectory
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:

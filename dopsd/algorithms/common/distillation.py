@@ -52,7 +52,7 @@ def build_components(
             " attention no token sees a later block; set reveal_scope: all_masked",
             code=Code.CONTRADICTION,
         )
-    policy.use_teacher(config.teacher, config.ema_decay)
+    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout)
     num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)
     blocks = BlockSchedule(
         sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
@@ -75,7 +75,11 @@ class SelfDistillation:
         self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
-        """Sample and keep rollouts, and cut the states of their trajectories into updates."""
+        """Sample and keep rollouts, and cut the states of their trajectories into updates.
+
+        Without `skip_empty`, a collect that keeps nothing makes as many updates as any other, on
+        momentum and weight decay alone, as published.
+        """
         scored = self.collector.collect(policy, problems, update)
         selected = [item for item in scored if item.is_kept]
         teacher_prompts = self.teacher_prompts(policy, selected)
@@ -84,7 +88,7 @@ class SelfDistillation:
         )
         updates: list[list[Batch]] = [[states] if states else [] for states in update_states]
         if not updates and not self.config.skip_empty:
-            updates = [[]]
+            updates = [[] for _ in range(self.config.updates_per_trajectory)]
         return Collected(updates, self.collector.summary(policy, scored))
 
     def _states(

@@ -104,5 +104,5 @@ class RewardedGroups:
     def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
         if self.config.reward == "correct":
             return [float(score.correct) for score in group.scores]
-        texts = [policy.text.decode(rollout.completion_ids) for rollout in group.rollouts]
+        texts = [self.collector.text(policy, rollout) for rollout in group.rollouts]
         return [self.collector.task.reward(group.problem, text) for text in texts]

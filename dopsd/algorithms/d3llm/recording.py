@@ -61,8 +61,8 @@ class Recorder:
         self.config, self.context, task = config, context, context.task
         self.task, self.policy = task, context.policy
         sections: dict[str, Any] = {
-            "sampling": context.sampling.model_dump(exclude={"batch_size"}),
-            "model": resolved(context.model).decisive(),
+            "sampling": context.sampling.decisive("batch_size"),
+            "model": resolved(context.model).decisive("path"),
         }
         sections |= {
             "tries": config.tries,
@@ -117,9 +117,9 @@ class Recorder:
             ]
             rollouts = denoise_all(self.policy, requests, self._decoding(n * self.config.warmer))
             for (problem, _), rollout in zip(pending, rollouts, strict=True):
-                is_correct = self.task.verify(
-                    problem, self.policy.text.decode(rollout.completion_ids)
-                ).correct
+                after_eos = self.context.sampling.text_after_eos
+                text = self.policy.text.decode(rollout.completion_ids, after_eos)
+                is_correct = self.task.verify(problem, text).correct
                 recorded[problem.id] = Recorded(
                     problem.id, rollout.revealed_at.tolist(), n + 1, is_correct, 0.0
                 )

@@ -11,3 +11,8 @@ class RftConfig(SelectingConfig):
 
     draws_per_rollout: Count = 4  # random masks of each kept rollout in an update
     updates_per_collect: Count = 1  # updates per collect, each with new masks
+
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.updates_per_collect

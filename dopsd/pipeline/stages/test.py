@@ -113,7 +113,7 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
     blocks = BlockSchedule(
         run.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
     )
-    text = policy.text.decode(rollout.completion_ids)
+    text = policy.text.decode(rollout.completion_ids, run.sampling.text_after_eos)
     return {
         "problem": problem.prompt,
         "answer": problem.answer,

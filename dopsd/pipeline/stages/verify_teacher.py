@@ -86,8 +86,8 @@ class Verification:
         self.model = params.model_of(task.name)
         self.problems = task.load(SPLIT)[: self.settings.problems]
         sections: dict[str, Any] = {
-            "sampling": params.sampling.model_dump(exclude={"batch_size"}),
-            "model": resolved(self.model).decisive(),
+            "sampling": params.sampling.decisive("batch_size"),
+            "model": resolved(self.model).decisive("path"),
         }
         sections |= {
             "verify_teacher": self.settings.model_dump(exclude={"problems"}),
@@ -151,7 +151,8 @@ class Verification:
             for item, answer in zip(
                 rollouts, denoise_all(policy, requests, decoding(self.params.sampling)), strict=True
             ):
-                text = policy.text.decode(answer.completion_ids)
+                after_eos = self.params.sampling.text_after_eos
+                text = policy.text.decode(answer.completion_ids, after_eos)
                 scores[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(
                     item.problem, text
                 ).score

@@ -14,7 +14,7 @@ from dopsd.core.types import Score
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BOX = "\\boxed"
+BOX, FRAME = "\\boxed", "\\fbox"
 BRACES = re.compile("[{}]")
 # gold answer of a question that a person typed; no row has it, and every answer scores 0
 UNKNOWN = ""
@@ -50,6 +50,30 @@ def last_boxed(text: str) -> str | None:
     """
     start = text.rfind(BOX + "{")
     return braced(text, start) if start >= 0 and start == text.rfind(BOX) else None
+
+
+def published_box(text: str) -> str | None:
+    r"""Return what the published MATH scorer takes from a text (Hendrycks et al. 2021).
+
+    That is what follows the last `\boxed ` with a space, up to a dollar sign; without such a box
+    the content of the last \boxed{}; without any the last \fbox{} as it stands; else the whole
+    text.
+
+    Returns:
+        The text, or None if the last box stays open.
+    """
+    if BOX + " " in text:
+        return text.rpartition(BOX + " ")[2].partition("$")[0]
+    start = text.rfind(BOX) if BOX in text else text.rfind(FRAME)
+    if start < 0:
+        return text
+    depth = 0
+    for brace in BRACES.finditer(text, start):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0 and brace[0] == "}":
+            box = text[start : brace.end()]
+            return box[len(BOX) + 1 : -1] if box.startswith(BOX + "{") else box
+    return None
 
 
 def boxed_to_brace(text: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 r"""Countdown: an expression that uses each given number once and equals the target.
 
-published: the last \boxed{}, the <answer> tag if that box stays open, else the whole text; LaTeX
+published: the last \boxed{}, but first what follows a `\boxed ` with a space; the <answer> tag if
+the box stays open, else the whole text; LaTeX
 operators count as signs; the left side of `= number` counts; `**` and `//` are allowed. strict: a
 \boxed{} in a closed <answer>, with + - * / and brackets only.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
-from dopsd.tasks.common.answers import BOX, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.answers import closed, last_boxed, published_box, score_by_rule
 from dopsd.tasks.common.rows import RowTask, new_problem
 from dopsd.tasks.countdown.arithmetic import ALL, PLAIN, numbers, value
 
@@ -38,8 +39,8 @@ DRAWS = 1000  # draws per generated problem before giving up
 
 def extract(text: str) -> str:
     """Return the expression in a generation, by the published rule."""
-    box = last_boxed(text)
-    answer = closed(text, "answer") if box is None and BOX in text else None
+    box = published_box(text)
+    answer = closed(text, "answer") if box is None else None
     expression = box if box is not None else answer.strip() if answer is not None else text
     return left_of_number(_with_signs(expression))
 

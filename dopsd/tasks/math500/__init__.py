@@ -1,1 +1,3 @@
 """MATH500: competition mathematics."""
+
+RECIPE = 2  # the published rule reads a box that is written with a space

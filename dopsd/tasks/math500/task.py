@@ -1,7 +1,8 @@
 r"""MATH: competition problems whose answer is a LaTeX expression.
 
-Test is MATH-500 (Lightman et al. 2023). published: the last \boxed{}, the <answer> tag if that box
-is empty or stays open, the whole text without a box. strict: a \boxed{} in a closed <answer>.
+Test is MATH-500 (Lightman et al. 2023). published: the last \boxed{}, but first what
+follows a `\boxed ` with a space; the <answer> tag if the box is empty or stays open; the whole text
+without a box. strict: a \boxed{} in a closed <answer>.
 Answers are compared in their normal form (latex.py).
 """
 
@@ -11,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.tasks.common.answers import BOX, UNKNOWN, braced, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.answers import (
+    BOX,
+    UNKNOWN,
+    braced,
+    closed,
+    last_boxed,
+    published_box,
+    score_by_rule,
+)
 from dopsd.tasks.common.rows import RowTask, new_problem
 from dopsd.tasks.common.sources import Row, text_of
 from dopsd.tasks.math500.latex import is_same
@@ -23,10 +32,9 @@ if TYPE_CHECKING:
 
 def extract(text: str) -> str | None:
     """Return the answer in a generation, by the published rule."""
-    if BOX not in text:
-        return text
-    answer = closed(text, "answer")
-    return last_boxed(text) or (answer.strip() if answer is not None else None)
+    box = published_box(text)
+    answer = None if box else closed(text, "answer")
+    return box if answer is None else answer.strip()
 
 
 def extract_strict(text: str) -> str | None:

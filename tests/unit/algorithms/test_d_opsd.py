@@ -198,10 +198,19 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
         def log(self, *_: object) -> None: ...
 
     hopeless = {"method__d_opsd__keep_threshold": 1.0, "method__d_opsd__attempts": 1}
-    write_params(method__d_opsd__skip_empty=False, train__warmup_updates=0, **hopeless)
+    counted = {"skip_empty": False, "updates_per_trajectory": 4}
+    counted = {f"method__d_opsd__{name}": value for name, value in counted.items()}
+    write_params(train__warmup_updates=0, **counted, **hopeless)
     loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
     loop.advance(Silent())
     assert (loop.update, loop.counters["trajectories"]) == (1, 0)
+    assert loop.waiting == [[], [], []]  # as many as the states of a kept rollout would make
+    before = [p.detach().clone() for p in loop.parameters.values()]
+    loop.advance(Silent())
+    assert (loop.update, loop.counters["collects"]) == (2, 1)
+    decay = 1 - loop.settings.learning_rate * loop.settings.weight_decay
+    for old, new in zip(before, loop.parameters.values(), strict=True):
+        assert torch.allclose(new, old * decay, rtol=1e-6)  # momentum is zero: nothing was learnt
     write_params(train__max_empty_collects=2, **hopeless)
     loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
     assert loop.advance(Silent()) == loop.advance(Silent()) == "nothing to learn from"
@@ -231,3 +240,43 @@ def test_the_teacher_follows_the_student_where_it_is_set_to(project, teacher: st
         assert torch.equal(before, student if teacher == "live" else base)
         assert torch.equal(after, student) if teacher == "live" else not torch.equal(after, before)
         assert torch.equal(loop.policy.hidden(ids, None), student)
+
+
+def test_warm_up_by_ratio_counts_the_updates_of_an_epoch(project):
+    from accelerate import Accelerator
+    from conftest import write_params
+
+    from dopsd.training.run_settings import settings_of
+    from dopsd.training.trainer import Trainer
+
+    run = load_params().run("sudoku", "d_opsd", 0)
+    assert "warmup_ratio" not in settings_of(run)[0]["train"]  # older results stay those of null
+    write_params(
+        method__d_opsd__train={"warmup_ratio": 0.5},
+        method__d_opsd__updates_per_trajectory=4,
+        train__prompts_per_collect=2,
+        train__updates=3,
+    )
+    run = load_params().run("sudoku", "d_opsd", 0)
+    assert settings_of(run)[0]["train"]["warmup_ratio"] == 0.5
+    loop = Trainer(run, Accelerator(cpu=True))
+    assert loop.settings.warmup_updates == len(loop.problems)  # half of 4 / 2 updates a problem
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_the_live_teacher_keeps_dropout_where_it_is_asked_to(project, dropout: bool):
+    loop, _, _ = first_update(
+        project,
+        method__d_opsd__teacher="live",
+        method__d_opsd__teacher_dropout=dropout,
+        train__lora__dropout=0.5,
+    )
+    ids = loop.waiting[0][0].student_ids
+    loop.policy.core.train()
+    with torch.no_grad():
+        for p in loop.parameters.values():
+            p.add_(0.1)  # a new adapter computes nothing, with dropout or without
+        with loop.policy.teacher():
+            outputs = [loop.policy.hidden(ids, None) for _ in range(2)]
+    assert torch.equal(*outputs) is not dropout
+    assert loop.policy.core.training

@@ -43,7 +43,9 @@ def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
 
 def test_reference_is_the_published_code_and_paper_its_equations():
     reference = checked(profiles.resolve("llada-8b-gsm8k", "reference"), Path("p"))
-    assert reference.method.d_opsd == DOpsdConfig()
+    published = DOpsdConfig(teacher_dropout=True, train={"warmup_ratio": 1e-4})
+    assert reference.method.d_opsd == published
+    assert reference.run("gsm8k", "d_opsd", 0).train.warmup_ratio == 1e-4
     assert reference.train.lora == AdapterConfig() and reference.train.learning_rate == 5e-6
     paper = checked(profiles.resolve("llada-8b-math500", "paper"), Path("p")).method.d_opsd
     assert (paper.reveal_scope, paper.loss_vocabulary, paper.reduction) == (

@@ -106,6 +106,7 @@ def test_the_published_protocol_is_how_the_numbers_were_made(project, capsys):
     short, long = evaluate_checkpoint.published(256), evaluate_checkpoint.published(512)
     assert (short.batch_size, long.batch_size, short.steps, long.steps) == (8, 4, 128, 256)
     assert not short.mask_padding and short.autocast == "float16" and short.prefill == "<reasoning>"
+    assert short.text_after_eos
     assert main(["evaluate", "--protocol", "published", "--gen-length", "32", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["protocol"]
     assert (found["autocast"], found["block_length"], found["steps"]) == ("float16", 32, 16)

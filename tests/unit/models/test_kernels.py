@@ -196,8 +196,8 @@ def test_auto_is_torch_where_fused_kernels_cannot_run(
 
 
 def test_results_of_plain_torch_keep_the_identity_that_they_had_before_the_setting():
-    assert "kernels" not in loading.resolved(ModelConfig(kernels="torch")).decisive()
-    assert ModelConfig(kernels="liger").decisive()["kernels"] == "liger"
+    assert "kernels" not in loading.resolved(ModelConfig(kernels="torch")).decisive("path")
+    assert ModelConfig(kernels="liger").decisive("path")["kernels"] == "liger"
 
 
 def test_liger_on_a_cpu_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -76,6 +76,18 @@ def test_lladas_prompt_is_the_published_one(as_llada: Path):
     assert policy.tokenizer.decode(policy.text.encode(asked, "<a> ")) == expected + "<a> "
 
 
+def test_a_text_ends_at_its_first_end_unless_all_of_it_is_read_as_published(as_llada: Path):
+    text = load_policy(ModelConfig(path=str(as_llada)), None, 0).text
+    end, turn = (text.tokenizer.decode([i]) for i in (text.eos_id, _turn_id(text)))
+    ids = text.tokens(f"12{turn}{end}34{end}{end}")
+    assert text.decode(ids) == f"12{turn}"
+    assert text.decode(ids, after_eos=True) == f"12{turn}{end}34{end}{end}"
+
+
+def _turn_id(text: ChatText) -> int:
+    return int(text.tokenizer.convert_tokens_to_ids("<|eot_id|>"))
+
+
 def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as_llada: Path):
     policy = load_policy(ModelConfig(path=str(as_llada)), None, 0)
     tokenizer = policy.tokenizer

@@ -93,7 +93,8 @@ def test_links_become_numbers_and_numbers_links(site: Path, monkeypatch: pytest.
     assert Path("code/core") in linked
     (site / "dvc.yaml").unlink()
     write_entries()
-    assert set(entries().values()) == {"RECIPE = 1\n"} and not Path("code/core").is_symlink()
+    assert all(code_entries.NUMBER.fullmatch(text) for text in entries().values())
+    assert not Path("code/core").is_symlink()
     shutil.copyfile("dvc.yaml", site / "dvc.yaml")
     write_entries()
     assert {p: p.readlink() for p in Path("code").rglob("*") if p.is_symlink()} == linked

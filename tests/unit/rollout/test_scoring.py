@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fakes import EOS, FakePolicy
+from fakes import EOS, FakePolicy, FakeText
+from pydantic import ValidationError
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.statistics import bootstrap, wilson
@@ -52,6 +53,29 @@ def test_a_graded_task_keeps_the_best_attempt_and_the_latest_on_ties():
     assert (found["a"].best.attempt, found["a"].score.score, found["a"].attempts) == (3, 0.75, 4)
     assert found["a"].first_score.score == 0.5
     assert found["a"].is_kept and not found["b"].is_kept
+
+
+class EndingText(FakeText):
+    """Cuts a text at its end, unless all of it is asked for."""
+
+    def decode(self, ids: torch.Tensor, after_eos: bool = False) -> str:
+        text = super().decode(ids)
+        return text if after_eos else text.partition(str(EOS))[0]
+
+
+@pytest.mark.parametrize(("after_eos", "scored"), [(False, "5"), (True, f"5{EOS}6")])
+def test_the_text_after_its_end_is_scored_where_it_is_asked_for(after_eos: bool, scored: str):
+    policy = FakePolicy(3, table=torch.eye(10)[[5, EOS, 6]] * 50)
+    policy.text = EndingText()
+    sampling = SamplingConfig(gen_length=3, block_length=3, steps=1, text_after_eos=after_eos)
+    collector = RolloutCollector(Marked(False, a=[1.0]), sampling, CollectorConfig(), "compact", 0)  # type: ignore[arg-type]
+    (found,) = collector.collect(policy, [Problem("a", "12", "x")], 0)
+    assert found.score.answer == scored
+
+
+def test_what_is_not_sampled_cannot_be_scored():
+    with pytest.raises(ValidationError, match="text_after_eos scores what stop_after_eos"):
+        SamplingConfig(stop_after_eos=True, text_after_eos=True)
 
 
 def test_the_threshold_itself_is_enough():

@@ -99,6 +99,7 @@ def test_powers_and_whole_division_pass_only_where_they_are_allowed():
         (r"\boxed{1+2} \boxed{49 + 55 - 53}", "49 + 55 - 53"),
         (r"\boxed{49 \times 55 \div 53 \cdot 2}", "49 * 55 / 53 * 2"),
         (r"\boxed{49 + 55 - 53 = 51}", "49 + 55 - 53"),
+        (r"\boxed 49 + 55 - 53$ \boxed{1}", "49 + 55 - 53"),  # a space: up to the dollar sign
         (
             "x == 3, 49 + 55 = 104, 104 - 53 = 51",
             "49 + 55",

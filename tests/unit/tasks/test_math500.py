@@ -26,6 +26,12 @@ PROBLEM = Problem("p", "What is it?", r"\frac{1}{2}")
         (r"\boxed{1} and <answer> \boxed{2 </answer>", r"\boxed{2"),  # it stays open: the tag
         (r"\boxed{1} and \boxed{2", None),
         (r"<answer>\boxed{}</answer>", r"\boxed{}"),
+        (r"so $\boxed 5$. Done", "5"),  # a space: up to the dollar sign
+        (r"\boxed 5, not \boxed{6}", r"5, not \boxed{6}"),  # it comes before any other box
+        (r"\boxed5 {x}", r"\boxed5 {x}"),  # as it stands
+        (r"\fbox{1}", r"\fbox{1}"),
+        (r"\fbox{1 <answer>2</answer>", "2"),
+        (r"\boxed}{1}} <answer>3</answer>", "3"),  # a brace that was never opened
         ("2", "2"),  # no box: the whole text
     ],
 )

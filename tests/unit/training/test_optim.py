@@ -55,6 +55,21 @@ def test_sums_in_buckets_have_the_bytes_of_one_reduce_for_each_weight(tmp_path, 
             assert torch.equal(found[f"bucket.{i}"], found[f"alone.{i}"])
 
 
+@pytest.mark.parametrize(
+    ("problems", "chunks", "published"),
+    [(7473, 4, 1), (7473, 8, 2), (12000, 4, 2), (12000, 8, 3), (240_000, 4, 24), (12000, 1, 1)],
+)
+def test_warm_up_by_ratio_is_a_share_of_an_epoch_as_transformers_counts_it(
+    problems: int, chunks: int, published: int
+):
+    settings = TrainConfig(prompts_per_collect=4, warmup_ratio=1e-4, warmup_updates=99)
+    found = optim.with_warmup(settings, problems, chunks)
+    assert found.warmup_updates == published
+    assert optim.lr_factor(published - 1, found) < 1 == optim.lr_factor(published, found)
+    by_number = TrainConfig(warmup_updates=7)
+    assert optim.with_warmup(by_number, problems, chunks) is by_number
+
+
 def test_restored_moments_follow_the_weights_and_the_step_stays_where_the_host_reads_it():
     weights = {"a": torch.zeros(2, device="meta"), "b": torch.zeros(3, device="meta")}
     optimizer = optim.adamw(weights.values(), TrainConfig())
