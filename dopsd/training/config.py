@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from dopsd.core.settings import Betas, Count, Natural, Positive, Section, Share
-from dopsd.models.config import AdapterConfig
+from dopsd.models.config import AdapterConfig, Reference
 
 AUTO = "auto"  # train.micro_batch_states: as many as measured memory holds
 GUESS = 8  # micro_batch_states where a number is needed before memory is measured
@@ -36,6 +36,17 @@ class TrainConfig(Section):
     collapse_errors: Positive = 4.0  # standard errors by which a collapse falls below the best mean
     stop_on_collapse: bool = False  # end a collapsed run
     lora: AdapterConfig = AdapterConfig()  # the adapter in training
+    start_from: str | None = None  # checkpoint folder or run (sft, sudoku/sft/0) to start from
+    reference: Reference = "base"  # reference and fixed teacher: the base, or start_from's adapter
+
+    def decisive(self, ignored: tuple[str, ...]) -> dict[str, Any]:
+        """Return the values by which runs are identified, without those of `ignored`.
+
+        A start is identified by its weights. `reference: base` is left out: releases without the
+        key computed so.
+        """
+        unset = {"start_from"} | ({"reference"} if self.reference == "base" else set())
+        return self.model_dump(exclude={*ignored, *unset})
 
     @property
     def states_at_once(self) -> int:
