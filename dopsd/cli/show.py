@@ -83,8 +83,9 @@ def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
     seconds = "restored from the cache"
     if log_file.is_file():
         seconds = f"{sum(row['time/update_seconds'] for row in read_log(log_file)):.0f} s"
+    start = f", started from {c['started_from']}" if "started_from" in c else ""
     return (
-        f"{run.key}: checkpoint {tested['selected']['update']}, tested on {n} problems\n"
+        f"{run.key}: checkpoint {tested['selected']['update']}{start}, tested on {n} problems\n"
         f"  cost: {c['updates']} updates, {c['rollouts']} rollouts ({c['trajectories']} kept), "
         f"{c['sampled_tokens']} tokens, {seconds}\n"
         f"  adapter: {folder / 'best'}   figures: {report_folder(*run.key.parts)}"

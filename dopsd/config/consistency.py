@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from dopsd.algorithms.common.config import AlgorithmConfig, SelfDistillationConfig
+from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig, SelfDistillationConfig
 from dopsd.core.errors import unknown
 from dopsd.models.config import ModelConfig
+from dopsd.training.start import start_run
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -47,6 +48,7 @@ def check_sections(params: Params) -> None:
     if params.launch.shard:
         _check_shard(params, models)
     _check_matrix(params)
+    _check_starts(params)
 
 
 def _check_task_names(params: Params) -> None:
@@ -115,6 +117,26 @@ def _check_matrix(params: Params) -> None:
             raise ValueError(
                 f"matrix.methods: {method} needs reference solutions and {without_solutions[0]} has"
                 " none; remove one of them"
+            )
+
+
+def _check_starts(params: Params) -> None:
+    """Check that no run starts from one that DVC may train later, and what a reference needs."""
+    a = params.ablate
+    variants = [f"{a.method}{BETWEEN}{name}" for name in a.run if name in a.variants]
+    runs = params.runs + [params.run(a.task, name, seed) for name in variants for seed in a.seeds]
+    keys = {run.key for run in runs}
+    for run in runs:
+        start, train, method = start_run(run), run.train, run.key.method
+        if train.reference == "start" and not train.start_from:
+            raise ValueError(f"train.reference: start needs train.start_from, which {method} lacks")
+        if start and start.method not in params.methods:
+            raise ValueError(unknown(f"train.start_from: {start.method}", params.methods))
+        if start and start in keys - {run.key}:
+            raise ValueError(
+                f"train.start_from: {method} starts from {start}, a run of the same matrix, which"
+                f" DVC may train later; train it first, then remove {start.method} from"
+                " matrix.methods or ablate.run"
             )
 
 

@@ -14,6 +14,7 @@ Dtype = Literal["float32", "bfloat16"]
 Quantization = Literal["none", "nf4"]
 Attention = Literal["auto", "sdpa", "flash_attention_2"]
 Kernels = Literal["auto", "torch", "liger"]
+Reference = Literal["base", "start"]
 PromptStyle = Literal["compact", "instructions"]
 
 

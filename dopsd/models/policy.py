@@ -90,7 +90,7 @@ class Teachers(Protocol):
         """Choose the teacher.
 
         Args:
-            kind: base (the initial policy), live (the student's weights) or ema (their moving
+            kind: base (the reference), live (the student's weights) or ema (their moving
                 average).
             ema_decay: decay of the moving average per update; used by ema alone.
             dropout: keep the adapter's dropout on in training; used by live alone.
@@ -102,7 +102,7 @@ class Teachers(Protocol):
         ...
 
     def reference(self) -> AbstractContextManager[object]:
-        """Compute with the initial policy, adapters off, while the context lasts."""
+        """Compute with the initial policy, the base or a start, while the context lasts."""
         ...
 
     def after_update(self) -> None:

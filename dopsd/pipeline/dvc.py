@@ -30,6 +30,7 @@ from dopsd.core.progress import log
 from dopsd.pipeline.code_entries import write_entries
 from dopsd.pipeline.patient_dvc import PARENT
 from dopsd.pipeline.writer_lock import WriterLock, forget
+from dopsd.training.start import STARTS, remove_dead_links
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +59,9 @@ class Writing:
             keep_lockfile(self.name)
             if "code/" in Path("dvc.yaml").read_text():
                 write_entries()
-                BASES.mkdir(exist_ok=True)  # a dependency, also where all bases are downloaded
+                for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
+                    folder.mkdir(exist_ok=True)
+                remove_dead_links()
             status = self._run_dvc(lock)
             if status and not self.stopped_at and set_aside_damaged_results(self.name):
                 status = self._run_dvc(lock)

@@ -106,7 +106,7 @@ def gather(params: Params, key: RunKey) -> RunFacts:
     training = read_table(folder / "train.csv")
     return RunFacts(
         key=key,
-        description=_description(run),
+        description=_description(run, totals),
         settings=_settings(params, run, totals, machine),
         tested=read_json(folder / "test" / "paired.json", "dopsd test"),
         curve=read_table(folder / "curve.csv"),
@@ -129,7 +129,7 @@ def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str
     return described | dict.fromkeys(logged, ("", UNDESCRIBED))
 
 
-def _description(run: RunSettings) -> Description:
+def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
     task, key = load_task(run.key.task, run.data), run.key
     files = {split: DATA / key.task / f"{split}.jsonl" for split in SPLITS}
     return Description(
@@ -142,6 +142,7 @@ def _description(run: RunSettings) -> Description:
         base=run.model.path,
         parameters=parameters(base_files(run.model)),
         trained=parameters([key.folder / "best" / ADAPTER]),
+        start=totals.get("started_from", ""),
     )
 
 

@@ -195,6 +195,7 @@ def _training(run: RunSettings, origin: Origin) -> list[str]:
         "prompts per collect": train.prompts_per_collect,
         "learning rate": train.learning_rate,
         "LoRA": _flat(train.lora.model_dump()),
+        **({"started from": f"`{train.start_from}`"} if train.start_from else {}),
         "answer length": f"{run.sampling.gen_length} tokens",
         "code": _code(origin.commit),
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from dopsd.core.settings import Betas, Count, Natural, Positive, Section, Share
-from dopsd.models.config import AdapterConfig
+from dopsd.models.config import AdapterConfig, Reference
 
 AUTO = "auto"  # train.micro_batch_states: as many as measured memory holds
 GUESS = 8  # micro_batch_states where a number is needed before memory is measured
@@ -19,7 +19,7 @@ class TrainConfig(Section):
     A method overrides these settings in its own section, `method.<name>.train`.
     """
 
-    LATER: ClassVar[dict[str, Any]] = {"warmup_ratio": None}
+    LATER: ClassVar[dict[str, Any]] = {"warmup_ratio": None, "reference": "base"}
 
     updates: Count = 500  # optimizer steps
     prompts_per_collect: Count = 4  # problems of a collect, over all processes
@@ -39,6 +39,8 @@ class TrainConfig(Section):
     collapse_errors: Positive = 4.0  # standard errors by which a collapse falls below the best mean
     stop_on_collapse: bool = False  # end a collapsed run
     lora: AdapterConfig = AdapterConfig()  # the adapter in training
+    start_from: str | None = None  # checkpoint folder or run (sft, sudoku/sft/0) to start from
+    reference: Reference = "base"  # reference and fixed teacher: the base, or start_from's adapter
 
     @property
     def states_at_once(self) -> int:

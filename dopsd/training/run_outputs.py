@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def publish_run(scratch: Path, out: Path, every: int) -> None:
+def publish_run(scratch: Path, out: Path, every: int, start: dict[str, str]) -> None:
     """Copy a finished run's adapters, log and counters to the outputs of stage `train`.
 
     Timings and run ids are left out, so that equal runs give equal bytes.
@@ -29,6 +29,7 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
         scratch: the run's folder in work/.
         out: the folder for adapters; the log goes to `out`.csv and the counters to `out`.json.
         every: train.checkpoint_every.
+        start: folder and digest of the checkpoint that the run started from; empty: none.
 
     Raises:
         DopsdError: if a checkpoint was damaged after saving.
@@ -75,6 +76,7 @@ def publish_run(scratch: Path, out: Path, every: int) -> None:
             "fingerprint": scratch.name,
             "updates": checkpoints[-1].update,
             **codes(scratch),
+            **start,
             **counts,
         },
     )

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from dopsd.algorithms.common.config import kind_of
 from dopsd.core.files import WORK
 from dopsd.core.fingerprint import fingerprint
+from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.files import base_files
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
 from dopsd.training.config import AUTO
+from dopsd.training.start import start_folder
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.config import AlgorithmConfig
@@ -84,7 +86,7 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
         The settings of every update, and the values of ENDS.
     """
     train, model = run.train.model_dump(), run.model
-    decisive = run.train.decisive(*ENDS, *MEMORY)
+    decisive = run.train.decisive("start_from", *ENDS, *MEMORY)
     if run.train.schedule == "cosine" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
     if model.has_auto:
@@ -108,10 +110,16 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
 def input_files(run: RunSettings) -> list[Path]:
     """Return the files whose contents decide a run.
 
-    These are the problems, the instructions, the base and the algorithm's own datasets.
+    These are the problems, the instructions, the base, the algorithm's own datasets and the adapter
+    that training starts from.
+
+    Raises:
+        DopsdError: if there is no adapter to start from.
     """
     files = [*data_files(run.key.task, "train"), *base_files(run.model)]
     files += [Path(run.data.prompt_file)] if run.data.prompt_file else []
+    start = start_folder(run)
+    files += [start / ADAPTER] if start else []
     return files + [path for name in sources_of(run).values() if (path := Path(name)).is_file()]
 
 

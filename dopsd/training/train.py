@@ -23,6 +23,7 @@ from dopsd.training.run_dir import RunFolder
 from dopsd.training.run_outputs import publish_run
 from dopsd.training.run_settings import scratch_folder
 from dopsd.training.run_start import make_ready
+from dopsd.training.start import started_from
 from dopsd.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def train(
     Raises:
         DopsdError: if the run cannot start or continue, or was stopped by a signal.
     """
-    accelerator, scratch = all_processes(), scratch_folder(run)
+    accelerator, scratch, start = all_processes(), scratch_folder(run), started_from(run)
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(scratch, accelerator))
         by_first(accelerator, lambda: make_ready(run, other_code, adopted))
@@ -76,7 +77,7 @@ def train(
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))
             advance_to_the_end(trainer, folder)
     if accelerator.is_main_process:
-        publish_run(scratch, run.key.folder / "train", run.train.checkpoint_every)
+        publish_run(scratch, run.key.folder / "train", run.train.checkpoint_every, start)
 
 
 def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:

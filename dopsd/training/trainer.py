@@ -27,6 +27,7 @@ from dopsd.training.collapse import detector_of
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
+from dopsd.training.start import start_folder
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -55,6 +56,8 @@ class Trainer:
         if shard and (fault := run.reason_against_shards):
             raise DopsdError(fault, code=Code.CONTRADICTION)
         self.policy = load_policy(run.model, train.lora, seed, shard=shard)
+        if start := start_folder(run):
+            self.policy.start_from(start, is_reference=train.reference == "start")
         self.group = AccelerateGroup(accelerator, self.policy.forwards)
         self.policy.process_group = self.group
         if self.settings.gradient_checkpointing:

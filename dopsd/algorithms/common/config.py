@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dopsd.core.settings import LARGEST, Betas, Count, Natural, Positive, Section, Share
-from dopsd.models.config import AdapterConfig
+from dopsd.models.config import AdapterConfig, Reference
 from dopsd.rollout.config import CollectorConfig
 
 Weight = Annotated[float, Field(ge=0)]
@@ -32,6 +32,8 @@ class TrainOverrides(Section):
     betas: Betas | None = None  # AdamW's decay rates of both moments
     weight_decay: Weight | None = None  # AdamW's weight decay
     lora: AdapterConfig | None = None  # shape of the adapter, as a whole
+    start_from: str | None = None  # checkpoint folder or run whose adapter training starts from
+    reference: Reference | None = None  # reference and fixed teacher: the base, or the start
 
 
 class AlgorithmConfig(Section):

@@ -21,6 +21,7 @@ class Description:
         base: folder of the base model.
         parameters: parameters of the base.
         trained: parameters of the adapter, which training changes.
+        start: folder of the checkpoint that training started from; empty: a fresh adapter.
     """
 
     task: str
@@ -30,6 +31,7 @@ class Description:
     base: str
     parameters: int
     trained: int
+    start: str = ""
 
 
 @dataclass(frozen=True)

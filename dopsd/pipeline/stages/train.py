@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.training.start import link_start
 from dopsd.training.train import train
 
 if TYPE_CHECKING:
@@ -31,4 +32,6 @@ def run(
         adopted: Folder of an older release to continue from.
     """
     tracked_by = params.file if params.tracking.enabled else None
-    train(params.run(task, method, seed), tracked_by, other_code, adopted)
+    settings = params.run(task, method, seed)
+    link_start(settings)
+    train(settings, tracked_by, other_code, adopted)

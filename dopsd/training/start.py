@@ -1,0 +1,103 @@
+"""Where a run starts: the adapter of the checkpoint that `train.start_from` names.
+
+DVC cannot look up the name of a run in a setting, so starts/ has a link to the adapter of each run
+that starts from a checkpoint, and the stages that train depend on that folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.fingerprint import sha256
+from dopsd.core.paths import RUNS, RunKey
+from dopsd.models.adapter_files import ADAPTER
+
+if TYPE_CHECKING:
+    from dopsd.training.run_settings import RunSettings
+
+STARTS = Path("starts")  # a dependency of DVC's stages `train` and `variant`
+RUN = re.compile(rf"(?:{RUNS}/)?([^/]+)/([^/]+)/([0-9]{{1,19}})(/.*)?")
+
+
+def start_run(run: RunSettings) -> RunKey | None:
+    """Return the run that train.start_from names or whose checkpoint it names; None: no run."""
+    name = run.train.start_from
+    if not name:
+        return None
+    if "/" not in name:
+        return RunKey(run.key.task, name, run.key.seed)
+    parts = RUN.fullmatch(Path(name).as_posix())
+    if parts is None or (parts[4] and not name.startswith(f"{RUNS}/")):
+        return None
+    return RunKey(parts[1], parts[2], int(parts[3]))
+
+
+def named_folder(run: RunSettings) -> Path | None:
+    """Return the folder that train.start_from stands for, which may be missing; None: none.
+
+    A run stands for its best checkpoint, as stage `select` copied it.
+    """
+    name, key = run.train.start_from, start_run(run)
+    if key and name and Path(name) in (Path(key.method), Path(str(key)), key.folder):
+        return key.folder / "best"
+    return Path(name) if name else None
+
+
+def start_folder(run: RunSettings) -> Path | None:
+    """Return the folder of the checkpoint that a run starts from; None: a fresh adapter.
+
+    Raises:
+        DopsdError: if there is no checkpoint, or it is one of this run.
+    """
+    name, folder = run.train.start_from, named_folder(run)
+    if folder is None:
+        return None
+    if start_run(run) == run.key:
+        raise DopsdError(
+            f"train.start_from: {name}: {run.key} cannot start from its own checkpoints; name"
+            " another run",
+            code=Code.CONTRADICTION,
+        )
+    if not (folder / ADAPTER).is_file():
+        raise DopsdError(
+            f"train.start_from: {name}: no {ADAPTER} in {folder}; name a checkpoint's folder, or a"
+            " run after its stage select: METHOD or TASK/METHOD/SEED",
+            code=Code.NO_ADAPTER,
+        )
+    return folder
+
+
+def started_from(run: RunSettings) -> dict[str, str]:
+    """Return folder and digest of the checkpoint that a run starts from, for train.json."""
+    folder = start_folder(run)
+    if folder is None:
+        return {}
+    return {"started_from": folder.as_posix(), "start": sha256(folder / ADAPTER)}
+
+
+def link_start(run: RunSettings) -> None:
+    """Link the adapter that a run starts from into starts/; remove the link of a fresh one."""
+    link, folder = STARTS.joinpath(*map(str, run.key.parts)) / ADAPTER, start_folder(run)
+    STARTS.mkdir(exist_ok=True)
+    if folder is None:
+        link.unlink(missing_ok=True)
+        return
+    link.parent.mkdir(parents=True, exist_ok=True)
+    target = os.path.relpath(folder / ADAPTER, link.parent)
+    if not link.is_symlink() or str(link.readlink()) != target:
+        tmp = link.with_name(f".{link.name}.tmp")
+        tmp.unlink(missing_ok=True)
+        tmp.symlink_to(target)
+        tmp.replace(link)
+
+
+def remove_dead_links() -> None:
+    """Remove links in starts/ to adapters that are gone, at which DVC would fail."""
+    for link in STARTS.rglob(ADAPTER):
+        if not link.exists():
+            link.unlink()

@@ -1,0 +1,150 @@
+"""A run that starts from a checkpoint: its weights at update 0, its identity, its reference."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import write_params
+from toy_runs import die_at
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.distributed.accelerate_group import all_processes
+from dopsd.models.adapter_files import ADAPTER, read_adapter
+from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.lora import load_adapter
+from dopsd.training.run_settings import RunSettings, scratch_folder
+from dopsd.training.trainer import Trainer
+
+IDS = torch.arange(2, 20).reshape(2, 9)
+STEP = "runs/sudoku/sft/0/train/step-000004"
+LORA = {"r": 2, "alpha": 2, "dropout": 0.0, "targets": ["q_proj"]}
+
+
+@torch.no_grad()
+def logits(policy: LlmPolicy) -> torch.Tensor:
+    return policy.head(policy.hidden(IDS, None))
+
+
+def run(method: str = "d_opsd") -> RunSettings:
+    return load_params().run("sudoku", method, 0)
+
+
+def digests() -> dict[str, str]:
+    files = sorted(Path("runs/sudoku/d_opsd/0/train").rglob(ADAPTER))
+    return {path.parent.name: sha256(path) for path in files}
+
+
+@pytest.fixture
+def fine_tuned(project: Path) -> Path:
+    """A project with a run of sft, whose step 2 is its best checkpoint."""
+    write_params(train__learning_rate=0.01)
+    assert main(["train", "--method", "sft"]) == 0
+    folder = Path("runs/sudoku/sft/0")
+    shutil.copytree(folder / "train/step-000002", folder / "best")
+    return folder
+
+
+def test_a_run_computes_at_update_0_as_the_checkpoint_and_its_reference_is_chosen(fine_tuned):
+    alone = load_policy(run().model, run().train.lora, 0)
+    base = logits(alone)
+    load_adapter(alone.adapted, read_adapter(fine_tuned / "best"))
+    start = logits(alone)
+    assert not torch.equal(start, base)
+    for reference, expected in (("base", base), ("start", start)):
+        write_params(train__start_from="sft", train__reference=reference)
+        policy = Trainer(run(), all_processes()).policy
+        assert torch.equal(logits(policy), start)
+        for p in policy.trainable().values():
+            p.data.mul_(1.5)
+        changed = logits(policy)
+        assert not torch.equal(changed, start)
+        for context in (policy.reference, policy.teacher):
+            with context():
+                assert torch.equal(logits(policy), expected), (reference, context)
+        assert torch.equal(logits(policy), changed)
+
+
+def test_names_of_one_checkpoint_are_one_run_and_another_start_is_another(fine_tuned):
+    write_params()
+    names = {scratch_folder(run()).name}
+    for reference in ("base", "start"):
+        for same in (
+            ("sft", "sudoku/sft/0", "runs/sudoku/sft/0", f"{fine_tuned}/train/step-000002"),
+            (STEP,),
+        ):
+            found = set()
+            for name in same:
+                write_params(train__start_from=name, train__reference=reference)
+                found.add(scratch_folder(run()).name)
+            assert len(found) == 1
+            names |= found
+    assert len(names) == 5
+    write_params(train__start_from="sft")
+    before = scratch_folder(run()).name
+    shutil.copyfile(f"{STEP}/{ADAPTER}", fine_tuned / "best" / ADAPTER)
+    assert scratch_folder(run()).name != before
+
+
+def test_a_killed_run_that_started_from_a_checkpoint_continues_to_the_same_bytes(
+    fine_tuned, monkeypatch
+):
+    write_params(train__start_from="sft", train__reference="start", train__updates=5)
+    assert main(["train"]) == 0
+    whole = digests()
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name(f"other-{path.name}"))
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 3)
+        main(["train"])
+    assert main(["train"]) == 0
+    assert digests() == whole
+    assert sorted(whole) == ["step-000002", "step-000004", "step-000005"]
+    totals = json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())
+    assert totals["started_from"] == "runs/sudoku/sft/0/best"
+    assert totals["start"] == sha256(fine_tuned / "best" / ADAPTER)
+    link = Path("starts/sudoku/d_opsd/0") / ADAPTER
+    assert link.is_symlink() and link.resolve() == (fine_tuned / "best" / ADAPTER).resolve()
+    write_params()
+    assert main(["train"]) == 0
+    assert not link.is_symlink()
+    assert digests() != whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"train__start_from": "sft", "train__lora": LORA},
+            "with r 4 (train.lora gives 2)",
+        ),
+        ({"train__start_from": "rft"}, "no adapter_model.safetensors in runs/sudoku/rft/0/best"),
+        ({"train__start_from": "work/none"}, "no adapter_model.safetensors in work/none"),
+        ({"train__start_from": "sftt"}, "train.start_from: sftt: unknown"),
+        ({"train__start_from": "d_opsd"}, "sudoku/d_opsd/0 cannot start from its own checkpoints"),
+        (
+            {"method__d_opsd__train": {"start_from": STEP}, "matrix__methods": ["sft", "d_opsd"]},
+            "d_opsd starts from sudoku/sft/0, a run of the same matrix",
+        ),
+        (
+            {
+                "method__d_opsd__train": {"start_from": "sft"},
+                "matrix__methods": ["sft", "d_opsd"],
+            },
+            "train it first, then remove sft from matrix.methods",
+        ),
+        ({"train__reference": "start"}, "needs train.start_from, which d_opsd lacks"),
+    ],
+)
+def test_what_cannot_start_is_refused_in_one_line(fine_tuned, capsys, changes, line):
+    write_params(**changes)
+    capsys.readouterr()
+    assert main(["train", "--method", "d_opsd"]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert line in said[-1]
+    assert len([text for text in said if text.startswith("dopsd:")]) <= 1
