@@ -20,14 +20,13 @@ from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.distributed.accelerate_group import AccelerateGroup, over_ranks
-from dopsd.models.llm_policy import load_policy
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task
 from dopsd.training.collapse import detector_of
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
-from dopsd.training.start import start_folder
+from dopsd.training.run_policy import policy_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -55,9 +54,7 @@ class Trainer:
         shard = run.launch.shard and accelerator.num_processes > 1
         if shard and (fault := run.reason_against_shards):
             raise DopsdError(fault, code=Code.CONTRADICTION)
-        self.policy = load_policy(run.model, train.lora, seed, shard=shard)
-        if start := start_folder(run):
-            self.policy.start_from(start, is_reference=train.reference == "start")
+        self.policy = policy_of(run, shard)
         self.group = AccelerateGroup(accelerator, self.policy.forwards)
         self.policy.process_group = self.group
         if self.settings.gradient_checkpointing:
