@@ -61,10 +61,11 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     linear = NF4_BYTES if model.quantization == "nf4" else 2
     linear /= params.launch.processes if params.launch.shard else 1
     block = block_bytes(model.kernels)
+    start = 4 if params.train.reference == "start" else 0  # the adapter of start_from, kept apart
     return {
         "weights": linear * shape.block_parameters
         + 2 * (shape.parameters - shape.block_parameters),
-        "adapter and optimizer": 16 * shape.lora_parameters,
+        "adapter and optimizer": (16 + start) * shape.lora_parameters,
         "work": max(
             update_bytes(params, shape, block, length),
             rollout_bytes(params.sampling, shape, block, length),
