@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from dopsd.rollout.config import SamplingConfig
 
 HEAD_BYTES = 23  # an entry of the logits while tokens are chosen, with their noise
-LOSS_BYTES = 10  # an entry of the logits in the loss, of the teacher's if there is one
+# an entry of the logits in the loss: of one block with the teacher's, or in a cross-entropy over
+# whole completions, 4 for ln p and 8 for gradients
+BLOCK_LOSS_BYTES, WHOLE_LOSS_BYTES = 10, 12
 CHECKPOINT_BYTES = 2  # a token, layer and unit of width, with gradient checkpointing: its input
 NF4_BYTES = 0.53  # a weight; 64 of them share a scale
 
@@ -80,19 +82,20 @@ def update_bytes(params: Params, shape: Shape, block: BlockBytes, length: int) -
     is_checkpointed = t.gradient_checkpointing
     per_unit = CHECKPOINT_BYTES * c.n_layers + kept if is_checkpointed else kept * c.n_layers
     copies = 2 * shape.lora_parameters  # the adapter in bfloat16, of one block or of all
-    logits = t.states_at_once * predicted(params) * c.embedding_size
+    entries = t.states_at_once * c.embedding_size
     return (
         t.states_at_once * length * c.d_model * per_unit
         + (copies / c.n_layers if is_checkpointed else copies)
-        + LOSS_BYTES * logits
+        + entries * loss_bytes(params)
     )
 
 
-def predicted(params: Params) -> int:
-    """Return the most tokens of a sequence whose logits the loss of a method computes."""
+def loss_bytes(params: Params) -> int:
+    """Return the most bytes of a sequence's logits in a method's loss, per entry of the head."""
     configs = [vars(params.method)[kind_of(name)] for name in params.matrix.methods]
-    one_block = all(config.predicts_one_block for config in configs)
-    return params.sampling.block_length if one_block else params.sampling.gen_length
+    if all(config.predicts_one_block for config in configs):
+        return BLOCK_LOSS_BYTES * params.sampling.block_length
+    return WHOLE_LOSS_BYTES * params.sampling.gen_length
 
 
 def rollout_bytes(sampling: SamplingConfig, shape: Shape, block: BlockBytes, length: int) -> float:

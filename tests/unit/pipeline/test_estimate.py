@@ -137,5 +137,5 @@ def test_a_loss_over_whole_completions_has_more_logits_than_one_over_a_block():
         changed = params("reference", "1x80gb", f"matrix.methods=[{', '.join(methods)}]")
         return estimate(changed, LladaConfig(), Facts(attempts=1.8, test=1319)).memory["work"]
 
-    logits = 8 * (256 - 32) * 126_464 * 10 / 1e9  # of 8 sequences: 256 tokens, not 32
+    logits = 8 * 126_464 * (256 * 12 - 32 * 10) / 1e9  # of 8 sequences
     assert work("d_opsd", "espo") - work("d_opsd") == pytest.approx(logits)
