@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import WORK, read_json
+from dopsd.core.keys import key_from
 from dopsd.core.paths import LOG, RunKey
-from dopsd.core.rng import key_from
 from dopsd.core.statistics import bootstrap
 from dopsd.core.tables import read_log, read_table
 

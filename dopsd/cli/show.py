@@ -125,7 +125,7 @@ def sample(
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed of the sampling noise.
     """
-    from dopsd.core.rng import key_from
+    from dopsd.core.keys import key_from
     from dopsd.evaluation.evaluator import Evaluator
     from dopsd.models.adapter_config import lora_of
     from dopsd.rollout.prompts import decoding

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,8 +33,18 @@ def _sha256(path: Path, *_: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def _spec(module: str) -> ModuleSpec | None:
+    """Find a module without running the packages around it, which find_spec would."""
+    parent = module.rpartition(".")[0]
+    if not parent:
+        return find_spec(module)
+    package = _spec(parent)
+    places = package and package.submodule_search_locations
+    return PathFinder.find_spec(module, list(places)) if places else None
+
+
 def _file(module: str) -> Path | None:
-    spec = find_spec(module)
+    spec = _spec(module)
     return Path(spec.origin) if spec and spec.origin else None
 
 
@@ -80,10 +91,7 @@ def _is_for_types(node: ast.AST) -> bool:
 
 @cache
 def _is_module(name: str) -> bool:
-    try:
-        return _file(name) is not None
-    except ModuleNotFoundError:
-        return False
+    return _file(name) is not None
 
 
 @cache

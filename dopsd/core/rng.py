@@ -6,10 +6,10 @@ entry) with the splitmix64 finaliser. No generator has a state that a crash coul
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import Tensor
+
+from dopsd.core.keys import key_from as key_from
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -85,9 +85,3 @@ def uniform_table(keys: Tensor, columns: int) -> Tensor:
     mixed.bitwise_xor_(shifted(27)).mul_(SECOND)
     mixed.bitwise_xor_(shifted(31))
     return shifted(41).to(torch.float32).add_(0.5).mul_(2.0**-23)
-
-
-def key_from(*parts: str | int) -> int:
-    """Return a signed 64-bit key of names and numbers."""
-    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)

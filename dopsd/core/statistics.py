@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from dopsd.core.rng import key_from
+from dopsd.core.keys import key_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

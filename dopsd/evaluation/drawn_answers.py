@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.keys import key_from
 from dopsd.core.progress import log
-from dopsd.core.rng import key_from
 from dopsd.tasks.common.task import grid_values
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.rng import key_from
+from dopsd.core.keys import key_from
 from dopsd.tasks.common.answers import closed, last_boxed, published_box, score_by_rule
 from dopsd.tasks.common.rows import RowTask, new_problem
 from dopsd.tasks.countdown.arithmetic import ALL, PLAIN, numbers, value
