@@ -37,6 +37,11 @@ class TraceRlConfig(GroupConfig):
         learning_rate=1e-6, prompts_per_collect=32
     )
 
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.passes * self.updates_per_pass
+
     @model_validator(mode="after")
     def bounds_agree(self) -> Self:
         """Refuse bounds between which no mean reward lies."""
