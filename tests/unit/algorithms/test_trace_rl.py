@@ -119,7 +119,7 @@ def test_states_are_drawn_by_surprise_and_confident_tokens_join():
     plan = plan_states(FakePolicy(), [Rewarded(traced(), 1.0, 1.0)], 1, predicts_all=True)
     assert places(plan.batch.loss_mask)[0] == [0, 1, 2, 3, 4, 5]  # without the padding
     surprise = torch.arange(1.0, 6.0)[: len(plan.first), None]  # of what each step committed
-    logps = -torch.where(plan.committed, surprise, 99.0)
+    logps = -torch.where(plan.committed, surprise, 99.0) * plan.batch.loss_mask
     plan = plan.with_batch(plan.batch.with_tensors(old_logps=logps))
     kept = most_surprising(plan, torch.tensor([3]), 2, 1e-3)  # nearly without noise
     assert kept.first.tolist() == plan.first[-2:].tolist()
