@@ -6,7 +6,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down \
-	integration integration-slurm chaos lowest newest nightly reference docs docs-serve
+	integration integration-slurm chaos every-method lowest newest nightly reference docs docs-serve
 
 install: .venv/.installed
 
@@ -31,13 +31,16 @@ test: install
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not slurm' \
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not slurm and not nightly' \
 		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
 	PYTHON=$(PYTHON) WORKERS=$(or $(WORKERS),2) .ci/versions $@
 
-nightly: lowest newest
+every-method: install # every method on every task; BY=dvc or BY=deployment: by one entry point; about an hour
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m nightly $(if $(BY),-k $(BY))
+
+nightly: every-method lowest newest
 
 toy: install
 	python tests/toy_project.py

@@ -81,9 +81,8 @@ def ran(said: str) -> set[str]:
     return set(re.findall(r"Running stage '(\w+)", said))
 
 
-def overrides() -> dict[str, object]:
-    """What makes the small settings of the tests out of the profile `embedded`."""
-    shipped, small = (
-        params_file.flat(raw) for raw in (profiles.resolve("embedded"), small_params(**CHANGES))
-    )
-    return {key: value for key, value in small.items() if shipped[key] != value}
+def overrides(**changes: object) -> dict[str, object]:
+    """What makes the small settings of the tests, with changes, out of the profile `embedded`."""
+    small = small_params(**CHANGES | changes)
+    shipped, small = (params_file.flat(raw) for raw in (profiles.resolve("embedded"), small))
+    return {key: value for key, value in small.items() if shipped.get(key) != value}

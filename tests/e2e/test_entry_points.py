@@ -5,14 +5,13 @@ run by a worker.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT
-from ports import free_port
+from deployed import services, submit, submit_changes
 from workspace import Workspace, overrides
 
 
@@ -31,31 +30,13 @@ def test_both_entry_points_give_the_same_bytes(tmp_path: Path):
     by_dvc.run(sys.executable, "-m", "dopsd", "params", "--profile", "embedded", *words)
     by_dvc.repro()
 
-    ports = {name: free_port() for name in ("prefect", "mlflow")}
-    services = (sys.executable, "infra/local/services.py")
-    try:
-        told = by_flow.run(
-            *services, "up", *(f"--{name}-port={port}" for name, port in ports.items())
-        )
+    with services(by_flow) as told:
         assert "`source work/services/env`: prefect deployment run dopsd/train" in told
-        run = [
-            "sh",
-            "-c",
-            '. work/services/env; exec prefect deployment run dopsd/train --watch "$@"',
-            "sh",
-        ]
-        wrong = [*run, "--param", 'overrides={"train.updats": 5}']
-        refused = subprocess.run(
-            wrong, cwd=by_flow.folder, env=by_flow.env, capture_output=True, text=True
-        )
+        refused = submit(by_flow, overrides={"train.updats": 5})
         assert refused.returncode == 1 and "('train.updats' was unexpected)" in " ".join(
             refused.stdout.split()
         )
-        asked = [f"overrides={json.dumps(overrides())}", "evaluate_while_training=true"]
-        by_flow.run(*run, *(word for param in asked for word in ("--param", param)))
-    finally:
-        stopped = by_flow.run(*services, "down")
-    assert stopped.count("stopped ") == 3 and "killed" not in stopped
+        submit_changes(by_flow, overrides(), evaluate_while_training=True)
 
     assert results(tmp_path / "flow") == results(tmp_path / "dvc")
     assert (tmp_path / "flow/params.yaml").read_text() == (tmp_path / "dvc/params.yaml").read_text()

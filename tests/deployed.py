@@ -1,0 +1,48 @@
+"""The deployment dopsd/train, run by a worker of the local services of a workspace."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+from ports import free_port
+from workspace import Workspace
+
+SERVICES = (sys.executable, "infra/local/services.py")
+START = '. work/services/env; exec prefect deployment run dopsd/train --watch "$@"'
+
+
+@contextlib.contextmanager
+def services(workspace: Workspace) -> Iterator[str]:
+    """Start Prefect, MLflow and a worker on free ports, and stop them; yield what `up` says."""
+    ports = (f"--{name}-port={free_port()}" for name in ("prefect", "mlflow"))
+    try:
+        yield workspace.run(*SERVICES, "up", *ports)
+    finally:
+        stopped = workspace.run(*SERVICES, "down")
+    assert stopped.count("stopped ") == 3 and "killed" not in stopped
+
+
+def submit(workspace: Workspace, **parameters: object) -> subprocess.CompletedProcess[str]:
+    """Run the deployment with these parameters to its end."""
+    words = [
+        word
+        for name, value in parameters.items()
+        for word in ("--param", f"{name}={json.dumps(value)}")
+    ]
+    return subprocess.run(
+        ["sh", "-c", START, "sh", *words],
+        cwd=workspace.folder,
+        env=workspace.env,
+        capture_output=True,
+        text=True,
+    )
+
+
+def submit_changes(workspace: Workspace, changes: Mapping[str, object], **more: object) -> None:
+    """Run the deployment with changed keys of params.yaml; it must succeed."""
+    found = submit(workspace, overrides=changes, **more)
+    assert found.returncode == 0, found.stdout + found.stderr

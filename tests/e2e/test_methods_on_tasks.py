@@ -1,0 +1,125 @@
+"""Every method trains two updates on every task, by `dvc repro` and by the deployment.
+
+`make nightly` runs the whole product. `make test-all` runs `dvc repro` with each method on one
+task, and the deployment with one method.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from deployed import services, submit_changes
+from workspace import CHANGES, Workspace, overrides
+
+from dopsd.algorithms.registry import ALGORITHMS
+
+TASKS = ["sudoku", "gsm8k", "math500", "countdown"]
+WANTS = {name: ALGORITHMS.config_class(name)().wants_solutions for name in ALGORITHMS.names}
+Settings = dict[str, dict[str, object]]  # of each method
+ROUNDS: dict[str, Settings] = {
+    "by answers": {name: {} for name, wants in WANTS.items() if not wants and name != "vrpo"},
+    "by pairs": {"vrpo": {}},
+    "by solutions": {name: {} for name, wants in WANTS.items() if wants},
+    "squared": {  # GDSD, CJ-GRPO, JustGRPO on its most uncertain positions
+        "espo": {"objective": "squared", "token_weight": "one"},
+        "trace_rl": {"shrink": 1, "baseline": "mean", "kl_to": "base", "kl_reduction": "mean"},
+        "just_grpo": {"positions": "entropy_top"},
+    },
+    "token": {  # coupled-GRPO, RLDF
+        "espo": {"objective": "token", "masks": "share", "full_mask": True, "tail": "context"},
+        "trace_rl": {"shrink": 1, "states": 4, "confident": 0.6, "reduction": "token"},
+    },
+}
+PAIRS = [(a, b) for a in range(1, 9) for b in range(1, 9)]
+ROWS = {  # of each file in data/external; the first 48 are for training
+    "gsm8k": [{"question": f"{a} and {b}?", "answer": f"#### {a + b}"} for a, b in PAIRS],
+    "math500": [
+        {"problem": f"{a} x {b}", "answer": f"{a * b}", "solution": f"\\boxed{{{a * b}}}"}
+        for a, b in PAIRS
+    ],
+    "countdown": [{"nums": [a, b, a + b], "target": 2 * (a + b)} for a, b in PAIRS],
+}
+needs_checkout = pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
+)
+
+
+def tasks_of(which: str) -> list[str]:
+    """Tasks of a round.
+
+    Problems of Countdown have no worked solutions. Pairs need a right and a wrong answer, and the
+    toy base, which learned puzzles, answers no other problem.
+    """
+    return {"by solutions": TASKS[:-1], "by pairs": TASKS[:1]}.get(which, TASKS)
+
+
+def settings(which: str, tasks: list[str], methods: list[str]) -> dict[str, object]:
+    """Changes to the small settings, as keys of `small_params`."""
+    changes: dict[str, object] = {"matrix__tasks": tasks, "matrix__methods": methods}
+    for name in ROWS:
+        for split in ("train", "test"):
+            changes[f"data__{name}__{split}__path"] = f"data/external/{name}-{split}.jsonl"
+        changes[f"data__{name}__validation"] = 12
+    for method, values in ROUNDS[which].items():
+        changes |= {f"method__{method}__{key}": value for key, value in values.items()}
+    return changes
+
+
+def workspace(folder: Path) -> Workspace:
+    """A checkout with the rows of the tasks."""
+    made = Workspace(folder)
+    external = folder / "data/external"
+    external.mkdir(parents=True, exist_ok=True)
+    for name, rows in ROWS.items():
+        lines = [json.dumps(row) + "\n" for row in rows]
+        (external / f"{name}-train.jsonl").write_text("".join(lines[:48]))
+        (external / f"{name}-test.jsonl").write_text("".join(lines[48:]))
+    return made
+
+
+def updates(folder: Path, result: str) -> dict[tuple[str, ...], int]:
+    """Updates of each run that has this result, by task and method."""
+    runs = sorted(path.parent for path in folder.glob(f"runs/*/*/0/{result}"))
+    return {
+        run.parts[-3:-1]: json.loads((run / "train.json").read_text())["updates"] for run in runs
+    }
+
+
+@pytest.mark.full
+@needs_checkout
+@pytest.mark.parametrize("which", ROUNDS)
+def test_each_method_trains_by_dvc(which: str, tmp_path: Path):
+    made, tasks, methods = workspace(tmp_path), tasks_of(which), [*ROUNDS[which]]
+    cells = [(tasks[i % len(tasks)], name) for i, name in enumerate(methods)]
+    made.write(**CHANGES | settings(which, tasks, methods))
+    made.repro(*(f"train@{task}-{name}-0" for task, name in cells))
+    assert updates(tmp_path, "train.json") == dict.fromkeys(cells, 2)
+
+
+@pytest.mark.full
+@needs_checkout
+def test_a_method_trains_by_the_deployment(tmp_path: Path):
+    made, tasks = workspace(tmp_path), ["sudoku", "gsm8k"]
+    with services(made):
+        submit_changes(made, overrides(**settings("by answers", tasks, ["spg"])))
+    assert updates(tmp_path, "test.json") == {("gsm8k", "spg"): 2, ("sudoku", "spg"): 2}
+
+
+@pytest.mark.nightly
+@needs_checkout
+@pytest.mark.parametrize("which", ROUNDS)
+@pytest.mark.parametrize("by", ["dvc", "deployment"])
+def test_every_method_trains_on_every_task(by: str, which: str, tmp_path: Path):
+    made, tasks, methods = workspace(tmp_path), tasks_of(which), [*ROUNDS[which]]
+    changes = settings(which, tasks, methods)
+    if by == "dvc":
+        made.write(**CHANGES | changes)
+        made.repro()
+    else:
+        with services(made):
+            submit_changes(made, overrides(**changes))
+    assert updates(tmp_path, "test.json") == dict.fromkeys(product(tasks, methods), 2)
