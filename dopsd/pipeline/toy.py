@@ -21,6 +21,7 @@ FEW = {
     "draws": 2,
     "tries": 1,
     "updates_per_trajectory": 2,
+    "updates_per_pass": 2,
 }
 TOY = {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
 TOY |= {"kernels": "torch"}

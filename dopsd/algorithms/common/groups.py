@@ -40,21 +40,23 @@ def group_collector(config: GroupConfig, context: AlgorithmContext) -> RolloutCo
 
 
 def advantages(rewards: Sequence[float], baseline: Baseline, epsilon: float = 0.0) -> list[float]:
-    """Compare each reward of a group with the others.
+    """Compare each reward of a group with the others; equal rewards give exactly 0.
 
     Args:
         rewards: r, at least two.
         baseline: mean: r less the mean of the group; loo (leave one out): r less the mean of the
             other rewards; z: r less the mean, divided by the standard deviation (over n - 1).
-        epsilon: added to the standard deviation; where both are 0, the advantages are.
+        epsilon: added to the standard deviation.
     """
+    if max(rewards) == min(rewards):  # the rounded mean of six 0.1 is not 0.1
+        return [0.0] * len(rewards)
     centre = sum(rewards) / len(rewards)
     differences = [r - centre for r in rewards]
     if baseline == "loo":
         return [d * len(rewards) / (len(rewards) - 1) for d in differences]
     if baseline == "z":
         scale = stdev(rewards) + epsilon
-        return [d / scale if scale else 0.0 for d in differences]
+        return [d / scale for d in differences]
     return differences
 
 

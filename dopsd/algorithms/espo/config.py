@@ -32,6 +32,11 @@ class EspoConfig(GroupConfig):
         learning_rate=3e-6, weight_decay=0.01, prompts_per_collect=16
     )
 
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.iterations
+
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
         """Refuse switches that the objective does not have.

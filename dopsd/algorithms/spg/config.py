@@ -22,3 +22,8 @@ class SpgConfig(GroupConfig):
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, prompts_per_collect=16
     )
+
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.iterations

@@ -66,14 +66,25 @@ class TraceRl:
     def _updates(
         self, policy: Policy, rewarded: Sequence[Rewarded], update: int
     ) -> list[list[Trace]]:
-        """Return the batches of every update; consecutive states go to different ones."""
-        plan, count = self._plan(policy, rewarded, update), self.config.updates_per_pass
-        batch = plan.batch
+        """Return the batches of every update."""
+        plan = self._plan(policy, rewarded, update)
+        batch, places = plan.batch, self._places(plan, rewarded)
         if self.config.reduction == "token":
             batch = batch.with_tensors(weight=batch.loss_mask.sum(1).float())
-        parts = [(plan.turn % count == n).nonzero()[:, 0].tolist() for n in range(count)]
+        numbers = range(self.config.updates_per_pass)
+        parts = [(places == n).nonzero()[:, 0].tolist() for n in numbers]
         updates = [[self._with_ref(policy, batch.rows(rows))] if rows else [] for rows in parts]
         return updates * self.config.passes
+
+    def _places(self, plan: Plan, rewarded: Sequence[Rewarded]) -> Tensor:
+        """Return the update of each state [B]: consecutive states go to different ones.
+
+        The rollouts of a group begin at different ones, as far apart as there are updates.
+        """
+        count = self.config.updates_per_pass
+        stride = math.ceil(count / self.config.group_size)
+        attempts = torch.tensor([item.rollout.attempt for item in rewarded])[plan.rollout]
+        return (plan.turn + stride * attempts) % count
 
     def _plan(self, policy: Policy, rewarded: Sequence[Rewarded], update: int) -> Plan:
         """Return the states to train on, with log-probabilities under the policy that sampled."""

@@ -32,14 +32,28 @@ class TraceRlConfig(GroupConfig):
     kl_to: Literal["old", "base"] = "old"  # the policy that sampled, or the initial one
     kl_reduction: Literal["sum", "mean"] = "sum"  # over the tokens of a state
     passes: Count = 1  # times that a collect's states are trained on
-    updates_per_pass: Count = 1  # updates over which the states of a pass are spread
+    updates_per_pass: Count = 16  # updates of a pass; 1 of 1 pass: no clip, and no KL to old
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
-        learning_rate=1e-6, prompts_per_collect=32
+        prompts_per_collect=32,
+        learning_rate=1e-6,
+        betas=[0.9, 0.999],
+        weight_decay=0.0,
     )
 
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.passes * self.updates_per_pass
+
     @model_validator(mode="after")
-    def bounds_agree(self) -> Self:
-        """Refuse bounds between which no mean reward lies."""
+    def settings_agree(self) -> Self:
+        """Refuse bounds between which no mean reward lies, and a penalty that counts tokens twice.
+
+        Raises:
+            ValueError: if they contradict each other.
+        """
         if self.most_mean_reward is not None and self.most_mean_reward < self.least_mean_reward:
             raise ValueError("most_mean_reward must be at least least_mean_reward")
+        if self.reduction == "token" and self.kl_reduction == "sum" and self.kl_weight:
+            raise ValueError("reduction token needs a mean penalty; set kl_reduction to mean")
         return self

@@ -87,7 +87,7 @@ class Plan:
     committed: Tensor  # [B, G]
     rollout: Tensor  # [B], index of the rollout
     first: Tensor  # [B], first denoising step of the group
-    turn: Tensor  # [B], number of the state in its trajectory, plus the rollout's attempt
+    turn: Tensor  # [B], number of the state in its trajectory
 
     def with_batch(self, batch: Trace) -> Plan:
         """Return the plan with another batch of the same states."""
@@ -131,7 +131,7 @@ def plan_states(
         none,
         torch.ones(len(rows)),
     )
-    turns = [torch.arange(n) + r.attempt for n, r in zip(sizes.tolist(), rollouts, strict=True)]
+    turns = [torch.arange(n) for n in sizes.tolist()]
     return Plan(batch, committed, rows, torch.cat([s.first for s in steps]), torch.cat(turns))
 
 

@@ -14,3 +14,8 @@ class Wd1Config(GroupConfig):
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, prompts_per_collect=8
     )
+
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.iterations

@@ -71,6 +71,16 @@ def test_tokens_after_the_end_count_are_shown_or_are_always_masked(project, tail
     assert bool(after.all()) == (tail == "counted") and after.any()
 
 
+def test_shares_of_masked_tokens_are_spread_over_each_group_of_a_collect(project):
+    """Of 40 tokens, three completions mask k, k + 14 and k + 27, modulo 41: 41/3 and 82/3, rounded.
+    The two groups have their own k.
+    """
+    _, batch = collected(draws=1)
+    counts = batch.loss_mask[:, 0].sum(-1).unflatten(0, (2, 3))
+    assert ((counts - counts[:, :1]) % 41).tolist() == [[0, 14, 27]] * 2
+    assert counts[0, 0] != counts[1, 0]
+
+
 def test_at_the_first_inner_update_the_ratio_is_one(project):
     loop, batch = collected(reward="correct")
     assert loop.algorithm.groups.baseline == "loo" and torch.equal(batch.old_logps, batch.ref_logps)

@@ -26,7 +26,8 @@ from dopsd.models.llm_policy import load_policy
 )
 def test_advantages_by_hand(baseline: str, expected: list[float]):
     assert advantages([0, 1, 0], baseline) == pytest.approx(expected)
-    assert advantages([0.5, 0.5], baseline) == [0, 0]
+    for epsilon in (0.0, 1e-4):  # the sum of six 0.1 divided by 6 is not 0.1
+        assert advantages([0.1] * 6, baseline, epsilon) == [0] * 6
 
 
 def test_a_gain_is_clipped_only_where_that_lowers_it():

@@ -76,13 +76,44 @@ def test_a_batch_hides_what_its_settings_say(project):
     assert torch.equal(first.loss_mask, is_mask[..., -length:] & counted)
     prompts = is_mask[..., :-length].masked_select(first.mask[:, None, :-length])
     assert 0.2 < float(prompts.float().mean()) < 0.4
+    assert not torch.equal(is_mask[:, 0, :-length], is_mask[:, 1, :-length])
     assert not torch.equal(first.loss_mask, second.loss_mask)  # each iteration has its own
-    assert first.advantage.all() and loop.counters["trajectories"] == len(first)
     loop, batch = collected("spg", group_size=4, iterations=1, mask_earlier=False)
     assert all(
         mask[int(mask.nonzero()[0, 0] // 8 + 1) * 8 :].all()  # clean before its block
         for mask in (batch.ids[..., -length:] == mask_id).flatten(0, 1)
     )
+    loop, batch = collected("spg", group_size=4, iterations=1, prompt_mask=1.0)
+    shown = (batch.ids[..., -length:] != mask_id).unflatten(-1, (-1, 8)).any(-1)
+    assert (shown.sum(-1) <= 1).all()  # at most its block: earlier ones hide with the prompt
+
+
+def test_what_is_learnt_from_and_under_which_masks(project):
+    """Advantages are rewards less the group's mean, and every collect has masks of its own."""
+    loop, batch = collected("spg", group_size=4, iterations=1, mask="random")
+    number = loop.counters["collects"] - 1
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(number), number)
+    rewards = torch.tensor([[item.reward for item in group] for group in groups])
+    expected = (rewards - rewards.mean(1, keepdim=True)).flatten()
+    taught = [item for group in groups for item in group if item.advantage]
+    assert batch.advantage.tolist() == pytest.approx(expected[expected != 0].tolist(), abs=1e-6)
+    assert loop.counters["trajectories"] == len(batch) == len(taught) > 0
+    assert not torch.equal(batch.loss_mask[:, 0], batch.loss_mask[:, 1])
+    again, other = (loop.algorithm._batch(loop.policy, taught, n, 0) for n in (number, number + 1))
+    assert torch.equal(again.ids, batch.ids) and not torch.equal(other.ids, batch.ids)
+
+
+def test_every_block_with_a_counted_token_is_drawn_and_no_other(project):
+    """Of 8 tokens one block of 8 is in use, and of 9 two."""
+    algorithm, keys = moved("spg", mask_earlier=False).algorithm, torch.arange(50)
+
+    def hidden(tokens: int) -> torch.Tensor:
+        counted = (torch.arange(40) < tokens).expand(50, 40)
+        return algorithm._hidden(keys, keys[:, None] + 50, counted)
+
+    assert float(hidden(8)[..., 1:8].any(-1).float().mean()) > 0.9  # but for n = 1 at the first
+    is_clean = ~hidden(9)[..., :8].any(-1)
+    assert is_clean.any() and not is_clean.all()
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,15 @@ the loss as the formula has it; CJ-GRPO and RLDF by their settings.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
-from conftest import write_params
+import yaml
+from conftest import ROOT
 from fakes import EOS, MASK, FakePolicy
+from test_literal import moved
 
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
@@ -22,12 +25,10 @@ from dopsd.algorithms.trace_rl.states import (
     most_surprising,
     plan_states,
 )
-from dopsd.config.loading import load_params
 from dopsd.core.rng import fold_in, key_from
 from dopsd.core.tensors import through_first
 from dopsd.core.types import Rollout
 from dopsd.rollout.sampler import Decoding, GenerationRequest, StepInput, denoise, most_confident
-from dopsd.training.trainer import Trainer
 
 STEPS = [0, 1, 0, 2, 5, 5, 4, 4]  # step 3 committed nothing
 TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])
@@ -39,14 +40,8 @@ def traced(steps: list[int] = STEPS) -> Rollout:
 
 
 def collected(is_moved: bool = True, **changes: object):
-    """A loop after its first collect, and its batches; the policy is no longer the base."""
-    from accelerate import Accelerator
-
-    write_params(**{f"method__trace_rl__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().run("sudoku", "trace_rl", 0), Accelerator(cpu=True))
-    draw = torch.Generator().manual_seed(1)
-    for p in loop.parameters.values():
-        p.data += 0.05 * is_moved * torch.randn(p.shape, generator=draw)
+    """A loop after its first collect, and its batches."""
+    loop = moved("trace_rl", is_moved, **changes)
     while not loop.waiting:
         loop._collect()
     return loop, [batch for update in loop.waiting for batch in update]
@@ -123,7 +118,8 @@ def test_states_are_drawn_by_surprise_and_confident_tokens_join():
     assert sum(first) / 4000 == pytest.approx(0.75, abs=0.02)  # softmax(0, ln 3)
     plan = plan_states(FakePolicy(), [Rewarded(traced(), 1.0, 1.0)], 1, predicts_all=True)
     assert places(plan.batch.loss_mask)[0] == [0, 1, 2, 3, 4, 5]  # without the padding
-    logps = torch.where(plan.committed, -torch.arange(1.0, 6.0)[: len(plan.first), None], 0)
+    surprise = torch.arange(1.0, 6.0)[: len(plan.first), None]  # of what each step committed
+    logps = -torch.where(plan.committed, surprise, 99.0) * plan.batch.loss_mask
     plan = plan.with_batch(plan.batch.with_tensors(old_logps=logps))
     kept = most_surprising(plan, torch.tensor([3]), 2, 1e-3)  # nearly without noise
     assert kept.first.tolist() == plan.first[-2:].tolist()
@@ -182,7 +178,10 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project, changes: di
 def test_what_is_likely_in_a_state_is_predicted_too(project):
     """The two tokens that the step committed, and every masked one of probability 0.6 or more."""
     _, batches = collected(group_size=3, shrink=1, confident=0.6)
-    loop, _ = collected(group_size=3, shrink=1)
+    _, sure = collected(group_size=3, shrink=1, confident=1.0)  # no token is
+    loop, committed = collected(group_size=3, shrink=1)
+    for one, other in zip(sure, committed, strict=True):
+        assert torch.equal(one.loss_mask, other.loss_mask)
     unlikely = 0
     for batch in batches:
         masked = batch.ids[:, -40:] == loop.policy.mask_id
@@ -264,9 +263,66 @@ def test_flat_groups_and_means_out_of_bounds_are_dropped(project, monkeypatch):
     assert loop.algorithm.collect(loop.policy, loop.order.of(0), 0).updates == []
 
 
-def test_bounds_without_a_mean_between_them_are_refused():
+@pytest.mark.parametrize(
+    ("least", "most", "is_kept"),
+    [(1 / 3, 1 / 3, True), (0.34, None, False), (0.0, 0.33, False)],
+)
+def test_bounds_of_the_mean_reward_count_as_between(project, least, most, is_kept):
+    algorithm = moved("trace_rl", least_mean_reward=least, most_mean_reward=most).algorithm
+    assert algorithm._is_kept([Rewarded(traced(), r, 0.0) for r in (0.0, 0.0, 1.0)]) == is_kept
+
+
+def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ValueError, match="most_mean_reward must be at least least_mean_reward"):
         TraceRlConfig(least_mean_reward=0.5, most_mean_reward=0.4)
+    with pytest.raises(ValueError, match="set kl_reduction to mean"):
+        TraceRlConfig(reduction="token")
+    TraceRlConfig(reduction="token", kl_weight=0.0)
+
+
+def test_the_defaults_are_those_of_the_published_code():
+    """2 states x 128 accumulations x 8 GPUs are an update of 32 x 8 x 128 states."""
+    config = TraceRlConfig()
+    assert config.updates_of_collect * 2 * 128 * 8 == config.group_size * 32 * 128
+    train = config.train
+    assert (train.betas, train.weight_decay, train.learning_rate) == ([0.9, 0.999], 0.0, 1e-6)
+
+
+def test_presets_of_the_page_are_valid_settings():
+    text = (ROOT / "docs/algorithms/trace_rl.md").read_text()
+    presets = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    cj_grpo, rldf = (TraceRlConfig(**preset["method"]["trace_rl"]) for preset in presets)
+    assert (cj_grpo.updates_of_collect, cj_grpo.clip_range, cj_grpo.kl_to) == (12, 0.5, "base")
+    assert (cj_grpo.train.betas, cj_grpo.train.weight_decay) == ([0.9, 0.99], 0.1)
+    assert (rldf.updates_of_collect, rldf.states, rldf.train.weight_decay) == (1, 4, 0.0)
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_updates_of_a_pass_share_all_states_and_each_holds_a_first_one(project, count: int):
+    """The first state hides the whole completion. Six updates are more than the three rollouts of a
+    group: these begin at every second one.
+    """
+    _, (whole,) = collected(group_size=3, shrink=5, updates_per_pass=1)
+    loop, parts = collected(group_size=3, shrink=5, updates_per_pass=count)
+    shared = torch.cat([batch.ids for batch in parts])
+    assert sorted(shared.tolist()) == sorted(whole.ids.tolist()) and len(parts) == count
+    hidden = [(batch.ids[:, -40:] == loop.policy.mask_id).all(1).any().item() for batch in parts]
+    assert hidden == [n % (count // 3) == 0 for n in range(count)]
+
+
+def test_states_of_a_collect_are_its_own_draws_at_the_temperature(project):
+    loop = moved("trace_rl", group_size=4, shrink=1, states=2, surprise_temperature=0.2)
+    algorithm, policy = loop.algorithm, loop.policy
+    groups, _ = algorithm.groups.sample(policy, loop.order.of(0), 0)
+    items = [item for group in groups for item in group]
+    drawn = [algorithm._plan(policy, items, update).first.tolist() for update in (0, 5)]
+    algorithm.config = algorithm.config.model_copy(update={"states": 0})
+    whole = algorithm._plan(policy, items, 0)
+    assert drawn[0] != drawn[1] and len(whole.first) > len(drawn[0]) == 2 * len(items)
+    for update, found in zip((0, 5), drawn, strict=True):
+        names = [(i.rollout.problem_id, i.rollout.attempt) for i in items]
+        keys = torch.tensor([key_from("trace_rl", loop.seed, update, *name) for name in names])
+        assert most_surprising(whole, keys, 2, 0.2).first.tolist() == found
 
 
 @pytest.mark.parametrize(("kl_to", "times"), [("old", 1), ("base", 2)])

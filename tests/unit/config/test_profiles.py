@@ -56,6 +56,15 @@ def test_reference_is_the_published_code_and_paper_its_equations():
     assert (paper.updates_per_trajectory, paper.record, paper.clip) == (1, "all", 0.04)
 
 
+def test_espo_has_the_values_of_its_script_for_the_task():
+    found = {}
+    for task in ("gsm8k", "math500", "countdown", "sudoku"):
+        espo = checked(profiles.resolve(f"llada-8b-{task}", "reference"), Path("p")).method.espo
+        found[task] = espo.group_size, espo.kl_weight, espo.clip_range
+    assert found["gsm8k"] == (6, 1e-3, 0.2) and found["math500"] == (16, 1e-3, 0.2)
+    assert found["countdown"] == (6, 3e-3, 0.0) and found["sudoku"] == (6, 1e-2, 0.2)
+
+
 def test_hardware_changes_no_setting_that_decides_a_result():
     parts = [
         params_file.flat(profiles.resolve("llada-8b-sudoku", "reference", h))
