@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
 from dopsd.core.settings import LARGEST
@@ -20,11 +20,22 @@ class JustGrpoConfig(GroupConfig):
     reward: Literal["task", "correct"] = "correct"  # task: the task's reward; correct: 1 or 0
     epsilon: Weight = 1e-4  # added to the standard deviation that divides advantages
     after_end: bool = True  # also score tokens after the first end of text
-    positions: Literal["all", "entropy_top"] = "all"  # entropy_top: only the least certain ones
+    positions: Literal["all", "entropy_top", "fallback"] = "all"  # which ones to score
     entropy_share: TopShare = 0.2  # share of a rollout's positions that entropy_top scores
+    threshold: TopShare | None = None  # of fallback: confidence of tokens committed at once
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         prompts_per_collect=64,
         learning_rate=5e-6,
         betas=[0.9, 0.999],
         weight_decay=0.0,
     )
+
+    @model_validator(mode="after")
+    def fallback_has_a_threshold(self) -> Self:
+        """Refuse positions fallback without a threshold, and a threshold without it."""
+        if (self.positions == "fallback") != (self.threshold is not None):
+            raise ValueError(
+                "positions fallback and threshold need each other: steps at which no token reaches"
+                " the threshold are scored; set both (paper: 0.8), or positions all, threshold null"
+            )
+        return self
