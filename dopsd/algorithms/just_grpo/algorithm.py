@@ -19,7 +19,6 @@ from dopsd.algorithms.common.groups import RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import masked_cross_entropy, metric_sums
 from dopsd.algorithms.just_grpo.positions import AT_ONCE, batch_of, position_logits
 from dopsd.core.tensors import through_first
-from dopsd.rollout.config import SamplingConfig, ThresholdSampling
 from dopsd.rollout.groups import RolloutStats
 
 if TYPE_CHECKING:
@@ -39,13 +38,8 @@ def build(config: JustGrpoConfig, context: AlgorithmContext) -> JustGrpo:
 
     With a threshold, all tokens that reach it are committed at once, and else the leftmost.
     """
-    sampling = context.sampling.model_dump() | {"steps": context.sampling.gen_length}
-    changed = (
-        SamplingConfig(**sampling | {"block_length": 1})
-        if config.threshold is None
-        else ThresholdSampling(**sampling, threshold=config.threshold)
-    )
-    collector = group_collector(config, replace(context, sampling=changed))
+    sampling = config.sampling_of(context.sampling)
+    collector = group_collector(config, replace(context, sampling=sampling))
     return JustGrpo(config, collector, min(AT_ONCE, context.sequences_at_once))
 
 
@@ -69,8 +63,9 @@ class JustGrpo:
         groups, stats = self.groups.sample(policy, problems, update)
         rewarded = [item for group in groups for item in group if item.advantage]
         counters = stats.counters | {"trajectories": len(rewarded)}
-        batch = self._batch(policy, rewarded) if rewarded else []
-        return Collected([[batch]] if batch else [], RolloutStats(counters, stats.metrics))
+        batches = [self._batch(policy, rewarded)] if rewarded else []
+        updates = [batches] if any(map(len, batches)) else []
+        return Collected(updates, RolloutStats(counters, stats.metrics))
 
     def _batch(self, policy: Policy, rewarded: Sequence[Rewarded]) -> Positions:
         completions = torch.stack([item.rollout.completion_ids for item in rewarded])
