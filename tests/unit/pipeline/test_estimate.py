@@ -12,9 +12,15 @@ from accelerate import Accelerator
 from conftest import write_params
 from forward_counts import forwards
 from torch import Tensor
+from toy_project import methods_with
 from toys import IDS
 
-from dopsd.algorithms.common.config import CROSS_ENTROPY_BYTES, DISTILLATION_BYTES, AlgorithmConfig
+from dopsd.algorithms.common.config import (
+    CROSS_ENTROPY_BYTES,
+    DISTILLATION_BYTES,
+    AlgorithmConfig,
+    GroupConfig,
+)
 from dopsd.algorithms.common.groups import RewardedGroups
 from dopsd.algorithms.spg.config import SpgConfig
 from dopsd.cli.main import main
@@ -176,9 +182,7 @@ def test_rollouts_and_updates_of_a_method_are_its_own_forwards():
     assert found.training == pytest.approx(64 * 32 * 8 * 16 * (trained + plain))
 
 
-@pytest.mark.parametrize(
-    "method", ["diffu_grpo", "espo", "just_grpo", "spg", "trace_rl", "wd1", "d_opsd"]
-)
+@pytest.mark.parametrize("method", [*methods_with(GroupConfig), "d_opsd"])
 def test_forwards_and_logits_of_a_method_are_those_that_it_says(project, monkeypatch, method: str):
     """Texts without an end, and rewards with advantages: nothing is left out."""
     values = {"after_end": True} if method == "just_grpo" else {}
