@@ -15,9 +15,16 @@ import yaml
 from small_settings import ROOT as ROOT
 from small_settings import small_settings
 
+from dopsd.algorithms.common.config import AlgorithmConfig, IteratedGroupConfig
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 
 TOY = ROOT / "tests" / "toy"
+
+
+def methods_with(kind: type[AlgorithmConfig]) -> list[str]:
+    """Names of the algorithms whose settings are of a kind."""
+    return [name for name in ALGORITHMS.names if issubclass(ALGORITHMS.config_class(name), kind)]
 
 
 def small_params(**changes: object) -> dict:
@@ -27,8 +34,8 @@ def small_params(**changes: object) -> dict:
     raw = small_settings()
     raw["method"]["rft"] |= {"attempts": 2, "keep_threshold": 0.0}
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
-    for name in ("diffu_grpo", "wd1", "spg", "espo"):
-        raw["method"][name] |= {"group_size": 2, "iterations": 2}
+    for name in methods_with(IteratedGroupConfig):
+        raw["method"].setdefault(name, {}).update(group_size=2, iterations=2)
     raw["method"]["trace_rl"] |= {"group_size": 2, "updates_per_pass": 2}
     raw["method"]["just_grpo"] |= {"group_size": 3, "train": {"prompts_per_collect": 2}}
     raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}

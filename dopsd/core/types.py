@@ -49,12 +49,14 @@ class Rollout:
     prompt_ids: Tensor  # [P]
     completion_ids: Tensor  # [G]
     revealed_at: Tensor  # [G], step that committed each position
+    is_fallback: Tensor | None = None  # [G], committed below the threshold; None: no threshold
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rollout as plain numbers, which other processes can read on any device."""
         return {
             name: value if isinstance(value, str | int) else value.tolist()
             for name, value in vars(self).items()
+            if value is not None
         }
 
     @classmethod

@@ -169,16 +169,7 @@ def check_config(peft_model: PeftModel, folder: Path) -> None:
 def load_adapter(
     peft_model: PeftModel, tensors: dict[str, Tensor], source: object = "adapter"
 ) -> None:
-    """Load saved weights into the adapter; every name must match, in its shape.
-
-    Args:
-        peft_model: the model with an adapter.
-        tensors: the weights, by peft's names.
-        source: where the weights come from, for messages.
-
-    Raises:
-        DopsdError: if names, shapes or values do not fit.
-    """
+    """Load saved weights into the adapter, or refuse them as `check_adapter` does."""
     from peft import set_peft_model_state_dict
 
     check_adapter(peft_model, tensors, source)

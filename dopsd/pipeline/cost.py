@@ -81,7 +81,7 @@ def print_estimate(planned: Planned) -> None:
 
 
 def print_cost(full: Params, hardware: str) -> None:
-    """Print the estimated cost of the real run.
+    """Print the estimated cost of the real run of every method of the matrix.
 
     The shape is that of the base if its config.json is here, else that of LLaDA-8B.
 
@@ -93,13 +93,18 @@ def print_cost(full: Params, hardware: str) -> None:
     from dopsd.pipeline.task_sizes import facts
 
     task = full.matrix.tasks[0]
-    cost = estimate(full, _config(Path(full.model_of(task).path)), Facts(**facts(full, task)))
-    output_lines = [
-        "",
-        "at full size, d-OPSD on one task and seed:",
-        *lines(cost, full.launch.processes, profiles.gpus(hardware)),
-    ]
-    sys.stdout.write("\n".join(output_lines) + "\n")
+    config, known = _config(Path(full.model_of(task).path)), Facts(**facts(full, task))
+    for method in full.matrix.methods:
+        matrix = full.matrix.model_copy(update={"methods": [method]})
+        cost = estimate(full.model_copy(update={"matrix": matrix}), config, known)
+        output_lines = [
+            "",
+            f"at full size, {method} on one task and seed:",
+            *lines(cost, full.launch.processes, profiles.gpus(hardware)),
+        ]
+        if not cost.training:
+            output_lines.append(f"without its updates: {method} does not count its forwards")
+        sys.stdout.write("\n".join(output_lines) + "\n")
     sys.stdout.flush()  # a rehearsal's stages write to the same file
 
 

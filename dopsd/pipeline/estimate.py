@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from dopsd.algorithms.common.config import Forwards, SelectingConfig, kind_of
 from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.task_sizes import problems
 
 if TYPE_CHECKING:
+    from dopsd.algorithms.common.config import AlgorithmConfig
     from dopsd.config.params import Params
     from dopsd.models.denoiser import DenoiserConfig
     from dopsd.rollout.config import SamplingConfig
@@ -125,18 +127,22 @@ class Shape:
         return sampling.steps * self.denoising_step(prompt + sampling.gen_length, masked)
 
     def state(self, length: int, is_checkpointed: bool) -> float:
-        """Return the operations of training on one state.
+        """Return the operations of training on one state: teacher forward, and the student's."""
+        return self.forward(length) + self.trained(length, is_checkpointed)
 
-        They are: teacher forward, student forward with adapter, gradients of activations and of the
-        adapter, and with gradient checkpointing the student's blocks again. A block's last layer is
-        not repeated: no gradient needs what it returned.
+    def trained(self, length: int, is_checkpointed: bool) -> float:
+        """Return the operations of a forward and backward pass of one sequence.
+
+        They are: forward with adapter, gradients of activations and of the adapter, and with
+        gradient checkpointing the blocks again. A block's last layer is not repeated: no gradient
+        needs what it returned.
         """
         adapter = 2 * length * self.lora_parameters
         student = self.forward(length) + adapter
         backward = 2 * length * self.block_parameters + 2 * self.attention(length) + 2 * adapter
         inputs, outputs = list(self.config.linear_shapes().values())[-1]
         repeated = student - 2 * length * self.config.n_layers * inputs * outputs
-        return self.forward(length) + student + backward + (repeated if is_checkpointed else 0)
+        return student + backward + (repeated if is_checkpointed else 0)
 
 
 def lora_parameters(config: DenoiserConfig, params: Params) -> int:
@@ -146,24 +152,21 @@ def lora_parameters(config: DenoiserConfig, params: Params) -> int:
 
 
 def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
-    """Estimate the cost of a d-OPSD run.
+    """Estimate the cost of a run of the first method of the matrix on its first task.
 
     The estimate assumes that the number of attempts stays the same and no problem is dropped.
+    Recordings of d3llm and the head in forwards of updates are left out.
 
     Args:
         params: Settings of the run.
         config: Shape of the model.
         facts: Facts about the task.
     """
-    shape, t = Shape(config, lora_parameters(config, params)), params.train
-    collects = -(-t.updates // params.method.d_opsd.updates_per_trajectory)
-    trajectories, length = (
-        collects * t.prompts_per_collect,
-        facts.prompt + params.sampling.gen_length,
-    )
-    rollouts = trajectories * facts.attempts * shape.answer(facts.prompt, params.sampling)
-    training = trajectories * _states(params) * shape.state(length, t.gradient_checkpointing)
+    params = params.of(params.matrix.methods[0])
+    shape = Shape(config, lora_parameters(config, params))
     selection, test = _evaluations(params, shape, facts)
+    length = facts.prompt + params.sampling.gen_length
+    rollouts, training = _updates(params, shape, facts)
     return Cost(
         rollouts / PETA,
         training / PETA,
@@ -173,11 +176,20 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
     )
 
 
-def _states(params: Params) -> int:
-    """Return the largest number of recorded states per trajectory."""
-    s, d = params.sampling, params.method.d_opsd
-    last = 0 if d.record_last_block else s.steps * s.block_length // s.gen_length
-    return min(s.steps - last, d.state_sample or s.steps)
+def _updates(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
+    """Return the operations of rollouts and of updates, as the method counts its forwards."""
+    method, t = params.matrix.methods[0], params.train
+    config: AlgorithmConfig = vars(params.method)[kind_of(method)]
+    sampling = config.sampling_of(params.sampling)
+    forwards = config.forwards(params.sampling) or Forwards(0, 0, 0)
+    problems = -(-t.updates // config.updates_of_collect) * t.prompts_per_collect
+    attempts: float = forwards.rollouts
+    if isinstance(config, SelectingConfig):  # attempts may end with the first correct one
+        attempts = min(facts.attempts, attempts)
+    length = facts.prompt + params.sampling.gen_length
+    trained = forwards.trained * shape.trained(length, t.gradient_checkpointing)
+    training = forwards.scored * shape.forward(length) + trained
+    return problems * attempts * shape.answer(facts.prompt, sampling), problems * training
 
 
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:

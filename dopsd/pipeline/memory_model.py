@@ -13,14 +13,12 @@ from dopsd.algorithms.common.config import kind_of
 from dopsd.rollout.sampler import HEAD_ENTRIES
 
 if TYPE_CHECKING:
+    from dopsd.algorithms.common.config import AlgorithmConfig
     from dopsd.config.params import Params
     from dopsd.pipeline.estimate import Shape
     from dopsd.rollout.config import SamplingConfig
 
 HEAD_BYTES = 23  # an entry of the logits while tokens are chosen, with their noise
-# an entry of the logits in the loss: of one block with the teacher's, or in a cross-entropy over
-# whole completions, 4 for ln p and 8 for gradients
-BLOCK_LOSS_BYTES, WHOLE_LOSS_BYTES = 10, 12
 CHECKPOINT_BYTES = 2  # a token, layer and unit of width, with gradient checkpointing: its input
 NF4_BYTES = 0.53  # a weight; 64 of them share a scale
 
@@ -92,10 +90,9 @@ def update_bytes(params: Params, shape: Shape, block: BlockBytes, length: int) -
 
 def loss_bytes(params: Params) -> int:
     """Return the most bytes of a sequence's logits in a method's loss, per entry of the head."""
-    configs = [vars(params.method)[kind_of(name)] for name in params.matrix.methods]
-    if all(config.predicts_one_block for config in configs):
-        return BLOCK_LOSS_BYTES * params.sampling.block_length
-    return WHOLE_LOSS_BYTES * params.sampling.gen_length
+    kinds = map(kind_of, params.matrix.methods)
+    configs: list[AlgorithmConfig] = [vars(params.method)[kind] for kind in kinds]
+    return max(config.logit_bytes(params.sampling) for config in configs)
 
 
 def rollout_bytes(sampling: SamplingConfig, shape: Shape, block: BlockBytes, length: int) -> float:

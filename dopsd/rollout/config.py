@@ -50,6 +50,13 @@ class SamplingConfig(Section):
         return self
 
 
+class ThresholdSampling(SamplingConfig):
+    """Training rollouts that commit all tokens of a confidence at once, else the leftmost one."""
+
+    threshold: Share  # confidence of these tokens
+    fallback: Literal["leftmost"] = "leftmost"  # committed in steps without such a token
+
+
 class EvalProtocol(SamplingConfig):
     """How an evaluation decodes.
 

@@ -1,4 +1,4 @@
-"""Approximate, faster decoding for evaluations that ask for it; training rollouts never use it.
+"""Approximate, faster decoding for evaluations and methods that ask for it.
 
 Fast-dLLM (arXiv 2505.22618): tokens above a confidence threshold are committed together. Keys and
 values are reused during a block: those before it (prefix), or all but its own (dual).
@@ -6,7 +6,7 @@ values are reused during a block: those before it (prefix), or all but its own (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,7 +30,7 @@ def denoise_approximately(
     """Denoise every request from masks, in one batch, with a `threshold` or a `cache` or both.
 
     `revealed_at` counts the steps that were made; with a threshold these can be fewer or more than
-    `decoding.steps`.
+    `decoding.steps`, and `is_fallback` marks the tokens of steps at which none reached it.
 
     Args:
         model: the model.
@@ -40,7 +40,7 @@ def denoise_approximately(
     Returns:
         The rollouts, in the order of the requests.
     """
-    state = DenoisingState(model, requests, decoding)
+    state = _State(model, requests, decoding)
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
         state.ids[active, block] = model.mask_id
@@ -62,6 +62,24 @@ def denoise_approximately(
     return state.rollouts()
 
 
+class _State(DenoisingState):
+    """A batch during denoising, and the positions that were committed below the threshold."""
+
+    def __init__(
+        self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
+    ) -> None:
+        super().__init__(model, requests, decoding)
+        self.is_fallback = torch.zeros_like(self.revealed_at, dtype=torch.bool)  # [B, G]
+
+    def rollouts(self) -> list[Rollout]:
+        """Return the rollout of each request, with `is_fallback` if there is a threshold."""
+        found = super().rollouts()
+        if self.decoding.threshold is None:
+            return found
+        marks = self.is_fallback.cpu()
+        return [replace(r, is_fallback=row) for r, row in zip(found, marks, strict=True)]
+
+
 @dataclass(frozen=True)
 class _Masks:
     """The masked positions of a block: rows [B], the number of masks in each, and the columns."""
@@ -74,7 +92,7 @@ class _Masks:
 class _View:
     """Hidden states of a block, from the part of the sequence that a step recomputes."""
 
-    def __init__(self, state: DenoisingState, block: slice, active: Tensor) -> None:
+    def __init__(self, state: _State, block: slice, active: Tensor) -> None:
         self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
         self.kv_cache = None if self.cache == "none" else state.model.new_kv_cache()
         self.cache_positions: slice | None = None
@@ -112,14 +130,14 @@ class _View:
         return hidden
 
 
-def _commit(state: DenoisingState, masks: _Masks, hidden: Tensor, k: int) -> None:
-    """Commit the k most confident masked positions of each row, and all above the threshold.
+def _commit(state: _State, masks: _Masks, hidden: Tensor, k: int) -> None:
+    """Commit masked positions of each row, as `_chosen` says.
 
     Args:
         state: the batch.
         masks: the masked positions.
         hidden: [B, L, D], states of the block.
-        k: positions to commit, at least.
+        k: positions to commit without a threshold.
     """
     model, decoding, rows = state.model, state.decoding, masks.rows
     width = max(*masks.counts, 1)
@@ -134,15 +152,27 @@ def _commit(state: DenoisingState, masks: _Masks, hidden: Tensor, k: int) -> Non
     tokens = torch.zeros_like(slots).flatten().index_copy(0, index, found).view_as(slots)
     confidence = torch.full((slots.numel(),), -torch.inf, device=slots.device)
     confidence = confidence.index_copy(0, index, found_confidence).view_as(slots)
-    order = confidence.sort(dim=1, descending=True, stable=True).indices
-    rank = torch.empty_like(order).scatter(
-        1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
-    )
-    is_chosen = (
-        (rank < k)
-        if decoding.threshold is None
-        else (rank < k) | (confidence >= decoding.threshold)
-    ) & valid
-    ids, steps = (rows[:, None], columns), (rows[:, None], columns - state.start)
+    is_chosen = _chosen(confidence, k, decoding) & valid
+    ids, places = (rows[:, None], columns), (rows[:, None], columns - state.start)
     state.ids[ids] = torch.where(is_chosen, tokens, state.ids[ids])
-    state.revealed_at[steps] = state.revealed_at[steps].masked_fill(is_chosen, state.step)
+    state.revealed_at[places] = state.revealed_at[places].masked_fill(is_chosen, state.step)
+    if decoding.threshold is not None:
+        state.is_fallback[places] |= is_chosen & (confidence < decoding.threshold)
+
+
+def _chosen(confidence: Tensor, k: int, decoding: Decoding) -> Tensor:
+    """Return which slots to commit [B, C]: the k surest; all above a threshold, or else one.
+
+    Args:
+        confidence: [B, C], masked positions from left to right; -inf at the end of shorter rows.
+        k: slots to commit without a threshold.
+        decoding: threshold and fallback.
+    """
+    places = torch.arange(confidence.shape[1], device=confidence.device).expand_as(confidence)
+    order = confidence.sort(dim=1, descending=True, stable=True).indices
+    rank = torch.empty_like(order).scatter(1, order, places)
+    if decoding.threshold is None:
+        return rank < k
+    is_sure = confidence >= decoding.threshold
+    is_first = (places if decoding.fallback == "leftmost" else rank) == 0
+    return is_sure | (is_first & ~is_sure.any(1, keepdim=True))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.rollout.config import EvalProtocol, SamplingConfig
 from dopsd.rollout.sampler import Decoding
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
+    from dopsd.rollout.config import SamplingConfig
     from dopsd.tasks.common.task import Task
 
 
@@ -24,12 +24,12 @@ def decoding(sampling: SamplingConfig, temperature: float = 0.0) -> Decoding:
     """Return the sampler's settings of a section.
 
     Args:
-        sampling: lengths and steps; an EvalProtocol also sets padding, threshold and cache.
+        sampling: lengths and steps; subclasses also set padding, threshold, fallback and cache.
         temperature: 0 is greedy.
     """
-    names = ["gen_length", "block_length", "steps", "gumbel_dtype", "stop_after_eos", "batch_size"]
-    names += ["mask_padding", "threshold", "cache"] if isinstance(sampling, EvalProtocol) else []
-    return Decoding(**{name: vars(sampling)[name] for name in names}, temperature=temperature)
+    names = {field.name for field in fields(Decoding)}
+    values = {name: value for name, value in vars(sampling).items() if name in names}
+    return Decoding(**values, temperature=temperature)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Decoding:
     mask_padding: bool = True
     threshold: float | None = None  # for this and `cache` see fast_dllm.py
     cache: str = "none"
+    fallback: str = "surest"  # token committed where none reaches the threshold: surest, leftmost
 
     @property
     def num_transfer_tokens(self) -> list[int]:

@@ -29,9 +29,16 @@ ROUNDS: dict[str, Settings] = {
         "trace_rl": {"shrink": 1, "baseline": "mean", "kl_to": "base", "kl_reduction": "mean"},
         "just_grpo": {"positions": "entropy_top"},
     },
-    "token": {  # coupled-GRPO, RLDF
+    "token": {  # coupled-GRPO, RLDF, JustGRPO on the steps that fell back
+        "just_grpo": {"positions": "fallback", "threshold": 0.9},
         "espo": {"objective": "token", "masks": "share", "full_mask": True, "tail": "context"},
-        "trace_rl": {"shrink": 1, "states": 4, "confident": 0.6, "reduction": "token"},
+        "trace_rl": {
+            "shrink": 1,
+            "states": 4,
+            "confident": 0.6,
+            "reduction": "token",
+            "kl_reduction": "mean",
+        },
     },
 }
 PAIRS = [(a, b) for a in range(1, 9) for b in range(1, 9)]

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
 from dopsd.core.settings import LARGEST, Betas, Count, Natural, Positive, Section, Share
 from dopsd.models.config import AdapterConfig, Reference
-from dopsd.rollout.config import CollectorConfig
+from dopsd.rollout.config import CollectorConfig, SamplingConfig
 
 Weight = Annotated[float, Field(ge=0)]
 RevealScope = Literal["future_blocks", "all_masked"]
+# an entry of the logits in a loss: with the teacher's, or in a cross-entropy, 4 for ln p and 8 for
+# gradients
+DISTILLATION_BYTES, CROSS_ENTROPY_BYTES = 10, 12
+
+
+class Forwards(NamedTuple):
+    """Sequences that a method computes for each problem of a collect, at most."""
+
+    rollouts: int  # answers, each with a forward for every denoising step
+    scored: int  # forwards without gradients, in the collect and its updates
+    trained: int  # forwards with a backward pass, in all updates of the collect
 
 
 class TrainOverrides(Section):
@@ -74,10 +85,24 @@ class AlgorithmConfig(Section):
         """Whether the method learns from reference solutions, which not every task has."""
         return False
 
-    @property
-    def predicts_one_block(self) -> bool:
-        """Whether the loss predicts tokens of one block at most, not of a whole completion."""
-        return False
+    def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
+        """Return lengths and steps of the method's rollouts: those of the section."""
+        return sampling
+
+    def forwards(self, sampling: SamplingConfig) -> Forwards | None:
+        """Return what a problem of a collect costs at most; None if the method does not say.
+
+        Args:
+            sampling: lengths and steps of a rollout.
+        """
+
+    def logit_bytes(self, sampling: SamplingConfig) -> int:
+        """Return the most bytes of a sequence's logits in the loss, per entry of the head.
+
+        Args:
+            sampling: lengths and steps of a rollout.
+        """
+        return CROSS_ENTROPY_BYTES * sampling.gen_length
 
 
 class GroupConfig(AlgorithmConfig):
@@ -86,6 +111,22 @@ class GroupConfig(AlgorithmConfig):
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6  # rollouts per problem
     temperature: Weight = 0.9  # of all rollouts
     reward: Literal["task", "correct"] = "task"  # task: the task's reward; correct: 1 or 0
+
+
+class IteratedGroupConfig(GroupConfig):
+    """Settings of algorithms that make several updates on the rollouts of a collect."""
+
+    iterations: Count = 8  # updates per collect, each with new masks
+
+    @property
+    def updates_of_collect(self) -> int:
+        """Updates that follow a collect."""
+        return self.iterations
+
+    def forwards_each(self, scored: int, trained: int) -> Forwards:
+        """Return the forwards of a problem from those of a completion in one update."""
+        number = self.group_size * self.iterations
+        return Forwards(self.group_size, number * scored, number * trained)
 
 
 class SelectingConfig(AlgorithmConfig, CollectorConfig):
@@ -126,10 +167,16 @@ class SelfDistillationConfig(SelectingConfig):
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
 
-    @property
-    def predicts_one_block(self) -> bool:
-        """Whether the loss predicts tokens of one block at most: yes."""
-        return True
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: every recorded state is seen by teacher and student."""
+        blocks = sampling.gen_length // sampling.block_length
+        steps = sampling.steps - (0 if self.record_last_block else sampling.steps // blocks)
+        states = min(steps, self.state_sample or steps)
+        return Forwards(self.attempts, states, states)
+
+    def logit_bytes(self, sampling: SamplingConfig) -> int:
+        """Return the bytes of a block's logits, of student and teacher."""
+        return DISTILLATION_BYTES * sampling.block_length
 
     @property
     def updates_of_collect(self) -> int:

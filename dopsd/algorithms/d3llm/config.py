@@ -6,9 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from dopsd.algorithms.common.config import AlgorithmConfig, TrainOverrides, Weight
+from dopsd.algorithms.common.config import (
+    CROSS_ENTROPY_BYTES,
+    AlgorithmConfig,
+    Forwards,
+    TrainOverrides,
+    Weight,
+)
 from dopsd.core.settings import Count, Positive
 from dopsd.models.config import AdapterConfig
+from dopsd.rollout.config import SamplingConfig
 
 
 class D3llmConfig(AlgorithmConfig):
@@ -38,7 +45,10 @@ class D3llmConfig(AlgorithmConfig):
         """Whether the method needs reference solutions: always."""
         return True
 
-    @property
-    def predicts_one_block(self) -> bool:
-        """Whether the loss predicts tokens of one block at most: yes."""
-        return True
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a solution costs, without its recording: two masks, which share a block."""
+        return Forwards(0, 0, 2)
+
+    def logit_bytes(self, sampling: SamplingConfig) -> int:
+        """Return the bytes of the logits of a block."""
+        return CROSS_ENTROPY_BYTES * self.last_block

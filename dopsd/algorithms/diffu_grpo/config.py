@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
+from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides, Weight
 from dopsd.core.settings import Count, Positive, Share
+from dopsd.rollout.config import SamplingConfig
 
 
-class DiffuGrpoConfig(GroupConfig):
+class DiffuGrpoConfig(IteratedGroupConfig):
     """Settings of diffu-GRPO, a group-relative policy gradient (d1, arXiv 2504.12216, 3.2)."""
 
     iterations: Count = 12  # updates per collect, each with new prompt masks; planning tasks: 8
@@ -17,7 +18,6 @@ class DiffuGrpoConfig(GroupConfig):
         learning_rate=3e-6, prompts_per_collect=16
     )
 
-    @property
-    def updates_of_collect(self) -> int:
-        """Updates that follow a collect."""
-        return self.iterations
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: old policy, initial one, and the update."""
+        return self.forwards_each(2, 1)

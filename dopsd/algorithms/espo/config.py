@@ -6,11 +6,12 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
+from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides, Weight
 from dopsd.core.settings import Count, Positive
+from dopsd.rollout.config import SamplingConfig
 
 
-class EspoConfig(GroupConfig):
+class EspoConfig(IteratedGroupConfig):
     """Settings of ESPO (arXiv 2512.03759); the defaults are those of its published code.
 
     With other switches it is GDSD (arXiv 2605.29398) or coupled-GRPO (arXiv 2506.20639).
@@ -18,7 +19,6 @@ class EspoConfig(GroupConfig):
 
     temperature: Weight = 1.0  # of all rollouts
     objective: Literal["ratio", "squared", "token"] = "ratio"  # ESPO, GDSD, or coupled-GRPO
-    iterations: Count = 8  # updates per collect, each with new masks
     draws: Count = 2  # masks of a completion in an update, each with its complement
     masks: Literal["count", "share"] = "count"  # l tokens; or each with probability t ~ U(0.2, 0.8)
     token_weight: Literal["bound", "one"] = "bound"  # bound: 1 / share of masked tokens; one: 1
@@ -32,10 +32,10 @@ class EspoConfig(GroupConfig):
         learning_rate=3e-6, weight_decay=0.01, prompts_per_collect=16
     )
 
-    @property
-    def updates_of_collect(self) -> int:
-        """Updates that follow a collect."""
-        return self.iterations
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: all views under old policy, initial one, and the update."""
+        views = 2 * self.draws + self.full_mask
+        return self.forwards_each(2 * views, views)
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:

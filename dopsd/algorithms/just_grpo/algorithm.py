@@ -34,10 +34,12 @@ if TYPE_CHECKING:
 
 
 def build(config: JustGrpoConfig, context: AlgorithmContext) -> JustGrpo:
-    """Return the algorithm, with a collector that commits one token a step, the leftmost."""
-    sampling = context.sampling
-    left_to_right = sampling.model_copy(update={"block_length": 1, "steps": sampling.gen_length})
-    collector = group_collector(config, replace(context, sampling=left_to_right))
+    """Return the algorithm, with a collector that commits one token a step, the leftmost.
+
+    With a threshold, all tokens that reach it are committed at once, and else the leftmost.
+    """
+    sampling = config.sampling_of(context.sampling)
+    collector = group_collector(config, replace(context, sampling=sampling))
     return JustGrpo(config, collector, min(AT_ONCE, context.sequences_at_once))
 
 
@@ -61,15 +63,19 @@ class JustGrpo:
         groups, stats = self.groups.sample(policy, problems, update)
         rewarded = [item for group in groups for item in group if item.advantage]
         counters = stats.counters | {"trajectories": len(rewarded)}
-        updates = [[self._batch(policy, rewarded)]] if rewarded else []
+        batches = [self._batch(policy, rewarded)] if rewarded else []
+        updates = [batches] if any(map(len, batches)) else []
         return Collected(updates, RolloutStats(counters, stats.metrics))
 
     def _batch(self, policy: Policy, rewarded: Sequence[Rewarded]) -> Positions:
         completions = torch.stack([item.rollout.completion_ids for item in rewarded])
         is_scored = through_first(completions, policy.eos_id) | self.config.after_end
+        marks = [r.is_fallback for item in rewarded if (r := item.rollout).is_fallback is not None]
+        if marks:
+            is_scored &= torch.stack(marks)
         places = [row.nonzero()[:, 0] for row in is_scored]
         batch = batch_of(policy, rewarded, places, self.at_once).to(policy.device)
-        if self.config.positions == "all":
+        if self.config.positions != "entropy_top":
             return batch
         entropies = self._entropies(policy, batch).split([len(part) for part in places])
         places = [part[self._top(e)] for part, e in zip(places, entropies, strict=True)]

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
+from dopsd.algorithms.common.config import (
+    CROSS_ENTROPY_BYTES,
+    Forwards,
+    GroupConfig,
+    TrainOverrides,
+    Weight,
+)
 from dopsd.core.settings import LARGEST
+from dopsd.rollout.config import SamplingConfig, ThresholdSampling
 
 TopShare = Annotated[float, Field(gt=0, le=1)]
 
@@ -20,11 +28,40 @@ class JustGrpoConfig(GroupConfig):
     reward: Literal["task", "correct"] = "correct"  # task: the task's reward; correct: 1 or 0
     epsilon: Weight = 1e-4  # added to the standard deviation that divides advantages
     after_end: bool = True  # also score tokens after the first end of text
-    positions: Literal["all", "entropy_top"] = "all"  # entropy_top: only the least certain ones
+    positions: Literal["all", "entropy_top", "fallback"] = "all"  # which ones to score
     entropy_share: TopShare = 0.2  # share of a rollout's positions that entropy_top scores
+    threshold: TopShare | None = None  # of fallback: confidence of tokens committed at once
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         prompts_per_collect=64,
         learning_rate=5e-6,
         betas=[0.9, 0.999],
         weight_decay=0.0,
     )
+
+    def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
+        """Return how rollouts are made: from left to right, or in blocks with the threshold."""
+        values = sampling.model_dump() | {"steps": sampling.gen_length}
+        if self.threshold is None:
+            return SamplingConfig(**values | {"block_length": 1})
+        return ThresholdSampling(**values, threshold=self.threshold)
+
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: a forward for each scored position."""
+        length, is_top = sampling.gen_length, self.positions == "entropy_top"
+        scored = math.ceil(self.entropy_share * length) if is_top else length
+        parts = length if is_top else 0, scored
+        return Forwards(self.group_size, *(self.group_size * part for part in parts))
+
+    def logit_bytes(self, sampling: SamplingConfig) -> int:
+        """Return the bytes of the logits of one position."""
+        return CROSS_ENTROPY_BYTES
+
+    @model_validator(mode="after")
+    def fallback_has_a_threshold(self) -> Self:
+        """Refuse positions fallback without a threshold, and a threshold without it."""
+        if (self.positions == "fallback") != (self.threshold is not None):
+            raise ValueError(
+                "positions fallback and threshold need each other: steps at which no token reaches"
+                " the threshold are scored; set both (paper: 0.8), or positions all, threshold null"
+            )
+        return self

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dopsd.algorithms.common.groups import Rewarded
+    from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
 
 AT_ONCE = 8  # positions of a row: more make rows that memory may not hold, fewer copy rollouts
@@ -27,6 +28,7 @@ class Positions(Batch):
 
     ids: Tensor  # [B, P+G], without masks
     mask: Tensor  # [B, P+G], False on padding
+    order: Tensor  # [B, G], step that committed each token
     positions: Tensor  # [B, C], in the completion; -1: none
     advantage: Tensor  # [B], of the rollout
     weight: Tensor  # [B], the row's share of its rollout's positions
@@ -52,20 +54,34 @@ def batch_of(
         rewarded: the rollouts with their advantages.
         places: positions of each completion, in order.
         at_once: C.
+
+    Returns:
+        The rows; those of rollouts without places are left out.
     """
     texts = Completions.of(policy, [item.rollout for item in rewarded])
-    chunks = [(i, chunk) for i, part in enumerate(places) for chunk in part.split(at_once)]
-    rows = torch.tensor([i for i, _ in chunks])
+    chunks = [(i, c) for i, part in enumerate(places) for c in part.split(at_once) if len(c)]
+    rows = torch.tensor([i for i, _ in chunks], dtype=torch.long)
     positions = torch.full((len(chunks), at_once), -1)
     for row, (_, chunk) in zip(positions, chunks, strict=True):
         row[: len(chunk)] = chunk
     return Positions(
         torch.cat([texts.prompts, texts.targets], 1)[rows],
         texts.mask[rows],
+        torch.stack([_order(item.rollout) for item in rewarded])[rows],
         positions,
         torch.tensor([item.advantage for item in rewarded])[rows],
         torch.tensor([len(chunk) / len(places[i]) for i, chunk in chunks]),
     )
+
+
+def _order(rollout: Rollout) -> Tensor:
+    """Return the step that committed each token [G]: from left to right without a threshold.
+
+    Tokens after an early end were never sampled; they count as committed one by one.
+    """
+    if rollout.is_fallback is None:
+        return torch.arange(len(rollout.completion_ids))
+    return rollout.revealed_at
 
 
 class Scored(NamedTuple):
@@ -77,7 +93,7 @@ class Scored(NamedTuple):
 
 
 def position_logits(policy: Policy, batch: Positions, length: int) -> Scored:
-    """Return the logits of each position, with it and all later ones masked: a forward each.
+    """Return the logits of each position, masked with all committed later: a forward each.
 
     Args:
         policy: the model.
@@ -85,13 +101,11 @@ def position_logits(policy: Policy, batch: Positions, length: int) -> Scored:
         length: G.
     """
     rows, columns = true_positions(batch.on_host("positions") >= 0, batch.ids.device)  # [N]
-    start = batch.ids.shape[1] - length
-    places, ids = batch.positions[rows, columns] + start, batch.ids[rows]  # [N], [N, P+G]
-    hidden_from = torch.arange(ids.shape[1], device=ids.device) >= places[:, None]
-    mask = batch.attention_mask()
-    hidden = policy.hidden(
-        ids.masked_fill(hidden_from, policy.mask_id), None if mask is None else mask[rows]
-    )
+    places, ids = batch.positions[rows, columns], batch.ids[rows]  # [N], [N, P+G]
+    completion, order = ids[:, -length:], batch.order[rows]  # [N, G]
     each = torch.arange(len(rows), device=ids.device)
-    completion = hidden[:, -length:]  # [N, G, D]
-    return Scored(rows, ids[each, places], policy.head(completion[each, places - start]))
+    targets = completion[each, places]
+    completion.masked_fill_(order >= order[each, places, None], policy.mask_id)
+    mask = batch.attention_mask()
+    hidden = policy.hidden(ids, None if mask is None else mask[rows])[:, -length:]  # [N, G, D]
+    return Scored(rows, targets, policy.head(hidden[each, places]))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import SelectingConfig
+from dopsd.algorithms.common.config import Forwards, SelectingConfig
 from dopsd.core.settings import Count
+from dopsd.rollout.config import SamplingConfig
 
 
 class RftConfig(SelectingConfig):
@@ -16,3 +17,7 @@ class RftConfig(SelectingConfig):
     def updates_of_collect(self) -> int:
         """Updates that follow a collect."""
         return self.updates_per_collect
+
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: the masks of its kept rollout in every update."""
+        return Forwards(self.attempts, 0, self.draws_per_rollout * self.updates_per_collect)

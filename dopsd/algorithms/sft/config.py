@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import AlgorithmConfig, TrainOverrides
+from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, TrainOverrides
 from dopsd.core.settings import Count
 from dopsd.models.config import AdapterConfig
+from dopsd.rollout.config import SamplingConfig
 from dopsd.tasks.common.config import Source
 
 
@@ -28,3 +29,7 @@ class SftConfig(AlgorithmConfig):
     def wants_solutions(self) -> bool:
         """Whether the method needs the task's reference solutions: only without `traces`."""
         return self.traces is None
+
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a solution costs: one mask."""
+        return Forwards(0, 0, 1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dopsd.algorithms.common.config import GroupConfig, TrainOverrides
+from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
 from dopsd.core.settings import Count, Positive, Share
+from dopsd.rollout.config import SamplingConfig
 
 
-class SpgConfig(GroupConfig):
+class SpgConfig(IteratedGroupConfig):
     """Settings of SPG, a policy gradient between two bounds (arXiv 2510.09541)."""
 
     iterations: Count = 4  # updates per collect, each with new masks
@@ -23,7 +24,6 @@ class SpgConfig(GroupConfig):
         learning_rate=3e-6, prompts_per_collect=16
     )
 
-    @property
-    def updates_of_collect(self) -> int:
-        """Updates that follow a collect."""
-        return self.iterations
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: a collect makes no forward beside sampling."""
+        return self.forwards_each(0, self.draws)

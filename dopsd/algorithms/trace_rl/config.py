@@ -6,8 +6,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.algorithms.common.config import GroupConfig, TrainOverrides, Weight
+from dopsd.algorithms.common.config import (
+    CROSS_ENTROPY_BYTES,
+    Forwards,
+    GroupConfig,
+    TrainOverrides,
+    Weight,
+)
 from dopsd.core.settings import LARGEST, Count, Natural, Positive, Share
+from dopsd.rollout.config import SamplingConfig
 
 
 class TraceRlConfig(GroupConfig):
@@ -44,6 +51,20 @@ class TraceRlConfig(GroupConfig):
     def updates_of_collect(self) -> int:
         """Updates that follow a collect."""
         return self.passes * self.updates_per_pass
+
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: the old policy sees all states, also those not drawn."""
+        recorded = -(-sampling.steps // self.shrink)
+        states = min(recorded, self.states or recorded)
+        reference = states if self.kl_to == "base" and self.kl_weight else 0
+        parts = recorded + reference, self.passes * states
+        return Forwards(self.group_size, *(self.group_size * part for part in parts))
+
+    def logit_bytes(self, sampling: SamplingConfig) -> int:
+        """Return the bytes of the logits of the tokens that a group of steps committed."""
+        committed = self.shrink * -(-sampling.gen_length // sampling.steps)
+        tokens = sampling.gen_length if self.confident is not None else committed
+        return CROSS_ENTROPY_BYTES * min(tokens, sampling.gen_length)
 
     @model_validator(mode="after")
     def settings_agree(self) -> Self:

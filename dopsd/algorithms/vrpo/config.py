@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dopsd.algorithms.common.config import AlgorithmConfig, TrainOverrides, Weight
+from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, TrainOverrides, Weight
 from dopsd.core.settings import LARGEST, Count, Positive
+from dopsd.rollout.config import SamplingConfig
 
 
 class VrpoConfig(AlgorithmConfig):
@@ -32,6 +33,10 @@ class VrpoConfig(AlgorithmConfig):
         weight_decay=0.01,
         prompts_per_collect=64,
     )
+
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: the draws of a pair, under reference and policy."""
+        return Forwards(self.attempts, 2 * self.draws, 2 * self.draws)
 
     @property
     def has_uneven_forwards(self) -> bool:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import GroupConfig, TrainOverrides
-from dopsd.core.settings import Count, Share
+from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
+from dopsd.core.settings import Share
+from dopsd.rollout.config import SamplingConfig
 
 
-class Wd1Config(GroupConfig):
+class Wd1Config(IteratedGroupConfig):
     """Settings of wd1, a weighted log-likelihood without a ratio (arXiv 2507.08838)."""
 
-    iterations: Count = 8  # updates per collect, each with new prompt masks
     prompt_mask: Share = 0.15  # share of prompt tokens masked in each update
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, prompts_per_collect=8
     )
 
-    @property
-    def updates_of_collect(self) -> int:
-        """Updates that follow a collect."""
-        return self.iterations
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: a collect makes no forward beside sampling."""
+        return self.forwards_each(0, 1)

@@ -117,7 +117,7 @@ TRACE = Trace(
     IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
 )
 PLACES = torch.tensor([[0, 3, 7], [1, -1, -1]])
-POSITIONS = Positions(IDS, PADDED, PLACES, torch.ones(2), torch.ones(2))
+POSITIONS = Positions(IDS, PADDED, torch.arange(8).expand(2, 8), PLACES, *torch.ones(2, 2))
 SAMPLED: Any = SimpleNamespace(sampling=SimpleNamespace(gen_length=8), task=None)
 PAIRS = PreferenceBatch(
     IDS[:, :2],

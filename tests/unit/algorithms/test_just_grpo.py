@@ -144,6 +144,59 @@ def test_the_least_certain_positions_by_hand():
     assert sum(len(ids) for ids in policy.seen) == 6
 
 
+def test_states_and_loss_of_the_steps_below_a_threshold_by_hand():
+    """Position 1 and then 7 were sure; all others were committed from left to right."""
+    table = torch.zeros(8, 10)
+    table[torch.arange(8), TOKENS] = torch.arange(8) / 4
+    order = torch.tensor([1, 0, 2, 3, 4, 6, 7, 5])
+    marks = torch.tensor([1, 0, 1, 1, 1, 1, 1, 0], dtype=torch.bool)
+    policy, collector = FakePolicy(table=table), SimpleNamespace(sampling=SimpleNamespace())
+    collector.sampling.gen_length = 8
+    rollout = Rollout("p", 0, torch.tensor([7]), TOKENS, order, marks)
+    sure = replace(rollout, is_fallback=torch.zeros(8, dtype=torch.bool))  # nothing to learn
+    config = JustGrpoConfig(positions="fallback", threshold=0.8, after_end=False)
+    method = JustGrpo(config, collector, 8)  # type: ignore[arg-type]
+    assert len(method._batch(policy, [Rewarded(sure, 0.0, 1.0)])) == 0
+    batch = method._batch(policy, [Rewarded(r, 0.0, -2.0) for r in (sure, rollout)])
+    assert batch.weight.tolist() == [1]
+    loss = method.loss(policy, batch).total
+    m = MASK
+    assert policy.seen[0][:, 1:].tolist() == [
+        [m, 2, m, m, m, m, m, m],
+        [1, 2, m, m, m, m, m, m],
+        [1, 2, 3, m, m, m, m, m],
+        [1, 2, 3, 4, m, m, m, m],
+        [1, 2, 3, 4, 5, m, m, EOS],
+    ]
+    logps = [x - math.log(math.exp(x) + 9) for x in (0, 0.5, 0.75, 1, 1.25)]
+    assert loss.item() == pytest.approx(2 * sum(logps) / 8)
+
+
+def test_scored_states_are_those_in_which_the_sampler_was_not_sure(project):
+    """With no token suppressed: below the threshold on the marked positions, and only there."""
+    loop = started(
+        group_size=4, positions="fallback", threshold=0.5, temperature=0.8, after_end=True
+    )
+    loop.policy.suppress_tokens = []
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    items = [item for group in groups for item in group]
+    marks = [item.rollout.is_fallback for item in items]
+    for is_fallback in (True, False):
+        places = [(mark == is_fallback).nonzero()[:, 0] for mark in marks]
+        scored = position_logits(loop.policy, batch_of(loop.policy, items, places, 8), 40)
+        p = scored.logits.softmax(-1).gather(1, scored.targets[:, None])
+        assert len(p) > 40 and bool(((p < 0.5) == is_fallback).all())
+    assert int((loop.algorithm._batch(loop.policy, items).positions >= 0).sum()) == sum(
+        int(mark.sum()) for mark in marks
+    )
+
+
+def test_fallback_and_its_threshold_need_each_other():
+    for settings in ({"positions": "fallback"}, {"threshold": 0.8}):
+        with pytest.raises(ValueError, match="positions fallback and threshold need each other"):
+            JustGrpoConfig(**settings)
+
+
 def test_loss_and_gradient_are_those_of_the_literal_formula(project):
     loop, batch = collected(group_size=3)
     total, count = torch.zeros(()), 0

@@ -8,11 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
+from conftest import write_params
+from forward_counts import forwards
 from torch import Tensor
+from toy_project import methods_with
 from toys import IDS
 
+from dopsd.algorithms.common.config import (
+    CROSS_ENTROPY_BYTES,
+    DISTILLATION_BYTES,
+    AlgorithmConfig,
+    GroupConfig,
+)
+from dopsd.algorithms.common.groups import RewardedGroups
+from dopsd.algorithms.spg.config import SpgConfig
+from dopsd.cli.main import main
 from dopsd.config import profiles
-from dopsd.config.loading import checked
+from dopsd.config.loading import checked, load_params
 from dopsd.config.params_file import with_changes
 from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import LladaConfig
@@ -27,6 +40,7 @@ from dopsd.pipeline.estimate import (
     lora_parameters,
 )
 from dopsd.pipeline.memory_model import KERNEL_BYTES
+from dopsd.training.trainer import Trainer
 
 TOKENS = 400
 
@@ -133,9 +147,82 @@ def test_what_does_not_fit_is_reported():
 
 
 def test_a_loss_over_whole_completions_has_more_logits_than_one_over_a_block():
-    def work(*methods: str) -> float:
-        changed = params("reference", "1x80gb", f"matrix.methods=[{', '.join(methods)}]")
+    def work(method: str) -> float:
+        settings = f"matrix.methods=[{method}]", f"method.{method}.train.lora=null"
+        changed = params("reference", "1x80gb", *settings)
         return estimate(changed, LladaConfig(), Facts(attempts=1.8, test=1319)).memory["work"]
 
-    logits = 8 * 126_464 * (256 * 12 - 32 * 10) / 1e9  # of 8 sequences
-    assert work("d_opsd", "espo") - work("d_opsd") == pytest.approx(logits)
+    entries = 8 * 126_464 / 1e9  # of 8 sequences
+    for method, size in {"espo": 256 * 12, "spg": 256 * 12, "wd1": 256 * 12}.items():
+        assert work(method) - work("d_opsd") == pytest.approx(entries * (size - 32 * 10))
+    # 8 steps of 2 tokens; one position
+    assert work("trace_rl") - work("just_grpo") == pytest.approx(entries * (16 - 1) * 12)
+
+
+def test_rollouts_and_updates_of_a_method_are_its_own_forwards():
+    """For 64 updates: 256 tokens, 128 steps; operations of one sequence from the shape."""
+
+    def cost(method: str) -> Cost:
+        settings = f"matrix.methods=[{method}]", f"method.{method}.train.updates=64"
+        changed = params("reference", "1x80gb", *settings)
+        assert vars(changed.method)[method].train.lora is None
+        return estimate(changed, LladaConfig(), Facts(attempts=1.8, test=1319))
+
+    shape = Shape(LladaConfig(), lora_parameters(LladaConfig(), params()))
+    trained, plain = shape.trained(456, False) / 1e15, shape.forward(456) / 1e15
+    found = cost("spg")  # 16 collects of 16 problems, 6 rollouts, 2 masks in each of 4 updates
+    answer = 128 * shape.denoising_step(456, masked=17) / 1e15
+    assert found.rollouts == pytest.approx(16 * 16 * 6 * answer)
+    assert found.training == pytest.approx(16 * 16 * 6 * 4 * 2 * trained)
+    found = cost("just_grpo")  # 64 collects of 64 problems, 16 rollouts of 256 steps and positions
+    answer = 256 * shape.denoising_step(456, masked=1) / 1e15
+    assert found.rollouts == pytest.approx(64 * 64 * 16 * answer)
+    assert found.training == pytest.approx(64 * 64 * 16 * 256 * trained)
+    found = cost("trace_rl")  # 4 collects of 32 problems, 8 rollouts of 16 states
+    assert found.training == pytest.approx(4 * 32 * 8 * 16 * (trained + plain))
+
+
+@pytest.mark.parametrize("method", [*methods_with(GroupConfig), "d_opsd"])
+def test_forwards_and_logits_of_a_method_are_those_that_it_says(project, monkeypatch, method: str):
+    """Texts without an end, and rewards with advantages: nothing is left out."""
+    values = {"after_end": True} if method == "just_grpo" else {}
+    values |= {"record": "all", "keep": "all"} if method == "d_opsd" else {"group_size": 2}
+    write_params(**{f"method__{method}__{key}": value for key, value in values.items()})
+    run = load_params().run("sudoku", method, 0)
+    loop, problems = Trainer(run, Accelerator(cpu=True)), run.train.prompts_per_collect
+    loop.policy.suppress_tokens = [*loop.policy.suppress_tokens, loop.policy.eos_id]
+    monkeypatch.setattr(RewardedGroups, "_rewards", lambda *given: [0.0, 1.0])
+    said = run.algorithm.forwards(run.sampling)
+    steps = run.algorithm.sampling_of(run.sampling).steps
+    sampled = problems * said.rollouts * steps
+    heads, head = [], loop.policy.head
+    with torch.no_grad():
+        collects = forwards(loop.policy, lambda: loop._collect())
+    monkeypatch.setattr(
+        loop.policy, "head", lambda h: heads.append(h.shape[:-1].numel()) or head(h)
+    )
+    updates = [part for update in loop.waiting for batch in update for part in batch.split(1)]
+    trained = sum(
+        forwards(loop.policy, lambda p=part: loop.algorithm.loss(loop.policy, p))
+        for part in updates
+    )
+    teacher = said.scored if method == "d_opsd" else 0  # inside the loss
+    assert collects == sampled + problems * (said.scored - teacher)
+    assert trained == problems * (said.trained + teacher)
+    assert len(loop.waiting) == run.algorithm.updates_of_collect
+    bytes_each = DISTILLATION_BYTES if method == "d_opsd" else CROSS_ENTROPY_BYTES
+    most = run.algorithm.logit_bytes(run.sampling) / bytes_each
+    sequences = max(part.forwards for part in updates)
+    assert max(heads) <= most * sequences
+    if method in {"just_grpo", "trace_rl", "diffu_grpo", "wd1"}:
+        assert max(heads) == most * sequences
+
+
+def test_every_method_of_the_matrix_has_an_estimate_if_it_counts_its_forwards(capsys, monkeypatch):
+    command = ["estimate", "--profile", "llada-8b-gsm8k", "--set", "matrix.methods=[wd1, spg]"]
+    assert main(command) == 0
+    heads = [line for line in capsys.readouterr().out.splitlines() if "at full size" in line]
+    assert [head.split()[3] for head in heads] == ["wd1", "spg"]
+    monkeypatch.setattr(SpgConfig, "forwards", AlgorithmConfig.forwards)
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("without its updates: spg does not count") == 1

@@ -10,6 +10,7 @@ from fakes import EOS, FakePolicy
 from toys import toy
 
 from dopsd.config.params import Params
+from dopsd.core.types import Rollout
 from dopsd.models.kv_cache import KVCache
 from dopsd.rollout.config import EvalProtocol
 from dopsd.rollout.fast_dllm import denoise_approximately
@@ -33,6 +34,16 @@ def test_tokens_above_the_threshold_are_committed_at_once_and_else_the_surest_on
     assert found.completion_ids.tolist() == [0, 1, 2, 3]
     assert found.revealed_at.tolist() == [0, 2, 0, 1]
     assert len(policy.seen) == 3
+
+
+def test_where_no_token_reaches_the_threshold_the_leftmost_is_committed_and_marked():
+    """Steps 0 and 3 commit the sure token of their block; at all others none is sure."""
+    policy = FakePolicy(6, table=table([1.0, SURE, 2.0, 1.0, 2.0, SURE]))
+    decoding = Decoding(6, 3, 6, threshold=0.9, fallback="leftmost")
+    found = denoise_approximately(policy, [GenerationRequest("p", 0, PROMPT, 0)], decoding)[0]
+    assert found.revealed_at.tolist() == [1, 0, 2, 4, 5, 3]
+    assert found.is_fallback.int().tolist() == [1, 0, 1, 1, 1, 0]
+    assert Rollout.from_dict(found.to_dict()).is_fallback.tolist() == found.is_fallback.tolist()
 
 
 def test_rows_that_have_a_whole_block_wait_for_the_others_without_being_computed():

@@ -40,6 +40,10 @@ def test_rows_of_another_protocol_share_no_column_and_no_run_with_ours():
     assert found.metrics["other_protocol/accuracy/256"] == 0.523
     found = {row.name: row for row in others}["published-countdown-espo-2512.03759"]
     assert found.metrics == {"other_protocol/accuracy/mean": 0.81}
+    unigrpo = {row.task: row for row in others if row.method == "unigrpo"}  # not implemented here
+    assert unigrpo["gsm8k"].accuracy == {128: 0.749, 256: 0.825, 512: 0.827}
+    assert unigrpo["sudoku"].accuracy[256] == 0.67 and len(unigrpo) == 4
+    assert "another split" in unigrpo["sudoku"].other_protocol
 
 
 def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys):

@@ -18,6 +18,8 @@ from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.lora import load_adapter
+from dopsd.tracking.client import connect, find_run
+from dopsd.tracking.identity import identity
 from dopsd.training.run_settings import RunSettings, scratch_folder
 from dopsd.training.trainer import Trainer
 
@@ -89,6 +91,16 @@ def test_names_of_one_checkpoint_are_one_run_and_another_start_is_another(fine_t
     before = scratch_folder(run()).name
     shutil.copyfile(f"{STEP}/{ADAPTER}", fine_tuned / "best" / ADAPTER)
     assert scratch_folder(run()).name != before
+
+
+def test_mlflow_names_the_start_and_the_reference_of_a_run(fine_tuned):
+    write_params(train__start_from="sft", train__reference="start", tracking__enabled=True)
+    assert main(["train"]) == 0
+    who = identity(run(), load_params().tracking)
+    client = connect(who.uri)
+    params = client.get_run(find_run(client, who)).data.params
+    found = {name: params[f"train.{name}"] for name in ("start_from", "reference")}
+    assert found == {"start_from": "sft", "reference": "start"}
 
 
 def test_a_killed_run_that_started_from_a_checkpoint_continues_to_the_same_bytes(
