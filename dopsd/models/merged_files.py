@@ -6,32 +6,27 @@ in float32, rounded once to the dtype of the files.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors.torch import save_file
 from transformers.core_model_loading import dot_natural_key
 
-from dopsd.core.progress import log
 from dopsd.models.adapter_config import lora_of
 from dopsd.models.adapter_files import read_adapter
 from dopsd.models.architecture import read_config
-from dopsd.models.checkpoint_files import INDEX, check_finite, check_folder, file_of, read_tensor
+from dopsd.models.checkpoint_files import check_finite, check_folder, file_of, read_tensor
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import PREFIX, attach, check_adapter
 from dopsd.models.merging import low_rank_change, scalings
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
+from dopsd.models.whole_files import write_config, write_index, write_shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
-
-PATTERN = "model{suffix}.safetensors"
 
 
 @dataclass
@@ -143,27 +138,12 @@ class MergedModel:
 
         Raises:
             OSError: if the disk is full or a file cannot be written.
-            SafetensorError: if a shard cannot be written.
         """
-        plan = split_torch_state_dict_into_shards(
-            self.shapes, filename_pattern=PATTERN, max_shard_size=shard
-        )
-        for file, names in plan.filename_to_tensors.items():
-            log(f"merging: {file}")
-            tensors = {name: self.tensor(name) for name in names}
-            save_file(tensors, folder / file, metadata={"format": "pt"})
+        plan = write_shards(self.shapes, self.tensor, folder, shard)
         if plan.is_sharded:
-            counts = {"total_parameters": self.count, **plan.metadata}
-            index = {"metadata": counts, "weight_map": plan.tensor_to_filename}
-            (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-        self._write_config(folder)
+            write_index(plan, folder, total_parameters=self.count)
+        write_config(self.model, next(iter(self.shapes.values())).dtype, folder)
         self.tokenizer.save_pretrained(folder)
-        return self.rounding
-
-    def _write_config(self, folder: Path) -> None:
-        config = self.model.config
-        config.dtype = next(iter(self.shapes.values())).dtype
-        config.architectures = [type(self.model).__name__]
-        config.save_pretrained(folder)
         if self.model.can_generate():
             self.model.generation_config.save_pretrained(folder)
+        return self.rounding

@@ -75,7 +75,6 @@ def write_merged(base: str, adapter: Path, out: Path, dtype: str) -> Rounding:
             be written.
     """
     import torch
-    from safetensors import SafetensorError
 
     from dopsd.models.merged_files import MergedModel
 
@@ -87,7 +86,7 @@ def write_merged(base: str, adapter: Path, out: Path, dtype: str) -> Rounding:
         _require_space(merged, tmp)
         rounding = merged.write(tmp, SHARD)
         fsync_rename(tmp, out)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise DopsdError(
             f"export: {out}: cannot be written ({error}); partial files removed. Free some space",
             code=Code.DISK_FULL,

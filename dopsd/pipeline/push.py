@@ -17,8 +17,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
-from dopsd.models.adapter_config import CONFIG
-from dopsd.models.adapter_files import ADAPTER, DIGESTS
+from dopsd.models.adapter_files import ADAPTER_CONFIG, DIGESTS, identity
 from dopsd.models.architecture import read_config
 from dopsd.pipeline.export import write_merged
 from dopsd.pipeline.run_report import refresh
@@ -68,7 +67,7 @@ def push(request: PushRequest) -> str | None:
     hub.check_names(request.repo, request.revision)
     adapter = request.adapter or request.run.key.folder / "best"
     digests = require_sealed(adapter)
-    has_results = _is_tested(request.run, digests[ADAPTER])
+    has_results = _is_tested(request.run, digests[identity(adapter).name])
     if not request.is_dry:
         hub.require_token()
     with ExitStack() as stack:
@@ -159,7 +158,7 @@ def _pages(request: PushRequest, release: Release, has_results: bool) -> dict[st
 
 
 def _upload(request: PushRequest, files: dict[str, Path | bytes]) -> hub.Upload:
-    kinds = (MODEL, CONFIG) if request.is_merged else (CONFIG, MODEL)
+    kinds = (MODEL, ADAPTER_CONFIG) if request.is_merged else (ADAPTER_CONFIG, MODEL)
     message = request.message or f"Add {request.run.key} of dopsd"
     return hub.Upload(request.repo, files, *kinds, request.is_private, request.revision, message)
 

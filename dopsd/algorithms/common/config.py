@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dopsd.core.settings import LARGEST, Betas, Count, Natural, Positive, Section, Share
-from dopsd.models.config import AdapterConfig, Reference
+from dopsd.models.config import AdapterConfig, Reference, Weights
 from dopsd.rollout.config import CollectorConfig
 
 Weight = Annotated[float, Field(ge=0)]
@@ -31,8 +31,9 @@ class TrainOverrides(Section):
     warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas | None = None  # AdamW's decay rates of both moments
     weight_decay: Weight | None = None  # AdamW's weight decay
+    weights: Weights | None = None  # what trains: lora (an adapter) or all (every weight)
     lora: AdapterConfig | None = None  # shape of the adapter, as a whole
-    start_from: str | None = None  # checkpoint folder or run whose adapter training starts from
+    start_from: str | None = None  # checkpoint folder or run that training starts from
     reference: Reference | None = None  # reference and fixed teacher: the base, or the start
 
 
@@ -78,6 +79,14 @@ class AlgorithmConfig(Section):
     def predicts_one_block(self) -> bool:
         """Whether the loss predicts tokens of one block at most, not of a whole completion."""
         return False
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy, which takes a copy of all weights.
+
+        An adapter is switched off instead.
+        """
+        return True
 
 
 class GroupConfig(AlgorithmConfig):
@@ -130,6 +139,11 @@ class SelfDistillationConfig(SelectingConfig):
     def predicts_one_block(self) -> bool:
         """Whether the loss predicts tokens of one block at most: yes."""
         return True
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the initial policy is the teacher."""
+        return self.teacher == "base"
 
     @property
     def updates_of_collect(self) -> int:

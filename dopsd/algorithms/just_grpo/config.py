@@ -28,3 +28,8 @@ class JustGrpoConfig(GroupConfig):
         betas=[0.9, 0.999],
         weight_decay=0.0,
     )
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy: no."""
+        return False

@@ -16,3 +16,8 @@ class RftConfig(SelectingConfig):
     def updates_of_collect(self) -> int:
         """Updates that follow a collect."""
         return self.updates_per_collect
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy: no."""
+        return False

@@ -28,3 +28,8 @@ class SftConfig(AlgorithmConfig):
     def wants_solutions(self) -> bool:
         """Whether the method needs the task's reference solutions: only without `traces`."""
         return self.traces is None
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy: no."""
+        return False

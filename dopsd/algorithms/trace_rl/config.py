@@ -37,6 +37,11 @@ class TraceRlConfig(GroupConfig):
         learning_rate=1e-6, prompts_per_collect=32
     )
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the KL penalty is to the initial policy."""
+        return self.kl_to == "base" and self.kl_weight > 0
+
     @model_validator(mode="after")
     def bounds_agree(self) -> Self:
         """Refuse bounds between which no mean reward lies."""
