@@ -75,8 +75,8 @@ def lora_of(folder: Path) -> AdapterConfig:
     )
     if unsupported or settings.get("peft_type", "LORA") != "LORA":
         raise DopsdError(
-            f"{folder / ADAPTER_CONFIG}: {', '.join(unsupported) or settings['peft_type']} is set; only"
-            " plain LoRA is supported",
+            f"{folder / ADAPTER_CONFIG}: {', '.join(unsupported) or settings['peft_type']} is"
+            " set; only plain LoRA is supported",
             code=Code.ADAPTER_KIND,
         )
     try:
@@ -120,8 +120,8 @@ def _check_rank(rank: int, folder: Path) -> None:
     ]
     if mismatched:
         raise DopsdError(
-            f"{folder}: {ADAPTER_CONFIG} has r {rank}, but {mismatched[0]!r} in {ADAPTER} has another rank;"
-            " restore both files",
+            f"{folder}: {ADAPTER_CONFIG} has r {rank}, but {mismatched[0]!r} in {ADAPTER} has"
+            " another rank; restore both files",
             code=Code.ADAPTER_DAMAGED,
         )
 

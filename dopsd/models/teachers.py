@@ -183,8 +183,17 @@ class WeightContexts:
         """Compute with the adapters added into the weights while the context lasts.
 
         This is faster. In bfloat16 the sum is rounded, so reports must say that they are merged.
+
+        Raises:
+            DopsdError: if there is no adapter.
         """
-        return nullcontext() if self.adapted is None else self._merged(self.adapted)
+        if self.adapted is None:
+            raise DopsdError(
+                "merged: the checkpoint holds all weights, and there is no adapter to add; leave"
+                " out --merged, or take a protocol without it",
+                code=Code.MERGING,
+            )
+        return self._merged(self.adapted)
 
     @contextmanager
     def _merged(self, adapted: PeftModel) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """Cost of a run at full size, estimated from shapes: floating-point operations, hours, gigabytes.
 
 The cost model counts matrix products. A forward pass takes 2 operations per parameter and token.
-Gradients of activations take as many; frozen weights need none. Attention adds two products.
-Utilisation is an assumption, and is printed.
+Gradients of activations take as many, and so do those of weights; frozen weights need none.
+Attention adds two products. Utilisation is an assumption, and is printed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from dopsd.pipeline.memory_model import memory
+from dopsd.pipeline.memory_model import memory, trains_all
 from dopsd.pipeline.task_sizes import problems
 
 if TYPE_CHECKING:
@@ -128,19 +128,24 @@ class Shape:
         """Return the operations of training on one state.
 
         They are: teacher forward, student forward with adapter, gradients of activations and of the
-        adapter, and with gradient checkpointing the student's blocks again. A block's last layer is
-        not repeated: no gradient needs what it returned.
+        adapter, or of all weights where there is none, and with gradient checkpointing the
+        student's blocks again. A block's last layer is not repeated: no gradient needs what it
+        returned.
         """
         adapter = 2 * length * self.lora_parameters
         student = self.forward(length) + adapter
-        backward = 2 * length * self.block_parameters + 2 * self.attention(length) + 2 * adapter
+        gradients = 1 if self.lora_parameters else 2  # of activations, and of all weights
+        backward = gradients * 2 * length * self.block_parameters
+        backward += 2 * self.attention(length) + 2 * adapter
         inputs, outputs = list(self.config.linear_shapes().values())[-1]
         repeated = student - 2 * length * self.config.n_layers * inputs * outputs
         return self.forward(length) + student + backward + (repeated if is_checkpointed else 0)
 
 
 def lora_parameters(config: DenoiserConfig, params: Params) -> int:
-    """Count the adapter's parameters: r x (in + out) for every adapted layer."""
+    """Count the adapter's parameters: r x (in + out) for every adapted layer; 0 without one."""
+    if trains_all(params):
+        return 0
     shapes, lora = config.linear_shapes(), params.train.lora
     return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)
 

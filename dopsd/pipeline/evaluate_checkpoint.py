@@ -137,12 +137,6 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
     settings = params.evaluation(request.task)
     if request.adapter:
         settings = replace(settings, lora=shape_of(request.adapter))
-        if protocol.merged and settings.lora is None:
-            raise DopsdError(
-                f"--adapter {request.adapter}: holds all weights, and the protocol is merged; there"
-                " is no adapter to merge",
-                code=Code.OPTIONS,
-            )
     trials = Trials(request.attempts, request.temperature)
     evaluator = Evaluator(settings, request.split or params.select.split, trials)
     ((report,),) = evaluator.reports("evaluate", [request.adapter], protocol)

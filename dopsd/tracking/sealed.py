@@ -21,7 +21,8 @@ def require_sealed(folder: Path) -> dict[str, str]:
         folder: a checkpoint that `dopsd train` or `dopsd select` wrote.
 
     Raises:
-        DopsdError: if a file is missing, is damaged or has no digest, or it is neither all weights nor plain LoRA.
+        DopsdError: if a file is missing, is damaged or has no digest, or the checkpoint is
+            neither all weights nor plain LoRA.
     """
     digests, sealed = read_digests(folder), checkpoint_names(folder)
     if unsealed := [name for name in sealed if name not in digests]:
