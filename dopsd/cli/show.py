@@ -88,7 +88,8 @@ def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
         f"{run.key}: checkpoint {tested['selected']['update']}{start}, tested on {n} problems\n"
         f"  cost: {c['updates']} updates, {c['rollouts']} rollouts ({c['trajectories']} kept), "
         f"{c['sampled_tokens']} tokens, {seconds}\n"
-        f"  adapter: {folder / 'best'}   figures: {report_folder(*run.key.parts)}"
+        f"  {'adapter' if run.train.adapter else 'all weights'}: {folder / 'best'}"
+        f"   figures: {report_folder(*run.key.parts)}"
     )
 
 

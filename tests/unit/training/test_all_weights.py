@@ -212,7 +212,7 @@ def test_a_run_starts_from_its_own_kind_and_refuses_the_other(both_kinds, capsys
     assert "holds all weights, and train.weights is lora; write one" in refused(capsys, "train")
 
 
-def test_a_checkpoint_of_the_other_kind_does_not_resume_or_evaluate(both_kinds, capsys):
+def test_a_checkpoint_of_the_other_kind_is_not_evaluated(both_kinds, capsys):
     for weights, seed, line in (("lora", 1, "set train.weights to all"), ("all", 0, "to lora")):
         write_params(train__weights=weights)
         for target in (OUT, scratch_folder(run())):
@@ -227,3 +227,15 @@ def test_a_damaged_shard_is_named(project, capsys):
     shard = OUT / "step-000002/model.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     assert f"{shard}: does not match its digest" in refused(capsys, "evaluate")
+
+
+def test_a_run_does_not_adopt_checkpoints_of_the_other_kind(both_kinds, capsys):
+    for weights, seed in (("all", 0), ("lora", 1)):
+        write_params(train__weights="lora" if seed == 0 else "all", train__updates=2)
+        theirs = scratch_folder(load_params().run("sudoku", "sft", seed))
+        old = Path("work") / f"old-{seed}"
+        shutil.copytree(theirs, old)
+        (old / "run.json").unlink()
+        write_params(train__weights=weights, train__updates=2)
+        said = refused(capsys, "train", "--seed", "7", "--method", "sft", "--adopt", str(old))
+        assert f"other weights than train.weights {weights}" in said
