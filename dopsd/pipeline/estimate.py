@@ -134,7 +134,7 @@ class Shape:
         """
         adapter = 2 * length * self.lora_parameters
         student = self.forward(length) + adapter
-        gradients = 1 if self.lora_parameters else 2  # of activations, and of all weights
+        gradients = 1.0 if self.lora_parameters else 2.0  # of activations, and of all weights
         backward = gradients * 2 * length * self.block_parameters
         backward += 2 * self.attention(length) + 2 * adapter
         inputs, outputs = list(self.config.linear_shapes().values())[-1]
@@ -226,15 +226,14 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     )
     breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     required = sum(cost.memory.values())
+    fixed = required - cost.memory.get("work", 0.0)
     output.append(f"memory of each GPU: about {required:.0f} GB ({breakdown})")
     for name in gpus:
         peak, memory, _ = GPUS[name]
         hours = cost.total * 1e3 / (peak * UTILISATION * processes) / 3600
-        verdict = (
-            "fits"
-            if required < 0.92 * memory
-            else f"DOES NOT FIT {memory:.0f} GB: lower micro_batch_states or batch_size"
-        )
+        is_too_large = fixed >= 0.92 * memory and "all weights and optimizer" in cost.memory
+        advice = "train.weights: lora" if is_too_large else "lower micro_batch_states or batch_size"
+        verdict = "fits" if required < 0.92 * memory else f"DOES NOT FIT {memory:.0f} GB: {advice}"
         output.append(
             f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f}"
             f" TFLOP/s; {verdict}"

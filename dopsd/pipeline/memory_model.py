@@ -87,13 +87,13 @@ def trained_bytes(params: Params, shape: Shape) -> dict[str, float]:
     All weights also have a copy in float32, since `weights` counts them in bfloat16.
     """
     configs = [vars(params.method)[kind_of(name)] for name in params.matrix.methods]
-    average = 4 if any(vars(config).get("teacher") == "ema" for config in configs) else 0
+    average = 4.0 if any(vars(config).get("teacher") == "ema" for config in configs) else 0
     if not trains_all(params):
         start = 4 if params.train.reference == "start" else 0  # the adapter of start_from
         return {"adapter and optimizer": (16 + start + average) * shape.lora_parameters}
-    reference = 2 if any(config.needs_reference for config in configs) else 0
+    reference = 2.0 if any(config.needs_reference for config in configs) else 0
     kept = {"frozen copy": reference, "moving average": average}
-    return {"all weights and optimizer": 16 * shape.parameters} | {
+    return {"all weights and optimizer": 16.0 * shape.parameters} | {
         name: size * shape.parameters for name, size in kept.items() if size
     }
 

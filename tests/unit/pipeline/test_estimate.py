@@ -114,7 +114,7 @@ def test_all_weights_have_copies_gradients_and_moments_of_their_own():
     shape, adapted = (Shape(LladaConfig(), n) for n in (0, 1))
     assert shape.state(456, False) - adapted.state(456, False) == pytest.approx(blocks, rel=1e-6)
     said = lines(cost(off), 1, ["h100-80gb"])
-    assert "DOES NOT FIT 80 GB" in said[-1]
+    assert "DOES NOT FIT 80 GB: train.weights: lora" in said[-1]
 
 
 @pytest.mark.parametrize(
