@@ -104,7 +104,7 @@ def evaluate_base(name: str, after: object) -> Done:
 
 @task(name="train", task_run_name="train {run_key}", **RETRIED)
 def train(run_key: RunKey, env: Mapping[str, str], after: object) -> Done:
-    """Post-train an adapter (DVC stage `train`); a retry continues from the last checkpoint."""
+    """Post-train one run (DVC stage `train`); a retry continues from the last checkpoint."""
     return _repro(f"train@{run_key.stage}", run_key.key, env)
 
 

@@ -10,11 +10,9 @@ import torch
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
-from dopsd.models.adapter_config import lora_of
-from dopsd.models.adapter_files import read_adapter
+from dopsd.models.adapter_config import shape_of
 from dopsd.models.config import AdapterConfig, Dtype, ModelConfig
 from dopsd.models.llm_policy import load_policy as load
-from dopsd.models.lora import load_adapter, require_adapter
 from dopsd.pipeline.new_project import TEMPLATE
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def load_policy(
         folder: a checkpoint in the layout of the Hugging Face hub: config.json, safetensors,
             tokenizer. No code in it is run.
         adapter: a checkpoint folder of a run, or the shape of a fresh adapter to train; None: the
-            base alone, which has nothing to train.
+            base alone. That, and a checkpoint of all weights, have nothing to train.
         device: such as `cpu` or `cuda:0`; None: the GPU of this process, else the CPU.
         dtype: of the base's weights, `float32` or `bfloat16`.
         seed: of the fresh adapter's first weights.
@@ -68,8 +66,8 @@ def load_policy(
         raise DopsdError(
             f"adapter {adapter}: no such folder; name a checkpoint of a run", code=Code.NO_ADAPTER
         )
-    policy = load(model, lora_of(Path(adapter)), seed, target)
-    load_adapter(require_adapter(policy.adapted), read_adapter(Path(adapter)), adapter)
+    policy = load(model, shape_of(Path(adapter)), seed, target)
+    policy.load(Path(adapter))
     return policy
 
 

@@ -95,9 +95,11 @@ def temperature(text: str) -> float:
 
 def require_adapter_config(folder: Path | None) -> None:
     """Refuse an --adapter folder that holds no checkpoint, before anything heavy is imported."""
-    if folder and not (folder / "adapter_config.json").is_file():
+    from dopsd.models.adapter_files import ADAPTER_CONFIG, has_all_weights
+
+    if folder and not ((folder / ADAPTER_CONFIG).is_file() or has_all_weights(folder)):
         raise DopsdError(
-            f"--adapter {folder}: no adapter_config.json; expected a checkpoint folder of"
+            f"--adapter {folder}: no {ADAPTER_CONFIG}; expected a checkpoint folder of"
             " `dopsd train`",
             code=Code.NO_ADAPTER,
         )

@@ -72,10 +72,12 @@ def _score_command(commands: Commands) -> None:
 
 def _export_command(commands: Commands) -> None:
     parser = command(
-        commands, "export", "Write base and adapter as one model that plain transformers loads."
+        commands,
+        "export",
+        "Write a trained model, such as base and adapter, as one that plain transformers loads.",
     )
     parser.add_argument(
-        "--merged", action="store_true", help="add the adapter into the weights (required)"
+        "--merged", action="store_true", help="add the adapter into the weights (required for one)"
     )
     parser.add_argument(
         "--adapter", type=Path, metavar="FOLDER", help="checkpoint folder (required)"

@@ -10,13 +10,13 @@ GROUPS = {
         "attach": "watch a run that is in progress",
         "cancel": "stop a run; training saves",
         "repro": "run the stages that changed",
-        "train": "post-train one adapter, or continue it (a stage of `repro`)",
+        "train": "post-train one run, or continue it (a stage of `repro`)",
         "clean": "remove training folders that no run would continue",
     },
     "Look": {
         "summary": "print accuracy, cost and paths of finished runs",
         "sample": "print one answer, denoised step by step",
-        "evaluate": "score checkpoints, or any adapter on any split",
+        "evaluate": "score checkpoints of a run, or any other on any split",
         "score": "score generations from files",
         "verify-teacher": "measure pass@k and self-teacher accuracy of the base",
     },
@@ -38,7 +38,7 @@ GROUPS = {
         "publish": "copy finished runs and checkpoints to MLflow",
     },
     "Share": {
-        "export": "write base and adapter as one plain model",
+        "export": "write a trained model for plain transformers",
         "push": "upload a checkpoint to the Hugging Face hub",
     },
 }

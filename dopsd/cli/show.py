@@ -88,7 +88,8 @@ def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
         f"{run.key}: checkpoint {tested['selected']['update']}{start}, tested on {n} problems\n"
         f"  cost: {c['updates']} updates, {c['rollouts']} rollouts ({c['trajectories']} kept), "
         f"{c['sampled_tokens']} tokens, {seconds}\n"
-        f"  adapter: {folder / 'best'}   figures: {report_folder(*run.key.parts)}"
+        f"  {'adapter' if run.train.adapter else 'all weights'}: {folder / 'best'}"
+        f"   figures: {report_folder(*run.key.parts)}"
     )
 
 
@@ -127,13 +128,13 @@ def sample(
     """
     from dopsd.core.keys import key_from
     from dopsd.evaluation.evaluator import Evaluator
-    from dopsd.models.adapter_config import lora_of
+    from dopsd.models.adapter_config import shape_of
     from dopsd.rollout.prompts import decoding
     from dopsd.rollout.sampler import GenerationRequest, denoise
 
     settings = params.evaluation(task_name)
     if adapter:
-        settings = replace(settings, lora=lora_of(adapter))
+        settings = replace(settings, lora=shape_of(adapter))
     evaluator = Evaluator(settings, "test")
     problem = evaluator.task.ask(puzzle) if puzzle else evaluator.problems[0]
     policy = evaluator.with_adapter(adapter)

@@ -26,7 +26,8 @@ STAGES = {  # stage: (description, arguments beyond --params)
     ),
     "evaluate_base": ("Score the base model on the selection split (select.split).", ("task",)),
     "train": (
-        "Post-train an adapter. An interrupted run continues from its last checkpoint.",
+        "Post-train an adapter, or all weights. An interrupted run continues from its last"
+        " checkpoint.",
         ("task", "method", "seed"),
     ),
     "evaluate": (

@@ -13,6 +13,7 @@ from dopsd.training.start import start_run
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
+    from dopsd.training.run_settings import RunSettings
 
 
 def check_variants(params: Params) -> None:
@@ -48,7 +49,9 @@ def check_sections(params: Params) -> None:
     if params.launch.shard:
         _check_shard(params, models)
     _check_matrix(params)
-    _check_starts(params)
+    runs = _runs(params)
+    _check_weights(params, runs)
+    _check_starts(params, runs)
 
 
 def _check_task_names(params: Params) -> None:
@@ -120,11 +123,32 @@ def _check_matrix(params: Params) -> None:
             )
 
 
-def _check_starts(params: Params) -> None:
-    """Check that no run starts from one that DVC may train later, and what a reference needs."""
+def _runs(params: Params) -> list[RunSettings]:
+    """Return every run of the matrix and of `ablate.run`."""
     a = params.ablate
     variants = [f"{a.method}{BETWEEN}{name}" for name in a.run if name in a.variants]
-    runs = params.runs + [params.run(a.task, name, seed) for name in variants for seed in a.seeds]
+    return params.runs + [params.run(a.task, name, seed) for name in variants for seed in a.seeds]
+
+
+def _check_weights(params: Params, runs: list[RunSettings]) -> None:
+    """Check that a run of all weights has no settings of adapters, and a base that can train."""
+    merged = [name for name, protocol in params.evaluate.protocols.items() if protocol.merged]
+    for run in [run for run in runs if not run.train.adapter]:
+        method, config = run.key.method, run.algorithm
+        faults = {
+            f"method.{method}.train.lora must be null": config.train.lora is not None,
+            f"method.{method}.teacher_dropout must be false": vars(config).get("teacher_dropout"),
+            "model.quantization must be none": run.model.quantization != "none",
+            f"evaluate.protocols.{'.'.join(merged[:1])}.merged must be false": bool(merged),
+        }
+        if found := [fault for fault, holds in faults.items() if holds]:
+            raise ValueError(
+                f"train.weights: all, of {method}: {found[0]}; or set train.weights to lora"
+            )
+
+
+def _check_starts(params: Params, runs: list[RunSettings]) -> None:
+    """Check that no run starts from one that DVC may train later, and what a reference needs."""
     keys = {run.key for run in runs}
     for run in runs:
         start, train, method = start_run(run), run.train, run.key.method

@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.models.adapter_files import ADAPTER
 from dopsd.tasks.common.config import Source
 from dopsd.training.origin import place
-from dopsd.training.start import named_folder
+from dopsd.training.start import named_folder, start_file
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -24,11 +23,10 @@ def missing_files(params: Params) -> list[str]:
         files |= task_files(params, task)
     for method in params.matrix.methods:
         files |= _source_files(f"method.{method}", vars(vars(params.method)[method]))
-    starts = {run.key.method: named_folder(run) for run in params.runs}
     files |= {
-        f"train.start_from of {method}": str(folder / ADAPTER)
-        for method, folder in starts.items()
-        if folder
+        f"train.start_from of {run.key.method}": str(folder / start_file(run))
+        for run in params.runs
+        if (folder := named_folder(run))
     }
     for task in params.matrix.tasks:
         overrides, path = params.data.tasks[task].model, params.model_of(task).path

@@ -109,13 +109,13 @@ class Params(Section):
         )
 
     def evaluation(self, task: str, method: str | None = None) -> EvalSettings:
-        """Return the sections that an evaluation needs, for a method's adapters or for the base."""
+        """Return what an evaluation needs, for a method's checkpoints or for the base."""
         return EvalSettings(
             task,
             self.data.tasks[task],
             self.model_of(task),
             self.sampling,
-            (self.of(method) if method else self).train.lora,
+            (self.of(method) if method else self).train.adapter,
             self.evaluate.bootstrap,
             self.launch.shard,
         )

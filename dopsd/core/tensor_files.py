@@ -15,8 +15,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+def save_tensors(
+    tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None
+) -> None:
     """Write tensors to a safetensors file.
+
+    Args:
+        tensors: the tensors by name, on any device.
+        path: the file.
+        metadata: texts for the file's header.
 
     Raises:
         OSError: if writing fails; errno is ENOSPC for a full disk, else EIO.
@@ -25,7 +32,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     from safetensors.torch import save_file
 
     try:
-        save_file(_apart(tensors), path)
+        save_file(_apart(tensors), path, metadata)
     except SafetensorError as error:
         number = errno.ENOSPC if f"os error {errno.ENOSPC}" in str(error) else errno.EIO
         raise OSError(number, str(error), str(path)) from error

@@ -143,7 +143,7 @@ class EvalReport:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint folder; `digest` is that of its adapter weights."""
+    """A verified checkpoint folder; `digest` is that of its weights."""
 
     path: Path
     update: int

@@ -1,6 +1,6 @@
-"""Evaluate adapters, with a cache in work/eval/ that DVC, the flows and the CLI share.
+"""Evaluate checkpoints, with a cache in work/eval/ that DVC, the flows and the CLI share.
 
-A cached report is found by all that decides it: adapter, protocol, data, base, settings and code.
+A cached report is found by all that decides it: weights, protocol, data, base, settings and code.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import WORK, write_json
@@ -18,20 +19,17 @@ from dopsd.core.jsonl import verified, with_digest
 from dopsd.core.progress import Progress, is_main_rank, log
 from dopsd.evaluation.generate import LOOK_EVERY, Answer, Answering, Trials
 from dopsd.evaluation.report import report
-from dopsd.models.adapter_files import ADAPTER, read_adapter
+from dopsd.models.adapter_files import identity
 from dopsd.models.device import own_device
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.loading import resolved
-from dopsd.models.lora import check_config, load_adapter, require_adapter
 from dopsd.models.measured_on import in_words, measured_on
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task, module_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
     from dopsd.core.types import Problem
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Scores adapters on one split of one task.
+    """Scores checkpoints on one split of one task.
 
     The model is loaded only for the first evaluation that is not in the cache.
     """
@@ -60,7 +58,7 @@ class Evaluator:
             adapter: the checkpoint folder; None for the base.
             protocol: the decoding settings.
         """
-        digest = sha256(adapter / ADAPTER)[:16] if adapter else "base"
+        digest = sha256(identity(adapter))[:16] if adapter else "base"
         sections: dict[str, Any] = {
             "sampling": protocol.decisive(),
             "model": resolved(self.settings.model).decisive("path"),
@@ -72,9 +70,8 @@ class Evaluator:
             "scoring": self.task.scoring,
         }
         sections |= {"trials": asdict(self.trials), "instructions": self.task.instructions}
-        sections |= {
-            "lora": [self.lora.r, self.lora.alpha, sorted(self.lora.targets)] if adapter else None
-        }
+        shape = self.lora and [self.lora.r, self.lora.alpha, sorted(self.lora.targets)]
+        sections |= {"lora": (shape or "all") if adapter else None}
         data = data_files(self.task.name, self.split)
         code = (
             "dopsd.evaluation.evaluator",
@@ -175,20 +172,24 @@ class Evaluator:
         return prompt_set.prompts(policy, self.settings.sampling)[0]
 
     def with_adapter(self, adapter: Path | None) -> LlmPolicy:
-        """Return the policy with an adapter's weights; None restores a fresh adapter: the base."""
+        """Return the policy with a checkpoint's weights; None restores the base."""
         if self.policy is None:
             shard = self.settings.shard and int(os.environ.get("WORLD_SIZE", "1")) > 1
             self.policy = load_policy(self.settings.model, self.lora, 0, shard=shard)
             self.fresh = {k: v.clone() for k, v in self.policy.trainable().items()}
-        if adapter is None:
-            for name, p in self.policy.trainable().items():
-                p.data.copy_(self.fresh[name])
-        else:
-            weights = read_adapter(adapter)
-            peft_model = require_adapter(self.policy.adapted)
-            check_config(peft_model, adapter)
-            load_adapter(peft_model, weights, adapter)
+            self.loaded: Path | None = None
+        if adapter != self.loaded:
+            self._load(self.policy, adapter)
+            self.loaded = adapter
         return self.policy
+
+    def _load(self, policy: LlmPolicy, adapter: Path | None) -> None:
+        if adapter:
+            policy.load(adapter)
+        elif self.lora is None:
+            policy.load_all(Path(self.settings.model.path))
+        for name, p in () if adapter else policy.trainable().items():
+            p.data.copy_(self.fresh[name])
 
 
 def _read_report(path: Path) -> dict[str, Any]:

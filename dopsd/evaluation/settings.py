@@ -19,6 +19,6 @@ class EvalSettings:
     data: TaskConfig
     model: ModelConfig
     sampling: SamplingConfig  # of training rollouts
-    lora: AdapterConfig  # shape of the adapters
+    lora: AdapterConfig | None  # shape of the adapters; None: checkpoints hold all weights
     bootstrap: int  # resamples of an interval
     shard: bool = False  # the base is split over the processes

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.models.adapter_files import ADAPTER, ADAPTER_CONFIG, has_all_weights, shard_digests
 from dopsd.models.checkpoint_files import header
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from dopsd.models.config import AdapterConfig
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # filled with the names of the block list and of the layers: a head of the same name never matches
 TARGETS = r".*\.{}\.\d+\.({})"
 # settings of peft that would change what is computed; none of them may be set
@@ -38,10 +38,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         DopsdError: if the file is missing or damaged.
     """
-    path = folder / CONFIG
+    path = folder / ADAPTER_CONFIG
     if not path.is_file():  # reading a pipe or a device would never end
         raise DopsdError(
-            f"{folder}: no {CONFIG}; name the folder of a checkpoint", code=Code.NO_ADAPTER
+            f"{folder}: no {ADAPTER_CONFIG}; name the folder of a checkpoint", code=Code.NO_ADAPTER
         )
     try:
         settings = json.loads(path.read_bytes())
@@ -75,8 +75,8 @@ def lora_of(folder: Path) -> AdapterConfig:
     )
     if unsupported or settings.get("peft_type", "LORA") != "LORA":
         raise DopsdError(
-            f"{folder / CONFIG}: {', '.join(unsupported) or settings['peft_type']} is set; only"
-            " plain LoRA is supported",
+            f"{folder / ADAPTER_CONFIG}: {', '.join(unsupported) or settings['peft_type']} is"
+            " set; only plain LoRA is supported",
             code=Code.ADAPTER_KIND,
         )
     try:
@@ -89,27 +89,39 @@ def lora_of(folder: Path) -> AdapterConfig:
     except (KeyError, ValidationError) as error:
         problem = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
         raise DopsdError(
-            f"{folder / CONFIG} {problem}; name a checkpoint written by dopsd or peft",
+            f"{folder / ADAPTER_CONFIG} {problem}; name a checkpoint written by dopsd or peft",
             code=Code.ADAPTER_DAMAGED,
         ) from error
     _check_rank(config.r, folder)
     return config
 
 
+def shape_of(folder: Path) -> AdapterConfig | None:
+    """Return the LoRA settings of a checkpoint; None if it holds all weights.
+
+    Raises:
+        DopsdError: if the checkpoint is damaged, or neither plain LoRA nor written by dopsd.
+    """
+    if not has_all_weights(folder):
+        return lora_of(folder)
+    shard_digests(folder)
+    return None
+
+
 def _check_rank(rank: int, folder: Path) -> None:
     """Refuse a rank that the weights do not have, before memory is allocated for it."""
-    path = folder / WEIGHTS
+    path = folder / ADAPTER
     if not path.is_file():
         raise DopsdError(
-            f"{folder}: no {WEIGHTS}; name the folder of a checkpoint", code=Code.NO_ADAPTER
+            f"{folder}: no {ADAPTER}; name the folder of a checkpoint", code=Code.NO_ADAPTER
         )
     mismatched = [
         name for name, shape in header(path).items() if ".lora_A." in name and shape[:1] != (rank,)
     ]
     if mismatched:
         raise DopsdError(
-            f"{folder}: {CONFIG} has r {rank}, but {mismatched[0]!r} in {WEIGHTS} has another rank;"
-            " restore both files",
+            f"{folder}: {ADAPTER_CONFIG} has r {rank}, but {mismatched[0]!r} in {ADAPTER} has"
+            " another rank; restore both files",
             code=Code.ADAPTER_DAMAGED,
         )
 

@@ -15,6 +15,7 @@ Quantization = Literal["none", "nf4"]
 Attention = Literal["auto", "sdpa", "flash_attention_2"]
 Kernels = Literal["auto", "torch", "liger"]
 Reference = Literal["base", "start"]
+Weights = Literal["lora", "all"]
 PromptStyle = Literal["compact", "instructions"]
 
 

@@ -16,7 +16,7 @@ from dopsd.models.device import take_device
 from dopsd.models.fsdp import spread
 from dopsd.models.loading import load_base
 from dopsd.models.lora import attach, recompute_dropout
-from dopsd.models.teachers import AdapterContexts
+from dopsd.models.teachers import WeightContexts
 from dopsd.models.text import ChatText
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dopsd.models.policy import Text
 
 
-class LlmPolicy(AdapterContexts):
+class LlmPolicy(WeightContexts):
     """A masked diffusion model behind the Policy protocol.
 
     The teacher and reference contexts are inherited; `text` holds chats and token ids.
@@ -123,6 +123,20 @@ class LlmPolicy(AdapterContexts):
                 code=Code.MERGING,
             )
         return super().merged()
+
+    def load_all(self, folder: Path) -> None:
+        """Replace all weights by those of a folder.
+
+        Raises:
+            DopsdError: if the base is sharded or in 4 bits, or the weights do not fit.
+        """
+        if self.is_locked or getattr(self.core, "hf_quantizer", None):
+            raise DopsdError(
+                f"{folder}: all weights fit only a base that is whole in each process; set"
+                " launch.shard to false and model.quantization to none",
+                code=Code.ADAPTER_MISFIT,
+            )
+        super().load_all(folder)
 
     def use_gradient_checkpointing(self) -> None:
         """Recompute the activations of each block in the backward pass.

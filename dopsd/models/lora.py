@@ -101,15 +101,16 @@ def recompute_dropout(peft_model: nn.Module, is_recomputing: bool) -> None:
             module.recomputes_dropout = is_recomputing
 
 
-def require_adapter(adapted: PeftModel | None) -> PeftModel:
-    """Return the model with its adapter.
+def require_adapter(adapted: PeftModel | None, folder: Path) -> PeftModel:
+    """Return the model with its adapter, which is to take that of a folder.
 
     Raises:
         DopsdError: if the model was loaded without an adapter.
     """
     if adapted is None:
         raise DopsdError(
-            "adapter: the model was loaded without an adapter", exit_code=1, code=Code.NO_TRAINABLE
+            f"{folder}: an adapter, and the model has none; set train.weights to lora",
+            code=Code.ADAPTER_MISFIT,
         )
     return adapted
 

@@ -1,48 +1,43 @@
-"""Write base and adapter as one checkpoint, with one shard of the result in memory at a time.
+"""Write a trained model as one folder, with one shard of the result in memory at a time.
 
 The tensors are those that transformers would write of the model merged in memory: W + scale * B A
-in float32, rounded once to the dtype of the files.
+in float32, or the weights of a checkpoint that holds all, rounded once to the dtype of the files.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors.torch import save_file
 from transformers.core_model_loading import dot_natural_key
 
-from dopsd.core.progress import log
-from dopsd.models.adapter_config import lora_of
-from dopsd.models.adapter_files import read_adapter
+from dopsd.models.adapter_config import shape_of
+from dopsd.models.adapter_files import check_shards, read_adapter
 from dopsd.models.architecture import read_config
-from dopsd.models.checkpoint_files import INDEX, check_finite, check_folder, file_of, read_tensor
+from dopsd.models.checkpoint_files import check_finite, check_folder, file_of, read_tensor
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import PREFIX, attach, check_adapter
 from dopsd.models.merging import low_rank_change, scalings
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
+from dopsd.models.whole_files import write_config, write_index, write_shards
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
 
-PATTERN = "model{suffix}.safetensors"
-
 
 @dataclass
 class Rounding:
-    """Error of writing weights W plus adapter change D in a dtype, summed over the adapted layers.
+    """Error of writing weights W plus their change D in a dtype, summed over the trained layers.
 
     Attributes:
         squared_error: |round(W + D) - W - D|^2.
         squared_change: |D|^2.
-        equal: Adapted weights that did not change.
-        count: Adapted weights.
+        equal: Trained weights that did not change.
+        count: Trained weights.
     """
 
     squared_error: float = 0.0
@@ -66,24 +61,24 @@ class Rounding:
 
     @property
     def unmoved(self) -> float:
-        """Share of the adapted weights that did not change."""
+        """Share of the trained weights that did not change."""
         return self.equal / self.count
 
 
 class MergedModel:
-    """A base with an adapter added into its weights, whose tensors are computed one at a time.
+    """A base with an adapter added into its weights, or with all of them replaced, by the tensor.
 
     Args:
         base: folder of the base, in any dtype.
-        adapter: folder of the checkpoint.
+        adapter: folder of the checkpoint: an adapter, or all weights.
         dtype: precision of the parameters in the files.
 
     Raises:
-        DopsdError: if base or adapter are damaged, or do not fit each other.
+        DopsdError: if base or checkpoint are damaged, or do not fit each other.
     """
 
     def __init__(self, base: Path, adapter: Path, dtype: torch.dtype) -> None:
-        lora, self.changes = lora_of(adapter), read_adapter(adapter)
+        lora = shape_of(adapter)
         require_base(base)
         config = read_config(base)
         check_folder(base, config)
@@ -93,9 +88,15 @@ class MergedModel:
         with torch.device("meta"):  # names and shapes only
             self.model = build_model(config)
             self.shapes, self.count = self._shapes(dtype), self.model.num_parameters()
-            adapted = attach(self.model, lora, 0)
-        check_adapter(adapted, self.changes, adapter)
-        self.scalings = scalings(adapted)
+            adapted = attach(self.model, lora, 0) if lora else None
+        self.changes, self.scalings, self.trained = {}, {}, {}
+        if adapted:
+            self.changes, self.scalings = read_adapter(adapter), scalings(adapted)
+            check_adapter(adapted, self.changes, adapter)
+        else:
+            check_shards(adapter)
+            check_folder(adapter, config)
+            self.trained = file_of(adapter)
 
     def _shapes(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the tensors of the files, without values, in transformers' order.
@@ -115,19 +116,24 @@ class MergedModel:
         return sum(tensor.nbytes for tensor in self.shapes.values())
 
     def tensor(self, name: str) -> Tensor:
-        """Read a tensor of the base, add the adapter's change and round.
+        """Read a tensor of the base, add its change or take the trained one, and round.
 
         Raises:
-            DopsdError: if the base's tensor is not finite.
+            DopsdError: if a tensor is not finite.
         """
         weight = read_tensor(self.files[name], name)
         check_finite([(name, weight)], self.base)
-        layer, dtype = name.removesuffix(".weight"), self.shapes[name].dtype
-        if layer not in self.scalings:
+        layer, dtype, old = name.removesuffix(".weight"), self.shapes[name].dtype, weight.float()
+        if self.trained:
+            trained = read_tensor(self.trained[name], name)
+            check_finite([(name, trained)], self.trained[name].parent)
+            new, change = trained.to(dtype), trained.float() - old
+        elif layer in self.scalings:
+            down, up = (self.changes[f"{PREFIX}{layer}.lora_{which}.weight"] for which in "AB")
+            change = low_rank_change(down, up, self.scalings[layer])
+            new = (old + change).to(dtype)
+        else:
             return weight.to(dtype)
-        down, up = (self.changes[f"{PREFIX}{layer}.lora_{which}.weight"] for which in "AB")
-        old, change = weight.float(), low_rank_change(down, up, self.scalings[layer])
-        new = (old + change).to(dtype)
         self.rounding.add(old, change, new)
         return new
 
@@ -139,31 +145,16 @@ class MergedModel:
             shard: the largest size of a file, such as 5GB; a larger tensor gets its own.
 
         Returns:
-            The error of rounding, summed over the adapted layers.
+            The error of rounding, summed over the trained layers.
 
         Raises:
             OSError: if the disk is full or a file cannot be written.
-            SafetensorError: if a shard cannot be written.
         """
-        plan = split_torch_state_dict_into_shards(
-            self.shapes, filename_pattern=PATTERN, max_shard_size=shard
-        )
-        for file, names in plan.filename_to_tensors.items():
-            log(f"merging: {file}")
-            tensors = {name: self.tensor(name) for name in names}
-            save_file(tensors, folder / file, metadata={"format": "pt"})
+        plan = write_shards(self.shapes, self.tensor, folder, shard)
         if plan.is_sharded:
-            counts = {"total_parameters": self.count, **plan.metadata}
-            index = {"metadata": counts, "weight_map": plan.tensor_to_filename}
-            (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-        self._write_config(folder)
+            write_index(plan, folder, total_parameters=self.count)
+        write_config(self.model, next(iter(self.shapes.values())).dtype, folder)
         self.tokenizer.save_pretrained(folder)
-        return self.rounding
-
-    def _write_config(self, folder: Path) -> None:
-        config = self.model.config
-        config.dtype = next(iter(self.shapes.values())).dtype
-        config.architectures = [type(self.model).__name__]
-        config.save_pretrained(folder)
         if self.model.can_generate():
             self.model.generation_config.save_pretrained(folder)
+        return self.rounding

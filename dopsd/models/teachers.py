@@ -1,18 +1,28 @@
-"""Contexts in which an adapted model computes as its teacher, as its initial policy, or merged."""
+"""What of a model trains, and contexts in which it computes as its teacher or initial policy."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+import torch
+
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.adapter_files import read_adapter
-from dopsd.models.lora import check_config, load_adapter, require_adapter
+from dopsd.core.tensor_files import save_tensors
+from dopsd.models.adapter_files import ADAPTER, check_shards, has_all_weights, read_adapter
+from dopsd.models.lora import (
+    adapter_tensors,
+    check_config,
+    load_adapter,
+    require_adapter,
+    save_config,
+)
 from dopsd.models.merging import merged_weights
+from dopsd.models.whole_files import file_values, save_whole, whole_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from peft import PeftModel
@@ -21,11 +31,14 @@ if TYPE_CHECKING:
     from dopsd.models.denoiser import Denoiser
 
 
-class AdapterContexts:
-    """The Teachers of a policy: the base, the student itself, or the moving average of its adapter.
+class WeightContexts:
+    """The weights in training, and the Teachers of a policy.
+
+    An adapter trains, or all weights after `train_all`. The teacher is the base, the student
+    itself, or the moving average of what trains.
 
     Args:
-        core: the base with the adapter's layers.
+        core: the base, with the adapter's layers if there is one.
         adapted: the peft model around it; None: no adapter.
     """
 
@@ -33,38 +46,93 @@ class AdapterContexts:
         self.core, self.adapted = core, adapted
         self.teacher_kind, self.ema_decay = "base", 0.0
         self.teacher_dropout = False
-        self.ema: dict[str, Tensor] = {}  # moving average of the adapter; empty unless kind is ema
-        self.start: dict[str, Tensor] = {}  # the reference's adapter; empty where it is the base
+        self.ema: dict[str, Tensor] = {}  # moving average of what trains; empty unless kind is ema
+        self.start: dict[str, Tensor] = {}  # the reference's weights; empty: adapter off
+        # float32 weights in training where the model computes in bfloat16: steps of a small
+        # learning rate would be rounded away there
+        self.masters: dict[str, Tensor] = {}
         self.is_merged = False
 
-    def start_from(self, folder: Path, is_reference: bool) -> None:
-        """Load a checkpoint's adapter in place of the fresh one.
+    def train_all(self) -> None:
+        """Train every weight of a model without adapter, from its present values."""
+        for name, p in self.core.requires_grad_(True).named_parameters():
+            if p.dtype != torch.float32:
+                self.masters[name] = p.detach().float().requires_grad_()
+                p.register_post_accumulate_grad_hook(_gradient_to(self.masters[name]))
 
-        Args:
-            folder: the checkpoint.
-            is_reference: whether this adapter, not the base, is the reference from now on.
+    def keep_reference(self) -> None:
+        """Let the present weights be the reference from now on, as a frozen copy."""
+        self.start = {name: p.detach().clone() for name, p in self._computing().items()}
+
+    def load(self, folder: Path) -> None:
+        """Load a checkpoint's adapter in place of the present one, or its weights, all of them.
 
         Raises:
-            DopsdError: if it was trained with another rank, scaling or list of targets, or on
-                another base.
+            DopsdError: if it is of the other kind, was trained with another rank, scaling or list
+                of targets or on another base, or is damaged.
         """
-        adapted = require_adapter(self.adapted)
-        check_config(adapted, folder)
-        load_adapter(adapted, read_adapter(folder), folder)
-        if is_reference:
-            self.start = {name: p.detach().clone() for name, p in self.trainable().items()}
+        if not has_all_weights(folder):
+            adapted = require_adapter(self.adapted, folder)
+            check_config(adapted, folder)
+            return load_adapter(adapted, read_adapter(folder), folder)
+        if self.adapted:
+            raise DopsdError(
+                f"{folder}: a checkpoint of all weights, and the model has an adapter; set"
+                " train.weights to all",
+                code=Code.ADAPTER_MISFIT,
+            )
+        check_shards(folder)
+        self.load_all(folder)
+
+    @torch.no_grad()
+    def load_all(self, folder: Path) -> None:
+        """Replace all weights by those of a folder: a base, or a checkpoint of all weights.
+
+        Raises:
+            DopsdError: if they do not fit the model, or are damaged.
+        """
+        own = self.all_weights()
+        for name, tensor in file_values(self.core, folder):
+            own[name].copy_(tensor)
+        self._follow_masters()
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter, or all weights if there is none, into an existing folder.
+
+        Raises:
+            OSError: if the disk is full or a file cannot be written.
+        """
+        if self.adapted is None:
+            return save_whole(self.core, self.all_weights(), folder)
+        save_tensors(adapter_tensors(self.adapted), folder / ADAPTER)
+        save_config(self.adapted, folder)
+
+    def all_weights(self) -> dict[str, Tensor]:
+        """Return all tensors of the model as its files hold them, in training precision."""
+        return whole_tensors(self.core) | self.masters
 
     def trainable(self) -> dict[str, Tensor]:
         """Return the parameters in training, by name."""
+        return self._computing() | self.masters
+
+    def _computing(self) -> dict[str, Tensor]:
+        """Return the parameters that compute and train, by name, in the model's precision."""
         return {name: p for name, p in self.core.named_parameters() if p.requires_grad}
+
+    def _follow_masters(self) -> None:
+        """Round the weights in training to the weights that compute."""
+        parameters = self._computing() if self.masters else {}
+        for name, master in self.masters.items():
+            parameters[name].data.copy_(master.detach())
 
     def reference(self) -> AbstractContextManager[object]:
         """Compute with the initial policy while the context lasts, without dropout.
 
-        This is the base, adapters off, or the adapter of `start_from` where that is the reference.
+        This is the base, adapters off, or what `keep_reference` kept.
 
         Raises:
-            DopsdError: inside `merged`, where the initial weights are replaced.
+            DopsdError: inside `merged`, where the initial weights are replaced; if all weights
+                train and none were kept.
         """
         if self.is_merged:
             raise DopsdError(
@@ -74,13 +142,19 @@ class AdapterContexts:
             )
         if self.start:
             return self._computing_with(self.start)
+        if not self.adapted and self._computing():
+            raise DopsdError(
+                "reference: all weights train, and no copy of the initial ones was kept; the"
+                " method's config must say needs_reference",
+                code=Code.PLUGIN,
+            )
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
 
     def teacher(self) -> AbstractContextManager[object]:
         """Compute as the teacher while the context lasts.
 
-        base: the initial policy; live: the student's own weights; ema: their moving average. The
-        adapter has no dropout, unless the live teacher keeps it.
+        base: the initial policy; live: the student's own weights; ema: their moving average. There
+        is no dropout, unless the live teacher keeps it.
         """
         if self.teacher_kind == "live" and self.teacher_dropout:
             return nullcontext()
@@ -99,7 +173,8 @@ class AdapterContexts:
             self.ema = {name: p.detach().clone() for name, p in self.trainable().items()}
 
     def after_update(self) -> None:
-        """Move the averages towards the student."""
+        """Let the weights that compute follow those in training; move the averages to these."""
+        self._follow_masters()
         for name, p in self.trainable().items():
             if name in self.ema:
                 self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)
@@ -108,8 +183,17 @@ class AdapterContexts:
         """Compute with the adapters added into the weights while the context lasts.
 
         This is faster. In bfloat16 the sum is rounded, so reports must say that they are merged.
+
+        Raises:
+            DopsdError: if there is no adapter.
         """
-        return nullcontext() if self.adapted is None else self._merged(self.adapted)
+        if self.adapted is None:
+            raise DopsdError(
+                "merged: the checkpoint holds all weights, and there is no adapter to add; leave"
+                " out --merged, or take a protocol without it",
+                code=Code.MERGING,
+            )
+        return self._merged(self.adapted)
 
     @contextmanager
     def _merged(self, adapted: PeftModel) -> Iterator[None]:
@@ -123,14 +207,25 @@ class AdapterContexts:
     @contextmanager
     def _computing_with(self, weights: dict[str, Tensor]) -> Iterator[None]:
         """Compute without dropout and with these weights in place of those in training."""
-        was_training, parameters = self.core.training, self.trainable()
+        was_training, parameters = self.core.training, self._computing()
         original_data = {name: p.data for name, p in parameters.items()}
         try:
             self.core.eval()
             for name, weight in weights.items():
-                parameters[name].data = weight
+                parameters[name].data = weight.to(parameters[name].dtype)
             yield
         finally:
             self.core.train(was_training)
             for name, p in parameters.items():
                 p.data = original_data[name]
+
+
+def _gradient_to(master: Tensor) -> Callable[[Tensor], None]:
+    """Return a hook that adds a parameter's gradient to its master's, in float32."""
+
+    def hook(p: Tensor) -> None:
+        if p.grad is not None:
+            master.grad = p.grad.float() if master.grad is None else master.grad.add_(p.grad)
+            p.grad = None
+
+    return hook

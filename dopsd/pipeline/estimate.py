@@ -1,8 +1,8 @@
 """Cost of a run at full size, estimated from shapes: floating-point operations, hours, gigabytes.
 
 The cost model counts matrix products. A forward pass takes 2 operations per parameter and token.
-Gradients of activations take as many; frozen weights need none. Attention adds two products.
-Utilisation is an assumption, and is printed.
+Gradients of activations take as many, and so do those of weights; frozen weights need none.
+Attention adds two products. Utilisation is an assumption, and is printed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dopsd.algorithms.common.config import Forwards, SelectingConfig, kind_of
-from dopsd.pipeline.memory_model import memory
+from dopsd.pipeline.memory_model import memory, trains_all
 from dopsd.pipeline.task_sizes import problems
 
 if TYPE_CHECKING:
@@ -133,20 +133,22 @@ class Shape:
     def trained(self, length: int, is_checkpointed: bool) -> float:
         """Return the operations of a forward and backward pass of one sequence.
 
-        They are: forward with adapter, gradients of activations and of the adapter, and with
-        gradient checkpointing the blocks again. A block's last layer is not repeated: no gradient
-        needs what it returned.
+        They are: forward, gradients of activations and of what trains, and with checkpointing the
+        blocks again, but for a block's last layer: no gradient needs what it returned.
         """
         adapter = 2 * length * self.lora_parameters
         student = self.forward(length) + adapter
-        backward = 2 * length * self.block_parameters + 2 * self.attention(length) + 2 * adapter
+        products = 2 if self.lora_parameters else 4  # for activations, and for all weights
+        backward = products * length * self.block_parameters + 2 * self.attention(length)
         inputs, outputs = list(self.config.linear_shapes().values())[-1]
         repeated = student - 2 * length * self.config.n_layers * inputs * outputs
-        return student + backward + (repeated if is_checkpointed else 0)
+        return student + backward + 2 * adapter + (repeated if is_checkpointed else 0)
 
 
 def lora_parameters(config: DenoiserConfig, params: Params) -> int:
-    """Count the adapter's parameters: r x (in + out) for every adapted layer."""
+    """Count the adapter's parameters: r x (in + out) for every adapted layer; 0 without one."""
+    if trains_all(params):
+        return 0
     shapes, lora = config.linear_shapes(), params.train.lora
     return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)
 
@@ -233,15 +235,14 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     )
     breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     required = sum(cost.memory.values())
+    fixed = required - cost.memory.get("work", 0.0)
     output.append(f"memory of each GPU: about {required:.0f} GB ({breakdown})")
     for name in gpus:
         peak, memory, _ = GPUS[name]
         hours = cost.total * 1e3 / (peak * UTILISATION * processes) / 3600
-        verdict = (
-            "fits"
-            if required < 0.92 * memory
-            else f"DOES NOT FIT {memory:.0f} GB: lower micro_batch_states or batch_size"
-        )
+        is_too_large = fixed >= 0.92 * memory and "all weights and optimizer" in cost.memory
+        advice = "train.weights: lora" if is_too_large else "lower micro_batch_states or batch_size"
+        verdict = "fits" if required < 0.92 * memory else f"DOES NOT FIT {memory:.0f} GB: {advice}"
         output.append(
             f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f}"
             f" TFLOP/s; {verdict}"

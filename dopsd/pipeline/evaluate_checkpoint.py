@@ -20,7 +20,7 @@ from dopsd.core.paths import REPORTS
 from dopsd.core.progress import is_main_rank, log
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.evaluation.generate import Trials
-from dopsd.models.adapter_config import lora_of
+from dopsd.models.adapter_config import shape_of
 from dopsd.models.config import ModelOverrides
 from dopsd.models.measured_on import fields, in_words
 from dopsd.rollout.config import EvalProtocol
@@ -136,7 +136,7 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
     params, protocol = with_request(params, request), protocol_of(params, request)
     settings = params.evaluation(request.task)
     if request.adapter:
-        settings = replace(settings, lora=lora_of(request.adapter))
+        settings = replace(settings, lora=shape_of(request.adapter))
     trials = Trials(request.attempts, request.temperature)
     evaluator = Evaluator(settings, request.split or params.select.split, trials)
     ((report,),) = evaluator.reports("evaluate", [request.adapter], protocol)

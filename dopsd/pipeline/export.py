@@ -1,8 +1,9 @@
-"""`dopsd export --merged --adapter FOLDER --out FOLDER`: write base and adapter as one checkpoint.
+"""`dopsd export --merged --adapter FOLDER --out FOLDER`: write a trained model as one checkpoint.
 
 AutoModelForMaskedLM.from_pretrained reads the folder after `import dopsd.models.llada`. The sum is
 taken in float32 and rounded once to the dtype of the files. The rounding error is measured and
-logged. Memory holds the adapter and one shard of the result.
+logged. Memory holds the adapter and one shard of the result. A checkpoint of all weights is
+exported without --merged.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
+from dopsd.models.adapter_files import has_all_weights
 
 if TYPE_CHECKING:
     from dopsd.models.merged_files import MergedModel, Rounding
@@ -33,13 +35,18 @@ def export(
         adapter: Checkpoint folder.
         out: Folder to write, which must not exist.
         dtype: `float32` or `bfloat16`, the precision of the files.
-        is_merged: Must be true: there is no other kind of export.
+        is_merged: Must be true for an adapter, and false for all weights.
 
     Raises:
         DopsdError: if an argument is missing, `out` exists, base or adapter are damaged, or the
             disk is full.
     """
-    if not is_merged or adapter is None or out is None:
+    is_whole = adapter is not None and has_all_weights(adapter)
+    if is_whole and is_merged:
+        raise DopsdError(
+            f"export: {adapter} holds all weights; leave out --merged", code=Code.OPTIONS
+        )
+    if not (is_merged or is_whole) or adapter is None or out is None:
         raise DopsdError(
             "export: needs --merged --adapter <checkpoint folder> --out <new folder>; an adapter"
             " alone needs no export",
@@ -51,8 +58,9 @@ def export(
             code=Code.OUTPUT_EXISTS,
         )
     rounding = write_merged(base, adapter, out, dtype)
+    source = "adapter" if is_merged else "training"
     log(
-        f"export: {out}, {dtype}: rounding error is {rounding.lost:.3%} of the adapter's change;"
+        f"export: {out}, {dtype}: rounding error is {rounding.lost:.3%} of the {source}'s change;"
         f" {_advice(rounding, dtype)}"
     )
     return rounding
@@ -60,9 +68,9 @@ def export(
 
 def _advice(rounding: Rounding, dtype: str) -> str:
     if dtype == "float32":
-        return "equal to the adapted model"
+        return "equal to the trained model"
     return (
-        f"{rounding.unmoved:.1%} of the adapted weights did not change; --dtype float32 keeps the"
+        f"{rounding.unmoved:.1%} of the trained weights did not change; --dtype float32 keeps the"
         " change"
     )
 
@@ -75,7 +83,6 @@ def write_merged(base: str, adapter: Path, out: Path, dtype: str) -> Rounding:
             be written.
     """
     import torch
-    from safetensors import SafetensorError
 
     from dopsd.models.merged_files import MergedModel
 
@@ -87,7 +94,7 @@ def write_merged(base: str, adapter: Path, out: Path, dtype: str) -> Rounding:
         _require_space(merged, tmp)
         rounding = merged.write(tmp, SHARD)
         fsync_rename(tmp, out)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise DopsdError(
             f"export: {out}: cannot be written ({error}); partial files removed. Free some space",
             code=Code.DISK_FULL,

@@ -30,17 +30,19 @@ class BlockBytes:
     Attributes:
         kept: saved for the backward pass.
         dropout: saved in addition where adapters have dropout: their inputs and bytes of masks.
+        whole: saved in addition where all weights train: inputs of layers without an adapter.
         passing: most at once in a forward pass without gradients.
     """
 
     kept: int
     dropout: int
+    whole: int
     passing: int
 
 
 KERNEL_BYTES = {  # by model.kernels
-    "torch": BlockBytes(kept=38, dropout=8, passing=30),
-    "liger": BlockBytes(kept=28, dropout=0, passing=24),  # computes dropout again
+    "torch": BlockBytes(kept=38, dropout=8, whole=10, passing=30),
+    "liger": BlockBytes(kept=28, dropout=0, whole=6, passing=24),  # computes dropout again
 }
 
 
@@ -61,11 +63,10 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     linear = NF4_BYTES if model.quantization == "nf4" else 2
     linear /= params.launch.processes if params.launch.shard else 1
     block = block_bytes(model.kernels)
-    start = 4 if params.train.reference == "start" else 0  # the adapter of start_from, kept apart
     return {
         "weights": linear * shape.block_parameters
         + 2 * (shape.parameters - shape.block_parameters),
-        "adapter and optimizer": (16 + start) * shape.lora_parameters,
+        **trained_bytes(params, shape),
         "work": max(
             update_bytes(params, shape, block, length),
             rollout_bytes(params.sampling, shape, block, length),
@@ -73,10 +74,33 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     }
 
 
+def trains_all(params: Params) -> bool:
+    """Return whether a method of the matrix trains all weights."""
+    return any(params.of(name).train.adapter is None for name in params.matrix.methods)
+
+
+def trained_bytes(params: Params, shape: Shape) -> dict[str, float]:
+    """Return the bytes of what trains: gradients, moments, a reference kept apart, an average.
+
+    All weights also have a copy in float32, since `weights` counts them in bfloat16.
+    """
+    configs = [vars(params.method)[kind_of(name)] for name in params.matrix.methods]
+    average = 4.0 if any(vars(config).get("teacher") == "ema" for config in configs) else 0
+    if not trains_all(params):
+        start = 4 if params.train.reference == "start" else 0  # the adapter of start_from
+        return {"adapter and optimizer": (16 + start + average) * shape.lora_parameters}
+    reference = 2.0 if any(config.needs_reference for config in configs) else 0
+    kept = {"frozen copy": reference, "moving average": average}
+    return {"all weights and optimizer": 16.0 * shape.parameters} | {
+        name: size * shape.parameters for name, size in kept.items() if size
+    }
+
+
 def update_bytes(params: Params, shape: Shape, block: BlockBytes, length: int) -> float:
     """Return the bytes of a micro-batch's forward and backward pass."""
     t, c = params.train, shape.config
-    kept = block.kept + (block.dropout if t.lora.dropout else 0)
+    extra = block.whole if trains_all(params) else block.dropout if t.has_dropout else 0
+    kept = block.kept + extra
     is_checkpointed = t.gradient_checkpointing
     per_unit = CHECKPOINT_BYTES * c.n_layers + kept if is_checkpointed else kept * c.n_layers
     copies = 2 * shape.lora_parameters  # the adapter in bfloat16, of one block or of all

@@ -1,4 +1,4 @@
-"""`dopsd push USER/NAME`: upload an adapter, or base and adapter as one model, with its card.
+"""`dopsd push USER/NAME`: upload an adapter, or a whole model, with its card.
 
 Nothing is sent before every file has been checked, and all files arrive in one commit.
 """
@@ -17,8 +17,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
-from dopsd.models.adapter_config import CONFIG
-from dopsd.models.adapter_files import ADAPTER, DIGESTS
+from dopsd.models.adapter_files import ADAPTER_CONFIG, DIGESTS, has_all_weights, identity
 from dopsd.models.architecture import read_config
 from dopsd.pipeline.export import write_merged
 from dopsd.pipeline.run_report import refresh
@@ -68,25 +67,35 @@ def push(request: PushRequest) -> str | None:
     hub.check_names(request.repo, request.revision)
     adapter = request.adapter or request.run.key.folder / "best"
     digests = require_sealed(adapter)
-    has_results = _is_tested(request.run, digests[ADAPTER])
+    has_results = _is_tested(request.run, digests[identity(adapter).name])
     if not request.is_dry:
         hub.require_token()
     with ExitStack() as stack:
-        release = _release(request)
-        if request.is_merged:
+        release = _release(request, has_all_weights(adapter))
+        if release.is_merged:
             files, release = stack.enter_context(_merged(request, adapter, release))
         else:
             files = _adapter_files(adapter, digests)
         files |= _pages(request, release, has_results)
-        upload = _upload(request, files)
+        upload = _upload(request, files, release.is_merged)
         hub.check_files(upload)
         _announce(upload, request.is_dry)
         return None if request.is_dry else _send(upload)
 
 
-def _release(request: PushRequest) -> Release:
+def _release(request: PushRequest, is_whole: bool) -> Release:
+    """Return what the card says.
+
+    Raises:
+        DopsdError: if all weights are to be merged, which have no adapter.
+    """
+    if is_whole and request.is_merged:
+        raise DopsdError(
+            "push: the checkpoint holds all weights; leave out --merged", code=Code.OPTIONS
+        )
     module = type(read_config(Path(request.run.model.path))).__module__.rpartition(".")[0]
-    return Release(request.repo, request.is_merged, module, request.base_model, request.license)
+    names = request.base_model, request.license
+    return Release(request.repo, request.is_merged or is_whole, module, *names, is_whole=is_whole)
 
 
 def _is_tested(run: RunSettings, digest: str) -> bool:
@@ -120,7 +129,7 @@ def _merged(
 ) -> Iterator[tuple[dict[str, Path | bytes], Release]]:
     """Yield the files of the merged model, in a folder that is removed afterwards."""
     WORK.mkdir(exist_ok=True)
-    log(f"push: merging {adapter} into {request.run.model.path}")
+    log(f"push: writing {adapter} and {request.run.model.path} as one model")
     with (
         TemporaryDirectory(prefix="push-", dir=WORK) as tmp,
         (Path(tmp) / "lock").open("w") as lock,  # `dopsd clean` keeps a folder in use
@@ -131,8 +140,8 @@ def _merged(
         _template_into_config(merged)
         files: dict[str, Path | bytes] = {p.name: p for p in merged.iterdir()}
         note = (
-            f"The weights are {request.dtype}: rounding costs {rounding.lost:.3%} of the adapter's"
-            " change."
+            f"The weights are {request.dtype}: rounding costs {rounding.lost:.3%} of the"
+            f" {'training' if release.is_whole else 'adapter'}'s change."
         )
         yield files, replace(release, rounding=note)
 
@@ -158,8 +167,8 @@ def _pages(request: PushRequest, release: Release, has_results: bool) -> dict[st
     return pages
 
 
-def _upload(request: PushRequest, files: dict[str, Path | bytes]) -> hub.Upload:
-    kinds = (MODEL, CONFIG) if request.is_merged else (CONFIG, MODEL)
+def _upload(request: PushRequest, files: dict[str, Path | bytes], is_merged: bool) -> hub.Upload:
+    kinds = (MODEL, ADAPTER_CONFIG) if is_merged else (ADAPTER_CONFIG, MODEL)
     message = request.message or f"Add {request.run.key} of dopsd"
     return hub.Upload(request.repo, files, *kinds, request.is_private, request.revision, message)
 

@@ -28,7 +28,7 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.tables import read_table
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import checkpoint_names
 from dopsd.models.files import base_files
 from dopsd.models.size import parameters
 from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile, rows
@@ -131,6 +131,7 @@ def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str
 
 def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
     task, key = load_task(run.key.task, run.data), run.key
+    best = key.folder / "best"
     files = {split: DATA / key.task / f"{split}.jsonl" for split in SPLITS}
     return Description(
         task=first_line(package_of(key.task)),
@@ -141,7 +142,7 @@ def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
         method=first_line(ALGORITHMS.file(run.kind, "algorithm")),
         base=run.model.path,
         parameters=parameters(base_files(run.model)),
-        trained=parameters([key.folder / "best" / ADAPTER]),
+        trained=parameters(best / name for name in checkpoint_names(best)),
         start=totals.get("started_from", ""),
     )
 
@@ -227,6 +228,6 @@ def _digests(key: RunKey, totals: dict[str, Any], record: dict[str, Any]) -> dic
     digests |= {f"{name} (SHA-256)": value for name, value in record.get("inputs", {}).items()}
     selection = read_json(key.folder / "best" / "select.json", "dopsd select")
     return digests | {
-        "adapter of the selected checkpoint (SHA-256)": selection["digest"],
+        "weights of the selected checkpoint (SHA-256)": selection["digest"],
         "settings and inputs of training": totals["fingerprint"],
     }

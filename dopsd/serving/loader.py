@@ -17,11 +17,9 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
-from dopsd.models.adapter_config import lora_of
-from dopsd.models.adapter_files import read_adapter
+from dopsd.models.adapter_config import shape_of
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import load_policy
-from dopsd.models.lora import load_adapter, require_adapter
 from dopsd.serving.model import ServedModel
 from dopsd.tracking.flavour import SERVED, SETTINGS
 
@@ -59,8 +57,8 @@ def load(folder: Path) -> ServedModel:
     _check_files(folder, served["adapter"], "copy the file from the run's folder best/ again")
     _check_base(model, served["base"])
     _check_files(Path(), served["files"], "start the server in the project's folder")
-    policy = load_policy(model, lora_of(folder), 0, None)
-    load_adapter(require_adapter(policy.adapted), read_adapter(folder), folder)
+    policy = load_policy(model, shape_of(folder), 0, None)
+    policy.load(folder)
     return ServedModel(policy, run)
 
 

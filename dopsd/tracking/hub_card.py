@@ -51,6 +51,7 @@ class Release:
         base_model: the base's name on the hub; None: it is described by digests alone.
         license: the licence's name as the hub knows it; None: left out.
         rounding: of merged weights, one sentence.
+        is_whole: the checkpoint holds all weights; `is_merged` is true too: it is one model.
     """
 
     repo: str
@@ -59,6 +60,7 @@ class Release:
     base_model: str | None = None
     license: str | None = None
     rounding: str = ""
+    is_whole: bool = False
 
 
 def hub_card(
@@ -95,8 +97,9 @@ def _untested(release: Release, run: RunSettings) -> dict[str, list[str]]:
     digests = [f"* {name}: {digest}" for name, digest in base_digests(run).items()]
     return {
         "": [
-            f"{kind(release.is_merged, run.model.path)}. It is not the checkpoint that a run"
-            f" selected and tested, so this card has no results. {release.rounding}".rstrip()
+            f"{kind(release.is_merged, run.model.path, release.is_whole)}. It is not the checkpoint"
+            " that a run selected and tested, so this card has no results."
+            f" {release.rounding}".rstrip()
         ],
         "How to use it": _loading(release, run),
         "Base": digests,

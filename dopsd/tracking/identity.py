@@ -28,7 +28,7 @@ def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
     values = {
         f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"
     }
-    values |= {f"lora.{k}": v for k, v in train["lora"].items()}
+    values |= {f"lora.{k}": v for k, v in (train["lora"] if run.train.adapter else {}).items()}
     names = {"task": key.task, "method.name": key.method, "seed": str(key.seed)}
     tags = {"task": key.task, "method": key.method, "seed": str(key.seed)}
     return Identity(

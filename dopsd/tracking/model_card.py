@@ -37,7 +37,7 @@ def description(name: str, task: str, base: str) -> str:
     """
     return "\n".join(
         [
-            f"LoRA adapters for the diffusion language model `{base}`, trained on the task"
+            f"Checkpoints of the diffusion language model `{base}`, trained on the task"
             f" `{task}` ({about(package_of(task))}).",
             "",
             "Each version is the selected checkpoint of one run. Its page says method, accuracy"
@@ -68,13 +68,14 @@ def parts(
         is_merged: the card is of base and adapter as one model.
     """
     tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
+    is_whole = run.train.adapter is None
     return {
-        "": _summary(run, tested, is_merged),
+        "": _summary(run, tested, kind(is_merged, run.model.path, is_whole)),
         "Result": _result(tested, evaluate),
-        "How to use it": _commands(origin.address),
+        "How to use it": _commands(origin.address, "" if is_whole else " --merged"),
         "Data": _data(run, tested["selected"]["split"], origin),
         "Training": _training(run, origin),
-        "Limits": _limits(run, tested["selected"], is_merged),
+        "Limits": _limits(run, tested["selected"], is_merged or is_whole),
         "All settings": _settings(run),
     }
 
@@ -95,7 +96,8 @@ def _part(title: str, lines: list[str]) -> list[str]:
 
 
 def _header(run: RunSettings) -> list[str]:
-    head = {"base_model": run.model.path, "library_name": "peft", "tags": tags(run)}
+    library = "peft" if run.train.adapter else "transformers"
+    head = {"base_model": run.model.path, "library_name": library, "tags": tags(run)}
     return ["---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "", title(run), "", ""]
 
 
@@ -109,19 +111,18 @@ def tags(run: RunSettings) -> list[str]:
     return ["dopsd", "diffusion-language-model", run.key.task, run.key.method]
 
 
-def kind(is_merged: bool, base: str) -> str:
-    """Return what a model is: an adapter for a base, or both as one model."""
+def kind(is_merged: bool, base: str, is_whole: bool) -> str:
+    """Return what a model is: an adapter for a base, both as one model, or all weights."""
     what = "Base and LoRA adapter as one model, made from" if is_merged else "A LoRA adapter for"
+    what = "All weights, trained from" if is_whole else what
     return f"{what} the diffusion language model `{base}`"
 
 
-def _summary(run: RunSettings, tested: dict[str, Any], is_merged: bool) -> list[str]:
+def _summary(run: RunSettings, tested: dict[str, Any], what: str) -> list[str]:
     return [
-        f"{kind(is_merged, run.model.path)}, for the task"
-        f" `{run.key.task}` ({about(package_of(run.key.task))}). It was trained by"
-        f" `{run.key.method}`"
-        f" ({about(ALGORITHMS.packages[run.kind])}); this is the checkpoint after update"
-        f" {tested['selected']['update']} of {run.train.updates}."
+        f"{what}, for the task `{run.key.task}` ({about(package_of(run.key.task))}). It was trained"
+        f" by `{run.key.method}` ({about(ALGORITHMS.packages[run.kind])}); this is the checkpoint"
+        f" after update {tested['selected']['update']} of {run.train.updates}."
     ]
 
 
@@ -164,13 +165,13 @@ def _row(name: str, result: dict[str, Any]) -> str:
     return f"* `{name}`: trained {best}, base {base}, paired difference {difference}"
 
 
-def _commands(address: str) -> list[str]:
+def _commands(address: str, merged: str = " --merged") -> list[str]:
     return [
         "```bash",
         f"mlflow artifacts download -u {address} -d adapter",
         "dopsd sample --adapter adapter      # watch an answer being denoised",
         "dopsd evaluate --adapter adapter    # score it on the validation split",
-        "dopsd export --merged --adapter adapter --out merged    # a model for plain transformers",
+        f"dopsd export{merged} --adapter adapter --out merged    # a model for plain transformers",
         "```",
         "",
         "Run them in the project's folder: `params.yaml` names the base and the task.",
@@ -194,7 +195,7 @@ def _training(run: RunSettings, origin: Origin) -> list[str]:
         "updates": train.updates,
         "prompts per collect": train.prompts_per_collect,
         "learning rate": train.learning_rate,
-        "LoRA": _flat(train.lora.model_dump()),
+        "LoRA": _flat(train.lora.model_dump()) if train.adapter else "none: all weights trained",
         **({"started from": f"`{train.start_from}`"} if train.start_from else {}),
         "answer length": f"{run.sampling.gen_length} tokens",
         "code": _code(origin.commit),
@@ -241,10 +242,8 @@ def _settings(run: RunSettings) -> list[str]:
 
 
 def _flat(settings: dict[str, Any]) -> str:
-    texts = {
-        key: " and ".join(value) if isinstance(value, list) else value
-        for key, value in settings.items()
-    }
+    words = {key: value for key, value in settings.items() if isinstance(value, list)}
+    texts = settings | {key: " and ".join(value) for key, value in words.items()}
     return ", ".join(
         f"{key} {text}" for key, text in texts.items() if text not in (None, "", False)
     )

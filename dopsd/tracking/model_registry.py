@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.progress import log
+from dopsd.models.adapter_files import has_all_weights
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
-DIGEST_TAG = "dopsd.digest"  # of the adapter
+DIGEST_TAG = "dopsd.digest"  # of the weights
 ACCURACY = "accuracy"  # tag: accuracy on the selection split
 FLAVOUR_TAG = "dopsd.flavour"  # digest of what the model server checks
 JUDGED_BY = "judged_by"  # tag: hash of the problems and the protocol of that accuracy
@@ -48,10 +49,11 @@ def log_model(
         run_id: the checkpoint's MLflow run.
         name: the model's name.
         folder: the checkpoint, step-N.
-        digest: the adapter's digest.
+        digest: the digest that identifies its weights.
     """
     tags = {DIGEST_TAG: digest, "update": folder.name[5:]}
-    model = client.create_logged_model(experiment, name, run_id, tags, model_type="lora")
+    kind = "all weights" if has_all_weights(folder) else "lora"
+    model = client.create_logged_model(experiment, name, run_id, tags, model_type=kind)
     client.log_model_artifacts(model.model_id, str(folder))
     client.finalize_logged_model(model.model_id, "READY")
     return model.model_id

@@ -11,7 +11,7 @@ from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import report_folder
 from dopsd.core.tables import read_table
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import identity
 from dopsd.models.measured_on import fields
 from dopsd.tracking.client import log_once, tag_measured, tracking_uri
 from dopsd.tracking.flavour import flavour_of
@@ -145,7 +145,7 @@ def _log_tags_and_data(client: MlflowClient, tracked: Tracked) -> None:
 def _log_checkpoints(
     publication: Publication, client: MlflowClient, tracked: Tracked
 ) -> dict[str, str]:
-    """Log every checkpoint as a LoggedModel with its evaluation; return ids by adapter digest."""
+    """Log every checkpoint as a LoggedModel with its evaluation; return ids by digest."""
     experiment = client.get_run(tracked.run_id).info.experiment_id
     models = client.search_logged_models(
         [experiment], f"source_run_id = '{tracked.run_id}'", max_results=1000
@@ -161,7 +161,7 @@ def _log_checkpoints(
         folder = tracked.key.folder / "train" / f"step-{row['update']:06d}"
         model_id = None
         if folder.is_dir():
-            digest = sha256(folder / ADAPTER)
+            digest = sha256(identity(folder))
             name = f"{tracked.key.task}-{tracked.key.method}-{tracked.key.seed}-{folder.name}"
             model_id = model_ids.get(digest) or log_model(
                 client, experiment, tracked.run_id, name, folder, digest

@@ -7,37 +7,36 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
-from dopsd.models.adapter_config import CONFIG, lora_of
-from dopsd.models.adapter_files import ADAPTER, DIGESTS, read_digests
+from dopsd.models.adapter_config import shape_of
+from dopsd.models.adapter_files import DIGESTS, checkpoint_names, read_digests
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SEALED = (CONFIG, ADAPTER)  # the files that make an adapter
-
 
 def require_sealed(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 digests of an adapter's files, which match those of its seal.
+    """Return the SHA-256 digests of a checkpoint's files, which match those of its seal.
 
     Args:
         folder: a checkpoint that `dopsd train` or `dopsd select` wrote.
 
     Raises:
-        DopsdError: if a file is missing, is damaged or has no digest, or is not plain LoRA.
+        DopsdError: if a file is missing, is damaged or has no digest, or the checkpoint is
+            neither all weights nor plain LoRA.
     """
-    digests = read_digests(folder)
-    if unsealed := [name for name in SEALED if name not in digests]:
+    digests, sealed = read_digests(folder), checkpoint_names(folder)
+    if unsealed := [name for name in sealed if name not in digests]:
         raise DopsdError(
             f"{folder}: no digest of {unsealed[0]} in {DIGESTS}; name a checkpoint that dopsd"
             " wrote, such as runs/<task>/<method>/<seed>/best",
             code=Code.NO_ADAPTER,
         )
-    for name in SEALED:
+    for name in sealed:
         if not (folder / name).is_file() or sha256(folder / name) != digests[name]:
             raise DopsdError(
                 f"{folder / name}: missing, or does not match its digest; run `dvc checkout --force"
                 f" {folder}` to restore the file",
                 code=Code.ADAPTER_DAMAGED,
             )
-    lora_of(folder)
-    return {name: digests[name] for name in SEALED}
+    shape_of(folder)
+    return {name: digests[name] for name in sealed}

@@ -1,8 +1,8 @@
 """Checkpoints: write under a temporary name, verify by digest, resume from the newest intact one.
 
-A folder step-N holds the adapter. The two newest folders also hold what resuming needs: the
-optimizer's moments, random states, the log, and the batches of the current collect that no update
-has used yet, because newer weights cannot sample them again.
+A folder step-N holds the adapter, or all weights. The two newest folders also hold what resuming
+needs: the optimizer's moments, random states, the log, and the batches of the current collect that
+no update has used yet, because newer weights cannot sample them again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.core.types import Checkpoint
-from dopsd.models.adapter_files import ADAPTER, DIGESTS, read_digests
+from dopsd.models.adapter_files import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    DIGESTS,
+    MODEL_CONFIG,
+    has_all_weights,
+    identity,
+    read_digests,
+)
+from dopsd.models.checkpoint_files import INDEX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,9 +35,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REPLACED = ".old"  # suffix of a checkpoint while a newer one of the same update takes its place
-NEEDED = (ADAPTER, "adapter_config.json", "state.json")  # files of every checkpoint
+# files of every checkpoint, besides the shards of all weights, which the digests name
+NEEDED = (ADAPTER, ADAPTER_CONFIG, "state.json")
+NEEDED_WHOLE = (INDEX, MODEL_CONFIG, "state.json")
 RESUMED = ("trainer", "batches", "log")  # first letters of the files that only resuming needs
-KEPT_RESUMABLE = 2  # folders that keep these files: at 8B they take 2 GB a folder
+KEPT_RESUMABLE = 2  # folders that keep these files: at 8B an adapter's take 2 GB a folder
 
 
 def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
@@ -124,8 +135,9 @@ def fault(folder: Path) -> str | None:
     digests = read_digests(folder)
     if not digests:
         return f"{DIGESTS} is missing or damaged"
-    invalid = [name for name in digests if not re.fullmatch(r"[A-Za-z0-9_.]{1,100}", name)]
-    missing = [name for name in NEEDED if name not in digests]
+    invalid = [name for name in digests if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name)]
+    needed = NEEDED_WHOLE if has_all_weights(folder) else NEEDED
+    missing = [name for name in needed if name not in digests]
     if invalid or missing:
         return (
             f"{DIGESTS} names {invalid[0]!r}"
@@ -151,7 +163,7 @@ def checkpoints(scratch: Path) -> list[Checkpoint]:
         if reason:
             log(f"checkpoint {folder}: {reason}; skipped")
         else:
-            usable.append(Checkpoint(folder, update_of(folder), sha256(folder / ADAPTER)))
+            usable.append(Checkpoint(folder, update_of(folder), sha256(identity(folder))))
     return usable
 
 

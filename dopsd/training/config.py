@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from dopsd.core.settings import Betas, Count, Natural, Positive, Section, Share
-from dopsd.models.config import AdapterConfig, Reference
+from dopsd.models.config import AdapterConfig, Reference, Weights
 
 AUTO = "auto"  # train.micro_batch_states: as many as measured memory holds
 GUESS = 8  # micro_batch_states where a number is needed before memory is measured
@@ -19,7 +19,7 @@ class TrainConfig(Section):
     A method overrides these settings in its own section, `method.<name>.train`.
     """
 
-    LATER: ClassVar[dict[str, Any]] = {"warmup_ratio": None, "reference": "base"}
+    LATER: ClassVar[dict[str, Any]] = {"warmup_ratio": None, "reference": "base", "weights": "lora"}
 
     updates: Count = 500  # optimizer steps
     prompts_per_collect: Count = 4  # problems of a collect, over all processes
@@ -38,9 +38,20 @@ class TrainConfig(Section):
     collapse_drop: Share = 0.3  # share of the best mean by which a collapse falls below it
     collapse_errors: Positive = 4.0  # standard errors by which a collapse falls below the best mean
     stop_on_collapse: bool = False  # end a collapsed run
-    lora: AdapterConfig = AdapterConfig()  # the adapter in training
+    weights: Weights = "lora"  # what trains: an adapter; all: every weight of the base
+    lora: AdapterConfig = AdapterConfig()  # the adapter in training; not read with weights all
     start_from: str | None = None  # checkpoint folder or run (sft, sudoku/sft/0) to start from
-    reference: Reference = "base"  # reference and fixed teacher: the base, or start_from's adapter
+    reference: Reference = "base"  # reference and fixed teacher: the base, or start_from
+
+    @property
+    def adapter(self) -> AdapterConfig | None:
+        """The adapter in training; None: all weights train."""
+        return self.lora if self.weights == "lora" else None
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether the model in training drops activations, which only adapters do."""
+        return self.adapter is not None and self.adapter.dropout > 0
 
     @property
     def states_at_once(self) -> int:

@@ -14,7 +14,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.paths import RUNS
 from dopsd.models.adapter_config import lora_of
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import ADAPTER, has_all_weights
 from dopsd.models.architecture import read_config
 from dopsd.training import checkpoint
 from dopsd.training.resuming import object_of, record_of
@@ -56,11 +56,10 @@ def misfit(run: RunSettings, step: Path) -> str | None:
     """Return how a checkpoint's adapter differs from these settings, or None if it fits."""
     from safetensors import safe_open
 
-    saved, expected, base_config = (
-        lora_of(step),
-        run.train.lora,
-        read_config(Path(run.model.path)),
-    )
+    expected = run.train.adapter
+    if expected is None or has_all_weights(step):
+        return f"other weights than train.weights {run.train.weights}"
+    saved, base_config = lora_of(step), read_config(Path(run.model.path))
     for name in ("r", "alpha", "dropout"):
         if vars(saved)[name] != vars(expected)[name]:
             return f"lora.{name} {vars(saved)[name]}"

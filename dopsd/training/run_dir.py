@@ -18,8 +18,6 @@ from dopsd.core.metrics import MetricSums
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import load_tensors, save_tensors
-from dopsd.models.adapter_files import ADAPTER, read_adapter
-from dopsd.models.lora import adapter_tensors, load_adapter, require_adapter, save_config
 from dopsd.training import checkpoint
 from dopsd.training.optim import restore_moments
 from dopsd.training.resuming import log_of
@@ -141,9 +139,7 @@ class RunFolder:
         save_tensors(rank_tensors, tmp / f"batches.{rank}.safetensors")
         if not self.is_main:
             return
-        adapted = require_adapter(loop.policy.adapted)
-        save_tensors(adapter_tensors(adapted), tmp / ADAPTER)
-        save_config(adapted, tmp)
+        loop.policy.save(tmp)
         state = {f"ema/{name}": tensor for name, tensor in loop.policy.ema.items()}
         for name, p in loop.parameters.items():
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
@@ -201,7 +197,7 @@ class RunFolder:
             self._restore_log(loop.update, log_of(newest.path) if newest else None)
 
     def _restore(self, loop: Trainer, folder: Path, state: dict[str, Any]) -> None:
-        load_adapter(require_adapter(loop.policy.adapted), read_adapter(folder), folder)
+        loop.policy.load(folder)
         device, tensors = loop.policy.device, load_tensors(folder / "trainer.safetensors")
         restore_moments(loop.optimizer, loop.parameters, tensors)
         loop.policy.ema = {

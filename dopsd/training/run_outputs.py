@@ -1,4 +1,4 @@
-"""Write the outputs of a finished run for later stages: adapters, log and counters."""
+"""Write the outputs of a finished run for later stages: checkpoints, log and counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.files import fresh_folder, write_json
 from dopsd.core.tables import read_log, write_table
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import checkpoint_names
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
 from dopsd.training.resuming import log_of, record_of
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def publish_run(scratch: Path, out: Path, every: int, start: dict[str, str]) -> None:
-    """Copy a finished run's adapters, log and counters to the outputs of stage `train`.
+    """Copy a finished run's checkpoints, log and counters to the outputs of stage `train`.
 
     Timings and run ids are left out, so that equal runs give equal bytes.
 
     Args:
         scratch: the run's folder in work/.
-        out: the folder for adapters; the log goes to `out`.csv and the counters to `out`.json.
+        out: the folder for checkpoints; the log goes to `out`.csv and the counters to `out`.json.
         every: train.checkpoint_every.
         start: folder and digest of the checkpoint that the run started from; empty: none.
 
@@ -53,7 +53,7 @@ def publish_run(scratch: Path, out: Path, every: int, start: dict[str, str]) -> 
             if saved.update % every == 0 or saved is checkpoints[-1]:
                 target = tmp / f"step-{saved.update:06d}"
                 target.mkdir()
-                for name in (ADAPTER, "adapter_config.json"):
+                for name in checkpoint_names(saved.path):
                     shutil.copyfile(saved.path / name, target / name)
                 checkpoint.write_digests(target)
     rows = [

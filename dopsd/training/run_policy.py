@@ -13,16 +13,23 @@ if TYPE_CHECKING:
 
 
 def policy_of(run: RunSettings, shard: bool) -> LlmPolicy:
-    """Return the base with a fresh adapter, or with that of train.start_from.
+    """Return the base with a fresh adapter or with all weights in training, or train.start_from.
 
     Args:
         run: the run.
         shard: split the base over the processes.
 
     Raises:
-        DopsdError: if the base cannot be used, or the adapter does not fit it or train.lora.
+        DopsdError: if the base cannot be used, or the start does not fit it or train.lora.
     """
-    policy = load_policy(run.model, run.train.lora, run.key.seed, shard=shard)
+    train, reference = run.train, run.train.reference if run.algorithm.needs_reference else None
+    policy = load_policy(run.model, train.adapter, run.key.seed, shard=shard)
+    if train.weights == "all":
+        policy.train_all()
+        if reference == "base":
+            policy.keep_reference()
     if start := start_folder(run):
-        policy.start_from(start, is_reference=run.train.reference == "start")
+        policy.load(start)
+        if reference == "start":
+            policy.keep_reference()
     return policy

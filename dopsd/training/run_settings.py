@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.algorithms.common.config import kind_of
 from dopsd.core.files import WORK
 from dopsd.core.fingerprint import fingerprint
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import identity
 from dopsd.models.files import base_files
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
@@ -58,6 +58,8 @@ class RunSettings:
     def reason_against_shards(self) -> str | None:
         """Why this run cannot train with a sharded base; None if it can."""
         method = self.key.method
+        if self.train.weights == "all":
+            return f"launch.shard: {method} trains all weights, and only a frozen base is split"
         if self.train.micro_batch_states == AUTO:
             return f"launch.shard: train.micro_batch_states of {method} must be a number"
         if self.algorithm.has_uneven_forwards:
@@ -86,7 +88,8 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
         The settings of every update, and the values of ENDS.
     """
     train, model = run.train.model_dump(), run.model
-    decisive = run.train.decisive("start_from", *ENDS, *MEMORY)
+    unread = [] if run.train.adapter else ["lora"]
+    decisive = run.train.decisive("start_from", *unread, *ENDS, *MEMORY)
     if run.train.schedule == "cosine" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
     if model.has_auto:
@@ -110,16 +113,16 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
 def input_files(run: RunSettings) -> list[Path]:
     """Return the files whose contents decide a run.
 
-    These are the problems, the instructions, the base, the algorithm's own datasets and the adapter
-    that training starts from.
+    These are the problems, the instructions, the base, the algorithm's own datasets and the
+    checkpoint that training starts from.
 
     Raises:
-        DopsdError: if there is no adapter to start from.
+        DopsdError: if there is no checkpoint to start from.
     """
     files = [*data_files(run.key.task, "train"), *base_files(run.model)]
     files += [Path(run.data.prompt_file)] if run.data.prompt_file else []
     start = start_folder(run)
-    files += [start / ADAPTER] if start else []
+    files += [identity(start)] if start else []
     return files + [path for name in sources_of(run).values() if (path := Path(name)).is_file()]
 
 

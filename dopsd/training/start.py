@@ -1,7 +1,8 @@
-"""Where a run starts: the adapter of the checkpoint that `train.start_from` names.
+"""Where a run starts: the checkpoint that `train.start_from` names.
 
-DVC cannot look up the name of a run in a setting, so starts/ has a link to the adapter of each run
-that starts from a checkpoint, and the stages that train depend on that folder.
+DVC cannot look up the name of a run in a setting, so starts/ has a link for each run that starts
+from a checkpoint, and the stages that train depend on that folder. The link is to the adapter, or
+to the index of all weights, which has the digest of each shard.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RUNS, RunKey
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import ADAPTER, has_all_weights, identity
+from dopsd.models.checkpoint_files import INDEX
 
 if TYPE_CHECKING:
     from dopsd.training.run_settings import RunSettings
@@ -49,10 +51,11 @@ def named_folder(run: RunSettings) -> Path | None:
 
 
 def start_folder(run: RunSettings) -> Path | None:
-    """Return the folder of the checkpoint that a run starts from; None: a fresh adapter.
+    """Return the folder of the checkpoint that a run starts from; None: it starts from the base.
 
     Raises:
-        DopsdError: if there is no checkpoint, or it is one of this run.
+        DopsdError: if there is no checkpoint, it is one of this run, or it holds an adapter where
+            all weights train, or all weights where an adapter trains.
     """
     name, folder = run.train.start_from, named_folder(run)
     if folder is None:
@@ -63,13 +66,25 @@ def start_folder(run: RunSettings) -> Path | None:
             " another run",
             code=Code.CONTRADICTION,
         )
-    if not (folder / ADAPTER).is_file():
+    if not identity(folder).is_file():
         raise DopsdError(
-            f"train.start_from: {name}: no {ADAPTER} in {folder}; name a checkpoint's folder, or a"
-            " run after its stage select: METHOD or TASK/METHOD/SEED",
+            f"train.start_from: {name}: no {start_file(run)} in {folder}; name a checkpoint's"
+            " folder, or a run after its stage select: METHOD or TASK/METHOD/SEED",
             code=Code.NO_ADAPTER,
         )
+    if identity(folder).name != start_file(run):
+        held = "all weights" if has_all_weights(folder) else "an adapter"
+        raise DopsdError(
+            f"train.start_from: {name}: holds {held}, and train.weights is {run.train.weights};"
+            " write one model with `dopsd export`, and name its folder in model.path",
+            code=Code.ADAPTER_MISFIT,
+        )
     return folder
+
+
+def start_file(run: RunSettings) -> str:
+    """Return the name of the file that identifies the checkpoint that a run may start from."""
+    return ADAPTER if run.train.adapter else INDEX
 
 
 def started_from(run: RunSettings) -> dict[str, str]:
@@ -77,18 +92,20 @@ def started_from(run: RunSettings) -> dict[str, str]:
     folder = start_folder(run)
     if folder is None:
         return {}
-    return {"started_from": folder.as_posix(), "start": sha256(folder / ADAPTER)}
+    return {"started_from": folder.as_posix(), "start": sha256(identity(folder))}
 
 
 def link_start(run: RunSettings) -> None:
-    """Link the adapter that a run starts from into starts/; remove the link of a fresh one."""
-    link, folder = STARTS.joinpath(*map(str, run.key.parts)) / ADAPTER, start_folder(run)
+    """Link what identifies the checkpoint that a run starts from into starts/, and nothing else."""
+    place, folder = STARTS.joinpath(*map(str, run.key.parts)), start_folder(run)
     STARTS.mkdir(exist_ok=True)
+    for name in {ADAPTER, INDEX} - ({start_file(run)} if folder else set()):
+        (place / name).unlink(missing_ok=True)
     if folder is None:
-        link.unlink(missing_ok=True)
         return
+    link = place / start_file(run)
     link.parent.mkdir(parents=True, exist_ok=True)
-    target = os.path.relpath(folder / ADAPTER, link.parent)
+    target = os.path.relpath(identity(folder), link.parent)
     if not link.is_symlink() or str(link.readlink()) != target:
         tmp = link.with_name(f".{link.name}.tmp")
         tmp.unlink(missing_ok=True)
@@ -97,7 +114,7 @@ def link_start(run: RunSettings) -> None:
 
 
 def remove_dead_links() -> None:
-    """Remove links in starts/ to adapters that are gone, at which DVC would fail."""
-    for link in STARTS.rglob(ADAPTER):
+    """Remove links in starts/ to checkpoints that are gone, at which DVC would fail."""
+    for link in [*STARTS.rglob(ADAPTER), *STARTS.rglob(INDEX)]:
         if not link.exists():
             link.unlink()

@@ -228,7 +228,7 @@ class Trainer:
 
     def _step(self, batches: list[Batch]) -> MetricSums:
         """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
-        self.policy.core.train(self.settings.lora.dropout > 0)
+        self.policy.core.train(self.settings.has_dropout)
         metrics = self.micro_batches.gradients(
             self.algorithm, self.policy, batches, self._weight(batches)
         )

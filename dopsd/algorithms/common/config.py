@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from dopsd.core.settings import LARGEST, Betas, Count, Natural, Positive, Section, Share
-from dopsd.models.config import AdapterConfig, Reference
+from dopsd.models.config import AdapterConfig, Reference, Weights
 from dopsd.rollout.config import CollectorConfig, SamplingConfig
 
 Weight = Annotated[float, Field(ge=0)]
@@ -42,8 +42,9 @@ class TrainOverrides(Section):
     warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas | None = None  # AdamW's decay rates of both moments
     weight_decay: Weight | None = None  # AdamW's weight decay
+    weights: Weights | None = None  # what trains: lora (an adapter) or all (every weight)
     lora: AdapterConfig | None = None  # shape of the adapter, as a whole
-    start_from: str | None = None  # checkpoint folder or run whose adapter training starts from
+    start_from: str | None = None  # checkpoint folder or run that training starts from
     reference: Reference | None = None  # reference and fixed teacher: the base, or the start
 
 
@@ -103,6 +104,14 @@ class AlgorithmConfig(Section):
             sampling: lengths and steps of a rollout.
         """
         return CROSS_ENTROPY_BYTES * sampling.gen_length
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy, which takes a copy of all weights.
+
+        An adapter is switched off instead.
+        """
+        return True
 
 
 class GroupConfig(AlgorithmConfig):
@@ -177,6 +186,11 @@ class SelfDistillationConfig(SelectingConfig):
     def logit_bytes(self, sampling: SamplingConfig) -> int:
         """Return the bytes of a block's logits, of student and teacher."""
         return DISTILLATION_BYTES * sampling.block_length
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the initial policy is the teacher."""
+        return self.teacher == "base"
 
     @property
     def updates_of_collect(self) -> int:

@@ -65,3 +65,8 @@ class JustGrpoConfig(GroupConfig):
                 " the threshold are scored; set both (paper: 0.8), or positions all, threshold null"
             )
         return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy: no."""
+        return False

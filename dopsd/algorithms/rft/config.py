@@ -21,3 +21,8 @@ class RftConfig(SelectingConfig):
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the masks of its kept rollout in every update."""
         return Forwards(self.attempts, 0, self.draws_per_rollout * self.updates_per_collect)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy: no."""
+        return False

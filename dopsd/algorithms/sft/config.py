@@ -33,3 +33,8 @@ class SftConfig(AlgorithmConfig):
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a solution costs: one mask."""
         return Forwards(0, 0, 1)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy: no."""
+        return False

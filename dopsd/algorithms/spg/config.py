@@ -27,3 +27,8 @@ class SpgConfig(IteratedGroupConfig):
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: a collect makes no forward beside sampling."""
         return self.forwards_each(0, self.draws)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy: no."""
+        return False

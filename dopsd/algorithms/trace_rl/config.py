@@ -66,6 +66,11 @@ class TraceRlConfig(GroupConfig):
         tokens = sampling.gen_length if self.confident is not None else committed
         return CROSS_ENTROPY_BYTES * min(tokens, sampling.gen_length)
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the KL penalty is to the initial policy."""
+        return self.kl_to == "base" and self.kl_weight > 0
+
     @model_validator(mode="after")
     def settings_agree(self) -> Self:
         """Refuse bounds between which no mean reward lies, and a penalty that counts tokens twice.

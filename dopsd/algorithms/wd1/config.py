@@ -18,3 +18,8 @@ class Wd1Config(IteratedGroupConfig):
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: a collect makes no forward beside sampling."""
         return self.forwards_each(0, 1)
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the method computes with the initial policy: no."""
+        return False

@@ -20,8 +20,8 @@ class Description:
         method: the method in words.
         base: folder of the base model.
         parameters: parameters of the base.
-        trained: parameters of the adapter, which training changes.
-        start: folder of the checkpoint that training started from; empty: a fresh adapter.
+        trained: parameters that training changes: of the adapter, or all.
+        start: folder of the checkpoint that training started from; empty: the base.
     """
 
     task: str

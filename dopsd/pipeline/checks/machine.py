@@ -110,13 +110,29 @@ def kernels(params: Params) -> Iterator[Finding]:
 
 def disk(params: Params) -> Iterator[Finding]:
     """Check that the disk of this folder has room for a run."""
-    free, required = shutil.disk_usage(Path.cwd()).free / 1e9, ROOM[bool(params.pretrain.tasks)]
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    required = ROOM[bool(params.pretrain.tasks)] + _whole_checkpoints(params)
     yield Finding(
         "disk",
         free >= required,
         f"{free:.0f} GB free",
-        "" if free >= required else f"a run needs about {required} GB",
+        "" if free >= required else f"a run needs about {required:.0f} GB",
     )
+
+
+def _whole_checkpoints(params: Params) -> float:
+    """Return the gigabytes that checkpoints of all weights take, for every run of the matrix.
+
+    A weight takes 4 bytes in each, in work/, runs/ and DVC's cache, and 8 more in the two newest.
+    """
+    from dopsd.models.files import base_files
+    from dopsd.models.size import parameters  # needs safetensors, which may not be installed
+
+    total = 0
+    for run in [run for run in params.runs if not run.train.adapter]:
+        saved = -(-run.train.updates // run.train.checkpoint_every) + 1  # and the selected one
+        total += parameters(base_files(run.model)) * (3 * 4 * saved + 2 * 8)
+    return total / 1e9
 
 
 def inputs(params: Params) -> Iterator[Finding]:

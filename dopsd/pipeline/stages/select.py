@@ -14,7 +14,7 @@ from dopsd.core.files import read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
 from dopsd.core.progress import log
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import identity
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -38,7 +38,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         tmp / "select.json",
         facts
         | {k: summary[k] for k in ("split", "protocol")}
-        | {"digest": sha256(chosen / ADAPTER)},
+        | {"digest": sha256(identity(chosen))},
     )
     shutil.rmtree(folder / "best", ignore_errors=True)
     tmp.rename(folder / "best")

@@ -111,7 +111,7 @@ class Verification:
         with Progress("verify_teacher", len(missing), "problem") as progress:
             policy = None
             for start in range(0, len(missing), wave):
-                policy = policy or load_policy(self.model, self.params.train.lora, 0)
+                policy = policy or load_policy(self.model, None, 0)
                 wave_scores = self._scores(policy, missing[start : start + wave])
                 record = measured_on(self.model, wave, policy.device)
                 lines = {

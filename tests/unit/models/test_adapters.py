@@ -274,7 +274,7 @@ def test_a_bfloat16_export_says_what_rounding_costs(
     said = capsys.readouterr().err
     assert (
         f"{found.lost:.3%} of the adapter's change" in said
-        and f"{found.unmoved:.1%} of the adapted weights" in said
+        and f"{found.unmoved:.1%} of the trained weights" in said
     )
 
 

@@ -66,6 +66,9 @@ def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
 def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
     assert next(machine.disk(params())).advice == "a run needs about 2 GB"
+    monkeypatch.setattr("dopsd.models.size.parameters", lambda files: 1e9)
+    whole = params(train__weights="all")  # 2 checkpoints and the best: 3 x 3 x 4 + 2 x 8 bytes each
+    assert next(machine.disk(whole)).advice == "a run needs about 54 GB"
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     asked = params(
         model__attention="flash_attention_2", model__dtype="bfloat16", model__kernels="liger"

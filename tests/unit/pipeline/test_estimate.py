@@ -106,13 +106,44 @@ def test_more_micro_batch_states_need_more_memory_and_nf4_less():
     assert small["weights"] < 0.4 * plain["weights"]
 
 
-def test_bytes_of_a_layer_are_those_that_autograd_keeps():
+def test_all_weights_have_copies_gradients_and_moments_of_their_own():
+    """8.016e9 weights: 2 bytes to compute with, 4 + 4 + 8 for copy, gradient and moments."""
+    facts = Facts(attempts=1.8, test=1319)
+
+    def cost(*changes: str) -> Cost:
+        changed = params("reference", "1x80gb", "train.weights=all", *changes)
+        return estimate(changed, LladaConfig(), facts)
+
+    off = "method.d_opsd.teacher_dropout=false"
+    memory, gigabytes = cost(off, "method.d_opsd.teacher=base").memory, 8.015581184
+    assert memory["weights"] == pytest.approx(2 * gigabytes, rel=1e-3)
+    assert memory["all weights and optimizer"] == pytest.approx(16 * gigabytes)
+    assert memory["frozen copy"] == pytest.approx(2 * gigabytes)
+    average = cost(off, "method.d_opsd.teacher=ema").memory
+    assert average["moving average"] == pytest.approx(4 * gigabytes)
+    assert "frozen copy" not in average
+    alone = cost(off, "matrix.methods=[just_grpo]").memory
+    assert alone.keys() == {"weights", "all weights and optimizer", "work"}
+    blocks = 2 * 456 * 32 * (4 * 4096**2 + 3 * 4096 * 12288)  # of a forward's products
+    shape, adapted = (Shape(LladaConfig(), n) for n in (0, 1))
+    assert shape.state(456, False) - adapted.state(456, False) == pytest.approx(blocks, rel=1e-6)
+    said = lines(cost(off), 1, ["h100-80gb"])
+    assert "DOES NOT FIT 80 GB: train.weights: lora" in said[-1]
+
+
+@pytest.mark.parametrize(
+    ("trains_all", "kernels"), [(False, "torch"), (True, "torch"), (True, "liger")]
+)
+def test_bytes_of_a_layer_are_those_that_autograd_keeps(trains_all: bool, kernels: str):
     def kept(layers: int) -> int:
         shape = {"d_model": 512, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 1536}
         model = LladaForMaskedLM(
             LladaConfig(**IDS, embedding_size=32, n_layers=layers, **shape)
         ).bfloat16()
-        attach(model, AdapterConfig(r=4, dropout=0.0), 0)
+        if not trains_all:
+            attach(model, AdapterConfig(r=4, dropout=0.0), 0)
+        if kernels == "liger":
+            model.fuse()
         own = {p.untyped_storage().data_ptr() for p in model.parameters()}
         found: dict[int, Tensor] = {}
 
@@ -126,7 +157,9 @@ def test_bytes_of_a_layer_are_those_that_autograd_keeps():
         return sum(t.untyped_storage().nbytes() for place, t in found.items() if place not in own)
 
     bytes_of_layer = (kept(3) - kept(1)) / 2 / TOKENS / 512
-    assert bytes_of_layer == pytest.approx(KERNEL_BYTES["torch"].kept, abs=0.5)
+    block = KERNEL_BYTES[kernels]
+    expected = block.kept + (block.whole if trains_all else 0)
+    assert bytes_of_layer == pytest.approx(expected, abs=0.5)
 
 
 def test_many_rollouts_need_the_memory_of_their_blocks_and_few_that_of_their_logits():

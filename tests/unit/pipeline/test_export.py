@@ -102,7 +102,7 @@ def test_a_disk_without_room_is_named_before_anything_is_written(
     size = sum(p.numel() for p in toy().parameters()) * 2
     disk = SimpleNamespace(free=size - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
-    monkeypatch.setattr("dopsd.models.merged_files.save_file", pytest.fail)
+    monkeypatch.setattr("dopsd.models.whole_files.save_tensors", pytest.fail)
     with pytest.raises(DopsdError, match=r"needs 0\.0 GB.*Free some space"):
         merged(folder, "bfloat16")
     assert {p.name for p in folder.iterdir()} == {"base", "adapter"}

@@ -114,10 +114,18 @@ def assert_same_gradients(
         )
 
 
-@pytest.mark.parametrize("method", sorted({*methods_with(GroupConfig)} - {"wd1", "spg"}))
-def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(project, method: str):
-    """Also with a part of the rows in each micro-batch."""
-    write_params(**{f"method__{method}__group_size": 3}, train__micro_batch_states=4)
+RANKED = sorted({*methods_with(GroupConfig)} - {"wd1", "spg"})
+
+
+@pytest.mark.parametrize(
+    ("method", "weights"), [*((method, "lora") for method in RANKED), ("espo", "all")]
+)
+def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
+    project, method: str, weights: str
+):
+    """Also with a part of the rows in each micro-batch, and of all weights."""
+    size = {f"method__{method}__group_size": 3}
+    write_params(**size, train__micro_batch_states=4, train__weights=weights)
     (together, two), (alone, one) = (gradients_of(n, f"{n}.safetensors", method) for n in (2, 1))
     assert alone.keys() == together.keys() and one["counters"] == two["counters"]
     assert [sum(sizes) for sizes in two["states"]] == [sum(sizes) for sizes in one["states"]]

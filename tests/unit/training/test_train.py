@@ -154,13 +154,13 @@ def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, mon
 
     save = safetensors.torch.save_file
 
-    def full(tensors, path):
+    def full(tensors, path, metadata):
         if path.name == "trainer.safetensors" and "000004" in str(path):
             path.write_bytes(b"half")
             raise safetensors.SafetensorError(
                 "Error while serializing: I/O error: No space left on device (os error 28)"
             )
-        save(tensors, path)
+        save(tensors, path, metadata)
 
     with monkeypatch.context() as patch:
         patch.setattr(safetensors.torch, "save_file", full)
