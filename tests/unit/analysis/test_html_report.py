@@ -260,10 +260,11 @@ def test_each_warning_comes_alone_with_its_reason(finished, title):
     assert f"{title}." in shown.text
 
 
-def test_a_run_with_other_settings_is_called_stale_and_has_no_command(finished):
+def test_a_run_with_other_settings_is_called_stale_and_has_no_command(finished, capsys):
     write_params(train__learning_rate=0.25)
     assert main(["summary"]) == 0
     shown = Page(KEY.page)
+    assert " prompts (" not in capsys.readouterr().out  # params.yaml may have another number
     assert "Stale run." in shown.text
     assert "train.learning_rate 0.003 in this run, 0.25 now" in shown.text
     assert all(attrs.get("id") != "commands" for _, attrs in shown.tags)
@@ -306,7 +307,10 @@ def test_a_page_is_written_again_only_when_its_inputs_change(finished, capsys):
     before = KEY.page.read_bytes()
     assert main(["summary"]) == 0
     assert KEY.page.read_bytes() == before  # Bokeh's ids are random: a new page would differ
-    assert f"report: {KEY.page}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    totals = json.loads((KEY.folder / "train.json").read_text())
+    prompts = totals["collects"] * load_params().run(*KEY.parts).train.prompts_per_collect
+    assert f"report: {KEY.page}" in said and f"rollouts for {prompts} prompts (" in said
     KEY.page.unlink()
     assert main(["summary"]) == 0
     assert page.INPUTS.search(KEY.page.read_text())[1] == page.INPUTS.search(before.decode())[1]
