@@ -66,7 +66,7 @@ def summary(params: Params) -> None:
     )
     console.print(table)
     for line in costs:
-        console.print(line, markup=False, highlight=False)
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     # soft_wrap: a link that breaks over two lines cannot be clicked
     console.print(
         _links(params, {run.key.task for run in tested_runs}),
@@ -79,14 +79,18 @@ def summary(params: Params) -> None:
 def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
     folder, n = run.key.folder, next(iter(tested["protocols"].values()))["base"]["n"]
     c = read_json(folder / "train.json", "dopsd train")
-    log_file = scratch_folder(run) / LOG
+    scratch = scratch_folder(run)
+    log_file = scratch / LOG
+    number = c["collects"] * run.train.prompts_per_collect  # a prompt may come several times
+    prompts = f" for {number} prompts" if c["fingerprint"] == scratch.name else ""
     seconds = "restored from the cache"
     if log_file.is_file():
         seconds = f"{sum(row['time/update_seconds'] for row in read_log(log_file)):.0f} s"
     start = f", started from {c['started_from']}" if "started_from" in c else ""
     return (
         f"{run.key}: checkpoint {tested['selected']['update']}{start}, tested on {n} problems\n"
-        f"  cost: {c['updates']} updates, {c['rollouts']} rollouts ({c['trajectories']} kept), "
+        f"  cost: {c['updates']} updates, {c['rollouts']} rollouts{prompts}"
+        f" ({c['trajectories']} kept), "
         f"{c['sampled_tokens']} tokens, {seconds}\n"
         f"  {'adapter' if run.train.adapter else 'all weights'}: {folder / 'best'}"
         f"   figures: {report_folder(*run.key.parts)}"

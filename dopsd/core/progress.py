@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
+STEADY = 2  # steps from which on the rate tells the time left
 
 
 def is_main_rank() -> bool:
@@ -71,6 +72,7 @@ class Progress:
     def __init__(self, stage: str, total: int, unit: str, scratch: str = "") -> None:
         self.stage, self.total, self.unit, self.scratch = stage, total, unit, scratch
         self.done = self.first = 0
+        self.steps = 0  # with finished units, since this process started
         self.started = self.logged = time.monotonic()
         self.bar: Bar | None = None
 
@@ -112,6 +114,7 @@ class Progress:
             note: a short text of figures, shown at the end of the line.
         """
         self.done += units
+        self.steps += units > 0
         if not is_main_rank():
             return
         now = time.monotonic()
@@ -124,13 +127,15 @@ class Progress:
             )
         elif now - self.logged > PLAIN_EVERY or (units and self.done == self.total):
             self.logged = now
-            speed = f", {self.rate:.2f}/s, {self._remaining} left" if self.rate else ""
+            speed = f", {self.rate:.2f}/s{self._remaining}" if self.rate else ""
             log(f"{self.stage}: {self.done}/{self.total} {self.unit}s{speed}  {note}".rstrip())
         self._write()
 
     @property
     def _remaining(self) -> str:
-        return _clock((self.total - self.done) / self.rate)
+        """Return the time left; nothing at the first step, whose rate includes the start-up."""
+        is_known = self.steps >= STEADY
+        return f", {_clock((self.total - self.done) / self.rate)} left" if is_known else ""
 
     @property
     def rate(self) -> float:
@@ -145,6 +150,7 @@ class Progress:
                 "done": self.done,
                 "total": self.total,
                 "rate": round(self.rate, 4),
+                "steps": self.steps,
                 "scratch": self.scratch,
             }
             write_json(WORK / f"{self.stage}.json", state)

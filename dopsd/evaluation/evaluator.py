@@ -114,6 +114,8 @@ class Evaluator:
         pending = [
             (a, p) for p in protocols for a in adapters if _cached_report(self.cached(a, p)) is None
         ]
+        if len(pending) > 1:
+            log(f"{stage}: {len(pending)} evaluations of {len(self.problems)} problems each")
         with Progress(stage, len(pending) * len(self.problems), "problem") as progress:
             for adapter, protocol in pending:
                 self._evaluate(adapter, protocol, progress)

@@ -183,7 +183,7 @@ class Answering:
             return answers[problem.id, rollout.attempt].score.correct
 
         def sampled(rollouts: int) -> None:
-            progress.step(0, f"{rollouts} more rollouts")
+            progress.step(0, f"{rollouts} more answers sampled")
 
         plan = SamplingPlan(
             trials.attempts,

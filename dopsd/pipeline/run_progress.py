@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dopsd.core.error_codes import Code
 from dopsd.core.files import WORK
+from dopsd.core.progress import STEADY
 
 if TYPE_CHECKING:
     from dopsd.core.paths import RunKey
@@ -47,7 +48,8 @@ def stage_progress(stage: str, since: float) -> StageProgress | None:
 
 def _described(state: dict[str, Any]) -> StageProgress:
     done, total, rate = state["done"], state["total"], state["rate"]
-    left = f", {clock((total - done) / rate)} left" if rate else ""
+    is_known = rate and state["steps"] >= STEADY
+    left = f", {clock((total - done) / rate)} left" if is_known else ""
     return StageProgress(done / total, f"{done} of {total}, {rate:.2f}/s{left}")
 
 

@@ -6,6 +6,7 @@ It is no output of DVC, because it shows seconds and devices. `dopsd report`, `d
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -143,8 +144,16 @@ def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
         base=run.model.path,
         parameters=parameters(base_files(run.model)),
         trained=parameters(best / name for name in checkpoint_names(best)),
+        solutions=_shared_solutions(files["test"]) if task.graded else 0,
         start=totals.get("started_from", ""),
     )
+
+
+def _shared_solutions(path: Path) -> int:
+    """Return the number of different solutions in a split's file; 0 if no problems share one."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    number = len({str(json.loads(line)["answer"]) for line in lines})
+    return number if number < len(lines) else 0
 
 
 def _settings(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +87,8 @@ def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
             return int(version.version)
     _log_files(client, chosen.model_id, {CARD: chosen.card} | chosen.flavour)
     mlflow.set_tracking_uri(uri)
-    number = mlflow.register_model(f"models:/{chosen.model_id}", name, tags=chosen.tags).version
+    with redirect_stderr(io.StringIO()):  # of lines on models that exist already
+        number = mlflow.register_model(f"models:/{chosen.model_id}", name, tags=chosen.tags).version
     client.update_model_version(name, number, description=chosen.text)
     return int(number)
 

@@ -7,6 +7,7 @@ of problems in prompt_sampler.py, checkpoints in run_dir.py, signals in core/int
 from __future__ import annotations
 
 import time
+from collections import deque
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,7 @@ class Trainer:
         self.counters = dict.fromkeys(
             ("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0
         )
+        self.losses: deque[float] = deque(maxlen=each)  # of as many updates as follow a collect
         self.spent = 0.0  # seconds of collects since the last update
         self.waiting: list[list[Batch]] = []  # the batches of each update of the current collect
         self.gathered = MetricSums()  # metrics of the collects since the last update
@@ -138,7 +140,8 @@ class Trainer:
         folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
         self.spent = 0.0
         best_note = f"  best of attempts {means['best_score']:.2f}" if "best_score" in means else ""
-        return f"loss {means['loss']:.4f}{best_note}"
+        self.losses.append(means["loss"])
+        return f"mean loss {sum(self.losses) / len(self.losses):.4f}{best_note}"
 
     def _mark(self) -> None:
         """Remember the state that `roll_back` restores.
@@ -146,11 +149,8 @@ class Trainer:
         Weights and moments are not part of it: they change only at the end of an update.
         """
         state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
-        state |= {
-            "gathered": deepcopy(self.gathered),
-            "empty_in_a_row": self.empty_in_a_row,
-            "spent": self.spent,
-        }
+        state |= {"gathered": deepcopy(self.gathered), "spent": self.spent}
+        state["empty_in_a_row"] = self.empty_in_a_row
         history = list(self.detector.scores), list(self.detector.squares)
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
         self.marked = state, history, torch.get_rng_state(), cuda

@@ -21,6 +21,8 @@ class Description:
         base: folder of the base model.
         parameters: parameters of the base.
         trained: parameters that training changes: of the adapter, or all.
+        solutions: different solutions of the test problems of a graded task, where problems share
+            them; else 0.
         start: folder of the checkpoint that training started from; empty: the base.
     """
 
@@ -31,6 +33,7 @@ class Description:
     base: str
     parameters: int
     trained: int
+    solutions: int = 0
     start: str = ""
 
 
@@ -93,6 +96,11 @@ class RunFacts:
     machine: list[dict[str, Any]]
     digests: dict[str, str]
     metrics: dict[str, tuple[str, str]]
+
+    def of_method(self, name: str) -> str | None:
+        """Return a setting of the run's method as text; None if the method does not have it."""
+        values = (v for key, v in self.settings.values.items() if key.partition(".")[2] == name)
+        return next(values, None)
 
     @property
     def selected(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.analysis.html_report.charts import AXES, Chart, figure_of, hover, source_of
 from dopsd.analysis.run_figures import (
@@ -24,6 +24,13 @@ TITLES = LABELS | {  # plain names of metrics that the figures do not have
     "best_score": "score of the best attempt",
     "kl": "distance from the initial policy",
     "logp": "log-probability",
+}
+MORE = {  # what else a reader has to know of a metric; the loss: of methods with a teacher
+    "loss": (
+        "It need not fall while accuracy rises: each update compares the student with a teacher"
+        " that sees other answers, and the mean depends on how hard the current states are. "
+    ),
+    "grad_norm": "Clipped gradients are usual: the clip is a limit on a step, and no fault. ",
 }
 UNITS = {"share": "in %", "1": "no unit", "by algorithm": "unit of the method's loss"}
 
@@ -75,7 +82,8 @@ def accuracy_chart(facts: RunFacts) -> Chart:
     return Chart(
         "Accuracy against cost",
         f"Every checkpoint on {chosen['n']} {chosen['split']} problems. The ring is the selected"
-        " checkpoint, which alone was tested.",
+        " checkpoint, which alone was tested. It was selected by its value here, so that value is a"
+        " little too high.",
         drawing,
         [
             ("accuracy of the checkpoints", colour, "line"),
@@ -126,9 +134,11 @@ def _training_chart(facts: RunFacts, name: str) -> Chart:
     updates, values = (list(column) for column in zip(*points, strict=True))
     is_share = unit == "share"
     drawing = figure_of("update", UNITS.get(unit, unit), is_share, 210)
-    drawing.line(updates, values, line_width=1, line_alpha=0.55, line_color=PALETTE[0])
     # the moving mean of a moving mean would show changes too late
-    means = values if name == "rolling_score" else trailing_means(points)
+    is_mean = name == "rolling_score"
+    means = values if is_mean else trailing_means(points)
+    if not is_mean:
+        drawing.line(updates, values, line_width=1, line_alpha=0.55, line_color=PALETTE[0])
     mean = drawing.line(updates, means, line_width=2.5, line_color=PALETTE[0])
     legend = []
     if name == "grad_norm" and "train.grad_clip" in facts.settings.values:
@@ -136,22 +146,24 @@ def _training_chart(facts: RunFacts, name: str) -> Chart:
         drawing.line(updates, clip, line_dash="dashed", line_width=2, line_color=BASE)
         legend = [("`train.grad_clip`: larger gradients are scaled down to it", BASE, "dashed")]
     hover(drawing, mean, [("update", "@x"), ("mean", "@y{0.0%}" if is_share else "@y{0.000}")])
-    note = f"{capitalised(meaning)}. Column `{name}` of train.csv."
+    more = "" if name == "loss" and facts.of_method("teacher") is None else MORE.get(name, "")
+    note = f"{capitalised(meaning)}. {more}Column `{name}` of train.csv."
     return Chart(capitalised(_title(name)), note, drawing, legend, [])
 
 
 def overlap_charts(facts: RunFacts) -> list[Chart]:
     """Return how student and teacher agree in each block; nothing without a teacher."""
     blocks = blocks_of(facts.training)
-    return [_overlap_chart(facts.training, blocks, name) for name in AGREEMENT if blocks]
+    names = reversed(AGREEMENT) if blocks else ()  # the shared probability first
+    return [_overlap_chart(facts, blocks, name) for name in names]
 
 
-def _overlap_chart(rows: list[dict[str, Any]], blocks: list[int], name: str) -> Chart:
+def _overlap_chart(facts: RunFacts, blocks: list[int], name: str) -> Chart:
     drawing = figure_of("update", "in %", True, 260)
     legend = []
     for block in blocks:
         column = f"block_{block}/{name}"
-        points = grouped([(row["update"], row[column]) for row in rows if column in row])
+        points = grouped([(row["update"], row[column]) for row in facts.training if column in row])
         updates, values = (list(values) for values in zip(*points, strict=True))
         shade = colour_of(block)
         drawing.line(updates, values, line_width=2, line_color=shade)
@@ -159,7 +171,8 @@ def _overlap_chart(rows: list[dict[str, Any]], blocks: list[int], name: str) -> 
         label = f"block {block + 1}"
         hover(drawing, dots, [(label, "@y{0.0%}"), ("update", "@x{0}")])
         legend.append((label, shade, "line"))
-    return Chart(capitalised(TITLES[name]), "", drawing, legend, [])
+    note = f"{capitalised(facts.metrics[name][1])}."
+    return Chart(capitalised(TITLES[name]), note, drawing, legend, [])
 
 
 def capitalised(text: str) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report import words
 from dopsd.analysis.html_report.charts import AXES
+from dopsd.analysis.html_report.method_words import how_it_works
 from dopsd.analysis.html_report.page import render
 from dopsd.analysis.html_report.run_charts import (
     accuracy_chart,
@@ -29,6 +30,13 @@ TOTALS = {  # counter of train.json: what it counts
 }
 
 
+SCORES = {  # of a task's verifier: what it counts
+    "published": "by the published rules",
+    "strict": "by the strict rules",
+    "valid_grid": "whole valid grids",
+}
+
+
 def run_page(facts: RunFacts, digest: str) -> str:
     """Return the page.
 
@@ -47,7 +55,9 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "headline": words.headline(facts),
         "marks": words.marks(facts),
         "warnings": words.warnings(facts),
+        "how_it_works": how_it_works(facts),
         "rows": _result_rows(facts),
+        "scores": _score_rows(facts),
         "costs": _cost_rows(facts),
         "has_seconds": "seconds" in facts.costs[0],
         "devices": _devices(facts),
@@ -56,8 +66,9 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "percent": percent,
         "axes": AXES,
         "constants": constant_metrics(facts),
+        "block_texts": _block_texts(facts),
         "keep_threshold": _keep_threshold(facts),
-        "trains_last_block": _method_setting(facts, "record_last_block") != "false",
+        "trains_last_block": facts.of_method("record_last_block") != "false",
         "outcomes": _outcomes(facts),
         "mean_of": WINDOW,
         "groups": GROUPS,
@@ -88,15 +99,25 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
     return rows
 
 
-def _method_setting(facts: RunFacts, name: str) -> str | None:
-    """Return a setting of the run's method as text; None if the method does not have it."""
-    values = (v for key, v in facts.settings.values.items() if key.partition(".")[2] == name)
-    return next(values, None)
+def _score_rows(facts: RunFacts) -> list[tuple[str, str, str, str]]:
+    """Return protocol, meaning, base and trained of each score that the task's verifier gives."""
+    return [
+        (name, SCORES.get(score, score.replace("_", " ")), percent(value), percent(trained))
+        for name, comparison in facts.tested["protocols"].items()
+        for score, value in comparison["base"].get("figures", {}).items()
+        for trained in [comparison["best"]["figures"][score]]
+    ]
+
+
+def _block_texts(facts: RunFacts) -> list[str]:
+    """Return the text of each block of the answer that is shown step by step."""
+    pieces, length = facts.trajectory.get("pieces", []), facts.trajectory["block_length"]
+    return ["".join(pieces[i : i + length]) for i in range(0, len(pieces), length)]
 
 
 def _keep_threshold(facts: RunFacts) -> float | None:
     """Return the score from which on training keeps an answer; None where scores are not graded."""
-    text = _method_setting(facts, "keep_threshold")
+    text = facts.of_method("keep_threshold")
     return float(text) if text and facts.description.is_graded else None
 
 
@@ -125,8 +146,8 @@ def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
 def _devices(facts: RunFacts) -> list[str]:
     """Return the devices of each part of the training, in words."""
     return [
-        f"{', '.join(dict.fromkeys(part['devices']))}"
-        f" ({words.count(len(part['devices']), 'process', 'es')})"
+        f"{', '.join(dict.fromkeys(part['devices']))},"
+        f" {words.count(len(part['devices']), 'process', 'es')}"
         + (f", from update {part['after_update'] + 1} on" if part["after_update"] else "")
         for part in facts.machine
     ]

@@ -18,6 +18,10 @@ GLOSSARY = {
         " wrong, it is the share of right ones. In a graded task it is the mean share of an answer"
         " that is right."
     ),
+    "Adapter": (
+        "a small set of added weights (LoRA). Training changes these alone; without them the model"
+        " is the base."
+    ),
     "Attempt": "one of several answers sampled for the same problem.",
     "Base": "the model before training.",
     "Block": (
@@ -26,12 +30,17 @@ GLOSSARY = {
     ),
     "Checkpoint": "the trained weights as saved after a number of updates.",
     "Collect": "one round of sampling answers to train on; several updates may follow from it.",
+    "Denoising step": (
+        "one pass of the model over an answer, after which the masks it is surest of are filled in."
+    ),
     "Full marks": "an answer that is right in every part, a score of 100%.",
     "Greedy": "every token is the most probable one, without chance (temperature 0).",
     "Interval": (
         "the 95% interval of a number: the values that other problems of the same kind would"
         " plausibly give. It does not cover other seeds unless it says so."
     ),
+    "Mask": "the sign for a token that is not filled in yet. An answer begins as masks alone.",
+    "Nats": "the unit of entropies and divergences with natural logarithms; 1 nat is 1.44 bits.",
     "Paired difference": (
         "the mean over problems of one score minus another on the same problem: trained minus base,"
         " or one method minus another. It is more exact than a comparison of the two intervals."
@@ -41,6 +50,14 @@ GLOSSARY = {
     "Protocol": "how answers are decoded in an evaluation: length, steps, blocks.",
     "Rollout": "one answer that the model samples in training.",
     "Seed": "the number that all chance in a run follows from. Other seeds give other runs.",
+    "Student": "the model in training: the base with the adapter, or a copy of the base.",
+    "Target position": (
+        "a mask whose prediction counts in the loss of a denoising step. There are as many of them,"
+        " all in the current block, as the step fills in."
+    ),
+    "Teacher": (
+        "the model whose predictions the student learns. It sees tokens that the student does not."
+    ),
     "Update": "one optimizer step, which changes the weights.",
     "Validation and test": (
         "problems that training never sees. Validation selects the checkpoint; test is used once,"

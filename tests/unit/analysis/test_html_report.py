@@ -23,6 +23,7 @@ from workspace import Workspace
 
 from dopsd.analysis.html_report import page, run_page, verdicts, words
 from dopsd.analysis.html_report.facts import RunFacts
+from dopsd.analysis.html_report.method_words import how_it_works
 from dopsd.analysis.run_figures import grouped, trailing_means
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -31,7 +32,7 @@ from dopsd.core.paths import RunKey
 from dopsd.core.percent import gap, percent, within
 from dopsd.core.tables import read_table
 from dopsd.pipeline import repeat
-from dopsd.pipeline.run_report import gather, refresh
+from dopsd.pipeline.run_report import _shared_solutions, gather, refresh
 from dopsd.training.machine import MACHINE
 
 KEY = RunKey("sudoku", "d_opsd", 0)
@@ -95,6 +96,8 @@ def test_the_numbers_are_those_of_the_result_files(finished):
     assert "greedy (temperature 0), 40 tokens in blocks of 8, 20 steps" in shown
     assert "64 train, 12 validation, 12 test" in shown
     assert "27,424 parameters. Training changes 2,304 parameters" in shown  # counted by hand: toy
+    grids = [percent(result[side]["figures"]["valid_grid"]) for side in ("base", "best")]
+    assert "whole valid grids {} {}".format(*grids) in shown
     answers = json.loads((KEY.folder / "test/answers.json").read_text())["answers"]
     assert len(answers) == 10
     for number, row in enumerate(answers, 1):
@@ -152,9 +155,63 @@ def test_text_of_models_cannot_become_markup(finished):
     answers[0]["problem"] = answers[0]["base"]["text"] = evil
     answers[0]["base"]["grid"] = None
     shown = rendered(replace(facts(), trajectory=trajectory, answers=answers))
-    assert "b" not in {tag for tag, _ in shown.tags} and shown.text.count(evil) == 3
+    assert "b" not in {tag for tag, _ in shown.tags} and shown.text.count(evil) == 4
     (data,) = [script for script in shown.scripts if '"pieces"' in script and script[0] == "{"]
     assert json.loads(data)["pieces"][0] == evil
+
+
+TEACHER = {
+    "attempts": "4",
+    "first_temperature": "0",
+    "retry_temperature": "0.9",
+    "keep": "correct",
+    "keep_threshold": "0.25",
+    "record": "until_eos",
+    "record_last_block": "true",
+    "state_sample": "0",
+    "divergence": "jsd",
+    "teacher": "ema",
+    "reveal_ratio": "0.25",
+    "reveal_scope": "all_masked",
+}
+
+
+def test_how_a_method_works_follows_its_settings(finished):
+    run = facts()
+    shipped = how_it_works(run)
+    assert shipped.startswith("For each training problem the student, which is the base with the")
+    assert "At each of its denoising steps before the last block and up to the end" in shipped
+    assert shipped.endswith(
+        "It also sees 50% of the answer's tokens in later blocks, drawn anew at each step."
+    )
+
+    def text(is_graded: bool = False, **settings: str) -> str:
+        values = {f"x.{name}": value for name, value in (TEACHER | settings).items()}
+        described = replace(run.description, is_graded=is_graded)
+        return how_it_works(
+            replace(run, description=described, settings=replace(run.settings, values=values))
+        )
+
+    assert "samples up to 4 answers at temperature 0 the first time and 0.9 after that" in text()
+    assert "learns from the first right one. At each of its denoising steps up to the end" in text()
+    assert "or from the last one if none is. " in text(keep="all")
+    assert "the best one, right or wrong. " in text(is_graded=True, keep="all")
+    assert "Jensen-Shannon" in text() and "moving average" in text()
+    assert "25% of the answer's tokens that are still masked for the student" in text()
+    assert text(reveal_ratio="0.0").endswith("It sees what the student sees.")
+    solution = text(reveal_ratio="0.0", max_teacher_prompt="400", attempts="1", keep="all")
+    assert solution.endswith("It also sees a reference solution in its prompt.")
+    assert "one answer at temperature 0, and learns from it, right or wrong." in solution
+    untaught = replace(run, settings=replace(run.settings, values={"rft.attempts": "8"}))
+    assert how_it_works(untaught) == "" and "How the method works" not in rendered(untaught).text
+
+
+def test_problems_that_share_solutions_are_counted(tmp_path):
+    path = tmp_path / "test.jsonl"
+    path.write_text('{"answer": "12"}\n{"answer": "21"}\n{"answer": "12"}\n')
+    assert _shared_solutions(path) == 2
+    path.write_text('{"answer": "12"}\n{"answer": "21"}\n')
+    assert _shared_solutions(path) == _shared_solutions(tmp_path / "absent.jsonl") == 0
 
 
 def other_device(run: RunFacts) -> RunFacts:
@@ -203,10 +260,11 @@ def test_each_warning_comes_alone_with_its_reason(finished, title):
     assert f"{title}." in shown.text
 
 
-def test_a_run_with_other_settings_is_called_stale_and_has_no_command(finished):
+def test_a_run_with_other_settings_is_called_stale_and_has_no_command(finished, capsys):
     write_params(train__learning_rate=0.25)
     assert main(["summary"]) == 0
     shown = Page(KEY.page)
+    assert " prompts (" not in capsys.readouterr().out  # params.yaml may have another number
     assert "Stale run." in shown.text
     assert "train.learning_rate 0.003 in this run, 0.25 now" in shown.text
     assert all(attrs.get("id") != "commands" for _, attrs in shown.tags)
@@ -249,7 +307,10 @@ def test_a_page_is_written_again_only_when_its_inputs_change(finished, capsys):
     before = KEY.page.read_bytes()
     assert main(["summary"]) == 0
     assert KEY.page.read_bytes() == before  # Bokeh's ids are random: a new page would differ
-    assert f"report: {KEY.page}" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    totals = json.loads((KEY.folder / "train.json").read_text())
+    prompts = totals["collects"] * load_params().run(*KEY.parts).train.prompts_per_collect
+    assert f"report: {KEY.page}" in said and f"rollouts for {prompts} prompts (" in said
     KEY.page.unlink()
     assert main(["summary"]) == 0
     assert page.INPUTS.search(KEY.page.read_text())[1] == page.INPUTS.search(before.decode())[1]

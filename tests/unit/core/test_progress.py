@@ -22,13 +22,14 @@ def test_plain_lines_have_rate_and_time_left(monkeypatch, capsys):
     monkeypatch.setattr(progress, "PLAIN_EVERY", -1.0)
     with Progress("stage", 4, "thing", "work/x") as bar:
         bar.resume_at(1)
-        bar.step(0, note="32 more rollouts")
+        bar.step(0, note="32 more answers sampled")
         bar.step(2, note="loss 1.0")
         assert json.loads(Path("work/stage.json").read_text())["done"] == 3
         bar.step()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "stage: 1/4 things  32 more rollouts"  # no rate before the first unit
-    assert lines[1].startswith("stage: 3/4 things, ") and lines[1].endswith("left  loss 1.0")
+    assert lines[0] == "stage: 1/4 things  32 more answers sampled"  # no rate before a unit
+    assert lines[1].startswith("stage: 3/4 things, ") and lines[1].endswith("/s  loss 1.0")
+    assert lines[2].endswith("/s, 0:00 left")  # the first rate includes the start-up
     state = json.loads(Path("work/stage.json").read_text())
     assert (state["done"], state["total"], state["scratch"]) == (4, 4, "work/x")
 

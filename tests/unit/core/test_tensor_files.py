@@ -19,7 +19,7 @@ def test_only_tensors_that_share_memory_are_copied_before_they_are_written(
     monkeypatch.setattr(
         safetensors.torch,
         "save_file",
-        lambda given, path: (written.update(given), save(given, path)),
+        lambda given, path, metadata: (written.update(given), save(given, path, metadata)),
     )
     save_tensors(tensors, tmp_path / "file")
     assert written["alone"].data_ptr() == alone.data_ptr() != written["again"].data_ptr()

@@ -224,13 +224,13 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
     monkeypatch.setattr(artifacts.server, "is_reachable", lambda: True)
     state = Path("work/train.json")
     state.parent.mkdir()
-    state.write_text(json.dumps({"done": 9, "total": 10, "rate": 1.0}))
+    state.write_text(json.dumps({"done": 9, "total": 10, "rate": 1.0, "steps": 9}))
     os.utime(state, (1, 1))  # of an earlier run
     bar = artifacts.ProgressBar("train", "sudoku")
     bar.finish()
     assert made == []
     for done in (2, 2, 6):
-        state.write_text(json.dumps({"done": done, "total": 8, "rate": 0.1}))
+        state.write_text(json.dumps({"done": done, "total": 8, "rate": 0.1, "steps": 9}))
         bar.finish()
     assert made == [
         (25.0, "train: 2 of 8, 0.10/s, 1:00 left"),

@@ -133,7 +133,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder):
     Path("work/eval").mkdir(parents=True)
     state = Path("work/train.json")
-    state.write_text(json.dumps({"done": 3, "total": 12, "rate": 0.5}))
+    state.write_text(json.dumps({"done": 3, "total": 12, "rate": 0.5, "steps": 2}))
     report = {"accuracy": 0.6123, "interval": [0.581, 0.6434], "n": 256}
     for name, split, changed in (
         ("a", "validation", 50),
@@ -145,6 +145,9 @@ def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder):
         os.utime(path, (changed, changed))
     os.utime(state, (100, 100))
     assert stage_progress("train", 100) == (0.25, "3 of 12, 0.50/s, 0:18 left")
+    state.write_text(json.dumps({"done": 1, "total": 12, "rate": 0.1, "steps": 1}))
+    assert stage_progress("train", 0).text == "1 of 12, 0.10/s"  # a rate with the start-up
+    os.utime(state, (100, 100))
     assert stage_progress("train", 101) is None and stage_progress("test", 0) is None
     assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 problems"
     assert newest_accuracy("validation", 91) == ""

@@ -49,6 +49,14 @@ def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(pro
     assert sorted(whole) == ["step-000002", "step-000004", "step-000005"]
 
 
+def test_the_progress_line_shows_the_mean_loss_of_a_collects_updates(project, capsys):
+    write_params(train__updates=5)  # 3 updates a collect
+    assert train() == 0
+    losses = [row["loss"] for row in read_table(OUT.with_suffix(".csv"))]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "train: 5/5" in line]
+    assert f"mean loss {sum(losses[2:]) / 3:.4f}" in line and losses[4] != sum(losses[2:]) / 3
+
+
 def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
     write_params(
         train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]}, train__updates=4

@@ -63,5 +63,6 @@
     event.preventDefault();
     show(Number(slider.value) + by);
   });
-  show(Math.floor(last * 0.6)); // a step at which most answers have begun
+  const most = Math.max(...data.shown.map((seen) => seen.length));
+  show(data.shown.findIndex((seen) => seen.length === most)); // where student and teacher see most unlike things
 })();
