@@ -61,6 +61,7 @@ def markdown(tables: Tables, runs: list[Finished], baseline: str) -> str:
         baseline: the method whose best accuracy the others have to reach.
     """
     lines = [*(f"**{text}**\n" for text in verdicts.verdicts(tables["means"], tables["pairs"]))]
+    lines += [f"{text}\n" for text in map(verdicts.seed_spread, tables["pairs"]) if text]
     lines += [*_runs(tables["runs"], runs), *_means(tables["means"])]
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []
     lines += _reached(tables["reached"], baseline) if tables["reached"] else []

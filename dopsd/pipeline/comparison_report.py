@@ -6,7 +6,8 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from dopsd.analysis.html_report.comparison_page import ABSENT, ComparisonFacts, comparison_page
+from dopsd.analysis.html_report.comparison_page import ComparisonFacts, comparison_page
+from dopsd.analysis.html_report.limits import ABSENT
 from dopsd.analysis.html_report.page import digest_of, write_page
 from dopsd.analysis.measured import between_runs, records_of
 from dopsd.config.params_file import flat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.html_report import verdicts, words
+from dopsd.analysis.html_report import limits, verdicts, words
 from dopsd.analysis.html_report.charts import (
     AXES,
     Chart,
@@ -15,7 +15,7 @@ from dopsd.analysis.html_report.charts import (
 )
 from dopsd.analysis.html_report.page import render
 from dopsd.analysis.run_figures import METHODS
-from dopsd.analysis.tables import RESAMPLED, chosen_on, groups, mean_curve
+from dopsd.analysis.tables import chosen_on, groups, mean_curve
 from dopsd.core.palette import run_colour
 from dopsd.core.percent import gap, percent, within
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from dopsd.analysis.results import Finished
 
-ABSENT = "–"  # value of a setting that a method does not have
 RUN_COSTS = ("rollouts", "seconds")  # in the table of runs, beside the update
 Curve = list[tuple[dict[str, float], float]]  # costs and accuracy of each checkpoint
 WORDS: tuple[str, ...] = (
@@ -81,13 +80,15 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
     values = {
         "facts": facts,
         "title": "Comparison of methods",
-        "verdicts": verdicts.verdicts(facts.tables["means"], facts.tables["pairs"]),
+        "verdicts": verdicts.verdicts(facts.tables["means"], facts.tables["pairs"], facts.graded),
         "rule": verdicts.RULE,
-        "caveats": caveats(facts),
+        "of_these_runs": limits.of_these_runs(facts),
+        "limits": limits.of_all(facts),
+        "lengths": limits.lengths(facts),
         "tested_on": _distinct(f"{row['n']}" for _, row in _rows(facts)),
         "selected_on": _distinct(chosen_on(run).lower() for run in facts.runs),
         "runs": [_run_row(facts, run, row) for run, row in _rows(facts)],
-        "means": [_mean_row(row) for row in facts.tables["means"]],
+        "means": [_mean_row(facts, row) for row in facts.tables["means"]],
         "pairs": [_pair_row(pair) for pair in facts.tables["pairs"]],
         "reached": facts.tables["reached"],
         "number": words.number,
@@ -97,51 +98,6 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
         "glossary": {word: words.GLOSSARY[word] for word in WORDS},
     }
     return render("comparison.html", digest, {"cost": [_chart(facts, t) for t in tasks]}, values)
-
-
-def caveats(facts: ComparisonFacts) -> list[str]:
-    """Return what limits the conclusions of a comparison."""
-    seeds = min(row["seeds"] for row in facts.tables["means"])
-    on_test = [str(run) for run in facts.runs if run.selected["split"] == "test"]
-    texts = [RESAMPLED]
-    if seeds < verdicts.ENOUGH_SEEDS:
-        texts.insert(
-            0,
-            f"Only {words.count(seeds, 'seed')} can be compared. Other seeds may give other values;"
-            f" {verdicts.ENOUGH_SEEDS} or more are better (`matrix.seeds`).",
-        )
-    texts += filter(None, map(verdicts.seed_spread, facts.tables["pairs"]))
-    texts += _unequal_effort(facts)
-    if on_test:
-        texts.append(
-            f"The test set itself selected the checkpoint of {', '.join(on_test)}: their test"
-            " accuracy is too high."
-        )
-    return [
-        *texts,
-        "Seconds count all that a machine did in that time. Compare them only between runs on the"
-        " same device without other work.",
-        "Each further look at the same test problems, to choose between methods, makes the best one"
-        " look better than it is.",
-    ]
-
-
-def _unequal_effort(facts: ComparisonFacts) -> list[str]:
-    """Return which runs were still rising at their end, and which shared settings differ."""
-    rising = [str(run) for run in facts.runs if run.selected["update"] == run.points()[-1][0]]
-    texts = [
-        f"{task}: the methods differ in {', '.join(f'`{key}`' for key in shared)}. A method whose"
-        " settings were tuned longer has an advantage."
-        for task, rows in facts.settings.items()
-        if (shared := [key for key, cells in rows.items() if ABSENT not in cells.values()])
-    ]
-    if rising:
-        texts.insert(
-            0,
-            f"Accuracy was highest at the last checkpoint of {', '.join(rising)}: more updates"
-            " (`train.updates`) may raise it.",
-        )
-    return texts
 
 
 def _rows(facts: ComparisonFacts) -> list[tuple[Finished, dict[str, Any]]]:
@@ -165,12 +121,14 @@ def _distinct(texts: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(texts))
 
 
-def _mean_row(row: dict[str, Any]) -> dict[str, Any]:
+def _mean_row(facts: ComparisonFacts, row: dict[str, Any]) -> dict[str, Any]:
+    marks = limits.full_marks(facts, row["task"], row["method"])
     return {
         "task": row["task"],
         "method": row["method"],
         "seeds": row["seeds"],
         "trained": within(*row["trained"]),
+        "marks": " → ".join(map(percent, marks)),
         "gap": gap(*row["difference"]),
         "costs": {name: words.number(row["cost"].get(name)) for name in AXES},
     }

@@ -9,7 +9,7 @@ from dopsd.analysis.html_report.words import count, excludes_zero
 from dopsd.core.percent import percent, points
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 ENOUGH_SEEDS = 5
 SPREAD = 1.5  # standard errors over problems; seeds that differ more than this differ by themselves
@@ -29,11 +29,12 @@ def certainty(interval: Sequence[float], by_seed: Sequence[float]) -> str:
     return "sure" if is_one_way and len(by_seed) >= ENOUGH_SEEDS else "weakly sure"
 
 
-def verdict(pair: dict[str, Any]) -> str:
+def verdict(pair: dict[str, Any], is_graded: bool = False) -> str:
     """Return which of two methods is better, and how sure that is.
 
     Args:
         pair: task, first, second, difference, interval, and by_seed: the differences of each seed.
+        is_graded: whether the accuracy is a mean of partial scores.
     """
     first, second, difference = pair["first"], pair["second"], pair["difference"]
     interval, seeds = pair["interval"], count(len(pair["by_seed"]), "seed")
@@ -52,8 +53,8 @@ def verdict(pair: dict[str, Any]) -> str:
         first, second, difference = second, first, -difference
         interval = [-interval[1], -interval[0]]
     return (
-        f"{pair['task']}: {first} is better than {second}, by {points(difference, interval)} over"
-        f" {seeds} ({certain})."
+        f"{pair['task']}: {first} is better than {second}, by {points(difference, interval)}"
+        f"{' of mean score' if is_graded else ''} over {seeds} ({certain})."
     )
 
 
@@ -70,16 +71,22 @@ def seed_spread(pair: dict[str, Any]) -> str:
         f"{pair['task']}: the differences between {pair['first']} and {pair['second']} vary by"
         f" {percent(spread)} points from seed to seed (standard deviation), more than the choice of"
         f" problems explains ({percent(pair['problem_error'])}). The interval is then"
-        " too narrow with few seeds: trust its sign more than its size, and run more seeds."
+        f" too narrow with few seeds, and {len(pair['by_seed'])} seeds point the same way by chance"
+        f" one time in {2 ** (len(pair['by_seed']) - 1)}: run more seeds."
     )
 
 
-def verdicts(means: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -> list[str]:
+def verdicts(
+    means: Sequence[dict[str, Any]],
+    pairs: Sequence[dict[str, Any]],
+    graded: Collection[str] = (),
+) -> list[str]:
     """Return the sentences of a comparison on each task with several methods.
 
     Args:
         means: rows of the table `means`.
         pairs: pairs of methods of all tasks, as for `verdict`.
+        graded: tasks with partial scores.
     """
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in means:
@@ -88,17 +95,20 @@ def verdicts(means: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -
     for task, rows in by_task.items():
         best = max(rows, key=lambda row: row["trained"][0])["method"]
         of_task = [pair for pair in pairs if pair["task"] == task]
-        sentences += overview(task, best, of_task) if len(rows) > 1 else []
+        sentences += overview(task, best, of_task, task in graded) if len(rows) > 1 else []
     return sentences
 
 
-def overview(task: str, best: str, pairs: Sequence[dict[str, Any]]) -> list[str]:
+def overview(
+    task: str, best: str, pairs: Sequence[dict[str, Any]], is_graded: bool = False
+) -> list[str]:
     """Return what a comparison says of a task with several methods.
 
     Args:
         task: the task.
         best: its method with the highest mean accuracy.
         pairs: its pairs of methods that share a seed, as for `verdict`.
+        is_graded: whether the task has partial scores.
     """
     if not pairs:
         return [
@@ -110,4 +120,7 @@ def overview(task: str, best: str, pairs: Sequence[dict[str, Any]]) -> list[str]
         f"{task}: {best} has the highest accuracy and shares no seed with another method, so no"
         " pair shows how it compares."
     )
-    return [*([] if decisive else [alone]), *(verdict(pair) for pair in decisive or pairs)]
+    return [
+        *([] if decisive else [alone]),
+        *(verdict(pair, is_graded) for pair in decisive or pairs),
+    ]

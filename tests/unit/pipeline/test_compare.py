@@ -278,7 +278,8 @@ def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
     compare.compare(folder, [])
     page = Path("reports/compare/comparison.html").read_text()
     verdict = (
-        "d_opsd is better than rft, by +50.0 points [+50.0, +50.0] over 2 seeds (weakly sure)."
+        "d_opsd is better than rft, by +50.0 points [+50.0, +50.0] of mean score over 2 seeds"
+        " (weakly sure)."
     )
     assert f"sudoku: {verdict}" in page and "Only 2 seeds can be compared." in page
     assert "the methods differ in <code>method.attempts</code>" in page
