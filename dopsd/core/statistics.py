@@ -28,6 +28,20 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float,
     return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
+def sign_test(better: int, worse: int) -> float:
+    """Return the probability of a split at least as uneven where either side is as likely.
+
+    The exact two-sided sign test; for answers that are right or wrong it is McNemar's.
+
+    Args:
+        better: number of pairs in which the first is better.
+        worse: number of pairs in which the second is; ties do not count.
+    """
+    changed = better + worse
+    tail = sum(math.comb(changed, k) for k in range(min(better, worse) + 1))
+    return min(1.0, 2 * tail / 2**changed)
+
+
 def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
     """Return the 95% percentile bootstrap interval of a mean over problems.
 

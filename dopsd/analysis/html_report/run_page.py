@@ -8,6 +8,7 @@ from dopsd.analysis.html_report import words
 from dopsd.analysis.html_report.charts import AXES
 from dopsd.analysis.html_report.method_words import how_it_works
 from dopsd.analysis.html_report.page import render
+from dopsd.analysis.html_report.paired import outcomes
 from dopsd.analysis.html_report.run_charts import (
     accuracy_chart,
     constant_metrics,
@@ -69,7 +70,7 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "block_texts": _block_texts(facts),
         "keep_threshold": _keep_threshold(facts),
         "trains_last_block": facts.of_method("record_last_block") != "false",
-        "outcomes": _outcomes(facts),
+        "outcomes": outcomes(facts.comparison),
         "mean_of": WINDOW,
         "groups": GROUPS,
         "glossary": words.GLOSSARY,
@@ -82,7 +83,7 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
     rows = []
     for name, comparison in facts.tested["protocols"].items():
         base, best, paired = (comparison[part] for part in ("base", "best", "paired"))
-        is_apart = words.excludes_zero(paired["interval"])
+        is_apart = outcomes(comparison).tells_apart(paired["interval"])
         change = ("better" if paired["difference"] > 0 else "worse") if is_apart else "no clear"
         rows.append(
             {
@@ -119,14 +120,6 @@ def _keep_threshold(facts: RunFacts) -> float | None:
     """Return the score from which on training keeps an answer; None where scores are not graded."""
     text = facts.of_method("keep_threshold")
     return float(text) if text and facts.description.is_graded else None
-
-
-def _outcomes(facts: RunFacts) -> dict[str, int]:
-    """Count the test problems on which the trained model scores better, equally and worse."""
-    base, best = (facts.comparison[side]["per_problem"] for side in ("base", "best"))
-    gaps = [best[name] - score for name, score in base.items()]
-    better, worse = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
-    return {"better": better, "equal": len(gaps) - better - worse, "worse": worse}
 
 
 def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.html_report.words import count, excludes_zero
+from dopsd.analysis.html_report.paired import excludes_zero
+from dopsd.analysis.html_report.words import count
 from dopsd.core.percent import percent, points
 
 if TYPE_CHECKING:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dopsd.analysis.html_report.paired import outcomes
 from dopsd.analysis.measured import between_sides
 from dopsd.core.percent import percent, points, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.analysis.html_report.facts import RunFacts
 
 GLOSSARY = {
@@ -66,11 +65,6 @@ GLOSSARY = {
 }
 
 
-def excludes_zero(interval: Sequence[float]) -> bool:
-    """Return whether 0 is outside an interval."""
-    return interval[0] > 0 or interval[1] < 0
-
-
 def headline(facts: RunFacts) -> str:
     """Return the result of a run in a sentence."""
     best, paired = facts.comparison["best"], facts.comparison["paired"]
@@ -81,7 +75,7 @@ def headline(facts: RunFacts) -> str:
     )
     return (
         f"The trained model {does}, {points(paired['difference'], paired['interval'])} against the"
-        f" base; {meaning_of(paired['difference'], paired['interval'])}."
+        f" base; {outcomes(facts.comparison).meaning(paired['difference'], paired['interval'])}."
     )
 
 
@@ -89,17 +83,6 @@ def best_count(facts: RunFacts) -> int:
     """Return the number of test problems."""
     count: int = facts.comparison["base"]["n"]
     return count
-
-
-def meaning_of(difference: float, interval: Sequence[float]) -> str:
-    """Return what an interval allows to conclude."""
-    if not excludes_zero(interval):
-        return "the interval includes 0, so this test cannot tell the two apart"
-    change = "gain" if difference > 0 else "loss"
-    return (
-        f"the interval excludes 0, so the choice of test problems does not explain the {change}."
-        " Other seeds may give other values"
-    )
 
 
 def marks(facts: RunFacts) -> str:

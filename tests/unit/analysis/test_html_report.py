@@ -24,6 +24,7 @@ from workspace import Workspace
 from dopsd.analysis.html_report import page, run_page, verdicts, words
 from dopsd.analysis.html_report.facts import RunFacts
 from dopsd.analysis.html_report.method_words import how_it_works
+from dopsd.analysis.html_report.paired import Outcomes
 from dopsd.analysis.run_figures import grouped, trailing_means
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -271,22 +272,39 @@ def test_a_run_with_other_settings_is_called_stale_and_has_no_command(finished, 
 
 
 @pytest.mark.parametrize(
-    ("best", "said"),
+    ("better", "worse", "said"),
     [
-        ((0.5, [0.1, 0.9]), "+50.0 points [+10.0, +90.0] against the base; the interval excludes"),
-        ((0.1, [-0.1, 0.3]), "cannot tell the two apart"),
-        ((-0.2, [-0.3, -0.1]), "does not explain the loss"),
+        (12, 3, "+15.0 points [+3.0, +27.0] against the base; the interval excludes 0, so the"),
+        (12, 3, "does not explain the gain (better on 12, worse on 3, equal on 45). Other seeds"),
+        (4, 0, "only 4 of 60 scores changed (better on 4, worse on 0, equal on 56), which chance"),
+        (4, 0, "chance can explain (sign test: p = 0.12)."),  # 2 / 2**4 = 0.125
+        (6, 0, "does not explain the gain (better on 6"),  # 2 / 2**6 = 0.03
+        (0, 0, "every answer scores as the base's"),
     ],
 )
-def test_the_headline_reads_the_interval(finished, best, said):
+def test_the_headline_reads_the_interval_and_how_many_answers_changed(
+    finished, better: int, worse: int, said: str
+):
     run = facts()
-    paired = {"difference": best[0], "interval": best[1]}
-    result = run.comparison | {"paired": paired}
+    scores = [1.0] * better + [0.0] * (60 - better)
+    before = [0.0] * better + [1.0] * worse + [0.0] * (60 - better - worse)
+    sides = {
+        name: run.comparison[name] | {"per_problem": {str(i): v for i, v in enumerate(values)}}
+        for name, values in (("base", before), ("best", scores))
+    }
+    paired = {"difference": 0.15, "interval": [0.03, 0.27]}
+    result = run.comparison | sides | {"paired": paired}
     run = replace(run, tested=run.tested | {"protocols": {"greedy": result}})
     assert said in words.headline(run)
     right_or_wrong = replace(run, description=replace(run.description, is_graded=False))
     assert "% of 12 test problems correctly" in words.headline(right_or_wrong)
     assert "mean score" in words.marks(run) and words.marks(right_or_wrong) == ""
+
+
+def test_a_result_says_loss_and_that_an_interval_includes_0():
+    even = Outcomes(5, 10, 5)
+    assert "cannot tell the two apart (better on 5" in even.meaning(0.1, [-0.1, 0.3])
+    assert "does not explain the loss" in Outcomes(2, 0, 9).meaning(-0.2, [-0.3, -0.1])
 
 
 def test_runs_of_earlier_versions_say_what_they_lack(finished):

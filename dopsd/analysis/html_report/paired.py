@@ -1,0 +1,81 @@
+"""What paired scores of the base and a trained model on the same problems allow to conclude."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dopsd.core.statistics import sign_test
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FEW = 10  # changed answers, below which a bootstrap interval is too narrow
+LEVEL = 0.05  # of the sign test
+
+
+def excludes_zero(interval: Sequence[float]) -> bool:
+    """Return whether 0 is outside an interval."""
+    return interval[0] > 0 or interval[1] < 0
+
+
+class Outcomes(NamedTuple):
+    """Number of problems on which the trained model scores better, equally and worse."""
+
+    better: int
+    equal: int
+    worse: int
+
+    @property
+    def changed(self) -> int:
+        """Problems with another score."""
+        return self.better + self.worse
+
+    def tells_apart(self, interval: Sequence[float]) -> bool:
+        """Return whether the two models differ by more than the choice of problems explains.
+
+        The interval excludes 0, and where few answers changed, the sign test agrees: 4 better and 0
+        worse leave nearly every resample above 0, and are still the result of even chances one time
+        in eight.
+
+        Args:
+            interval: 95% bootstrap interval of the paired difference.
+        """
+        is_enough = self.changed >= FEW or sign_test(self.better, self.worse) < LEVEL
+        return excludes_zero(interval) and is_enough
+
+    def meaning(self, difference: float, interval: Sequence[float]) -> str:
+        """Return what a paired difference allows to conclude.
+
+        Args:
+            difference: mean of trained minus base.
+            interval: its 95% bootstrap interval.
+        """
+        counts = f"better on {self.better}, worse on {self.worse}, equal on {self.equal}"
+        if not self.changed:
+            return (
+                "no answer scores otherwise than the base's, so this test cannot tell the two apart"
+            )
+        if self.tells_apart(interval):
+            change = "gain" if difference > 0 else "loss"
+            return (
+                f"the interval excludes 0, so the choice of test problems does not explain the"
+                f" {change} ({counts}). Other seeds may give other values"
+            )
+        if self.changed < FEW:
+            return (
+                f"only {self.changed} of {sum(self)} scores changed ({counts}), which chance can"
+                f" explain (sign test: p = {sign_test(self.better, self.worse):.2f})"
+            )
+        return f"the interval includes 0, so this test cannot tell the two apart ({counts})"
+
+
+def outcomes(comparison: dict[str, Any]) -> Outcomes:
+    """Return the outcomes of a protocol of `test/paired.json`.
+
+    Args:
+        comparison: `base` and `best` with `per_problem`.
+    """
+    base, best = (comparison[side]["per_problem"] for side in ("base", "best"))
+    gaps = [best[name] - score for name, score in base.items()]
+    better, worse = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+    return Outcomes(better, len(gaps) - better - worse, worse)
