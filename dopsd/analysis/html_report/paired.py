@@ -52,9 +52,7 @@ class Outcomes(NamedTuple):
         """
         counts = f"better on {self.better}, worse on {self.worse}, equal on {self.equal}"
         if not self.changed:
-            return (
-                "no answer scores otherwise than the base's, so this test cannot tell the two apart"
-            )
+            return "every answer scores as the base's, so this test cannot tell the two apart"
         if self.tells_apart(interval):
             change = "gain" if difference > 0 else "loss"
             return (
