@@ -88,12 +88,14 @@ def _unequal_effort(facts: ComparisonFacts) -> list[str]:
         ]
         rising["/".join(key)] = sum(ends), len(ends)
     if any(last for last, _ in rising.values()):
-        shares = ", ".join(f"{last} of {runs} of {name}" for name, (last, runs) in rising.items())
+        shares = ", ".join(
+            f"{last} of {runs} runs of {name}" for name, (last, runs) in rising.items()
+        )
         texts.insert(
             0,
-            f"Runs that were best at their last checkpoint: {shares}. More updates"
+            f"Best at their last checkpoint: {shares}. More updates"
             " (`train.updates`) may raise these. A method with more such runs than another is at a"
-            " disadvantage here.",
+            " disadvantage.",
         )
     return texts
 

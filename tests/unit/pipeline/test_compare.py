@@ -283,6 +283,9 @@ def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
     )
     assert f"sudoku: {verdict}" in page and "Only 2 seeds can be compared." in page
     assert "the methods differ in <code>method.attempts</code>" in page
+    cautions = page.split('id="cautions"')[1].split("</aside>")[0]
+    assert "checkpoint: 2 of 2 runs of sudoku/d_opsd, 2 of 2 runs of sudoku/rft." in cautions
+    assert "fewer answers get full marks" not in cautions
     assert "no run here of the baseline <code>diffu_grpo</code>" in page
     assert "Stale run" not in page and "+50.0, +50.0</td><td>weakly sure" in page
     rows = dict(re.findall(r"<tr><td><code>([\w.]+)</code></td>(.*?)</tr>", page))
@@ -290,8 +293,15 @@ def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
     assert rows["method.reveal_ratio"] == "<td>0.5</td><td>–</td>"
     assert list(rows).index("method.attempts") < list(rows).index("method.clip")
     write_json(Path("runs/sudoku/rft/0/train.json"), {"fingerprint": "train-of-before"})
+    paired = Path("runs/sudoku/d_opsd/0/test/paired.json")
+    tested = json.loads(paired.read_text())
+    tested["protocols"]["greedy"]["base"]["whole"] = 0.25  # 0 after training
+    write_json(paired, tested)
     compare.compare(folder, ["sudoku/d_opsd/0", "sudoku/rft/0"])
     page = Path("reports/compare/comparison.html").read_text()
+    assert (
+        "with d_opsd the mean score rises, but fewer answers get full marks: 0.0%, and 25" in page
+    )
     assert "Stale run sudoku/rft/0." in page and "cannot tell whether" in page
 
 
