@@ -93,6 +93,7 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
 
     Names are checked before anything heavy is imported for them.
     """
+    arguments.names_run = any(vars(arguments).get(name) is not None for name in ("method", "seed"))
     for name, listed in (
         ("task", params.matrix.tasks),
         ("method", params.matrix.methods),

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, count, require_adapter_config, temperature
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.paths import RunKey
 
 if TYPE_CHECKING:
     import argparse
@@ -151,7 +154,7 @@ def _measure_arguments(parser: argparse.ArgumentParser) -> None:
         "--adapter",
         type=Path,
         metavar="FOLDER",
-        help="checkpoint folder (default: none, the base alone)",
+        help="checkpoint folder (default: with --method or --seed the run's best, else the base)",
     )
     group.add_argument(
         "--split",
@@ -221,7 +224,6 @@ def _write_page(a: argparse.Namespace, params: Params) -> None:
     The stage's own module does not: the page shows seconds, so it is no output of DVC, and its code
     is no dependency.
     """
-    from dopsd.core.paths import RunKey
     from dopsd.core.progress import log
     from dopsd.pipeline.run_report import refresh
 
@@ -234,4 +236,12 @@ def _measure(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.evaluate_checkpoint import Request, measure
 
     overrides = {name: vars(a)[name] for name in MEASURED if vars(a)[name] is not None}
+    if a.names_run and a.adapter is None:
+        overrides["adapter"] = RunKey(a.task, a.method, a.seed).folder / "best"
+        if not overrides["adapter"].is_dir():
+            raise DopsdError(
+                f"{overrides['adapter']}: no such folder; run `dopsd select` first, or name a"
+                " checkpoint with --adapter, or leave --method and --seed out for the base",
+                code=Code.NO_RESULTS,
+            )
     measure(params, Request(a.task, **overrides), a.json)

@@ -220,6 +220,7 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         )
         return
     p, name = report["protocol"], f"{report['task']} {report['split']}"
+    scored = report["adapter"] or f"base {report['model']}"
     rows = {"accuracy": _percent(report["accuracy"], report["interval"])}
     if report["attempts"] > 1:
         rows[f"pass@{report['attempts']}"] = _percent(
@@ -230,7 +231,8 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         for label, v in report["figures"].items()
         if label != report["scoring"]
     }
-    table = Table("%", f"{name}, {report['n']} problems, length {p['gen_length']}", box=SIMPLE)
+    title = f"{scored} on {name}, {report['n']} problems, length {p['gen_length']}"
+    table = Table("%", title, box=SIMPLE)
     for row in rows.items():
         table.add_row(*row)
     console.print(table)

@@ -28,10 +28,13 @@ def write_problems(path: Path, problems: list[Problem]) -> None:
     """Write the problems of a split, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_suffix(".tmp")
-    tmp.write_text(
-        "".join(json.dumps(asdict(problem), sort_keys=True) + "\n" for problem in problems)
-    )
+    tmp.write_text(as_lines(problems))
     tmp.rename(path)
+
+
+def as_lines(problems: list[Problem]) -> str:
+    """Return the problems as JSON, one a line."""
+    return "".join(json.dumps(asdict(problem), sort_keys=True) + "\n" for problem in problems)
 
 
 def write_prompt(path: Path, text: str) -> None:

@@ -15,7 +15,9 @@ from dopsd.tasks.common.answers import UNKNOWN, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.rows import held_out, named_apart, new_problem
 from dopsd.tasks.common.sources import read_rows
+from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.custom.answers import extract
+from dopsd.tasks.custom.changed import warn_if_changed
 from dopsd.tasks.custom.rows import SCORED_BY, RowReader, as_text
 from dopsd.tasks.custom.verifiers.registry import make_verifier
 
@@ -76,6 +78,11 @@ class CustomTask(AskingTask):
         if faults:
             more = [f"and {len(faults) - SHOWN} more rows"] if len(faults) > SHOWN else []
             raise DopsdError(faults[:SHOWN] + more, code=Code.SOURCE_ROW)
+
+    def load(self, split: str) -> list[Problem]:
+        """Read the problems of a split from disk; warn where its rows changed since."""
+        warn_if_changed(self, split, DATA / self.name / f"{split}.jsonl")
+        return super().load(split)
 
     def identity(self, problem: Problem) -> str:
         """Return a key that is equal for equal questions: words without regard to case."""

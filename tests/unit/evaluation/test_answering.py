@@ -100,6 +100,15 @@ def test_both_entry_points_share_one_evaluation_of_an_adapter(project, monkeypat
     )
     tested = json.loads(Path("runs/sudoku/d_opsd/0/test.json").read_text())["greedy"]
     assert json.loads(capsys.readouterr().out)["accuracy"] == tested["best"] and asked == []
+    for run, scored in (
+        (["--method", "d_opsd"], "runs/sudoku/d_opsd/0/best"),
+        (["--seed", "0"], "runs/sudoku/d_opsd/0/best"),
+        ([], "base base/sudoku"),
+    ):
+        assert main(["evaluate", *run, "--split", "test"]) == 0
+        assert f"{scored} on sudoku test, 12 problems" in capsys.readouterr().out
+    assert main(["evaluate", "--method", "wd1", "--split", "test"]) == 2
+    assert "runs/sudoku/wd1/0/best: no such folder" in capsys.readouterr().err
 
 
 def test_the_published_protocol_is_how_the_numbers_were_made(project, capsys):

@@ -21,6 +21,7 @@ from dopsd.config.params_file import params
 from dopsd.core.files import write_json
 from dopsd.core.paths import PUBLISHED
 from dopsd.pipeline.code_entries import write_entries
+from dopsd.tasks.registry import load_task
 
 SECTION = {
     "type": "custom",
@@ -359,3 +360,18 @@ def test_estimates_and_rehearsals_know_sizes_without_published_figures(project: 
     raw = small_params(data__sums=SECTION | {"test": {"path": "data/external/rows.csv"}})
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     assert problems(load_params(), "sums", "test") == 256
+
+
+def test_rows_that_changed_since_prepare_are_named(project: Path, capsys):
+    begin(project)
+    assert main(["prepare", "--task", "sums"]) == 0
+    rows, prepared = project / "data/external/rows.csv", project / "data/sums/train.jsonl"
+    task = load_task("sums", load_params().data.tasks["sums"])
+    for change, is_said in (("", False), ("99+1=,100\n", True)):
+        rows.write_text(rows.read_text() + change)
+        later = prepared.stat().st_mtime + 5
+        os.utime(rows, (later, later))
+        capsys.readouterr()
+        task.load("train")
+        said = capsys.readouterr().err
+        assert ("warning: data/external/rows.csv changed since `dopsd prepare" in said) is is_said
