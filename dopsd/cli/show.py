@@ -57,7 +57,7 @@ def summary(params: Params) -> None:
             costs.append(f"  report: {pages[str(run.key)]}")
     if not costs:
         raise DopsdError(
-            "summary: no finished run of params.yaml's matrix; run `dvc repro` first",
+            "summary: no finished run of params.yaml's matrix; run `dopsd repro` first",
             code=Code.NO_RESULTS,
         )
     console.print(

@@ -48,7 +48,9 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
             raise DopsdError(
                 f"--set {change}: expected key=value, such as train.updates=50", code=Code.CHANGE
             )
-        value = parse_yaml(text, f"--set {change:.200}: {text[:80]!r} is not a YAML value")
+        hint = f'; a pattern goes in quotes: {key}="..."' if set(text) & set("[]{}") else ""
+        label = f"--set {change:.200}: {text[:80]!r} is not a YAML value{hint}"
+        value = parse_yaml(text, label)
         *path, last = key.split(".")
         section = raw
         for part in path:

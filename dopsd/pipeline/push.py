@@ -111,7 +111,7 @@ def _is_tested(run: RunSettings, digest: str) -> bool:
         return False
     if not is_current(run, read_json(folder / "train.json", "dopsd train")):
         raise DopsdError(
-            f"push: {folder} was made with other settings, data or code; run `dvc repro`, so that"
+            f"push: {folder} was made with other settings, data or code; run `dopsd repro`, so that"
             " the card tells the truth",
             code=Code.PUSH_REFUSED,
         )

@@ -72,7 +72,8 @@ def check_references(task: CustomTask, rows: list[Located], findings: Findings) 
     if failed:
         findings.faults.append(
             f"{len(failed)} of {len(rows)} own answers do not get full marks, such as {failed[0]};"
-            f" change {task.key}.answer_format or verifier, or remove the rows"
+            f" change {task.key}.answer_format (which may cut the scored part out of an answer) or"
+            " verifier, or remove the rows"
         )
 
 

@@ -214,7 +214,7 @@ def test_a_stage_says_which_one_must_come_first(project, capsys):
         assert main([stage]) == 2
         assert f"run `{first}`" in capsys.readouterr().err
     assert main(["summary"]) == 2
-    assert "run `dvc repro` first" in capsys.readouterr().err
+    assert "run `dopsd repro` first" in capsys.readouterr().err
     Path("data/sudoku/train.jsonl").unlink()
     assert main(["train"]) == 2
     assert "data/sudoku/train.jsonl: no such file" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from dopsd.core.settings import Count, Section
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
 SETTINGS = "params.yaml"  # every project has one
-LETTERS = r"^[A-Z]{2,26}$"
+LETTERS = "[A-Z]{2,26}"
 ANSWER = "{answer}"  # in a pattern: the row's answer
 
 
@@ -95,7 +96,15 @@ class ChoiceConfig(VerifierSettings):
     """Verifier `choice`: the answer names the same letter."""
 
     type: Literal["choice"] = "choice"  # the answer is the same letter: (B), `Answer: b.`
-    letters: Annotated[str, Field(pattern=LETTERS)] = "ABCD"  # the letters of the options
+    letters: str = "ABCD"  # the letters of the options: 2 to 26 different capital letters
+
+    @field_validator("letters")
+    @classmethod
+    def letters_are_capitals(cls, letters: str) -> str:
+        """Refuse digits, small letters and repeated ones."""
+        if not re.fullmatch(LETTERS, letters) or len(set(letters)) < len(letters):
+            raise ValueError("2 to 26 different capital letters are expected, such as ABCD")
+        return letters
 
 
 class RegexConfig(VerifierSettings):
