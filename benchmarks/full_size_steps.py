@@ -140,7 +140,7 @@ def adapted_logits(folder: Path, adapter: Path) -> dict[str, Any]:
     from dopsd.models.merging import adapted_layers
 
     policy = load_policy(folder, adapter, dtype="bfloat16")
-    model, moved, count = require_adapter(policy.adapted), 0, 0
+    model, moved, count = require_adapter(policy.adapted, adapter), 0, 0
     for layer, change in adapted_layers(model):
         new = (layer.weight.data.float() + change).bfloat16()
         moved += int((new != layer.weight.data).sum())

@@ -19,7 +19,6 @@ from fakes import FakePolicy
 from toy_project import ROOT as ROOT
 from toy_project import TOY, small_params
 
-from dopsd.distributed.launch import LAUNCHER
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -34,15 +33,17 @@ STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
 
 @contextlib.contextmanager
 def as_before() -> Iterator[None]:
-    """Take back signal handlers, which commands leave where they end, and a launcher whose end
-    would send a SIGTERM.
+    """Take back signal handlers and the environment, which commands leave where they end: a
+    launcher whose end would send a SIGTERM, ranks that accelerate names.
     """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
+    environment = dict(os.environ)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-    os.environ.pop(LAUNCHER, None)
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 @pytest.fixture(autouse=True)

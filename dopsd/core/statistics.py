@@ -39,7 +39,7 @@ def sign_test(better: int, worse: int) -> float:
     """
     changed = better + worse
     tail = sum(math.comb(changed, k) for k in range(min(better, worse) + 1))
-    return min(1.0, 2 * tail / 2**changed)
+    return float(min(1.0, 2 * tail / 2**changed))
 
 
 def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
