@@ -19,7 +19,6 @@ from fakes import FakePolicy
 from toy_project import ROOT as ROOT
 from toy_project import TOY, small_params
 
-
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch.set_num_threads(1)
