@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -15,7 +14,6 @@ from dopsd.core.settings import Count, Section
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
 SETTINGS = "params.yaml"  # every project has one
-LETTERS = "[A-Z]{2,26}"
 ANSWER = "{answer}"  # in a pattern: the row's answer
 
 
@@ -102,7 +100,7 @@ class ChoiceConfig(VerifierSettings):
     @classmethod
     def letters_are_capitals(cls, letters: str) -> str:
         """Refuse digits, small letters and repeated ones."""
-        if not re.fullmatch(LETTERS, letters) or len(set(letters)) < len(letters):
+        if not regex.fullmatch("[A-Z]{2,26}", letters) or len(set(letters)) < len(letters):
             raise ValueError("2 to 26 different capital letters are expected, such as ABCD")
         return letters
 
