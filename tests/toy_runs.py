@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,19 @@ def evaluator(attempts: int = 1) -> tuple[Evaluator, EvalProtocol]:
     params = load_params()
     protocol = params.evaluate.protocols["greedy"].model_copy(update={"batch_size": 5})
     return Evaluator(params.evaluation("sudoku"), "test", Trials(attempts)), protocol
+
+
+def assert_continues_to_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, digests: Callable[[], dict[str, str]]
+) -> dict[str, str]:
+    """Train once to the end, and once killed before its fourth update and begun again."""
+    assert train() == 0
+    whole = digests()
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name(f"other-{path.name}"))
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 3)
+        train()
+    assert train() == 0
+    assert digests() == whole
+    return whole

@@ -135,6 +135,20 @@ def _jsonl(path: Path) -> Iterator[Row]:
                 yield Row(_object(line, f"{path}:{number}"), str(path), number)
 
 
+def _json(path: Path) -> Iterator[Row]:
+    """Yield the rows of one array, or of a file with one object per line."""
+    text = path.read_text(encoding="utf-8-sig")
+    if not text.lstrip().startswith("["):
+        yield from _jsonl(path)
+        return
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DopsdError(f"{path}: not a JSON array: {error}", code=Code.SOURCE_FORMAT) from error
+    for number, value in enumerate(values, 1):
+        yield Row(_object(json.dumps(value), f"{path}: row {number}"), str(path), number)
+
+
 def _object(line: str, location: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
@@ -193,7 +207,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _jsonl,
-    ".json": _jsonl,
+    ".json": _json,
     ".csv": _csv,
     ".parquet": _parquet,
 }

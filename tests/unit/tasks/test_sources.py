@@ -65,7 +65,7 @@ def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
 
     wanted = [{"nums": [1, 2], "target": 3}, {"nums": [4, 5], "target": 9}]
     parquet.write_table(pyarrow.Table.from_pylist(wanted), tmp_path / "a.parquet")
-    jsonl(tmp_path / "a.json", wanted)
+    (tmp_path / "a.json").write_text(json.dumps(wanted, indent=1))
     assert values(tmp_path / "a.parquet") == values(tmp_path / "a.json") == wanted
 
 
@@ -75,6 +75,8 @@ def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
         ("a.jsonl", b'{"a": 1}\n\n{"a": \n', r"a\.jsonl:3: expected one JSON object per line"),
         ("a.jsonl", b'{"a": 1}\n[1]\n', r"a\.jsonl:2: expected one JSON object per line"),
         ("a.jsonl", b"[" * 100000, r"a\.jsonl:1: expected one JSON object"),
+        ("a.json", b'[{"a": 1}, 2]', r"a\.json: row 2: expected one JSON object"),
+        ("a.json", b'[{"a": 1}', r"a\.json: not a JSON array"),
         ("a.jsonl", b'{"a": "\xff"}', r"a\.jsonl: not UTF-8 text"),
         ("a.csv", b"", r"a\.csv:1: expected a header"),
         ("a.csv", b"a,b\n1,2\n3\n", r"a\.csv:3: expected 2 columns"),

@@ -219,6 +219,7 @@ def test_a_program_is_a_script_of_a_project_or_starts_one(here: Path, start):
         ({}, "type None: unknown"),
         ({"type": "number", "tolerence": 1}, "did you mean tolerance?"),
         ({"type": "regex", "pattern": "("}, "not a regular expression"),
+        ({"type": "regex", "pattern": r"\p{Lu}[1-4]{12}{row}"}, "{row} is unknown; only {answer}"),
         ({"type": "choice", "letters": "abc"}, "2 to 26 different capital letters"),
         ({"type": "command", "program": ["python", "score.py"]}, "in data/external/"),
         ({"type": "command", "program": ["python", "data/external/../x"]}, "in data/external/"),

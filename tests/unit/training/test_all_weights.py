@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import STAGES, write_params
 from safetensors.torch import load_file
-from toy_runs import die_at
+from toy_runs import assert_continues_to_the_same_bytes
 from toys import save_toy
 from transformers import AutoModelForMaskedLM
 
@@ -83,15 +83,7 @@ def test_the_moving_average_of_all_weights_is_the_one_computed_by_hand(project):
 def test_a_killed_run_continues_to_the_same_bytes(project, monkeypatch):
     monkeypatch.setattr(whole_files, "SHARD", "32KB")
     write_params(**ALL, method__d_opsd__teacher="ema", train__updates=5)
-    assert main(["train"]) == 0
-    whole = digests()
-    for path in Path("work").glob("train-*"):
-        path.rename(path.with_name(f"other-{path.name}"))
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 3)
-        main(["train"])
-    assert main(["train"]) == 0
-    assert digests() == whole
+    whole = assert_continues_to_the_same_bytes(monkeypatch, digests)
     assert len([name for name in whole if "step-000005/model-0000" in name]) > 3
 
 

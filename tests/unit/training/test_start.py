@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import write_params
-from toy_runs import die_at
+from toy_runs import assert_continues_to_the_same_bytes
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -107,15 +107,7 @@ def test_a_killed_run_that_started_from_a_checkpoint_continues_to_the_same_bytes
     fine_tuned, monkeypatch
 ):
     write_params(train__start_from="sft", train__reference="start", train__updates=5)
-    assert main(["train"]) == 0
-    whole = digests()
-    for path in Path("work").glob("train-*"):
-        path.rename(path.with_name(f"other-{path.name}"))
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 3)
-        main(["train"])
-    assert main(["train"]) == 0
-    assert digests() == whole
+    whole = assert_continues_to_the_same_bytes(monkeypatch, digests)
     assert sorted(whole) == ["step-000002", "step-000004", "step-000005"]
     totals = json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())
     assert totals["started_from"] == "runs/sudoku/sft/0/best"

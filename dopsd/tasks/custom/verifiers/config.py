@@ -11,23 +11,10 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from dopsd.core.errors import unknown
 from dopsd.core.settings import Count, Section
+from dopsd.tasks.custom.verifiers.patterns import ANSWER, valid_pattern, with_known_names
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
 SETTINGS = "params.yaml"  # every project has one
-ANSWER = "{answer}"  # in a pattern: the row's answer
-
-
-def valid_pattern(pattern: str) -> str:
-    """Return the pattern if it is a regular expression.
-
-    Raises:
-        ValueError: if it is not.
-    """
-    try:
-        regex.compile(pattern.replace(ANSWER, "x"))
-    except regex.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
-    return pattern
 
 
 def is_external(path: str) -> bool:
@@ -114,8 +101,8 @@ class RegexConfig(VerifierSettings):
     @field_validator("pattern")
     @classmethod
     def pattern_compiles(cls, pattern: str) -> str:
-        """Refuse what is no regular expression."""
-        return valid_pattern(pattern)
+        """Refuse what is no regular expression, and a column's name in braces."""
+        return with_known_names(valid_pattern(pattern))
 
     @property
     def compares(self) -> bool:

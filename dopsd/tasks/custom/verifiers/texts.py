@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import regex
 
 from dopsd.tasks.custom.patterns import matches
-from dopsd.tasks.custom.verifiers.config import ANSWER
+from dopsd.tasks.custom.verifiers.patterns import ANSWER
 
 if TYPE_CHECKING:
     from dopsd.core.types import Problem
