@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from dopsd.training.run_dir import RunFolder
     from dopsd.training.run_settings import RunSettings
 
+NOTES = {"best_score": "best of attempts", "kept_share": "kept"}  # of the progress line
+
 
 class Trainer:
     """The state of a run between two updates: all that a checkpoint must restore.
@@ -139,15 +141,12 @@ class Trainer:
         counts = {f"count/{name}": value for name, value in self.counters.items()}
         folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
         self.spent = 0.0
-        best_note = f"  best of attempts {means['best_score']:.2f}" if "best_score" in means else ""
+        notes = "".join(f"  {text} {means[key]:.2f}" for key, text in NOTES.items() if key in means)
         self.losses.append(means["loss"])
-        return f"mean loss {sum(self.losses) / len(self.losses):.4f}{best_note}"
+        return f"mean loss {sum(self.losses) / len(self.losses):.4f}{notes}"
 
     def _mark(self) -> None:
-        """Remember the state that `roll_back` restores.
-
-        Weights and moments are not part of it: they change only at the end of an update.
-        """
+        """Remember what `roll_back` restores; weights change only when an update ends."""
         state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
         state |= {"gathered": deepcopy(self.gathered), "spent": self.spent}
         state["empty_in_a_row"] = self.empty_in_a_row
