@@ -163,6 +163,8 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
     note = f"Accuracy on {split}, which selects checkpoints; the tables above are on test."
     if any(len(curves) > 1 for curves in members.values()):
         note += " Thin lines are seeds, thick ones their means."
+    if "seconds" in costs:
+        note += " Seconds also count other work on the machine."
     return Chart(f"{task}: accuracy against cost", note, drawing, legend, costs)
 
 
