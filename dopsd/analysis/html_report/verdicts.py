@@ -72,8 +72,8 @@ def seed_spread(pair: dict[str, Any]) -> str:
         f"{pair['task']}: the differences between {pair['first']} and {pair['second']} vary by"
         f" {percent(spread)} points from seed to seed (standard deviation), more than the choice of"
         f" problems explains in one seed (standard error {percent(pair['problem_error'])}). The"
-        f" interval is then too narrow with few seeds, and {len(pair['by_seed'])} seeds"
-        f" point the same way by chance one time in {2 ** (len(pair['by_seed']) - 1)}: run more seeds."
+        f" interval is then too narrow with few seeds, and {len(pair['by_seed'])} seeds point the"
+        f" same way by chance one time in {2 ** (len(pair['by_seed']) - 1)}: run more seeds."
     )
 
 
