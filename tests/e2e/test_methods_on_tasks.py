@@ -21,7 +21,8 @@ TASKS = ["sudoku", "gsm8k", "math500", "countdown"]
 WANTS = {name: ALGORITHMS.config_class(name)().wants_solutions for name in ALGORITHMS.names}
 Settings = dict[str, dict[str, object]]  # of each method
 ROUNDS: dict[str, Settings] = {
-    "by answers": {name: {} for name, wants in WANTS.items() if not wants and name != "vrpo"},
+    "by answers": {name: {} for name, wants in WANTS.items() if not wants and name != "vrpo"}
+    | {name: {"keep": "all"} for name in ("d_opsd", "rft")},  # the toy base is never right
     "by pairs": {"vrpo": {}},
     "by solutions": {name: {} for name, wants in WANTS.items() if wants},
     "squared": {  # GDSD, CJ-GRPO, JustGRPO on its most uncertain positions
