@@ -82,10 +82,11 @@ class Params(Section):
 
         Returns:
             The settings with the variant's own section `method.<kind>`, and with the method's
-            overrides in section `train`.
+            overrides in section `train`. A variant that `ablate` no longer has gets the settings
+            of its method: its finished runs can still be looked at.
         """
         kind, _, variant = method.partition(BETWEEN)
-        config = self.changed(variant) if variant else vars(self.method)[kind]
+        config = self.changed(variant) if method in self.variants else vars(self.method)[kind]
         train_overrides = {
             name: value for name, value in vars(config.train).items() if value is not None
         }

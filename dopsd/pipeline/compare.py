@@ -10,7 +10,7 @@ import re
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.common.config import BETWEEN
+from dopsd.algorithms.common.config import BETWEEN, kind_of
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
 from dopsd.analysis.measured import between_runs, rounds_differently
@@ -91,14 +91,17 @@ def _parse_run(params: Params, name: str) -> Finished:
             f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0",
             code=Code.ARGUMENT,
         )
-    for part, choices in zip(parts, (params.tasks, params.methods), strict=False):
+    run = Finished(parts[0], parts[1], int(parts[2]))
+    is_variant = kind_of(run.method) in params.methods and run.is_tested  # of an earlier ablation
+    methods = [*params.methods, run.method] if is_variant else params.methods
+    for part, choices in zip(parts, (params.tasks, methods), strict=False):
         if part not in choices:
             listed = [choice for choice in choices if BETWEEN not in choice]
             variants = "; variants: `dopsd ablate`" if part == parts[1] else ""
             raise DopsdError(
                 unknown(f"compare: {name}: {part}", listed) + variants, code=Code.UNKNOWN_NAME
             )
-    return Finished(parts[0], parts[1], int(parts[2]))
+    return run
 
 
 def _of_matrix(params: Params) -> list[Finished]:

@@ -271,6 +271,13 @@ def test_a_choice_on_the_test_set_and_what_is_not_finished_are_reported(folder, 
             compare.compare(folder, [f"sudoku/{name}" for name in names])
 
 
+def test_a_finished_variant_is_compared_also_after_ablate_lost_it(folder):
+    with pytest.raises(DopsdError, match="rft-mild: unknown"):
+        compare.compare(folder, ["sudoku/rft-mild/0"])
+    finished("rft-mild", 0, {"a": 1.0, "b": 0.5})
+    assert "| sudoku | rft-mild | 1 |" in compare.compare(folder, ["sudoku/rft-mild/0"])
+
+
 def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
     for seed, scores in enumerate([{"a": 1.0, "b": 0.5}, {"a": 0.5, "b": 0.5}]):
         finished("d_opsd", seed, scores)
