@@ -5,9 +5,9 @@
 Run the parts in this order, in a project with `dopsd repro prepare` done.
 docs/experiments.md has the rules, fixed before the runs, and objectives.yaml the settings:
 
-* `tune` trains at three learning rates for a quarter of the updates, with a seed of its own, and
-  scores validation alone.
-* `run` trains at the published rate and at the best of the three, and tests the checkpoint that
+* `tune` trains at two learning rates for half of the updates, with a seed of its own, and scores
+  validation alone.
+* `run` trains at the published rate and at the better of the two, and tests the checkpoint that
   validation chose.
 * `table` prints the table, and the command that makes the page of the runs at tuned rates.
 
@@ -36,16 +36,15 @@ from dopsd.core.percent import gap, percent, within
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 WORK = Path("work/objectives")  # settings and logs
 SEED, TUNING_SEED, RESAMPLES = 0, 100, 2000
-SHARE = {"tune": 0.25, "run": 1.0}  # of an objective's updates
+SHARE = {"tune": 0.5, "run": 1.0}  # of an objective's updates
 STAGES = {"tune": ["train", "evaluate"], "run": ["train", "evaluate", "select", "test"]}
 CHECKPOINTS = {"tune": 2, "run": 4}
 RESULT = {"tune": "evaluate.json", "run": "test/paired.json"}
-AS_SHIPPED = ["d_opsd", "diffu_grpo"]  # methods as in params.yaml, for comparison
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: an objective at a learning rate, or with no objective a method as in params.yaml."""
+    """One run: an objective at a learning rate, or with no variant a method as in params.yaml."""
 
     part: str  # tune or run
     name: str  # of the objective, or of the method
@@ -66,16 +65,19 @@ class Cell:
 
     def settings(self) -> Path:
         """Write params.yaml with this run's settings to a file, and return its path."""
-        if not self.variant:
-            return Path("params.yaml")
-        objective = TABLE["objectives"][self.name]
-        method, params = objective["method"], yaml.safe_load(Path("params.yaml").read_text())
-        updates = round(objective["updates"] * SHARE[self.part])
+        params = yaml.safe_load(Path("params.yaml").read_text())
+        objective = TABLE["objectives"].get(self.name) or {
+            "method": self.name,
+            "settings": {},
+            "updates": TABLE["as_shipped"][self.name],
+        }
+        method, updates = objective["method"], round(objective["updates"] * SHARE[self.part])
         overrides = params["method"][method]["train"] | {
-            "learning_rate": self.rate,
             "updates": updates,
             "checkpoint_every": -(-updates // CHECKPOINTS[self.part]),
         }
+        if self.rate:
+            overrides["learning_rate"] = self.rate
         params["method"][method] |= objective["settings"] | {"train": overrides}
         params["train"] |= objective.get("train", {})
         variants = {"default": {}, f"{self.name}_{self.variant}": {}}
@@ -122,9 +124,14 @@ def final(name: str) -> list[Cell]:
     return [Cell("run", name, "published", published), Cell("run", name, "tuned", best)]
 
 
+def as_shipped() -> list[Cell]:
+    """Return the runs of methods with their settings in params.yaml."""
+    return [Cell("run", name) for name in TABLE["as_shipped"]]
+
+
 def table(names: list[str]) -> str:
     """Return the table of the finished runs as Markdown."""
-    cells = [*(Cell("run", name) for name in AS_SHIPPED), *(c for n in names for c in final(n))]
+    cells = [*as_shipped(), *(c for n in names for c in final(n))]
     columns = ["rate", "trained", "minus the base", "last on validation", "cost of the whole run"]
     lines = head("objective", *columns)
     for cell in cells:
@@ -160,7 +167,7 @@ def main() -> None:
         return
     cells = [cell for name in a.only for cell in (tuning if a.part == "tune" else final)(name)]
     if a.part == "run":
-        cells += [Cell("run", name) for name in AS_SHIPPED]
+        cells = [*as_shipped(), *cells]
     with ThreadPoolExecutor(a.jobs) as pool:
         list(pool.map(Cell.make, cells))
 
