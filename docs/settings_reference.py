@@ -11,13 +11,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from field_meanings import intro, meaning
 
 from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat
-from dopsd.config.profiles import FOLDER, names, resolve
+from dopsd.config.profiles import names, resolve
+from dopsd.config.profiles.layers import llada
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.settings import LARGEST, Section
 from dopsd.tasks.custom.config import CustomTaskConfig
@@ -190,7 +190,7 @@ def profiles_text() -> str:
     """Return the profiles that come with the package, and what presets and hardware set in them."""
     head = ["profile", "tasks", "base", "length, block, steps", *IN_PROFILES, "protocols"]
     parts = ["## Profiles", table(head, [profile_row(name) for name in names()])]
-    layers = yaml.safe_load(FOLDER.joinpath("llada-8b.yaml").read_text())
+    layers = llada()
     for option, layer in (("--preset", "presets"), ("--hardware", "hardware")):
         rows = [layer_row(*item) for item in layers[layer].items()]
         parts.append(table([f"`{option}` of a llada-8b profile", "sets"], rows))

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
 from dopsd.config.loading import parse_yaml
-from dopsd.config.profiles import FOLDER
+from dopsd.config.profiles.layers import embedded_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ LONGEST_LINE = 100  # characters of a new section that is written in one line
 
 def render(raw: dict[str, Any]) -> str:
     """Return these settings as YAML, in the embedded profile's layout and with its comments."""
-    return _edited(FOLDER.joinpath("embedded.yaml").read_text(), raw)
+    return _edited(embedded_text(), raw)
 
 
 def in_layout(raw: dict[str, Any], path: Path) -> str:

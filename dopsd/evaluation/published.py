@@ -1,15 +1,66 @@
-"""Published results for comparison, from dopsd/evaluation/published.yaml."""
+"""Published accuracies for comparison, from published.yaml in the folders of algorithms."""
 
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pydantic import Field, ValidationError
 from ruamel.yaml import YAML
 
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.settings import Section
 
-def published() -> dict[str, Any]:
-    """Return the contents of published.yaml: accuracies in percent by method and task."""
-    text = files("dopsd.evaluation").joinpath("published.yaml").read_text()
-    accuracies: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
-    return accuracies
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class PublishedTable(Section):
+    """A paper's accuracies of LLaDA-8B-Instruct, in percent, all measured alike."""
+
+    source: str  # the paper
+    protocol: str  # how they were measured
+    as_profiles: bool = False  # measured with the prompts, splits and steps of our profiles
+    lengths: dict[str, list[int | str]]  # of answers in tokens, by task; `mean`: over several
+    methods: dict[str, dict[str, dict[str, Any]]]  # accuracy for each length, by method and task
+    ablations: dict[str, dict[str, float]] = Field({})  # of variants of the method, by task
+
+
+def published_tables() -> list[PublishedTable]:
+    """Return all tables, those that were measured as our profiles do first.
+
+    Raises:
+        DopsdError: if an algorithm's file is no list of such tables.
+    """
+    tables = [table for name in ALGORITHMS.names for table in tables_of(name)]
+    return sorted(tables, key=lambda table: not table.as_profiles)
+
+
+def tables_of(algorithm: str) -> Iterator[PublishedTable]:
+    """Yield the tables in an algorithm's folder.
+
+    Raises:
+        DopsdError: if the file is no list of such tables.
+    """
+    path = files(ALGORITHMS.packages[algorithm]) / "published.yaml"
+    if not path.is_file():
+        return
+    for table in YAML(typ="safe", pure=True).load(path.read_text()):
+        try:
+            yield PublishedTable.model_validate(table)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            key = ".".join(map(str, fault["loc"]))
+            raise DopsdError(
+                f"algorithm {algorithm}: published.yaml: {key}: {fault['msg']}",
+                code=Code.PLUGIN_BROKEN,
+            ) from error
+
+
+def published_variants(algorithm: str, task: str) -> dict[str, float]:
+    """Return the accuracies of an algorithm's published variants on a task, by variant."""
+    return {
+        k: v for table in tables_of(algorithm) for k, v in table.ablations.get(task, {}).items()
+    }

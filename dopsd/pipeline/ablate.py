@@ -35,7 +35,7 @@ from dopsd.core.palette import colour_of
 from dopsd.core.paths import REPORTS
 from dopsd.core.percent import gap, percent, within
 from dopsd.core.progress import log
-from dopsd.evaluation.published import published
+from dopsd.evaluation.published import published_variants
 from dopsd.pipeline.dvc import run as run_dvc
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def table(
     ]
     for warning in between_runs([run for runs in rows.values() for run in runs]):
         lines += [f"Warning: {warning}", ""]
-    published_accuracies = published()["ablations"].get(a.task, {})
+    published_accuracies = published_variants(a.method, a.task)
     columns = [
         "trained",
         "minus the first row",
@@ -177,7 +177,7 @@ def table(
         cells = [gap(*over_first) if over_first else "", gap(*over_base), percent(last)]
         cells += [
             *cost_cells(cost, ("updates", "rollouts", "seconds")),
-            *([published_accuracy] if published_accuracies else []),
+            *([str(published_accuracy)] if published_accuracies else []),
         ]
         lines.append(line(label, within(*accuracy), *cells))
         values[label] = {

@@ -21,7 +21,7 @@ from dopsd.analysis.tables import (
     row_of,
 )
 from dopsd.core.percent import gap, percent, within
-from dopsd.evaluation.published import published
+from dopsd.evaluation.published import PublishedTable, published_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,24 +143,24 @@ def _reached(rows: Rows, baseline: str) -> list[str]:
 
 def _published(task: str) -> list[str]:
     """Return the papers' rows of a task, a table for each protocol, marked as another base."""
-    papers = [published(), *published()["other_protocols"]]
-    return [row for paper in papers if task in paper["lengths"] for row in _paper(task, paper)]
+    papers = [paper for paper in published_tables() if task in paper.lengths]
+    return [row for paper in papers for row in _paper(task, paper)]
 
 
-def _paper(task: str, paper: dict[str, Any]) -> list[str]:
+def _paper(task: str, paper: PublishedTable) -> list[str]:
     """Return a paper's rows of a task."""
-    rows = {method: tasks[task] for method, tasks in paper["methods"].items() if task in tasks}
+    rows = {method: tasks[task] for method, tasks in paper.methods.items() if task in tasks}
     lines = [
         "",
         (
             f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %,"
-            f" {paper['protocol']} ({paper['source']})."
+            f" {paper.protocol} ({paper.source})."
         ),
         "",
     ]
-    lines += head("task", "method", *(f"length {n}" for n in paper["lengths"][task]), "update")
+    lines += head("task", "method", *(f"length {n}" for n in paper.lengths[task]), "update")
     for method, row in rows.items():
-        missing = [UNREPORTED] * (len(paper["lengths"][task]) - len(row["accuracy"]))
+        missing = [UNREPORTED] * (len(paper.lengths[task]) - len(row["accuracy"]))
         lines.append(line(task, method, *row["accuracy"], *missing, row.get("updates", UNREPORTED)))
     return lines
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
-from dopsd.evaluation.published import published
+from dopsd.evaluation.published import PublishedTable, published_tables
 from dopsd.tracking import dashboard
 from dopsd.tracking.client import Identity, connect, find_run, log_once, shown, tracking_uri
 from dopsd.tracking.errors import one_line
@@ -56,24 +56,23 @@ class Baseline:
 
 
 def baselines() -> Iterator[Baseline]:
-    """Yield every row of dopsd/evaluation/published.yaml."""
-    yield from _rows(published())
-    for table in published()["other_protocols"]:
-        yield from _rows(table, table["protocol"])
+    """Yield every row of every published table."""
+    for table in published_tables():
+        yield from _rows(table)
 
 
-def _rows(table: dict[str, Any], other_protocol: str | None = None) -> Iterator[Baseline]:
-    for method, tasks in table["methods"].items():
+def _rows(table: PublishedTable) -> Iterator[Baseline]:
+    for method, tasks in table.methods.items():
         for task, row in tasks.items():
             # some rows have only the first length
-            percent = zip(table["lengths"][task], row["accuracy"], strict=False)
+            percent = zip(table.lengths[task], row["accuracy"], strict=False)
             yield Baseline(
                 task,
                 method,
                 {length: round(value / 100, 4) for length, value in percent},
                 row.get("updates"),
-                table["source"],
-                other_protocol,
+                table.source,
+                None if table.as_profiles else table.protocol,
             )
 
 
@@ -99,7 +98,7 @@ def import_published(tracking: TrackingConfig) -> int:
         client = connect(uri)
         runs = [_import_row(client, uri, tracking.experiment, row) for row in baselines()]
         experiment_id = client.get_run(runs[0]).info.experiment_id
-        for task in published()["lengths"]:
+        for task in sorted({row.task for row in baselines()}):
             dashboard.save(client, experiment_id, task)
     log(
         f"baselines: {len(runs)} published rows are in {shown(uri)}, experiment"

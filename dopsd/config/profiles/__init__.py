@@ -1,16 +1,13 @@
-"""Profiles: complete settings by name, made from the YAML files of this folder."""
+"""Profiles: complete settings by name, made from YAML files (`layers`)."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from functools import cache
-from importlib.resources import files
 from itertools import product
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from dopsd.config.params import Params
+from dopsd.config.profiles.layers import embedded, llada
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 
@@ -18,26 +15,11 @@ EMBEDDED = "embedded"
 AS_IT_STANDS = "params.yaml as it stands"  # in place of a profile: the settings of that file
 PRESET, HARDWARE = "reference", "1x80gb"
 NEEDS_PROFILE = "--preset and --hardware need a profile; add --profile llada-8b-gsm8k or another"
-FOLDER = files("dopsd.config.profiles")
-
-
-@cache
-def _parsed(name: str) -> dict[str, Any]:
-    values: dict[str, Any] = YAML(typ="safe", pure=True).load(FOLDER.joinpath(name).read_text())
-    return values
-
-
-def _read(name: str) -> dict[str, Any]:
-    return deepcopy(_parsed(name))
-
-
-def _layers() -> dict[str, Any]:
-    return _read("llada-8b.yaml")
 
 
 def names() -> list[str]:
     """Return the names of all profiles."""
-    return [EMBEDDED, *(f"llada-8b-{task}" for task in _layers()["tasks"])]
+    return [EMBEDDED, *(f"llada-8b-{task}" for task in llada()["tasks"])]
 
 
 def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -56,8 +38,8 @@ def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dict[str, Any]:
     """Return every setting of a profile.
 
-    `embedded` is embedded.yaml as it is. A llada-8b profile is the code's defaults with the layers
-    of llada-8b.yaml merged over them: common, task, preset and hardware.
+    A llada-8b profile is the code's defaults with the layers of llada-8b.yaml merged over them:
+    common, task, preset and hardware.
 
     Raises:
         DopsdError: if the profile, the preset or the hardware is unknown.
@@ -71,8 +53,8 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
                 " remove them",
                 code=Code.PROFILE,
             )
-        return _read("embedded.yaml")
-    layers, task = _layers(), profile.removeprefix("llada-8b-")
+        return embedded()
+    layers, task = llada(), profile.removeprefix("llada-8b-")
     for option, value in (("presets", preset), ("hardware", hardware)):
         if value not in layers[option]:
             raise DopsdError(
@@ -109,7 +91,7 @@ def without_model(section: dict[str, Any]) -> dict[str, Any]:
 
 def choices(task: str) -> list[tuple[str, str, str]]:
     """Return profile, preset and hardware of every choice of settings that a task has."""
-    layers = _layers()
+    layers = llada()
     of_task = f"llada-8b-{task}"
     combined = product((of_task,), layers["presets"], layers["hardware"])
     return [(EMBEDDED, PRESET, HARDWARE), *(combined if of_task in names() else ())]
@@ -117,7 +99,7 @@ def choices(task: str) -> list[tuple[str, str, str]]:
 
 def known_facts() -> list[str]:
     """Return the tasks that `facts` knows."""
-    return list(_layers()["facts"])
+    return list(llada()["facts"])
 
 
 def facts(task: str) -> dict[str, Any]:
@@ -127,7 +109,7 @@ def facts(task: str) -> dict[str, Any]:
         `attempts`: mean rollouts for each problem under pass@8; `test`: problems of the published
         test set.
     """
-    values: dict[str, Any] = _layers()["facts"][task]
+    values: dict[str, Any] = llada()["facts"][task]
     return values
 
 
@@ -137,7 +119,7 @@ def gpus(hardware: str) -> list[str]:
     Raises:
         DopsdError: if the hardware is unknown.
     """
-    known: dict[str, list[str]] = _layers()["gpus"]
+    known: dict[str, list[str]] = llada()["gpus"]
     if hardware not in known:
         raise DopsdError(unknown(f"--hardware {hardware}", known), code=Code.PROFILE)
     return known[hardware]

@@ -10,39 +10,25 @@ from typing import Any
 import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
+from test_literal import collected
 
 from dopsd.algorithms.common.base import LossOutput
 from dopsd.algorithms.common.batch import (
-    Batch,
-    GroupBatch,
     MaskedTexts,
-    PreferenceBatch,
     States,
-    Unmasking,
 )
 from dopsd.algorithms.common.distillation import SelfDistillation
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.states import BlockSchedule
-from dopsd.algorithms.d3llm.algorithm import D3llm
-from dopsd.algorithms.d3llm.config import D3llmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo
 from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
 from dopsd.algorithms.espo.algorithm import Espo
-from dopsd.algorithms.espo.batch import CoupledViews
 from dopsd.algorithms.espo.config import EspoConfig
-from dopsd.algorithms.just_grpo.algorithm import JustGrpo
-from dopsd.algorithms.just_grpo.config import JustGrpoConfig
-from dopsd.algorithms.just_grpo.positions import Positions
-from dopsd.algorithms.rft.algorithm import Rft
-from dopsd.algorithms.rft.config import RftConfig
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.algorithms.spg.algorithm import Spg
-from dopsd.algorithms.spg.batch import BoundedCompletions
 from dopsd.algorithms.spg.config import SpgConfig
-from dopsd.algorithms.trace_rl.algorithm import TraceRl
-from dopsd.algorithms.trace_rl.config import TraceRlConfig
-from dopsd.algorithms.trace_rl.states import Trace
 from dopsd.algorithms.vrpo.algorithm import Vrpo
 from dopsd.algorithms.vrpo.config import VrpoConfig
 from dopsd.algorithms.wd1.algorithm import Wd1
@@ -93,103 +79,28 @@ def masks(*rows: str) -> torch.Tensor:
     return torch.tensor([[c == "x" for c in row] for row in rows])
 
 
-IDS, PADDED, ONES = (
-    torch.ones(2, 10, dtype=torch.long),
-    masks(".xxxxxxxxx", "xxxxxxxxxx"),
-    2 * [1.0],
-)
+IDS, PADDED = torch.ones(2, 10, dtype=torch.long), masks(".xxxxxxxxx", "xxxxxxxxxx")
 HALF, QUARTER = masks("xxxx....", "....xx.."), masks("x.......", "....x...")
 TEXTS = MaskedTexts(IDS, PADDED, IDS[:, 2:], HALF, torch.ones(2), torch.ones(2))
-GROUP = GroupBatch(
-    IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
-)
-VIEWS = CoupledViews(
-    IDS[:, None].expand(2, 2, 10),
-    PADDED,
-    IDS[:, 2:],
-    torch.stack([HALF, ~HALF], 1),
-    torch.ones(2, 2),
-    torch.ones(2),
-    *torch.zeros(2, 2, 2, 8),
-    torch.ones(2),
-)
-TRACE = Trace(
-    IDS, PADDED, IDS[:, 2:], HALF, *torch.ones(1, 2), *torch.zeros(2, 2, 8), torch.ones(2)
-)
-PLACES = torch.tensor([[0, 3, 7], [1, -1, -1]])
-POSITIONS = Positions(IDS, PADDED, torch.arange(8).expand(2, 8), PLACES, *torch.ones(2, 2))
-SAMPLED: Any = SimpleNamespace(sampling=SimpleNamespace(gen_length=8), task=None)
-PAIRS = PreferenceBatch(
-    IDS[:, :2],
-    PADDED[:, :2],
-    torch.ones(2, 2, 8, dtype=torch.long),
-    HALF[:, None, None].expand(2, 2, 3, 8),
-    torch.full((2, 2), 8),
-    torch.zeros(2, 2),
-    torch.ones(2),
-)
-BOUNDED = BoundedCompletions(
-    IDS[:, None].expand(2, 3, 10),
-    PADDED,
-    IDS[:, 2:],
-    HALF[:, None].expand(2, 3, 8),
-    *torch.ones(2, 2),
-)
-SOLUTIONS = Unmasking(IDS, IDS, PADDED, IDS[:, 2:], HALF, QUARTER, torch.ones(2))
 NUMBERS = torch.tensor([[2, 1], [0, 1], [0, 2]])  # k, block, step
 STATES = States(IDS, PADDED, IDS, PADDED, HALF, QUARTER, *NUMBERS, torch.ones(2))
-
-
-def d3llm() -> D3llm:
-    algorithm = object.__new__(D3llm)  # its loss needs no recordings
-    algorithm.config = D3llmConfig()
-    return algorithm
+SWITCHES: list[tuple[str, dict[str, object]]] = [  # whose losses take another way
+    ("d_opsd", {"position_selection": "student"}),
+    ("espo", {"objective": "squared"}),
+    ("espo", {"objective": "token"}),
+]
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "batch"),
-    [
-        (SelfDistillation(DOpsdConfig(), None, BLOCKS), STATES),  # type: ignore[arg-type]
-        (
-            SelfDistillation(DOpsdConfig(position_selection="student"), None, BLOCKS),  # type: ignore[arg-type]
-            STATES,
-        ),
-        (Rft(RftConfig(), None), TEXTS),  # type: ignore[arg-type]
-        (DiffuGrpo(DiffuGrpoConfig(), None), GROUP),  # type: ignore[arg-type]
-        (Wd1(Wd1Config(), None), TEXTS),  # type: ignore[arg-type]
-        (Spg(SpgConfig(), None, 4), BOUNDED),  # type: ignore[arg-type]
-        (Vrpo(VrpoConfig(), None, 4), PAIRS),  # type: ignore[arg-type]
-        (d3llm(), SOLUTIONS),
-        (Espo(EspoConfig(), None, 4), VIEWS),  # type: ignore[arg-type]
-        (
-            Espo(EspoConfig(objective="squared"), None, 4),  # type: ignore[arg-type]
-            VIEWS,
-        ),
-        (Espo(EspoConfig(objective="token"), None, 4), VIEWS),  # type: ignore[arg-type]
-        (TraceRl(TraceRlConfig(), None), TRACE),  # type: ignore[arg-type]
-        (JustGrpo(JustGrpoConfig(), SAMPLED, 3), POSITIONS),
-    ],
-    ids=[
-        "d_opsd",
-        "d_opsd-student",
-        "rft and sft",
-        "diffu_grpo",
-        "wd1",
-        "spg",
-        "vrpo",
-        "d3llm",
-        "espo",
-        "gdsd",
-        "coupled_grpo",
-        "trace_rl",
-        "just_grpo",
-    ],
+    ("method", "changes"), [(name, {}) for name in ALGORITHMS.names] + SWITCHES
 )
 def test_the_loss_of_a_micro_batch_reads_from_its_device_once(
-    algorithm: Any, batch: Batch, reads: list[int]
+    project, request, method: str, changes: dict[str, object]
 ):
-    (micro_batch,) = batch.to("meta").split(64)
-    output = algorithm.loss(MetaPolicy(), micro_batch)
+    loop, batch = collected(method, **changes)
+    reads = request.getfixturevalue("reads")  # from here on: collecting reads more often
+    (micro_batch,) = batch.to("meta").split(10**6)
+    output = loop.algorithm.loss(MetaPolicy(), micro_batch)
     assert output.total.is_meta and output.metrics and len(reads) == 1
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,9 @@ from dopsd.cli.main import main
 from dopsd.config import params_file, profiles
 from dopsd.config.layout import render
 from dopsd.config.loading import checked, load_params
-from dopsd.evaluation.published import published
+from dopsd.config.profiles.layers import embedded_text
+from dopsd.core.errors import DopsdError
+from dopsd.evaluation.published import published_tables
 from dopsd.models.config import AdapterConfig
 
 LLADA = [name for name in profiles.names() if name != profiles.EMBEDDED]
@@ -38,7 +42,7 @@ def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
     made = Path("params.yaml").read_text()
     advice = "the profile is the source: rm params.yaml; dopsd params --profile embedded"
     assert (ROOT / "params.yaml").read_text() == made, advice
-    assert profiles.FOLDER.joinpath("embedded.yaml").read_text() == made  # its own layout
+    assert embedded_text() == made  # its own layout
 
 
 def test_reference_is_the_published_code_and_paper_its_equations():
@@ -174,7 +178,7 @@ def test_a_wrong_profile_or_change_writes_nothing(
 )
 def test_baselines_run_as_long_as_they_were_published_to(task: str, updates: int):
     found = checked(profiles.resolve(f"llada-8b-{task}"), "profile")
-    told = published()["methods"]["diffu_grpo"][task]["updates"]
+    told = published_tables()[0].methods["diffu_grpo"][task]["updates"]
     assert (
         found.of("diffu_grpo").train.updates == updates == told
         and found.of("d_opsd").train.updates == 500
@@ -199,3 +203,46 @@ def test_a_change_that_does_not_hold_for_a_method_is_reported(tmp_path, monkeypa
         capsys.readouterr().err
         == "note: method.diffu_grpo.train.updates is 200 and overrides train.updates\n"
     )
+
+
+@pytest.fixture
+def plug_in(tmp_path, monkeypatch) -> Path:
+    """The folder of a plug-in's algorithm `mine`, which is registered."""
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "plug_in_with_files"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    packages = profiles.layers.ALGORITHMS.packages | {"mine": folder.name}
+    monkeypatch.setitem(
+        vars(profiles.layers.ALGORITHMS), "packages", dict(sorted(packages.items()))
+    )
+    monkeypatch.delitem(sys.modules, folder.name, raising=False)  # of another test's folder
+    for cached in (profiles.layers._llada, profiles.layers.embedded_text):
+        monkeypatch.setattr(profiles.layers, cached.__name__, cached.__wrapped__)
+    return folder
+
+
+def test_an_algorithms_folder_has_its_part_of_every_profile_and_its_papers_figures(plug_in: Path):
+    (plug_in / "embedded.yaml").write_text("mine: # like rft\n  draws: 3\n")
+    (plug_in / "llada-8b.yaml").write_text("tasks: {math500: {draws: 4}}\n")
+    table = "source: arXiv 1\n  protocol: of mine\n  lengths: {gsm8k: [256]}\n"
+    (plug_in / "published.yaml").write_text(
+        f"- {table}  methods: {{mine: {{gsm8k: {{accuracy: [9.0]}}}}}}\n"
+    )
+    assert "\n  just_grpo:" in (text := profiles.layers.embedded_text())
+    assert "\n  mine: # like rft\n    draws: 3\n  rft:" in text
+    layers = profiles.llada()["tasks"]
+    assert layers["math500"]["method"]["mine"] == {"draws": 4}
+    assert "mine" not in layers["gsm8k"]["method"]
+    (mine,) = [table for table in published_tables() if "mine" in table.methods]
+    assert (mine.protocol, mine.as_profiles) == ("of mine", False)
+
+
+def test_a_wrong_file_in_an_algorithms_folder_is_one_line(plug_in: Path):
+    (plug_in / "llada-8b.yaml").write_text("tasks: {math: {draws: 4}}\n")
+    said = "algorithm mine: llada-8b.yaml: tasks.math: unknown; there is tasks.gsm8k, tasks.math500"
+    with pytest.raises(DopsdError, match=re.escape(said)):
+        profiles.llada()
+    (plug_in / "published.yaml").write_text("- {source: arXiv 1, protocol: p, methods: {}}\n")
+    with pytest.raises(DopsdError, match=r"mine: published.yaml: lengths: Field required"):
+        published_tables()
