@@ -7,8 +7,9 @@ from test_literal import moved
 
 from dopsd.algorithms.registry import ALGORITHMS
 
+WEIGHTS = {"d3llm", "diffu_grpo", "espo", "just_grpo", "sft", "spg", "trace_rl", "vrpo"}
+DIVISORS = {"d_opsd": True, "wd1": True} | dict.fromkeys(WEIGHTS, False)  # True: the prompts
 CHANGES = {"trace_rl": {"passes": 3}, "d_opsd": {"denominator": "prompts"}}
-BY_PROMPTS = {"d_opsd", "wd1"}  # of them the divisor is the prompts of the collect
 
 
 @pytest.mark.parametrize("method", ALGORITHMS.names)
@@ -21,5 +22,7 @@ def test_updates_of_a_collect_and_the_divisor_of_a_loss(project, method: str):
     batches = [b.with_tensors(weight=b.weight + 1) for b in loop.waiting[0]]
     prompts, weight = loop.settings.prompts_per_collect, sum(float(b.weight.sum()) for b in batches)
     assert prompts != weight
-    expected = prompts if method in BY_PROMPTS else weight
+    by_prompts = loop.algorithm.normalize_by_all_prompts
+    assert DIVISORS.get(method, by_prompts) is by_prompts
+    expected = prompts if by_prompts else weight
     assert loop._weight(batches) == pytest.approx(expected)
