@@ -39,6 +39,7 @@ SEED, TUNING_SEED, RESAMPLES = 0, 100, 2000
 SHARE = {"tune": 0.5, "run": 1.0}  # of an objective's updates
 STAGES = {"tune": ["train", "evaluate"], "run": ["train", "evaluate", "select", "test"]}
 CHECKPOINTS = {"tune": 2, "run": 4}
+COSTS = ["updates", "rollouts", "sampled_tokens", "seconds"]
 RESULT = {"tune": "evaluate.json", "run": "test/paired.json"}
 
 
@@ -132,21 +133,22 @@ def as_shipped() -> list[Cell]:
 def table(names: list[str]) -> str:
     """Return the table of the finished runs as Markdown."""
     cells = [*as_shipped(), *(c for n in names for c in final(n))]
-    columns = ["rate", "trained", "minus the base", "last on validation", "cost of the whole run"]
+    columns = ["rate", "trained", "minus the base", "learns", "last on validation", *COSTS]
     lines = head("objective", *columns)
     for cell in cells:
         run = cell.finished
         ((_, _, _, accuracy, over_base, _),) = means([run], RESAMPLES)
         costs = run.costs()
-        spent = costs[max(costs)]
+        spent = costs[max(costs)]  # of the whole run
         lines.append(
             line(
                 f"{cell.name} {cell.variant}".strip(),
                 f"{cell.rate:g}" if cell.rate else "params.yaml",
                 within(*accuracy),
                 gap(*over_base),
+                "yes" if over_base[1][0] > 0 else "no",
                 percent(run.points()[-1][1]),
-                ", ".join(f"{value:.0f} {name}" for name, value in spent.items()),
+                *(f"{spent[name]:.0f}" for name in COSTS),
             )
         )
     tuned = [str(c.finished) for c in cells if c.variant != "published"]
