@@ -49,7 +49,7 @@ def check_sections(params: Params) -> None:
     if params.launch.shard:
         _check_shard(params, models)
     _check_matrix(params)
-    runs = _runs(params)
+    runs = every_run(params)
     _check_weights(params, runs)
     _check_starts(params, runs)
 
@@ -123,7 +123,7 @@ def _check_matrix(params: Params) -> None:
             )
 
 
-def _runs(params: Params) -> list[RunSettings]:
+def every_run(params: Params) -> list[RunSettings]:
     """Return every run of the matrix and of `ablate.run`."""
     a = params.ablate
     variants = [f"{a.method}{BETWEEN}{name}" for name in a.run if name in a.variants]
