@@ -42,6 +42,9 @@ def start_faults(params: Params) -> list[DopsdError]:
             checked_start(run)
         except DopsdError as error:
             faults.setdefault(str(error), error)
+        except OSError as error:
+            line = f"train.start_from: {error.strerror}: {run.train.start_from}; name another start"
+            faults.setdefault(line, DopsdError(line, code=Code.PATH))
     return list(faults.values())
 
 

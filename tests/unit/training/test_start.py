@@ -174,3 +174,7 @@ def test_a_start_is_checked_before_a_run_is_submitted_and_by_doctor(fine_tuned):
     write_params(train__start_from="sft")
     assert [finding.is_fit for finding in starts(load_params())] == [True]
     assert check(RunRequest(AS_IT_STANDS)).train.start_from == "sft"
+    write_params(train__start_from="work/" + 300 * "x")
+    assert [finding.message[:38] for finding in starts(load_params())] == [
+        "train.start_from: File name too long: "
+    ]
