@@ -50,6 +50,8 @@ class AblateConfig(Section):
             invalid = [variant for variant in variants if variant not in self.variants]
             if invalid:
                 raise ValueError(
-                    f"{name}: expected names of ablate.variants, found {', '.join(invalid)}"
+                    f"{name}: expected names of ablate.variants, found {', '.join(invalid)};"
+                    " ablate.tables and ablate.run belong to ablate.variants: set them together,"
+                    " such as --set 'ablate.tables={TABLE: [NAME]}' --set 'ablate.run=[]'"
                 )
         return self

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.config.loading import checked, read_yaml
+from dopsd.config.other_names import unknown_method
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, names, resolve
 from dopsd.core.error_codes import Code
@@ -55,7 +56,7 @@ def run_settings(
         raise DopsdError(unknown(f"task {task}", tasks), code=Code.UNKNOWN_NAME)
     if method is not None and method not in params.methods:
         methods = [name for name in params.methods if BETWEEN not in name]
-        raise DopsdError(unknown(f"method {method}", methods), code=Code.UNKNOWN_NAME)
+        raise DopsdError(unknown_method("method", method, methods), code=Code.UNKNOWN_NAME)
     if seed is not None and (not isinstance(seed, int) or seed < 0):
         raise DopsdError(f"seed {seed!r}: expected a whole number of 0 or more", code=Code.ARGUMENT)
     first_seed = matrix.seeds[0] if seed is None else seed

@@ -18,6 +18,7 @@ from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
+from dopsd.config.other_names import unknown_method
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
 from dopsd.core.progress import outlive_readers
@@ -107,11 +108,13 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
     ):
         value = vars(arguments).get(name)
         if value is not None and value not in choices:
-            variants = "; variants: `dopsd ablate`" if name == "method" else ""
             listed = [choice for choice in choices if BETWEEN not in choice]
-            raise DopsdError(
-                unknown(f"--{name} {value}", listed) + variants, code=Code.UNKNOWN_NAME
+            line = (
+                unknown_method("--method", value, listed) + "; variants: `dopsd ablate`"
+                if name == "method"
+                else unknown(f"--{name} {value}", listed)
             )
+            raise DopsdError(line, code=Code.UNKNOWN_NAME)
 
 
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:

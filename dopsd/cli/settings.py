@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import command, set_argument
 from dopsd.config.loading import load_params
-from dopsd.config.named_files import missing_files
+from dopsd.config.named_files import missing_files, start_faults
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -182,9 +182,11 @@ def _check(a: argparse.Namespace, params: Params) -> None:
 
     path = a.params
     missing = [f"{path}: {line}: no such file" for line in missing_files(params)]
-    faults = missing + mismatched_bases(params)
+    starts = start_faults(params)
+    faults = missing + [f"{path}: {fault}" for fault in starts] + mismatched_bases(params)
     if faults:
-        raise DopsdError(faults, code=Code.NAMED_FILE_MISSING if missing else Code.BASE_DIFFERS)
+        other = starts[0].code if starts else Code.BASE_DIFFERS
+        raise DopsdError(faults, code=Code.NAMED_FILE_MISSING if missing else other)
     check_columns(params)
     print(f"{path}: no errors")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -12,8 +13,16 @@ from dopsd.models.config import ModelConfig
 from dopsd.training.start import start_run
 
 if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
     from dopsd.config.params import Params
     from dopsd.training.run_settings import RunSettings
+
+OTHER_METHOD = (
+    "ablate.variants and ablate.tables belong to ablate.method: set them together, such as --set"
+    " ablate.method={method} --set 'ablate.variants={{default: {{}}, NAME: {{KEY: VALUE}}}}' --set"
+    " 'ablate.tables={{TABLE: [NAME]}}'"
+)
 
 
 def check_variants(params: Params) -> None:
@@ -28,11 +37,22 @@ def check_variants(params: Params) -> None:
         try:
             _check_states(params, f"ablate.variants.{name}", params.changed(name))
         except ValidationError as error:
-            fault = error.errors()[0]
-            key = ".".join(map(str, ("ablate.variants", name, *fault["loc"])))
-            raise ValueError(
-                f"{key}: {fault['msg'].removeprefix('Value error, ')}, found {fault['input']!r}"
-            ) from error
+            raise ValueError(_variant_fault(params, name, error.errors()[0])) from error
+
+
+def _variant_fault(params: Params, name: str, fault: ErrorDetails) -> str:
+    """Return what is wrong with a variant; one of another method has keys that do not exist."""
+    variant, keys = f"ablate.variants.{name}", [str(part) for part in fault["loc"]]
+    if fault["type"] != "extra_forbidden":
+        message = fault["msg"].removeprefix("Value error, ")
+        return f"{'.'.join([variant, *keys])}: {message}, found {fault['input']!r}"
+    method = params.ablate.method
+    config: AlgorithmConfig = vars(params.method)[method]
+    other = "see the comments in params.yaml" if keys[1:] else OTHER_METHOD.format(method=method)
+    known = type(config.train if keys[1:] else config).model_fields
+    similar = get_close_matches(keys[-1], known, 1)
+    advice = f"did you mean {similar[0]}?" if similar else other
+    return f"{variant}: {method} has no setting {'.'.join(keys)}; {advice}"
 
 
 def check_sections(params: Params) -> None:
@@ -49,7 +69,7 @@ def check_sections(params: Params) -> None:
     if params.launch.shard:
         _check_shard(params, models)
     _check_matrix(params)
-    runs = _runs(params)
+    runs = every_run(params)
     _check_weights(params, runs)
     _check_starts(params, runs)
 
@@ -123,7 +143,7 @@ def _check_matrix(params: Params) -> None:
             )
 
 
-def _runs(params: Params) -> list[RunSettings]:
+def every_run(params: Params) -> list[RunSettings]:
     """Return every run of the matrix and of `ablate.run`."""
     a = params.ablate
     variants = [f"{a.method}{BETWEEN}{name}" for name in a.run if name in a.variants]

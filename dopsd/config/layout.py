@@ -7,10 +7,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from dopsd.config.loading import parse_yaml
 from dopsd.config.profiles.layers import embedded_text
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,17 +21,39 @@ LONGEST_LINE = 100  # characters of a new section that is written in one line
 
 
 def render(raw: dict[str, Any]) -> str:
-    """Return these settings as YAML, in the embedded profile's layout and with its comments."""
-    return _edited(embedded_text(), raw)
+    """Return these settings as YAML, in the embedded profile's layout and with its comments.
+
+    Raises:
+        DopsdError: if the text would not be read back as these settings.
+    """
+    text = _edited(embedded_text(), raw)
+    if not _holds(text, raw):
+        raise DopsdError(
+            "params: these settings would not be read back as they are, so nothing was written;"
+            " write the value that you set differently, or edit the file",
+            code=Code.CHANGE,
+        )
+    return text
 
 
 def in_layout(raw: dict[str, Any], path: Path) -> str:
     """Return these settings as YAML, in the layout of a settings file and with its comments.
 
     A file in which one value stands for two keys (YAML's anchors) takes the profile's layout.
+
+    Raises:
+        DopsdError: if neither text would be read back as these settings.
     """
     text = _edited(path.read_text(encoding="utf-8-sig"), raw)
-    return text if parse_yaml(text, str(path)) == raw else render(raw)
+    return text if _holds(text, raw) else render(raw)
+
+
+def _holds(text: str, raw: dict[str, Any]) -> bool:
+    """Return whether a YAML text can be read, and has these values."""
+    try:
+        return bool(parse_yaml(text, "") == raw)
+    except DopsdError:
+        return False
 
 
 def _edited(text: str, raw: dict[str, Any]) -> str:
@@ -63,16 +87,33 @@ def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
     for key in [key for key in document if key not in raw]:
         del document[key]
     for key, value in raw.items():
-        if isinstance(value, dict) and isinstance(document.get(key), dict):
-            _put(document[key], value)
-        elif isinstance(value, list) and isinstance(document.get(key), list):
-            document[key][:] = value
-        elif key not in document or document[key] != value:
+        old = document.get(key)
+        if isinstance(value, dict) and isinstance(old, CommentedMap):
+            _keep_on_line(old, value)
+            _put(old, value)
+        elif isinstance(value, list) and isinstance(old, CommentedSeq):
+            _keep_on_line(old, value)
+            old[:] = value
+        elif key not in document or old != value:
             document[key] = _new(value)
 
 
+def _keep_on_line(old: CommentedMap | CommentedSeq, value: dict[str, Any] | list[Any]) -> None:
+    """Let a value that is or becomes empty stay on the line of its key.
+
+    The line may end in a comment, after which YAML reads no [] or {}.
+    """
+    is_short = isinstance(value, list) or len(str(value)) <= LONGEST_LINE
+    if not (old and value) and old != value and is_short:
+        old.fa.set_flow_style()
+
+
 def _new(value: Any) -> Any:  # noqa: ANN401  # any YAML value
-    """Return a value as it is written: a section in one line, or a line for each key if long."""
+    """Return a value as it is written: in one line, or a line for each key of a long section."""
+    if isinstance(value, list):
+        items = CommentedSeq(value)
+        items.fa.set_flow_style()
+        return items
     if not isinstance(value, dict):
         return value
     section = CommentedMap({key: _new(inner) for key, inner in value.items()})

@@ -39,15 +39,18 @@ SHOWN = 20  # errors to print; the rest is counted
 
 
 def _line(fault: ErrorDetails, path: Path | str, raw: object) -> str:
-    """Format a pydantic error as `file: full.key: what was expected, what was found`."""
-    key = ".".join(_written(fault["loc"], raw)) or "(several keys)"
+    """Format a pydantic error as `file: full.key: what was expected, what was found`.
+
+    The message of an error of all sections together begins with a key itself.
+    """
+    key = ".".join(_written(fault["loc"], raw))
     if fault["type"] == "extra_forbidden":
         return f"{path}: {key}: unknown key; {nearest(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
     received = (
         "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r:.200}"
     )
-    return f"{path}: {key}: {message}{received}"
+    return f"{path}: {key}: {message}{received}" if key else f"{path}: {message}{received}"
 
 
 def _written(key_path: tuple[int | str, ...], raw: Any) -> Iterator[str]:  # noqa: ANN401  # any YAML value

@@ -1,4 +1,4 @@
-"""The local files that params.yaml names, and those of them that are not there."""
+"""The files and checkpoints that params.yaml names, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,46 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.config.consistency import every_run
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.config import Source
 from dopsd.training.origin import place
-from dopsd.training.start import named_folder, start_file
+from dopsd.training.start import checked_start
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")  # a source that ends so is a file, not a hub name
+
+
+def require(params: Params) -> None:
+    """Refuse settings that name missing files, or checkpoints from which no run can start.
+
+    Raises:
+        DopsdError: with a line for each missing file, else with the first fault of a start.
+    """
+    if lines := missing_files(params):
+        raise DopsdError(
+            [f"{line}: no such file in {Path.cwd()}" for line in lines],
+            code=Code.NAMED_FILE_MISSING,
+        )
+    for fault in start_faults(params):
+        raise fault
+
+
+def start_faults(params: Params) -> list[DopsdError]:
+    """Return why runs cannot start from what train.start_from names, as `dopsd train` says it."""
+    faults: dict[str, DopsdError] = {}
+    for run in every_run(params):
+        try:
+            checked_start(run)
+        except DopsdError as error:
+            faults.setdefault(str(error), error)
+        except OSError as error:
+            line = f"train.start_from: {error.strerror}: {run.train.start_from}; name another start"
+            faults.setdefault(line, DopsdError(line, code=Code.PATH))
+    return list(faults.values())
 
 
 def missing_files(params: Params) -> list[str]:
@@ -23,11 +55,6 @@ def missing_files(params: Params) -> list[str]:
         files |= task_files(params, task)
     for method in params.matrix.methods:
         files |= _source_files(f"method.{method}", vars(vars(params.method)[method]))
-    files |= {
-        f"train.start_from of {run.key.method}": str(folder / start_file(run))
-        for run in params.runs
-        if (folder := named_folder(run))
-    }
     for task in params.matrix.tasks:
         overrides, path = params.data.tasks[task].model, params.model_of(task).path
         is_own = overrides is not None and overrides.path is not None

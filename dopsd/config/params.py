@@ -15,8 +15,8 @@ from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig, kind_of
 from dopsd.analysis.config import AblateConfig, CompareConfig
 from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.consistency import check_sections, check_variants
+from dopsd.config.other_names import unknown_method
 from dopsd.config.tasks import TasksConfig
-from dopsd.core.errors import unknown
 from dopsd.core.paths import RunKey
 from dopsd.core.settings import Natural, Section
 from dopsd.distributed.config import LaunchConfig
@@ -41,8 +41,9 @@ class MatrixConfig(Section):
     def names_exist(self) -> Self:
         """Check that every method is registered; tasks are checked with section data."""
         known = sorted(AlgorithmsConfig.model_fields)
-        if invalid := [name for name in self.methods if name not in known]:
-            raise ValueError(unknown(f"methods: {', '.join(invalid)}", known))
+        for name in self.methods:
+            if name not in known:
+                raise ValueError(unknown_method("methods:", name, known))
         return self
 
 

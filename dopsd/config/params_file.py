@@ -10,7 +10,7 @@ from typing import Any
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.layout import in_layout, render
 from dopsd.config.loading import checked, parse_yaml, read_yaml
-from dopsd.config.named_files import missing_files
+from dopsd.config.named_files import require
 from dopsd.config.params import Params
 from dopsd.config.profiles import (
     HARDWARE,
@@ -173,7 +173,7 @@ def params(
         hardware: hardware of a llada-8b profile.
         changes: `key=value` pairs to apply.
         path: the file to write.
-        needs_files: refuse settings that name missing files.
+        needs_files: refuse settings that name missing files, or a start that does not fit.
 
     Raises:
         DopsdError: if an option, a change or the resulting settings are invalid.
@@ -191,11 +191,8 @@ def params(
     start = deepcopy(old) if profile is None else of_profile(profile, preset, hardware, old)
     raw = with_changes(start, changes)
     settings = checked(raw, "--set" if changes else path)
-    if needs_files and (missing := missing_files(settings)):
-        raise DopsdError(
-            [f"{line}: no such file in {Path.cwd()}" for line in missing],
-            code=Code.NAMED_FILE_MISSING,
-        )
+    if needs_files:
+        require(settings)
     add_sections(raw, settings)
     changed = differences(old, raw)
     if path.is_file() and changed:

@@ -108,6 +108,34 @@ def shape_of(folder: Path) -> AdapterConfig | None:
     return None
 
 
+def check_shape(folder: Path, r: int, alpha: float, targets: list[str]) -> None:
+    """Refuse an adapter that was trained with another rank, scaling or list of targets.
+
+    Args:
+        folder: the checkpoint of the adapter; only its config and headers are read.
+        r: rank that it must have.
+        alpha: as in `AdapterConfig`.
+        targets: names of the layers, in any order.
+
+    Raises:
+        DopsdError: if the settings differ.
+    """
+    saved = lora_of(folder)
+    wanted = {"r": r, "alpha": alpha, "targets": sorted(targets)}
+    trained = {"r": saved.r, "alpha": saved.alpha, "targets": sorted(saved.targets)}
+    mismatched = [
+        f"{name} {trained[name]} (train.lora gives {value})"
+        for name, value in wanted.items()
+        if trained[name] != value
+    ]
+    if mismatched:
+        raise DopsdError(
+            f"{folder}: the adapter was trained with {', '.join(mismatched)}; set train.lora to"
+            " those values",
+            code=Code.ADAPTER_MISFIT,
+        )
+
+
 def _check_rank(rank: int, folder: Path) -> None:
     """Refuse a rank that the weights do not have, before memory is allocated for it."""
     path = folder / ADAPTER

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.adapter_config import TARGETS, lora_of, target_names
+from dopsd.models.adapter_config import TARGETS, check_shape, target_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,25 +146,8 @@ def check_config(peft_model: PeftModel, folder: Path) -> None:
     Raises:
         DopsdError: if the settings differ.
     """
-    saved = lora_of(folder)
     config: Any = peft_model.peft_config["default"]  # a LoraConfig, as `attach` made it
-    current = {
-        "r": config.r,
-        "alpha": config.lora_alpha,
-        "targets": sorted(target_names(config.target_modules)),
-    }
-    trained = {"r": saved.r, "alpha": saved.alpha, "targets": sorted(saved.targets)}
-    mismatched = [
-        f"{name} {trained[name]} (train.lora gives {value})"
-        for name, value in current.items()
-        if trained[name] != value
-    ]
-    if mismatched:
-        raise DopsdError(
-            f"{folder}: the adapter was trained with {', '.join(mismatched)}; set train.lora to"
-            " those values",
-            code=Code.ADAPTER_MISFIT,
-        )
+    check_shape(folder, config.r, config.lora_alpha, target_names(config.target_modules))
 
 
 def load_adapter(

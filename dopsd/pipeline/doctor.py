@@ -14,7 +14,7 @@ from dopsd.config.params import Params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.pipeline.checks.finding import Finding
-from dopsd.pipeline.checks.machine import disk, gpus, inputs, kernels, packages, python
+from dopsd.pipeline.checks.machine import disk, gpus, inputs, kernels, packages, python, starts
 from dopsd.pipeline.checks.services import hub, ports, prefect_server, remote, tracking_server
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
     remote,
     hub,
     inputs,
+    starts,
 )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, parse_yaml, read_yaml
-from dopsd.config.named_files import missing_files
+from dopsd.config.named_files import require
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -113,15 +113,13 @@ def check(request: RunRequest, can_retrain: bool = False) -> Params:
         can_retrain: Accept settings that the embedded base does not match.
 
     Raises:
-        DopsdError: if a setting is wrong, a file is missing, or the base does not match.
+        DopsdError: if a setting is wrong, a file is missing, or a start or the base does not fit.
     """
     changes = request.all_changes
     params = checked(
         params_file.with_changes(request.raw(), changes), "--set" if changes else PARAMS
     )
-    if missing := missing_files(params):
-        lines = [f"{line}: no such file in {Path.cwd()}" for line in missing]
-        raise DopsdError(lines, code=Code.NAMED_FILE_MISSING)
+    require(params)
     if not can_retrain and (reasons := mismatched_bases(params)):
         raise DopsdError(reasons, code=Code.BASE_DIFFERS)
     return params

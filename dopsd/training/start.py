@@ -16,6 +16,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RUNS, RunKey
+from dopsd.models.adapter_config import check_shape
 from dopsd.models.adapter_files import ADAPTER, has_all_weights, identity
 from dopsd.models.checkpoint_files import INDEX
 
@@ -67,11 +68,7 @@ def start_folder(run: RunSettings) -> Path | None:
             code=Code.CONTRADICTION,
         )
     if not identity(folder).is_file():
-        raise DopsdError(
-            f"train.start_from: {name}: no {start_file(run)} in {folder}; name a checkpoint's"
-            " folder, or a run after its stage select: METHOD or TASK/METHOD/SEED",
-            code=Code.NO_ADAPTER,
-        )
+        raise _missing(run, folder)
     if identity(folder).name != start_file(run):
         held = "all weights" if has_all_weights(folder) else "an adapter"
         raise DopsdError(
@@ -82,6 +79,35 @@ def start_folder(run: RunSettings) -> Path | None:
     return folder
 
 
+def _missing(run: RunSettings, folder: Path) -> DopsdError:
+    """Return the error for a start that is not in its folder."""
+    name, other = run.train.start_from, start_run(run)
+    if other and folder == other.folder / "best":
+        return DopsdError(
+            f"train.start_from: {name}: {other.folder} has no best checkpoint; train it first"
+            f" (dopsd train {' '.join(other.words)}, then evaluate and select), or name another"
+            " start",
+            code=Code.STAGE_MISSING,
+        )
+    return DopsdError(
+        f"train.start_from: {name}: no {start_file(run)} in {folder}; name a checkpoint's folder,"
+        " or a run after its stage select: METHOD or TASK/METHOD/SEED",
+        code=Code.NO_ADAPTER,
+    )
+
+
+def checked_start(run: RunSettings) -> Path | None:
+    """Return the folder of the checkpoint that a run starts from, as `start_folder` does.
+
+    Raises:
+        DopsdError: also if its adapter has another shape than train.lora; no weights are read.
+    """
+    folder, lora = start_folder(run), run.train.adapter
+    if folder and lora:
+        check_shape(folder, lora.r, lora.alpha, lora.targets)
+    return folder
+
+
 def start_file(run: RunSettings) -> str:
     """Return the name of the file that identifies the checkpoint that a run may start from."""
     return ADAPTER if run.train.adapter else INDEX
@@ -89,7 +115,7 @@ def start_file(run: RunSettings) -> str:
 
 def started_from(run: RunSettings) -> dict[str, str]:
     """Return folder and digest of the checkpoint that a run starts from, for train.json."""
-    folder = start_folder(run)
+    folder = checked_start(run)
     if folder is None:
         return {}
     return {"started_from": folder.as_posix(), "start": sha256(identity(folder))}

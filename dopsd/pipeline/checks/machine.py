@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from dopsd.config.named_files import missing_files
+from dopsd.config.named_files import missing_files, start_faults
 from dopsd.core.extras import advice as install
 from dopsd.pipeline.checks.finding import Finding
 
@@ -144,3 +144,11 @@ def inputs(params: Params) -> Iterator[Finding]:
         "all exist" if not missing else "; ".join(missing),
         "download the missing files, or name others in params.yaml" if missing else "",
     )
+
+
+def starts(params: Params) -> Iterator[Finding]:
+    """Check that runs can start from the checkpoints that train.start_from names, if any."""
+    if any(run.train.start_from for run in params.runs):
+        faults = start_faults(params)
+        advice = "name another start, or change what the line names" if faults else ""
+        yield Finding("starts", not faults, "; ".join(map(str, faults)) or "all fit", advice)

@@ -68,7 +68,7 @@ def test_variants_that_agree_share_their_work(project):
     [
         (
             {"variants": VARIANTS | {"odd": {"techer": "live"}}},
-            "ablate.variants.odd.techer: Extra inputs",
+            "ablate.variants.odd: d_opsd has no setting techer; did you mean teacher?",
         ),
         (
             {"variants": VARIANTS | {"odd": {"train": {"updates": 0}}}},
@@ -125,3 +125,43 @@ def test_what_there_is_is_listed(project, capsys):
     assert "reveal: unknown; section ablate of params.yaml has teacher" in capsys.readouterr().err
     assert main(["train", "--method", "d_opsd-odd"]) == 2
     assert "--method d_opsd-odd: unknown" in capsys.readouterr().err
+
+
+OWN = {"default": {}, "squared": {"objective": "squared", "clip_range": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"method": "espo"},
+            "params.yaml: ablate.variants.live: espo has no setting teacher; ablate.variants and"
+            " ablate.tables belong to ablate.method: set them together, such as --set"
+            " ablate.method=espo --set 'ablate.variants={default: {}, NAME: {KEY: VALUE}}' --set"
+            " 'ablate.tables={TABLE: [NAME]}'",
+        ),
+        (
+            {"variants": {"default": {}, "live": {"teachr": "live"}}, "tables": {}},
+            "ablate.variants.live: d_opsd has no setting teachr; did you mean teacher?",
+        ),
+        (
+            {"variants": {"default": {}, "short": {"train": {"update": 2}}}, "tables": {}},
+            "ablate.variants.short: d_opsd has no setting train.update; did you mean updates?",
+        ),
+        (
+            {"method": "espo", "variants": OWN},
+            "params.yaml: ablate: tables.teacher: expected names of ablate.variants, found fixed,"
+            " live; ablate.tables and ablate.run belong to ablate.variants: set them together, such"
+            " as --set 'ablate.tables={TABLE: [NAME]}' --set 'ablate.run=[]'",
+        ),
+    ],
+)
+def test_variants_of_another_method_are_refused_with_what_to_set(changes, said):
+    with pytest.raises(DopsdError) as refused:
+        params(**changes)
+    assert said in str(refused.value)
+
+
+def test_a_contradiction_of_sections_begins_with_its_key():
+    with pytest.raises(DopsdError, match=r"^params.yaml: ablate.task: chess: unknown"):
+        params(task="chess")

@@ -199,9 +199,11 @@ def test_a_run_starts_from_its_own_kind_and_refuses_the_other(both_kinds, capsys
     assert all(torch.equal(start[name], p) for name, p in policy.trainable().items())
     assert all(torch.equal(start[name], p) for name, p in policy.start.items())
     write_params(**ALL, train__start_from="sudoku/sft/0")
-    assert "holds an adapter, and train.weights is all; write one" in refused(capsys, "train")
+    for command in ("check", "train"):
+        assert "holds an adapter, and train.weights is all; write one" in refused(capsys, command)
     write_params(train__start_from="sudoku/sft/1")
-    assert "holds all weights, and train.weights is lora; write one" in refused(capsys, "train")
+    for command in ("check", "train"):
+        assert "holds all weights, and train.weights is lora; write" in refused(capsys, command)
 
 
 def test_a_checkpoint_of_the_other_kind_is_not_evaluated(both_kinds, capsys):

@@ -13,11 +13,16 @@ from toy_runs import assert_continues_to_the_same_bytes
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
+from dopsd.config.profiles import AS_IT_STANDS
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.lora import load_adapter
+from dopsd.pipeline.checks.machine import starts
+from dopsd.pipeline.run_request import RunRequest, check
 from dopsd.tracking.client import connect, find_run
 from dopsd.tracking.identity import identity
 from dopsd.training.run_settings import RunSettings, scratch_folder
@@ -127,7 +132,12 @@ def test_a_killed_run_that_started_from_a_checkpoint_continues_to_the_same_bytes
             {"train__start_from": "sft", "train__lora": LORA},
             "with r 4 (train.lora gives 2)",
         ),
-        ({"train__start_from": "rft"}, "no adapter_model.safetensors in runs/sudoku/rft/0/best"),
+        (
+            {"train__start_from": "rft"},
+            "train.start_from: rft: runs/sudoku/rft/0 has no best checkpoint; train it first (dopsd"
+            " train --task sudoku --method rft --seed 0, then evaluate and select), or name another"
+            " start (D513)",
+        ),
         ({"train__start_from": "work/none"}, "no adapter_model.safetensors in work/none"),
         ({"train__start_from": "sftt"}, "train.start_from: sftt: unknown"),
         ({"train__start_from": "d_opsd"}, "sudoku/d_opsd/0 cannot start from its own checkpoints"),
@@ -148,7 +158,23 @@ def test_a_killed_run_that_started_from_a_checkpoint_continues_to_the_same_bytes
 def test_what_cannot_start_is_refused_in_one_line(fine_tuned, capsys, changes, line):
     write_params(**changes)
     capsys.readouterr()
-    assert main(["train", "--method", "d_opsd"]) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert line in said[-1]
-    assert len([text for text in said if text.startswith("dopsd:")]) <= 1
+    for command in (["check"], ["train", "--method", "d_opsd"]):
+        assert main(command) == 2
+        said = capsys.readouterr().err.strip().splitlines()
+        assert line in said[-1]
+        assert len([text for text in said if text.startswith("dopsd:")]) == 1
+
+
+def test_a_start_is_checked_before_a_run_is_submitted_and_by_doctor(fine_tuned):
+    write_params(train__start_from="sft", train__lora=LORA)
+    with pytest.raises(DopsdError, match="with r 4") as refused:
+        check(RunRequest(AS_IT_STANDS))
+    assert refused.value.code is Code.ADAPTER_MISFIT
+    assert [finding.is_fit for finding in starts(load_params())] == [False]
+    write_params(train__start_from="sft")
+    assert [finding.is_fit for finding in starts(load_params())] == [True]
+    assert check(RunRequest(AS_IT_STANDS)).train.start_from == "sft"
+    write_params(train__start_from="work/" + 300 * "x")
+    assert [finding.message[:38] for finding in starts(load_params())] == [
+        "train.start_from: File name too long: "
+    ]

@@ -1,0 +1,70 @@
+"""`dopsd params --set`: the file keeps its layout, and reads as what was set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from dopsd.cli.main import main
+from dopsd.config import params_file
+from dopsd.config.loading import load_params
+from dopsd.config.params import Params
+from dopsd.core.errors import DopsdError
+
+SHIPPED = (ROOT / "params.yaml").read_text()
+FILE = Path("params.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_with_the_shipped_params(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    FILE.write_text(SHIPPED)
+
+
+def set_to(value: str) -> Params:
+    assert main(["params", "--set", value]) == 0
+    return load_params()
+
+
+@pytest.mark.parametrize(
+    ("full", "empty", "line"),
+    [
+        ("ablate.run=[default, jsd]", "ablate.run=[]", "  run: [default, jsd] # variants that"),
+        (
+            "method.d_opsd.train={learning_rate: 0.01}",
+            "method.d_opsd.train={}",
+            "    train: {learning_rate: 0.01} # overrides of",
+        ),
+    ],
+)
+def test_an_empty_value_is_filled_and_emptied_on_its_line(full, empty, line):
+    set_to(full)
+    assert line in FILE.read_text()
+    set_to(empty)
+    assert load_params().model_dump() == load_params(ROOT / "params.yaml").model_dump()
+    assert [line.split() for line in FILE.read_text().splitlines()] == [
+        line.split() for line in SHIPPED.splitlines()
+    ]
+
+
+def test_a_list_that_an_older_release_wrote_over_several_lines_can_be_emptied():
+    before, _, after = SHIPPED.partition("  run: [] ")
+    comment, rest = after.split("\n", 1)
+    FILE.write_text(f"{before}  run:    {comment}\n  - default\n  - jsd\n{rest}")
+    assert set_to("matrix.seeds=[7]").ablate.run == ["default", "jsd"]
+    assert set_to("ablate.run=[]").ablate.run == []
+
+
+def test_a_list_in_place_of_nothing_is_on_one_line():
+    set_to("train.lora.targets=[up_proj]")
+    set_to("method.rft.train.betas=[0.9, 0.95]")
+    assert "betas: [0.9, 0.95]" in FILE.read_text()
+
+
+def test_settings_that_the_file_would_not_give_back_leave_it_as_it_was(monkeypatch):
+    monkeypatch.setattr("dopsd.config.layout._edited", lambda _text, _raw: "train: {}\n")
+    with pytest.raises(DopsdError, match="would not be read back as they are"):
+        params_file.params(None, "reference", "1x80gb", ["train.updates=7"], FILE)
+    assert FILE.read_text() == SHIPPED
