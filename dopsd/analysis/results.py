@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dopsd.algorithms.variants import label
 from dopsd.core.files import WORK, read_json
 from dopsd.core.keys import key_from
 from dopsd.core.paths import LOG, RunKey
@@ -17,8 +19,20 @@ COUNTED = ("trajectories", "rollouts", "sampled_tokens")  # costs in a run's tab
 COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes
 
 
+@dataclass(frozen=True)
 class Finished(RunKey):
-    """A run whose stages have finished, read from runs/."""
+    """A run whose stages have finished, read from runs/.
+
+    Attributes:
+        variant: name of the method that its settings are, if not the algorithm's: GDSD.
+    """
+
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """The run in sentences and tables: `sudoku/espo/0 (GDSD)`."""
+        return label(str(self), self.variant)
 
     @property
     def tested(self) -> dict[str, Any]:

@@ -36,12 +36,15 @@ AGREEMENT = ("overlap_top20", "shared_mass")  # drawn by block
 METHODS = Registry("dopsd.algorithms", "algorithm")
 
 
-def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
+def draw_accuracy(
+    curve: list[dict[str, Any]], tested: dict[str, Any], title: str, path: Path
+) -> None:
     """Draw accuracy over updates with 95% bands, one line for each protocol.
 
     Args:
         curve: rows of curve.csv.
         tested: content of test/paired.json, which names the selected checkpoint.
+        title: names the run.
         path: file to write.
     """
     figure, axes = axes_of(1, 1, WIDTH * 0.5)
@@ -69,7 +72,7 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
     axis.set(
         xlabel="update",
         ylabel=f"accuracy on {chosen['split']}",
-        title=f"{tested['method']} on {tested['task']}, seed {tested['seed']}",
+        title=title,
     )
     percent_axis(axis)
     axis.legend(frameon=False)

@@ -12,6 +12,7 @@ from typing import Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig, kind_of
+from dopsd.algorithms.variants import label, variant_of
 from dopsd.analysis.config import AblateConfig, CompareConfig
 from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.consistency import check_sections, check_variants
@@ -108,6 +109,11 @@ class Params(Section):
             method_params.train,
             self.launch,
         )
+
+    def name_of(self, method: str) -> str:
+        """Return how reports name a method: with the variant that its settings are."""
+        kind = kind_of(method)
+        return label(method, variant_of(kind, vars(self.of(method).method)[kind]))
 
     def evaluation(self, task: str, method: str | None = None) -> EvalSettings:
         """Return what an evaluation needs, for a method's checkpoints or for the base."""

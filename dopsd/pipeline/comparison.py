@@ -6,6 +6,7 @@ from itertools import combinations
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
+from dopsd.algorithms.common.config import kind_of
 from dopsd.analysis.html_report import verdicts
 from dopsd.analysis.results import COUNTED, Finished, paired_over_seeds
 from dopsd.analysis.tables import (
@@ -18,6 +19,8 @@ from dopsd.analysis.tables import (
     line,
     mean_curve,
     means,
+    named,
+    names_of,
     row_of,
 )
 from dopsd.core.percent import gap, percent, within
@@ -60,13 +63,15 @@ def markdown(tables: Tables, runs: list[Finished], baseline: str) -> str:
         runs: the runs.
         baseline: the method whose best accuracy the others have to reach.
     """
+    names, tables = names_of(runs), named(tables, runs)
+    baseline = next((name for (_, method), name in names.items() if method == baseline), baseline)
     lines = [*(f"**{text}**\n" for text in verdicts.verdicts(tables["means"], tables["pairs"]))]
     lines += [f"{text}\n" for text in map(verdicts.seed_spread, tables["pairs"]) if text]
     lines += [*_runs(tables["runs"], runs), *_means(tables["means"])]
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []
     lines += _reached(tables["reached"], baseline) if tables["reached"] else []
     for task in dict.fromkeys(run.task for run in runs):
-        lines += _published(task)
+        lines += _published(task, {m: name for (t, m), name in names.items() if t == task})
     return "\n".join(lines) + "\n"
 
 
@@ -141,10 +146,25 @@ def _reached(rows: Rows, baseline: str) -> list[str]:
     ]
 
 
-def _published(task: str) -> list[str]:
+def _published(task: str, names: dict[str, str]) -> list[str]:
     """Return the papers' rows of a task, a table for each protocol, marked as another base."""
     papers = [paper for paper in published_tables() if task in paper.lengths]
-    return [row for paper in papers for row in _paper(task, paper)]
+    return [row for paper in papers for row in [*_paper(task, paper), *_not_ours(paper, names)]]
+
+
+def _not_ours(paper: PublishedTable, names: dict[str, str]) -> list[str]:
+    """Return which rows of a paper are not the method of the runs of that name.
+
+    Args:
+        paper: the table.
+        names: names of the compared methods of the task.
+    """
+    others = {m: name for m, name in names.items() if kind_of(m) in paper.methods and m != name}
+    texts = [
+        f"The row `{kind_of(method)}` above is not the method of the runs of `{name}` here."
+        for method, name in others.items()
+    ]
+    return ["", *texts] if texts else []
 
 
 def _paper(task: str, paper: PublishedTable) -> list[str]:

@@ -51,8 +51,8 @@ def write_comparison(
             for task in dict.fromkeys(run.task for run in runs)
         },
         warnings=between_runs(runs),
-        measured_on={str(run): in_words(records_of(run.tested)) for run in runs},
-        stale={str(run): reason for run in runs if (reason := _stale(params, run))},
+        measured_on={run.name: in_words(records_of(run.tested)) for run in runs},
+        stale={run.name: reason for run in runs if (reason := _stale(params, run))},
         links={name: os.path.relpath(page, out) for name, page in pages.items()},
         bases={task: params.model_of(task).path for task in dict.fromkeys(r.task for r in runs)},
         baseline=params.compare.baseline,

@@ -23,9 +23,10 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         report_folder(task_name, method_name, seed),
     )
     tested = read_json(folder / "test" / "paired.json", "dopsd test")
-    log, title = read_table(folder / "train.csv"), f"{method_name} on {task_name}, seed {seed}"
+    name = params.name_of(method_name)
+    log, title = read_table(folder / "train.csv"), f"{name} on {task_name}, seed {seed}"
     with fresh_folder(out) as tmp:
-        draw_accuracy(read_table(folder / "curve.csv"), tested, tmp / "accuracy.png")
+        draw_accuracy(read_table(folder / "curve.csv"), tested, title, tmp / "accuracy.png")
         draw_training(log, title, tmp / "training.png")
         draw_overlap(log, title, tmp / "overlap.png")
         draw_trajectory(

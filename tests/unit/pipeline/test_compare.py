@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from cells import finished
+from cells import finished, trained_with
 from conftest import small_params
 
 from dopsd.analysis.config import CompareConfig
@@ -325,3 +325,28 @@ def test_the_page_names_a_best_method_that_shares_no_seed(folder):
     compare.compare(folder, ["sudoku/d_opsd/0", "sudoku/ar_opsd/2"])
     page = Path("reports/compare/comparison.html").read_text()
     assert "sudoku: no two methods share a seed, so there is nothing to compare" in page
+
+
+GDSD = {"objective": "squared", "clip_range": 4e-4}
+
+
+def test_a_run_that_is_another_method_by_its_settings_has_that_name_everywhere(folder):
+    """GDSD is espo with another objective. Recorded settings count, not params.yaml."""
+    for method in ("espo", "espo-ratio"):
+        finished(method, 0, {"a": 1.0, "b": 1.0})
+    finished("rft", 0, {"a": 0.5, "b": 0.5})
+    trained_with("espo", 0, espo=GDSD)
+    trained_with("espo-ratio", 0, espo={"objective": "ratio"})
+    text = compare.compare(folder, ["sudoku/espo/0", "sudoku/espo-ratio/0", "sudoku/rft/0"])
+    ours, published = text.split("PUBLISHED, not run here", 1)
+    assert "| sudoku | espo (GDSD) | 1 |" in ours and "| sudoku/espo/0 (GDSD) | 2 |" in ours
+    assert "between espo (GDSD)" in ours or "whether espo (GDSD) or rft" in ours
+    assert not re.search(r"\bespo(?!/0 \(GDSD\)| \(GDSD\)|-ratio)", ours)
+    assert "The row `espo` above is not the method of the runs of `espo (GDSD)` here." in published
+    page = (compare.OUT / "comparison.html").read_text()
+    shown = re.sub(r"<script.*?</script>|href=\"[^\"]*\"", "", page, flags=re.DOTALL)
+    assert "<code>espo (GDSD)</code>" in shown
+    assert not re.search(r"\bespo(?!/0 \(GDSD\)| \(GDSD\)|-ratio|\.)", shown.split("PUBLISHED")[0])
+    found = json.loads((compare.OUT / "comparison.json").read_text())
+    assert found["variants"] == {"sudoku/espo/0": "GDSD"}
+    assert found["means"][0]["method"] == "espo"
