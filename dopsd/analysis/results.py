@@ -11,6 +11,7 @@ from dopsd.core.keys import key_from
 from dopsd.core.paths import LOG, RunKey
 from dopsd.core.statistics import bootstrap
 from dopsd.core.tables import read_log, read_table
+from dopsd.evaluation.curve import curve_of, started_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +56,11 @@ class Finished(RunKey):
         selection: dict[str, Any] = read_json(self.folder / "best" / "select.json", "dopsd select")
         return selection
 
+    @property
+    def started_from(self) -> str:
+        """Folder of the checkpoint that the run started from; empty: the base."""
+        return started_from(self.folder)
+
     def costs(self) -> dict[int, dict[str, float]]:
         """Return the cumulative cost of each update.
 
@@ -77,8 +83,11 @@ class Finished(RunKey):
         return costs
 
     def points(self) -> list[tuple[int, float]]:
-        """Return update and accuracy of each checkpoint on the selection split and protocol."""
-        rows = read_table(self.folder / "curve.csv")
+        """Return update and accuracy of each checkpoint on the selection split and protocol.
+
+        Update 0 is the base, or the checkpoint that the run started from.
+        """
+        rows = curve_of(self.folder)
         return [
             (row["update"], row["accuracy"])
             for row in rows

@@ -204,15 +204,16 @@ def reached(
                 [run for run in candidates if run.seed in seeds]
                 for candidates in (group, runs_by_method[task, baseline])
             )
-            best = max(
-                (accuracy for accuracy, _ in mean_curve(baseline_runs)[1:]), default=None
-            )  # the first is the base
+            best = max((accuracy for accuracy, _ in _trained(baseline_runs)), default=None)
             if best is not None:  # runs that ended early may share no checkpoint
-                cost = next(
-                    (cost for accuracy, cost in mean_curve(method_runs)[1:] if accuracy >= best),
-                    None,
-                )
+                reaching = (cost for accuracy, cost in _trained(method_runs) if accuracy >= best)
+                cost = next(reaching, None)
                 yield task, method, len(seeds), best, cost
+
+
+def _trained(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
+    """Return the mean curve of trained checkpoints: without what training began with."""
+    return [(accuracy, cost) for accuracy, cost in mean_curve(group) if cost["updates"]]
 
 
 def pairs(

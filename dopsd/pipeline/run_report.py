@@ -30,6 +30,7 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.tables import read_table
+from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import checkpoint_names
 from dopsd.models.files import base_files
 from dopsd.models.size import parameters
@@ -112,7 +113,7 @@ def gather(params: Params, key: RunKey) -> RunFacts:
         description=_description(run, totals),
         settings=_settings(params, run, totals, machine),
         tested=read_json(folder / "test" / "paired.json", "dopsd test"),
-        curve=read_table(folder / "curve.csv"),
+        curve=curve_of(folder),
         training=training,
         costs=Finished(*key.parts).costs(),
         totals=totals,
