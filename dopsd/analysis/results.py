@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.variants import label
+from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
+from dopsd.core.fingerprint import sha256
 from dopsd.core.keys import key_from
 from dopsd.core.paths import LOG, RunKey
 from dopsd.core.statistics import bootstrap
 from dopsd.core.tables import read_log, read_table
-from dopsd.evaluation.curve import curve_of, started_from
+from dopsd.evaluation.curve import curve_of
+from dopsd.models.adapter_files import identity
+from dopsd.training.start import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+STEP = "step-"  # begins the name of a checkpoint's folder
 COUNTED = ("trajectories", "rollouts", "sampled_tokens")  # costs in a run's table
 COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes
+
+
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a run started from.
+
+    Attributes:
+        folder: its folder.
+        costs: what it had cost, with what it started from itself; None if that is not known.
+    """
+
+    folder: str
+    costs: dict[str, float] | None
 
 
 @dataclass(frozen=True)
@@ -57,9 +77,16 @@ class Finished(RunKey):
         return selection
 
     @property
-    def started_from(self) -> str:
-        """Folder of the checkpoint that the run started from; empty: the base."""
-        return started_from(self.folder)
+    def start(self) -> Start | None:
+        """The checkpoint that the run started from; None: the base."""
+        made = read_json(self.folder / "train.json", "dopsd train")
+        if "started_from" not in made:
+            return None
+        folder = Path(made["started_from"])
+        costs = None
+        with suppress(DopsdError):  # results of that run are not here
+            costs = _cost_of_start(folder, made["start"])
+        return Start(made["started_from"], costs)
 
     def costs(self) -> dict[int, dict[str, float]]:
         """Return the cumulative cost of each update.
@@ -106,6 +133,19 @@ class Finished(RunKey):
             for update, accuracy in self.points()
             if cost in costs.get(update, {})
         ]
+
+
+def _cost_of_start(folder: Path, digest: str) -> dict[str, float] | None:
+    """Return what a run's checkpoint had cost; None if it has other weights, or is of no run."""
+    parts, weights = RUN.fullmatch(folder.as_posix()), identity(folder)
+    if not parts or not weights.is_file() or sha256(weights) != digest:
+        return None
+    run, step = Finished(parts[1], parts[2], int(parts[3])), folder.name.removeprefix(STEP)
+    costs = run.costs().get(int(step) if step.isdecimal() else run.selected["update"])
+    if costs is None or run.start is None:
+        return costs
+    before = run.start.costs
+    return before and {name: costs[name] + before[name] for name in costs if name in before}
 
 
 def paired_over_seeds(

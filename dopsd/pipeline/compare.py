@@ -7,7 +7,7 @@ seconds.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from dopsd.core.palette import run_colour
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
 from dopsd.pipeline.comparison import markdown, values
-from dopsd.pipeline.comparison_report import PAGE, write_comparison
+from dopsd.pipeline.comparison_report import PAGE, settings_by_task, write_comparison
 from dopsd.pipeline.run_variant import variant_of_run
 from dopsd.training import run_identity
 
@@ -63,14 +63,19 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     check(runs)
     runs = [replace(run, variant=_variant(params, run)) for run in runs]
     tables, warnings = values(params, runs), between_runs(runs)
+    settings = settings_by_task(params, runs)
     text = "".join(f"Warning: {warning}\n\n" for warning in warnings)
-    text += markdown(tables, runs, params.compare.baseline)
+    text += markdown(tables, runs, params.compare.baseline, settings)
     with fresh_folder(out) as tmp:
         (tmp / "comparison.md").write_text(text)
-        variants = {str(run): run.variant for run in runs if run.variant}
-        write_json(tmp / "comparison.json", {**tables, "variants": variants, "warnings": warnings})
+        notes = {
+            "variants": {str(run): run.variant for run in runs if run.variant},
+            "starts": {str(run): asdict(start) for run in runs if (start := run.start)},
+            "warnings": warnings,
+        }
+        write_json(tmp / "comparison.json", {**tables, **notes})
         draw(runs, tmp / "accuracy.png")
-        write_comparison(params, runs, tables, tmp, out)
+        write_comparison(params, runs, settings, tables, tmp / PAGE, out)
     others = ", ".join(sorted(FILES - {PAGE}))
     log(f"compare: wrote {len(runs)} runs to {out}/: {others}, and the report {out / PAGE}")
     return text
@@ -213,7 +218,9 @@ def draw(runs: list[Finished], path: Path) -> None:
         axis = axes[row][column]
         for method in (method for group_task, method in runs_by_method if group_task == task):
             colour = run_colour(ALGORITHMS, method)
-            draw_group(axis, runs_by_method[task, method], cost, colour, names[task, method])
+            group = runs_by_method[task, method]
+            start = ", from a checkpoint" if any(run.start for run in group) else ""
+            draw_group(axis, group, cost, colour, names[task, method] + start)
         axis.set(xlabel=COSTS[cost])
         axis.set_title(task, loc="left", fontsize=10)
         percent_axis(axis)

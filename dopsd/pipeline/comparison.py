@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.config import kind_of
 from dopsd.analysis.html_report import verdicts
+from dopsd.analysis.html_report.beginnings import Settings, of_starts, of_weights
 from dopsd.analysis.results import COUNTED, Finished, paired_over_seeds
 from dopsd.analysis.tables import (
     RESAMPLED,
@@ -52,20 +53,22 @@ def values(params: Params, runs: list[Finished]) -> Tables:
     return tables
 
 
-def markdown(tables: Tables, runs: list[Finished], baseline: str) -> str:
+def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Settings) -> str:
     """Return the tables as Markdown.
 
-    They are: which method is better, each run, each method over its seeds, methods in pairs, the
-    cost of reaching the baseline's best accuracy, and the paper's numbers.
+    They are: which method is better and what limits that, each run, each method over its seeds,
+    methods in pairs, the cost of reaching the baseline's best accuracy, and the paper's numbers.
 
     Args:
         tables: what `values` returns.
         runs: the runs.
         baseline: the method whose best accuracy the others have to reach.
+        settings: the settings that differ, by task.
     """
     names, tables = names_of(runs), named(tables, runs)
     baseline = next((name for (_, method), name in names.items() if method == baseline), baseline)
     lines = [*(f"**{text}**\n" for text in verdicts.verdicts(tables["means"], tables["pairs"]))]
+    lines += [f"{text}\n" for text in of_weights(runs, settings) + of_starts(runs)]
     lines += [f"{text}\n" for text in map(verdicts.seed_spread, tables["pairs"]) if text]
     lines += [*_runs(tables["runs"], runs), *_means(tables["means"])]
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.html_report import limits, verdicts, words
+from dopsd.analysis.html_report import beginnings, limits, verdicts, words
 from dopsd.analysis.html_report.charts import (
     AXES,
     Chart,
@@ -105,6 +105,7 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
         "rule": verdicts.RULE,
         "of_these_runs": limits.of_these_runs(facts),
         "limits": limits.of_all(facts),
+        "starts": beginnings.starts(facts.runs),
         "lengths": limits.lengths(facts),
         "tested_on": _distinct(f"{row['n']}" for _, row in _rows(facts)),
         "selected_on": _distinct(chosen_on(run).lower() for run in facts.runs),
@@ -187,6 +188,8 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
     note = f"Accuracy on {split}, which selects checkpoints; the tables above are on test."
     if any(len(curves) > 1 for curves in members.values()):
         note += " Thin lines are seeds, thick ones their means."
+    if any(run.start for curves in members.values() for run in curves):
+        note += " A run that started from a checkpoint begins with the accuracy of that one."
     if "seconds" in costs:
         note += " Seconds also count other work on the machine."
     return Chart(f"{task}: accuracy against cost", note, drawing, legend, costs)

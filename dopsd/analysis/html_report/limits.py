@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from dopsd.analysis.html_report import verdicts, words
+from dopsd.analysis.html_report import beginnings, verdicts, words
 from dopsd.analysis.tables import RESAMPLED
 from dopsd.core.percent import percent
 
@@ -19,7 +19,14 @@ ABSENT = "–"  # value of a setting that a method does not have
 def of_these_runs(facts: ComparisonFacts) -> list[str]:
     """Return what limits the conclusions from these runs in particular."""
     spread = filter(None, map(verdicts.seed_spread, facts.named_tables["pairs"]))
-    return [*spread, *_unequal_effort(facts), *_fewer_full_marks(facts)]
+    weights = beginnings.of_weights(facts.runs, facts.settings)
+    return [
+        *weights,
+        *beginnings.of_starts(facts.runs),
+        *spread,
+        *_unequal_effort(facts),
+        *_fewer_full_marks(facts),
+    ]
 
 
 def of_all(facts: ComparisonFacts) -> list[str]:
