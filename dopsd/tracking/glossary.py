@@ -129,9 +129,10 @@ MLFLOW = {
     "best/test_accuracy/{protocol}": Metric(
         "share", "its accuracy on test by each protocol; of a published row: by length", BEST
     ),
-    "other_protocol/accuracy/{length}": Metric(
+    "other_protocol/{paper}/accuracy/{length}": Metric(
         "share",
-        "accuracy of a published row of another protocol, which its tag `protocol` describes",
+        "accuracy of a published row of another protocol, which its tag `protocol` describes; each"
+        " protocol has a name, such as `2510.09541-three_shot`",
         "dopsd.tracking.baselines.baselines",
     ),
     "best/test_base_accuracy": Metric("share", "accuracy of the base on test", BEST),
