@@ -6,9 +6,9 @@ from itertools import combinations
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.common.config import kind_of
 from dopsd.analysis.html_report import verdicts
 from dopsd.analysis.html_report.beginnings import Settings, of_starts, of_weights
+from dopsd.analysis.papers import markdown_of, paper_tables
 from dopsd.analysis.results import COUNTED, Finished, paired_over_seeds
 from dopsd.analysis.tables import (
     RESAMPLED,
@@ -25,7 +25,6 @@ from dopsd.analysis.tables import (
     row_of,
 )
 from dopsd.core.percent import gap, percent, within
-from dopsd.evaluation.published import PublishedTable, published_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 
-UNREPORTED = "not reported"
 COST_COLUMNS = ("updates", *COUNTED, "seconds")
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
@@ -74,7 +72,8 @@ def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Sett
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []
     lines += _reached(tables["reached"], baseline) if tables["reached"] else []
     for task in dict.fromkeys(run.task for run in runs):
-        lines += _published(task, {m: name for (t, m), name in names.items() if t == task})
+        of_task = {method: name for (t, method), name in names.items() if t == task}
+        lines += [row for paper in paper_tables(task, of_task) for row in markdown_of(paper)]
     return "\n".join(lines) + "\n"
 
 
@@ -147,45 +146,6 @@ def _reached(rows: Rows, baseline: str) -> list[str]:
             for row in rows
         ),
     ]
-
-
-def _published(task: str, names: dict[str, str]) -> list[str]:
-    """Return the papers' rows of a task, a table for each protocol, marked as another base."""
-    papers = [paper for paper in published_tables() if task in paper.lengths]
-    return [row for paper in papers for row in [*_paper(task, paper), *_not_ours(paper, names)]]
-
-
-def _not_ours(paper: PublishedTable, names: dict[str, str]) -> list[str]:
-    """Return which rows of a paper are not the method of the runs of that name.
-
-    Args:
-        paper: the table.
-        names: names of the compared methods of the task.
-    """
-    others = {m: name for m, name in names.items() if kind_of(m) in paper.methods and m != name}
-    texts = [
-        f"The row `{kind_of(method)}` above is not the method of the runs of `{name}` here."
-        for method, name in others.items()
-    ]
-    return ["", *texts] if texts else []
-
-
-def _paper(task: str, paper: PublishedTable) -> list[str]:
-    """Return a paper's rows of a task."""
-    rows = {method: tasks[task] for method, tasks in paper.methods.items() if task in tasks}
-    lines = [
-        "",
-        (
-            f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %,"
-            f" {paper.protocol} ({paper.source})."
-        ),
-        "",
-    ]
-    lines += head("task", "method", *(f"length {n}" for n in paper.lengths[task]), "update")
-    for method, row in rows.items():
-        missing = [UNREPORTED] * (len(paper.lengths[task]) - len(row["accuracy"]))
-        lines.append(line(task, method, *row["accuracy"], *missing, row.get("updates", UNREPORTED)))
-    return lines
 
 
 def reached(

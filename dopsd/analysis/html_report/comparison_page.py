@@ -14,6 +14,7 @@ from dopsd.analysis.html_report.charts import (
     source_of,
 )
 from dopsd.analysis.html_report.page import render
+from dopsd.analysis.papers import paper_tables
 from dopsd.analysis.run_figures import METHODS
 from dopsd.analysis.tables import chosen_on, groups, mean_curve, named, names_of
 from dopsd.core.palette import run_colour
@@ -106,6 +107,7 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
         "of_these_runs": limits.of_these_runs(facts),
         "limits": limits.of_all(facts),
         "starts": beginnings.starts(facts.runs),
+        "papers": [p for task in tasks for p in paper_tables(task, facts.names_in(task))],
         "lengths": limits.lengths(facts),
         "tested_on": _distinct(f"{row['n']}" for _, row in _rows(facts)),
         "selected_on": _distinct(chosen_on(run).lower() for run in facts.runs),

@@ -346,7 +346,24 @@ def test_a_run_that_is_another_method_by_its_settings_has_that_name_everywhere(f
     page = (compare.OUT / "comparison.html").read_text()
     shown = re.sub(r"<script.*?</script>|href=\"[^\"]*\"", "", page, flags=re.DOTALL)
     assert "<code>espo (GDSD)</code>" in shown
-    assert not re.search(r"\bespo(?!/0 \(GDSD\)| \(GDSD\)|-ratio|\.)", shown.split("PUBLISHED")[0])
+    assert not re.search(
+        r"\bespo(?!/0 \(GDSD\)| \(GDSD\)|-ratio|\.)", shown.split('id="published"')[0]
+    )
+    assert "The row <code>espo</code> above is not the method of the runs of" in shown
     found = json.loads((compare.OUT / "comparison.json").read_text())
     assert found["variants"] == {"sudoku/espo/0": "GDSD"}
     assert found["means"][0]["method"] == "espo"
+
+
+def test_the_page_has_the_published_tables_folded_one_for_each_protocol(folder):
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
+    text = compare.compare(folder, [])
+    page = (compare.OUT / "comparison.html").read_text()
+    section = page.split('<section id="published">')[1].split("</section>")[0]
+    assert "compare within one table only" in section and "<details open" not in section
+    tables = section.split("<details>")[1:]
+    assert len(tables) == text.count("PUBLISHED, not run here") == 3
+    row = re.search(r"<tr><td>sudoku</td><td><code>d_opsd</code></td>(.*?)</tr>", tables[0])[1]
+    assert re.findall(">([^<]+)<", row) == ["23.9", "20.6", "425"]
+    assert "three examples in the prompt" in tables[2] and "94.0" in tables[2]
+    assert "94.0" not in tables[0] + tables[1]
