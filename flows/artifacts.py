@@ -20,6 +20,7 @@ from prefect.exceptions import PrefectException
 
 from dopsd.core.paths import RunKey
 from dopsd.core.tables import read_table
+from dopsd.evaluation.curve import curve_of, started_from
 from dopsd.pipeline.run_progress import stage_progress
 from flows import server
 from flows.running import OutputListener
@@ -74,6 +75,7 @@ def percent(value: float) -> str:
 def show_checkpoints(run_key: RunKey) -> None:
     """Show the accuracy of every checkpoint on the selection split; the selected one is marked."""
     chosen = json.loads((run_key.folder / "best" / "select.json").read_text())
+    began_with = started_from(run_key.folder) or "base"
     rows = [
         {
             "update": row["update"],
@@ -81,14 +83,14 @@ def show_checkpoints(run_key: RunKey) -> None:
             "95% interval": f"{percent(row['low'])} to {percent(row['high'])}",
             "problems": row["n"],
             "note": (
-                "base"
+                began_with
                 if row["update"] == 0
                 else "selected"
                 if row["update"] == chosen["update"]
                 else ""
             ),
         }
-        for row in read_table(run_key.folder / "curve.csv")
+        for row in curve_of(run_key.folder)
     ]
     description = f"Checkpoints of {run_key} on {chosen['split']}, protocol {chosen['protocol']}"
     create_table_artifact(rows, key=f"checkpoints-{run_key.key}", description=description)
@@ -151,7 +153,7 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
         "| update | accuracy % | 95% interval |",
         "|---|---|---|",
     ]
-    for row in read_table(run_key.folder / "curve.csv"):
+    for row in curve_of(run_key.folder):
         lines.append(
             f"| {row['update']} | {percent(row['accuracy'])} | {percent(row['low'])} to"
             f" {percent(row['high'])} |"

@@ -70,3 +70,12 @@ def finished(
                 for i, s in enumerate(seconds)
             )
         )
+
+
+def trained_with(method: str, seed: int, **settings: object) -> None:
+    """The record of a finished run's training, with these settings; `method` names a section."""
+    kind = method.partition("-")[0]
+    record = {"settings": {"train": {}, "method": kind, kind: {}, "seed": seed, "task": "sudoku"}}
+    record["settings"] |= settings
+    record |= {"ends": {}, "inputs": {}, "code": {}, "history": [], "cells": []}
+    write_json(Path("work") / f"train-{method}{seed}" / "run.json", record)

@@ -56,10 +56,10 @@ def between_runs(runs: Sequence[Finished]) -> list[str]:
 
     Runs of different tasks are not compared.
     """
-    lines = [f"{run}: {text}" for run in runs for text in between_sides(run.tested)]
+    lines = [f"{run.name}: {text}" for run in runs for text in between_sides(run.tested)]
     for task in dict.fromkeys(run.task for run in runs):
         members = [run for run in runs if run.task == task]
-        found = differences({str(run): records_of(run.tested) for run in members})
+        found = differences({run.name: records_of(run.tested) for run in members})
         lines += found
         bases = {percent(run.tested["base"]["accuracy"]) for run in members}
         if found and len(bases) > 1:

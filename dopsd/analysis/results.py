@@ -2,23 +2,58 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.algorithms.variants import label
+from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
+from dopsd.core.fingerprint import sha256
 from dopsd.core.keys import key_from
 from dopsd.core.paths import LOG, RunKey
 from dopsd.core.statistics import bootstrap
 from dopsd.core.tables import read_log, read_table
+from dopsd.evaluation.curve import curve_of
+from dopsd.models.adapter_files import identity
+from dopsd.training.start import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+STEP = "step-"  # begins the name of a checkpoint's folder
 COUNTED = ("trajectories", "rollouts", "sampled_tokens")  # costs in a run's table
 COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes
 
 
+@dataclass(frozen=True)
+class Start:
+    """The checkpoint that a run started from.
+
+    Attributes:
+        folder: its folder.
+        costs: what it had cost, with what it started from itself; None if that is not known.
+    """
+
+    folder: str
+    costs: dict[str, float] | None
+
+
+@dataclass(frozen=True)
 class Finished(RunKey):
-    """A run whose stages have finished, read from runs/."""
+    """A run whose stages have finished, read from runs/.
+
+    Attributes:
+        variant: name of the method that its settings are, if not the algorithm's: GDSD.
+    """
+
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        """The run in sentences and tables: `sudoku/espo/0 (GDSD)`."""
+        return label(str(self), self.variant)
 
     @property
     def tested(self) -> dict[str, Any]:
@@ -40,6 +75,18 @@ class Finished(RunKey):
         """The selected checkpoint: its update, split, protocol, accuracy and digest."""
         selection: dict[str, Any] = read_json(self.folder / "best" / "select.json", "dopsd select")
         return selection
+
+    @property
+    def start(self) -> Start | None:
+        """The checkpoint that the run started from; None: the base."""
+        made = read_json(self.folder / "train.json", "dopsd train")
+        if "started_from" not in made:
+            return None
+        folder = Path(made["started_from"])
+        costs = None
+        with suppress(DopsdError):  # results of that run are not here
+            costs = _cost_of_start(folder, made["start"])
+        return Start(made["started_from"], costs)
 
     def costs(self) -> dict[int, dict[str, float]]:
         """Return the cumulative cost of each update.
@@ -63,8 +110,11 @@ class Finished(RunKey):
         return costs
 
     def points(self) -> list[tuple[int, float]]:
-        """Return update and accuracy of each checkpoint on the selection split and protocol."""
-        rows = read_table(self.folder / "curve.csv")
+        """Return update and accuracy of each checkpoint on the selection split and protocol.
+
+        Update 0 is the base, or the checkpoint that the run started from.
+        """
+        rows = curve_of(self.folder)
         return [
             (row["update"], row["accuracy"])
             for row in rows
@@ -83,6 +133,19 @@ class Finished(RunKey):
             for update, accuracy in self.points()
             if cost in costs.get(update, {})
         ]
+
+
+def _cost_of_start(folder: Path, digest: str) -> dict[str, float] | None:
+    """Return what a run's checkpoint had cost; None if it has other weights, or is of no run."""
+    parts, weights = RUN.fullmatch(folder.as_posix()), identity(folder)
+    if not parts or not weights.is_file() or sha256(weights) != digest:
+        return None
+    run, step = Finished(parts[1], parts[2], int(parts[3])), folder.name.removeprefix(STEP)
+    costs = run.costs().get(int(step) if step.isdecimal() else run.selected["update"])
+    if costs is None or run.start is None:
+        return costs
+    before = run.start.costs
+    return before and {name: costs[name] + before[name] for name in costs if name in before}
 
 
 def paired_over_seeds(

@@ -36,12 +36,16 @@ AGREEMENT = ("overlap_top20", "shared_mass")  # drawn by block
 METHODS = Registry("dopsd.algorithms", "algorithm")
 
 
-def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Path) -> None:
+def draw_accuracy(
+    curve: list[dict[str, Any]], tested: dict[str, Any], title: str, start: str, path: Path
+) -> None:
     """Draw accuracy over updates with 95% bands, one line for each protocol.
 
     Args:
         curve: rows of curve.csv.
         tested: content of test/paired.json, which names the selected checkpoint.
+        title: names the run.
+        start: folder of the checkpoint that the run started from; empty: the base.
         path: file to write.
     """
     figure, axes = axes_of(1, 1, WIDTH * 0.5)
@@ -67,13 +71,24 @@ def draw_accuracy(curve: list[dict[str, Any]], tested: dict[str, Any], path: Pat
     axis.plot(chosen["update"], chosen["accuracy"], "o", **ring)
     axis.axhline(chosen["base_accuracy"], ls="--", lw=1, color=NEUTRAL, label="base model")
     axis.set(
-        xlabel="update",
+        xlabel=f"update ({beginning(curve, start)})" if start else "update",
         ylabel=f"accuracy on {chosen['split']}",
-        title=f"{tested['method']} on {tested['task']}, seed {tested['seed']}",
+        title=title,
     )
     percent_axis(axis)
     axis.legend(frameon=False)
     save_figure(figure, path)
+
+
+def beginning(curve: list[dict[str, Any]], start: str) -> str:
+    """Return where the curve of a run that started from a checkpoint begins.
+
+    Args:
+        curve: rows of curve.csv.
+        start: folder of the checkpoint.
+    """
+    is_known = any(row["update"] == 0 for row in curve)
+    return f"0: {start}" if is_known else f"training began at {start}, not evaluated"
 
 
 def draw_training(log: list[dict[str, float]], title: str, path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dopsd.algorithms.common.config import kind_of
+from dopsd.algorithms.variants import label
 from dopsd.analysis.results import COUNTED, Finished, paired_over_seeds
 
 if TYPE_CHECKING:
@@ -75,6 +77,30 @@ def groups(runs: list[Finished]) -> dict[tuple[str, str], list[Finished]]:
     for run in runs:
         runs_by_method.setdefault((run.task, run.method), []).append(run)
     return runs_by_method
+
+
+def names_of(runs: list[Finished]) -> dict[tuple[str, str], str]:
+    """Return the name of each method in tables, by task and method: `espo (GDSD)`."""
+    names = {}
+    for (task, method), group in groups(runs).items():
+        variants = dict.fromkeys(run.variant or kind_of(method) for run in group)
+        is_plain = not any(run.variant for run in group)
+        names[task, method] = label(method, "" if is_plain else " and ".join(variants))
+    return names
+
+
+def named(tables: dict[str, list[dict[str, Any]]], runs: list[Finished]) -> dict[str, Any]:
+    """Return tables in which methods have their names, and runs their variants."""
+    names, run_names = names_of(runs), {str(run): run.name for run in runs}
+
+    def name_of(row: dict[str, Any], column: str) -> str:
+        return run_names[row[column]] if column == "run" else names[row["task"], row[column]]
+
+    columns = ("run", "method", "first", "second")
+    return {
+        title: [row | {c: name_of(row, c) for c in columns if c in row} for row in rows]
+        for title, rows in tables.items()
+    }
 
 
 def chosen_on(run: Finished) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import BETWEEN
+from dopsd.algorithms.variants import unknown_method
 from dopsd.config.loading import checked, read_yaml
-from dopsd.config.other_names import unknown_method
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, names, resolve
 from dopsd.core.error_codes import Code

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
+from dopsd.algorithms.variants import unknown_method
 from dopsd.cli import bench_gpu, checkpoints, explain, push, results, runs, settings, stages
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
-from dopsd.config.other_names import unknown_method
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
 from dopsd.core.progress import outlive_readers

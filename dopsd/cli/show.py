@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dopsd.algorithms.variants import label
 from dopsd.analysis.measured import between_sides
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -18,6 +19,7 @@ from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.percent import gap, within
 from dopsd.core.tables import read_log
 from dopsd.pipeline.run_report import refresh
+from dopsd.pipeline.run_variant import variant_of_run
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_settings import scratch_folder
 
@@ -44,13 +46,15 @@ def summary(params: Params) -> None:
     pages = refresh(params, [run.key for run in tested_runs], "summary")
     for run in tested_runs:
         tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")
+        made = read_json(run.key.folder / "train.json", "dopsd train")
         comparison = tested["protocols"][tested["selected"]["protocol"]]
         sides = [
             within(comparison[side]["accuracy"], comparison[side]["interval"])
             for side in ("base", "best")
         ]
         paired = comparison["paired"]
-        table.add_row(str(run.key), *sides, gap(paired["difference"], paired["interval"]))
+        name = label(str(run.key), variant_of_run(run, made["fingerprint"]))
+        table.add_row(name, *sides, gap(paired["difference"], paired["interval"]))
         costs.append(_cost(run, tested))
         costs += [f"  warning: {text}" for text in between_sides(comparison)]
         if str(run.key) in pages:

@@ -12,10 +12,10 @@ from typing import Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig, kind_of
+from dopsd.algorithms.variants import label, unknown_method, variant_of
 from dopsd.analysis.config import AblateConfig, CompareConfig
 from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.consistency import check_sections, check_variants
-from dopsd.config.other_names import unknown_method
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.paths import RunKey
 from dopsd.core.settings import Natural, Section
@@ -109,6 +109,11 @@ class Params(Section):
             method_params.train,
             self.launch,
         )
+
+    def name_of(self, method: str) -> str:
+        """Return how reports name a method: with the variant that its settings are."""
+        kind = kind_of(method)
+        return label(method, variant_of(kind, vars(self.of(method).method)[kind]))
 
     def evaluation(self, task: str, method: str | None = None) -> EvalSettings:
         """Return what an evaluation needs, for a method's checkpoints or for the base."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -22,19 +23,35 @@ class PublishedTable(Section):
 
     source: str  # the paper
     protocol: str  # how they were measured
+    name: str = ""  # tells apart the tables of one paper, in names of metrics: three_shot
+    selection: str = "not stated"  # split that chose the checkpoints, where the paper says it
     as_profiles: bool = False  # measured with the prompts, splits and steps of our profiles
     lengths: dict[str, list[int | str]]  # of answers in tokens, by task; `mean`: over several
     methods: dict[str, dict[str, dict[str, Any]]]  # accuracy for each length, by method and task
     ablations: dict[str, dict[str, float]] = Field({})  # of variants of the method, by task
+
+    @property
+    def key(self) -> str:
+        """The paper, and the table if it has several: `2510.09541-three_shot`."""
+        words = [self.source.split()[-1], *([self.name] if self.name else [])]
+        return re.sub(r"[^\w.-]", "_", "-".join(words))
 
 
 def published_tables() -> list[PublishedTable]:
     """Return all tables, those that were measured as our profiles do first.
 
     Raises:
-        DopsdError: if an algorithm's file is no list of such tables.
+        DopsdError: if an algorithm's file is no list of such tables, or two have one key.
     """
     tables = [table for name in ALGORITHMS.names for table in tables_of(name)]
+    keys = [table.key for table in tables]
+    for table in tables:
+        if keys.count(table.key) > 1:
+            raise DopsdError(
+                f"published.yaml: several tables have the source {table.source} and the name"
+                f" `{table.name}`; give each its own `name`, since protocols must not mix",
+                code=Code.PLUGIN_BROKEN,
+            )
     return sorted(tables, key=lambda table: not table.as_profiles)
 
 

@@ -7,6 +7,7 @@ seconds.
 from __future__ import annotations
 
 import re
+from dataclasses import asdict, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
 from dopsd.analysis.measured import between_runs, rounds_differently
 from dopsd.analysis.results import COSTS, Finished
-from dopsd.analysis.tables import draw_group, groups, print_markdown
+from dopsd.analysis.tables import draw_group, groups, names_of, print_markdown
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.extras import require
@@ -24,7 +25,8 @@ from dopsd.core.palette import run_colour
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
 from dopsd.pipeline.comparison import markdown, values
-from dopsd.pipeline.comparison_report import PAGE, write_comparison
+from dopsd.pipeline.comparison_report import PAGE, settings_by_task, write_comparison
+from dopsd.pipeline.run_variant import variant_of_run
 from dopsd.training import run_identity
 
 if TYPE_CHECKING:
@@ -59,17 +61,29 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     check_replaceable(out)
     runs = [_parse_run(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
     check(runs)
+    runs = [replace(run, variant=_variant(params, run)) for run in runs]
     tables, warnings = values(params, runs), between_runs(runs)
+    settings = settings_by_task(params, runs)
     text = "".join(f"Warning: {warning}\n\n" for warning in warnings)
-    text += markdown(tables, runs, params.compare.baseline)
+    text += markdown(tables, runs, params.compare.baseline, settings)
     with fresh_folder(out) as tmp:
         (tmp / "comparison.md").write_text(text)
-        write_json(tmp / "comparison.json", {**tables, "warnings": warnings})
+        notes = {
+            "variants": {str(run): run.variant for run in runs if run.variant},
+            "starts": {str(run): asdict(start) for run in runs if (start := run.start)},
+            "warnings": warnings,
+        }
+        write_json(tmp / "comparison.json", {**tables, **notes})
         draw(runs, tmp / "accuracy.png")
-        write_comparison(params, runs, tables, tmp, out)
+        write_comparison(params, runs, settings, tables, tmp / PAGE, out)
     others = ", ".join(sorted(FILES - {PAGE}))
     log(f"compare: wrote {len(runs)} runs to {out}/: {others}, and the report {out / PAGE}")
     return text
+
+
+def _variant(params: Params, run: Finished) -> str:
+    made = read_json(run.folder / "train.json", "dopsd train")
+    return variant_of_run(params.run(*run.parts), made["fingerprint"])
 
 
 def check_replaceable(out: Path) -> None:
@@ -197,14 +211,16 @@ def draw(runs: list[Finished], path: Path) -> None:
 
     One row for each task, one colour for each method. Thin lines are seeds, thick ones their means.
     """
-    runs_by_method = groups(runs)
+    runs_by_method, names = groups(runs), names_of(runs)
     tasks = list(dict.fromkeys(task for task, _ in runs_by_method))
     figure, axes = axes_of(len(tasks), len(COSTS), 0.6 + 2.9 * len(tasks))
     for (row, task), (column, cost) in product(enumerate(tasks), enumerate(COSTS)):
         axis = axes[row][column]
         for method in (method for group_task, method in runs_by_method if group_task == task):
             colour = run_colour(ALGORITHMS, method)
-            draw_group(axis, runs_by_method[task, method], cost, colour, method)
+            group = runs_by_method[task, method]
+            start = ", from a checkpoint" if any(run.start for run in group) else ""
+            draw_group(axis, group, cost, colour, names[task, method] + start)
         axis.set(xlabel=COSTS[cost])
         axis.set_title(task, loc="left", fontsize=10)
         percent_axis(axis)

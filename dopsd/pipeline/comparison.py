@@ -7,6 +7,8 @@ from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report import verdicts
+from dopsd.analysis.html_report.beginnings import Settings, of_starts, of_weights
+from dopsd.analysis.papers import markdown_of, paper_tables
 from dopsd.analysis.results import COUNTED, Finished, paired_over_seeds
 from dopsd.analysis.tables import (
     RESAMPLED,
@@ -18,10 +20,11 @@ from dopsd.analysis.tables import (
     line,
     mean_curve,
     means,
+    named,
+    names_of,
     row_of,
 )
 from dopsd.core.percent import gap, percent, within
-from dopsd.evaluation.published import PublishedTable, published_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 
-UNREPORTED = "not reported"
 COST_COLUMNS = ("updates", *COUNTED, "seconds")
 Rows = list[dict[str, Any]]
 Tables = dict[str, Rows]
@@ -49,24 +51,29 @@ def values(params: Params, runs: list[Finished]) -> Tables:
     return tables
 
 
-def markdown(tables: Tables, runs: list[Finished], baseline: str) -> str:
+def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Settings) -> str:
     """Return the tables as Markdown.
 
-    They are: which method is better, each run, each method over its seeds, methods in pairs, the
-    cost of reaching the baseline's best accuracy, and the paper's numbers.
+    They are: which method is better and what limits that, each run, each method over its seeds,
+    methods in pairs, the cost of reaching the baseline's best accuracy, and the paper's numbers.
 
     Args:
         tables: what `values` returns.
         runs: the runs.
         baseline: the method whose best accuracy the others have to reach.
+        settings: the settings that differ, by task.
     """
+    names, tables = names_of(runs), named(tables, runs)
+    baseline = next((name for (_, method), name in names.items() if method == baseline), baseline)
     lines = [*(f"**{text}**\n" for text in verdicts.verdicts(tables["means"], tables["pairs"]))]
+    lines += [f"{text}\n" for text in of_weights(runs, settings) + of_starts(runs)]
     lines += [f"{text}\n" for text in map(verdicts.seed_spread, tables["pairs"]) if text]
     lines += [*_runs(tables["runs"], runs), *_means(tables["means"])]
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []
     lines += _reached(tables["reached"], baseline) if tables["reached"] else []
     for task in dict.fromkeys(run.task for run in runs):
-        lines += _published(task)
+        of_task = {method: name for (t, method), name in names.items() if t == task}
+        lines += [row for paper in paper_tables(task, of_task) for row in markdown_of(paper)]
     return "\n".join(lines) + "\n"
 
 
@@ -141,30 +148,6 @@ def _reached(rows: Rows, baseline: str) -> list[str]:
     ]
 
 
-def _published(task: str) -> list[str]:
-    """Return the papers' rows of a task, a table for each protocol, marked as another base."""
-    papers = [paper for paper in published_tables() if task in paper.lengths]
-    return [row for paper in papers for row in _paper(task, paper)]
-
-
-def _paper(task: str, paper: PublishedTable) -> list[str]:
-    """Return a paper's rows of a task."""
-    rows = {method: tasks[task] for method, tasks in paper.methods.items() if task in tasks}
-    lines = [
-        "",
-        (
-            f"PUBLISHED, not run here: {task}, LLaDA-8B-Instruct, accuracy in %,"
-            f" {paper.protocol} ({paper.source})."
-        ),
-        "",
-    ]
-    lines += head("task", "method", *(f"length {n}" for n in paper.lengths[task]), "update")
-    for method, row in rows.items():
-        missing = [UNREPORTED] * (len(paper.lengths[task]) - len(row["accuracy"]))
-        lines.append(line(task, method, *row["accuracy"], *missing, row.get("updates", UNREPORTED)))
-    return lines
-
-
 def reached(
     runs: list[Finished], baseline: str
 ) -> Iterator[tuple[str, str, int, float, dict[str, float] | None]]:
@@ -184,15 +167,16 @@ def reached(
                 [run for run in candidates if run.seed in seeds]
                 for candidates in (group, runs_by_method[task, baseline])
             )
-            best = max(
-                (accuracy for accuracy, _ in mean_curve(baseline_runs)[1:]), default=None
-            )  # the first is the base
+            best = max((accuracy for accuracy, _ in _trained(baseline_runs)), default=None)
             if best is not None:  # runs that ended early may share no checkpoint
-                cost = next(
-                    (cost for accuracy, cost in mean_curve(method_runs)[1:] if accuracy >= best),
-                    None,
-                )
+                reaching = (cost for accuracy, cost in _trained(method_runs) if accuracy >= best)
+                cost = next(reaching, None)
                 yield task, method, len(seeds), best, cost
+
+
+def _trained(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
+    """Return the mean curve of trained checkpoints: without what training began with."""
+    return [(accuracy, cost) for accuracy, cost in mean_curve(group) if cost["updates"]]
 
 
 def pairs(

@@ -22,37 +22,37 @@ from dopsd.training.run_settings import settings_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dopsd.analysis.html_report.beginnings import Settings
     from dopsd.analysis.results import Finished
     from dopsd.config.params import Params
     from dopsd.pipeline.comparison import Tables
 
 PAGE = "comparison.html"
+FIRST = ("train.weights", "train.start_from", "train.reference")  # of the settings that differ
 OF_THE_RUN = ("seed", "task", "method")  # recorded settings that name the run
 
 
 def write_comparison(
-    params: Params, runs: list[Finished], tables: Tables, folder: Path, out: Path
+    params: Params, runs: list[Finished], settings: Settings, tables: Tables, page: Path, out: Path
 ) -> None:
     """Write the page of a comparison, and the report of each run where it is out of date.
 
     Args:
         params: all settings.
         runs: the runs.
+        settings: what `settings_by_task` returns.
         tables: what `dopsd.pipeline.comparison.values` returns.
-        folder: the folder to write to.
+        page: the file to write.
         out: the folder in which the page will be read, from which its links lead.
     """
     pages = refresh(params, runs, "compare")
     facts = ComparisonFacts(
         runs=runs,
         tables=tables,
-        settings={
-            task: differing_settings(params, [run for run in runs if run.task == task])
-            for task in dict.fromkeys(run.task for run in runs)
-        },
+        settings=settings,
         warnings=between_runs(runs),
-        measured_on={str(run): in_words(records_of(run.tested)) for run in runs},
-        stale={str(run): reason for run in runs if (reason := _stale(params, run))},
+        measured_on={run.name: in_words(records_of(run.tested)) for run in runs},
+        stale={run.name: reason for run in runs if (reason := _stale(params, run))},
         links={name: os.path.relpath(page, out) for name, page in pages.items()},
         bases={task: params.model_of(task).path for task in dict.fromkeys(r.task for r in runs)},
         baseline=params.compare.baseline,
@@ -62,11 +62,20 @@ def write_comparison(
             if load_task(task, params.data.tasks[task]).graded
         ],
     )
-    write_page(folder / PAGE, comparison_page(facts, digest_of(asdict(facts))))
+    write_page(page, comparison_page(facts, digest_of(asdict(facts))))
 
 
 def _stale(params: Params, run: Finished) -> str:
     return staleness(params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train"))
+
+
+def settings_by_task(params: Params, runs: list[Finished]) -> Settings:
+    """Return by task what `differing_settings` returns."""
+    tasks = dict.fromkeys(run.task for run in runs)
+    return {
+        task: differing_settings(params, [run for run in runs if run.task == task])
+        for task in tasks
+    }
 
 
 def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[str, str]]:
@@ -87,7 +96,8 @@ def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[s
         key: {method: settings.get(key, ABSENT) for method, settings in by_method.items()}
         for key in keys
     }
-    shared_first = sorted(rows, key=lambda key: ABSENT in rows[key].values())
+    keys = [*FIRST, *(key for key in keys if key not in FIRST)]
+    shared_first = sorted(keys, key=lambda key: ABSENT in rows[key].values())
     return {key: rows[key] for key in shared_first if len(set(rows[key].values())) > 1}
 
 
@@ -104,4 +114,13 @@ def _settings_of(params: Params, run: Finished) -> dict[str, str]:
     shown = {name: value for name, value in settings.items() if name not in OF_THE_RUN}
     shown["method"] = shown.pop(run_settings.kind)
     shown["train"] = {**shown["train"], **(record["ends"] if record else ends)}
+    shown["train"]["start_from"] = run.start.folder if run.start else None
+    sections = {
+        "train": run_settings.train,
+        "model": run_settings.model,
+        "sampling": run_settings.sampling,
+        "method": run_settings.algorithm,
+    }
+    for name, section in sections.items():  # records leave these values out
+        shown[name] = {**section.LATER, **shown.get(name, {})}
     return {key: as_text(value) for key, value in flat(shown).items()}

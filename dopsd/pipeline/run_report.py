@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.algorithms.variants import how
 from dopsd.analysis.html_report.facts import Description, RunFacts, Settings
 from dopsd.analysis.html_report.page import digest_of, is_fresh, write_page
 from dopsd.analysis.html_report.run_page import run_page
@@ -29,10 +30,12 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.tables import read_table
+from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import checkpoint_names
 from dopsd.models.files import base_files
 from dopsd.models.size import parameters
 from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile, rows
+from dopsd.pipeline.run_variant import variant_of_run
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import load_task, package_of
 from dopsd.tracking.glossary import own_metrics
@@ -110,7 +113,7 @@ def gather(params: Params, key: RunKey) -> RunFacts:
         description=_description(run, totals),
         settings=_settings(params, run, totals, machine),
         tested=read_json(folder / "test" / "paired.json", "dopsd test"),
-        curve=read_table(folder / "curve.csv"),
+        curve=curve_of(folder),
         training=training,
         costs=Finished(*key.parts).costs(),
         totals=totals,
@@ -132,6 +135,7 @@ def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str
 
 def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
     task, key = load_task(run.key.task, run.data), run.key
+    variant = variant_of_run(run, totals["fingerprint"])
     best = key.folder / "best"
     files = {split: DATA / key.task / f"{split}.jsonl" for split in SPLITS}
     return Description(
@@ -140,12 +144,13 @@ def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
         problems={
             split: sum(1 for _ in path.open()) for split, path in files.items() if path.is_file()
         },
-        method=first_line(ALGORITHMS.file(run.kind, "algorithm")),
+        method=how(run.kind, variant),
         base=run.model.path,
         parameters=parameters(base_files(run.model)),
         trained=parameters(best / name for name in checkpoint_names(best)),
         solutions=_shared_solutions(files["test"]) if task.graded else 0,
         start=totals.get("started_from", ""),
+        variant=variant,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,26 +34,41 @@ class Baseline:
     method: str
     accuracy: dict[int | str, float]  # in [0, 1], by answer length in tokens, or their `mean`
     updates: int | None  # updates of the best checkpoint, if published
-    source: str  # the paper
-    other_protocol: str | None = None  # how it was measured, if not as our profiles do
+    table: PublishedTable  # the paper's table
+
+    @property
+    def source(self) -> str:
+        """The paper."""
+        return self.table.source
+
+    @property
+    def other_protocol(self) -> str | None:
+        """How it was measured, if not as our profiles do."""
+        return None if self.table.as_profiles else self.table.protocol
 
     @property
     def name(self) -> str:
         """Name of its run, and its fingerprint."""
         name = f"published-{self.task}-{self.method}"
-        return name if self.other_protocol is None else f"{name}-{self.source.split()[-1]}"
+        return name if self.table.as_profiles else f"{name}-{self.table.key}"
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics under the names of `dopsd publish`; the checkpoint was selected on test.
+        """Metrics under the names of `dopsd publish`, where it was measured as our profiles do.
 
-        Those of another protocol have names of their own, so that they share no column.
+        Those of another protocol have names of their own, so that they share no column and chart.
         """
-        if self.other_protocol is not None:
-            return {f"other_protocol/accuracy/{n}": value for n, value in self.accuracy.items()}
-        values = {f"best/test_accuracy/{length}": value for length, value in self.accuracy.items()}
-        values["best/test_accuracy"] = self.accuracy[SHOWN]
+        metric = metric_of(self.table)
+        values = {f"{metric}/{length}": value for length, value in self.accuracy.items()}
+        if not self.table.as_profiles:
+            return values
+        values[metric] = self.accuracy[SHOWN]
         return values | ({} if self.updates is None else {"best/update": float(self.updates)})
+
+
+def metric_of(table: PublishedTable) -> str:
+    """Return the name of a table's accuracies, without the length."""
+    return "best/test_accuracy" if table.as_profiles else f"other_protocol/{table.key}/accuracy"
 
 
 def baselines() -> Iterator[Baseline]:
@@ -71,8 +87,7 @@ def _rows(table: PublishedTable) -> Iterator[Baseline]:
                 method,
                 {length: round(value / 100, 4) for length, value in percent},
                 row.get("updates"),
-                table.source,
-                None if table.as_profiles else table.protocol,
+                table,
             )
 
 
@@ -102,8 +117,11 @@ def import_published(tracking: TrackingConfig) -> int:
             dashboard.save(client, experiment_id, task)
     log(
         f"baselines: {len(runs)} published rows are in {shown(uri)}, experiment"
-        f" {tracking.experiment}, tagged source=published"
+        f" {tracking.experiment}, tagged source=published. Compare within one group only:"
     )
+    counts = Counter(row.table.key for row in baselines())
+    for table in published_tables():
+        log(f"  {table.source}: {counts[table.key]} rows, `{metric_of(table)}`: {table.protocol}")
     return len(runs)
 
 
@@ -113,7 +131,7 @@ def _import_row(client: MlflowClient, uri: str, experiment: str, row: Baseline) 
         "task": row.task,
         "method": row.method,
         "source": "published",
-        "selection": "test",
+        "selection": row.table.selection,
         "protocol": row.other_protocol or str(SHOWN),
         "model": "LLaDA-8B-Instruct",
         "paper": row.source,
@@ -121,7 +139,9 @@ def _import_row(client: MlflowClient, uri: str, experiment: str, row: Baseline) 
     params = {"task": row.task, "method.name": row.method}
     run_id = find_run(client, Identity(uri, experiment, row.name, row.name, tags, params))
     log_once(client, run_id, with_percent(row.metrics), 0)
-    if "protocol" not in client.get_run(run_id).data.tags:  # an older release imported it
-        client.set_tag(run_id, "protocol", tags["protocol"])
+    known = client.get_run(run_id).data.tags
+    for name in ("protocol", "selection"):  # an older release may have imported it
+        if known.get(name) != tags[name]:
+            client.set_tag(run_id, name, tags[name])
     client.set_terminated(run_id)
     return run_id

@@ -56,7 +56,7 @@ COST = COUNTERS | {
 }
 
 EVALUATION = {
-    "update": Metric("updates", "update of the checkpoint, 0 for the base", REPORT),
+    "update": Metric("updates", "update of the checkpoint, 0 for the base or the start", REPORT),
     "accuracy": Metric(
         "share", r"$\frac{1}{n} \sum_i s_i$ with the score $s_i$ of the first attempt", REPORT
     ),
@@ -87,6 +87,7 @@ SELECT = "dopsd.pipeline.stages.select.run"
 SUMMARY_OF_CURVE = "dopsd.pipeline.stages.evaluate._summary"
 SELECTION = {
     "base": Metric("share", "accuracy of the base on the selection split", SUMMARY_OF_CURVE),
+    "start": Metric("share", "accuracy of `train.start_from`, if it is set", SUMMARY_OF_CURVE),
     "best": Metric("share", "highest accuracy of a checkpoint", SUMMARY_OF_CURVE),
     "best_update": Metric("updates", "first update that reaches `best`", SUMMARY_OF_CURVE),
     "last": Metric("share", "accuracy of the last checkpoint", SUMMARY_OF_CURVE),
@@ -94,6 +95,7 @@ SELECTION = {
     "update": Metric("updates", "`best_update`: the selected checkpoint", SELECT),
     "accuracy": Metric("share", "`best`: accuracy of the selected checkpoint", SELECT),
     "base_accuracy": Metric("share", "`base`", SELECT),
+    "start_accuracy": Metric("share", "`start`", SELECT),
 }
 
 TEST = {
@@ -107,7 +109,7 @@ TEST = {
 MLFLOW = {
     **{
         f"eval/{name}": Metric(
-            metric.unit, f"`{name}` of a checkpoint; the step is its update", REPORT
+            metric.unit, f"`{name}` of a checkpoint; the step is its update, 0 as there", REPORT
         )
         for name, metric in EVALUATION.items()
         if name in ("accuracy", "low", "high", "whole")
@@ -127,9 +129,10 @@ MLFLOW = {
     "best/test_accuracy/{protocol}": Metric(
         "share", "its accuracy on test by each protocol; of a published row: by length", BEST
     ),
-    "other_protocol/accuracy/{length}": Metric(
+    "other_protocol/{paper}/accuracy/{length}": Metric(
         "share",
-        "accuracy of a published row of another protocol, which its tag `protocol` describes",
+        "accuracy of a published row of another protocol, which its tag `protocol` describes; each"
+        " protocol has a name, such as `2510.09541-three_shot`",
         "dopsd.tracking.baselines.baselines",
     ),
     "best/test_base_accuracy": Metric("share", "accuracy of the base on test", BEST),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.palette import run_colour
 from dopsd.tracking.client import Identity, tracking_uri
+from dopsd.tracking.methods import variant
 from dopsd.tracking.run_colours import COLOUR_TAG
 from dopsd.training.run_identity import first_code
 from dopsd.training.run_settings import scratch_folder
@@ -31,6 +32,7 @@ def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
     values |= {f"lora.{k}": v for k, v in (train["lora"] if run.train.adapter else {}).items()}
     names = {"task": key.task, "method.name": key.method, "seed": str(key.seed)}
     tags = {"task": key.task, "method": key.method, "seed": str(key.seed)}
+    tags |= {"variant": name} if (name := variant(run)) else {}
     return Identity(
         tracking_uri(tracking.uri),
         tracking.experiment,

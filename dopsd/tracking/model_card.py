@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.docstrings import first_line
 from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.percent import gap, percent, within
@@ -15,6 +13,7 @@ from dopsd.models.files import base_files
 from dopsd.models.measured_on import in_words
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import package_of
+from dopsd.tracking.methods import about, about_method, method_name
 
 if TYPE_CHECKING:
     from dopsd.evaluation.config import EvaluateConfig
@@ -86,11 +85,6 @@ def joined(parts: dict[str, list[str]]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def about(package: str) -> str:
-    """Return what a task or an algorithm is: the first line of its package, without full stop."""
-    return first_line(package).rstrip(".") or package.rpartition(".")[2]
-
-
 def _part(title: str, lines: list[str]) -> list[str]:
     return [*([f"## {title}", ""] if title else []), *lines, ""]
 
@@ -103,7 +97,7 @@ def _header(run: RunSettings) -> list[str]:
 
 def title(run: RunSettings) -> str:
     """Return the first line of a card."""
-    return f"# {run.key.task}, {run.key.method}, seed {run.key.seed}"
+    return f"# {run.key.task}, {method_name(run)}, seed {run.key.seed}"
 
 
 def tags(run: RunSettings) -> list[str]:
@@ -121,7 +115,7 @@ def kind(is_merged: bool, base: str, is_whole: bool) -> str:
 def _summary(run: RunSettings, tested: dict[str, Any], what: str) -> list[str]:
     return [
         f"{what}, for the task `{run.key.task}` ({about(package_of(run.key.task))}). It was trained"
-        f" by `{run.key.method}` ({about(ALGORITHMS.packages[run.kind])}); this is the checkpoint"
+        f" by `{method_name(run)}` ({about_method(run)}); this is the checkpoint"
         f" after update {tested['selected']['update']} of {run.train.updates}."
     ]
 
@@ -191,7 +185,7 @@ def _data(run: RunSettings, split_that_selected: str, origin: Origin) -> list[st
 def _training(run: RunSettings, origin: Origin) -> list[str]:
     train = run.train
     rows = {
-        "method": f"`{run.key.method}`, {about(ALGORITHMS.packages[run.kind])}",
+        "method": f"`{method_name(run)}`, {about_method(run)}",
         "updates": train.updates,
         "prompts per collect": train.prompts_per_collect,
         "learning rate": train.learning_rate,

@@ -11,6 +11,7 @@ from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import report_folder
 from dopsd.core.tables import read_table
+from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
 from dopsd.models.measured_on import fields
 from dopsd.tracking.client import log_once, tag_measured, tracking_uri
@@ -155,7 +156,7 @@ def _log_checkpoints(
         for m in models
         if DIGEST_TAG in m.tags and str(m.status) == "READY"
     }
-    curve = read_table(tracked.key.folder / "curve.csv")
+    curve = curve_of(tracked.key.folder)
     curve = [row for row in curve if row["protocol"] == publication.select.protocol]
     for row in curve:
         folder = tracked.key.folder / "train" / f"step-{row['update']:06d}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.html_report import limits, verdicts, words
+from dopsd.analysis.html_report import beginnings, limits, verdicts, words
 from dopsd.analysis.html_report.charts import (
     AXES,
     Chart,
@@ -14,8 +14,9 @@ from dopsd.analysis.html_report.charts import (
     source_of,
 )
 from dopsd.analysis.html_report.page import render
+from dopsd.analysis.papers import paper_tables
 from dopsd.analysis.run_figures import METHODS
-from dopsd.analysis.tables import chosen_on, groups, mean_curve
+from dopsd.analysis.tables import chosen_on, groups, mean_curve, named, names_of
 from dopsd.core.palette import run_colour
 from dopsd.core.percent import gap, percent, within
 
@@ -68,6 +69,26 @@ class ComparisonFacts:
     baseline: str
     graded: list[str]
 
+    @property
+    def names(self) -> dict[tuple[str, str], str]:
+        """The name of each method with its variant, by task and method."""
+        return names_of(self.runs)
+
+    def names_in(self, task: str) -> dict[str, str]:
+        """Return the names of a task's methods."""
+        return {method: name for (t, method), name in self.names.items() if t == task}
+
+    @property
+    def named_tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The tables, in which methods have their names."""
+        return named(self.tables, self.runs)
+
+    @property
+    def name_of_baseline(self) -> str:
+        """The name of the baseline."""
+        names = (name for (_, method), name in self.names.items() if method == self.baseline)
+        return next(names, self.baseline)
+
 
 def comparison_page(facts: ComparisonFacts, digest: str) -> str:
     """Return the page.
@@ -77,20 +98,25 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
         digest: digest of the facts, which the page keeps.
     """
     tasks = list(dict.fromkeys(run.task for run in facts.runs))
+    shown = facts.named_tables
     values = {
         "facts": facts,
         "title": "Comparison of methods",
-        "verdicts": verdicts.verdicts(facts.tables["means"], facts.tables["pairs"], facts.graded),
+        "verdicts": verdicts.verdicts(shown["means"], shown["pairs"], facts.graded),
         "rule": verdicts.RULE,
         "of_these_runs": limits.of_these_runs(facts),
         "limits": limits.of_all(facts),
+        "starts": beginnings.starts(facts.runs),
+        "papers": [p for task in tasks for p in paper_tables(task, facts.names_in(task))],
         "lengths": limits.lengths(facts),
         "tested_on": _distinct(f"{row['n']}" for _, row in _rows(facts)),
         "selected_on": _distinct(chosen_on(run).lower() for run in facts.runs),
         "runs": [_run_row(facts, run, row) for run, row in _rows(facts)],
         "means": [_mean_row(facts, row) for row in facts.tables["means"]],
-        "pairs": [_pair_row(pair) for pair in facts.tables["pairs"]],
-        "reached": facts.tables["reached"],
+        "pairs": [_pair_row(pair) for pair in shown["pairs"]],
+        "reached": shown["reached"],
+        "baseline": facts.name_of_baseline,
+        "names": {task: facts.names_in(task) for task in tasks},
         "number": words.number,
         "axes": AXES,
         "run_costs": RUN_COSTS,
@@ -106,7 +132,7 @@ def _rows(facts: ComparisonFacts) -> list[tuple[Finished, dict[str, Any]]]:
 
 def _run_row(facts: ComparisonFacts, run: Finished, row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "run": str(run),
+        "run": run.name,
         "link": facts.links.get(str(run), ""),
         "base": within(row["base"], row["base_interval"]),
         "trained": within(row["trained"], row["trained_interval"]),
@@ -125,7 +151,7 @@ def _mean_row(facts: ComparisonFacts, row: dict[str, Any]) -> dict[str, Any]:
     marks = limits.full_marks(facts, row["task"], row["method"])
     return {
         "task": row["task"],
-        "method": row["method"],
+        "method": facts.names[row["task"], row["method"]],
         "seeds": row["seeds"],
         "trained": within(*row["trained"]),
         "marks": " → ".join(map(percent, marks)),
@@ -158,11 +184,14 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
     legend = []
     for method, curves in members.items():
         shade = run_colour(METHODS, method)
-        _draw_group(drawing, curves, costs, shade)
-        legend.append((method, shade, "line"))
+        name = facts.names[task, method]
+        _draw_group(drawing, curves, costs, shade, name)
+        legend.append((name, shade, "line"))
     note = f"Accuracy on {split}, which selects checkpoints; the tables above are on test."
     if any(len(curves) > 1 for curves in members.values()):
         note += " Thin lines are seeds, thick ones their means."
+    if any(run.start for curves in members.values() for run in curves):
+        note += " A run that started from a checkpoint begins with the accuracy of that one."
     if "seconds" in costs:
         note += " Seconds also count other work on the machine."
     return Chart(f"{task}: accuracy against cost", note, drawing, legend, costs)
@@ -175,7 +204,7 @@ def _points(run: Finished) -> Curve:
 
 
 def _draw_group(
-    drawing: Figure, curves: dict[Finished, Curve], costs: list[str], shade: str
+    drawing: Figure, curves: dict[Finished, Curve], costs: list[str], shade: str, name: str
 ) -> None:
     """Draw the curves of a method: a thin line for each seed, a thick one for their mean."""
     for points in curves.values() if len(curves) > 1 else ():
@@ -185,7 +214,7 @@ def _draw_group(
     source = source_of(_columns(mean, costs), costs)
     drawing.line("x", "accuracy", source=source, line_color=shade, line_width=3)
     dots = drawing.scatter("x", "accuracy", source=source, color=shade, size=8)
-    rows = [("method", next(iter(curves)).method), ("accuracy", "@accuracy{0.0%}")]
+    rows = [("method", name), ("accuracy", "@accuracy{0.0%}")]
     hover(drawing, dots, [*rows, *((name, f"@{name}{{0,0}}") for name in costs)])
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dopsd.algorithms.variants import label
+
 if TYPE_CHECKING:
     from dopsd.core.paths import RunKey
 
@@ -17,13 +19,14 @@ class Description:
         task: the task in words.
         is_graded: whether answers get partial scores.
         problems: number of problems of each split.
-        method: the method in words.
+        method: the method in words: what its settings make of it.
         base: folder of the base model.
         parameters: parameters of the base.
         trained: parameters that training changes: of the adapter, or all.
         solutions: different solutions of the test problems of a graded task, where problems share
             them; else 0.
         start: folder of the checkpoint that training started from; empty: the base.
+        variant: name of the method that the settings are; empty: that of the algorithm.
     """
 
     task: str
@@ -35,6 +38,7 @@ class Description:
     trained: int
     solutions: int = 0
     start: str = ""
+    variant: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,11 @@ class RunFacts:
     machine: list[dict[str, Any]]
     digests: dict[str, str]
     metrics: dict[str, tuple[str, str]]
+
+    @property
+    def method(self) -> str:
+        """Name of the method, with the variant that its settings are."""
+        return label(self.key.method, self.description.variant)
 
     def of_method(self, name: str) -> str | None:
         """Return a setting of the run's method as text; None if the method does not have it."""

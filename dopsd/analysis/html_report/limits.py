@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from dopsd.analysis.html_report import verdicts, words
+from dopsd.analysis.html_report import beginnings, verdicts, words
 from dopsd.analysis.tables import RESAMPLED
 from dopsd.core.percent import percent
 
@@ -18,14 +18,21 @@ ABSENT = "–"  # value of a setting that a method does not have
 
 def of_these_runs(facts: ComparisonFacts) -> list[str]:
     """Return what limits the conclusions from these runs in particular."""
-    spread = filter(None, map(verdicts.seed_spread, facts.tables["pairs"]))
-    return [*spread, *_unequal_effort(facts), *_fewer_full_marks(facts)]
+    spread = filter(None, map(verdicts.seed_spread, facts.named_tables["pairs"]))
+    weights = beginnings.of_weights(facts.runs, facts.settings)
+    return [
+        *weights,
+        *beginnings.of_starts(facts.runs),
+        *spread,
+        *_unequal_effort(facts),
+        *_fewer_full_marks(facts),
+    ]
 
 
 def of_all(facts: ComparisonFacts) -> list[str]:
     """Return what limits the conclusions of comparisons with as many seeds."""
     seeds = min(row["seeds"] for row in facts.tables["means"])
-    on_test = [str(run) for run in facts.runs if run.selected["split"] == "test"]
+    on_test = [run.name for run in facts.runs if run.selected["split"] == "test"]
     texts = [RESAMPLED]
     if seeds < verdicts.ENOUGH_SEEDS:
         more = list(range(verdicts.ENOUGH_SEEDS))
@@ -86,7 +93,7 @@ def _unequal_effort(facts: ComparisonFacts) -> list[str]:
             for run in facts.runs
             if (run.task, run.method) == key
         ]
-        rising["/".join(key)] = sum(ends), len(ends)
+        rising[f"{row['task']}/{facts.names[key]}"] = sum(ends), len(ends)
     if any(last for last, _ in rising.values()):
         shares = ", ".join(
             f"{last} of {runs} runs of {name}" for name, (last, runs) in rising.items()
@@ -106,8 +113,9 @@ def _fewer_full_marks(facts: ComparisonFacts) -> list[str]:
     for row in facts.tables["means"]:
         before, after = full_marks(facts, row["task"], row["method"])
         if row["difference"][0] > 0 and after < before:
+            name = facts.names[row["task"], row["method"]]
             texts.append(
-                f"{row['task']}: with {row['method']} the mean score rises, but fewer answers get"
+                f"{row['task']}: with {name} the mean score rises, but fewer answers get"
                 f" full marks: {percent(after)}%, and {percent(before)}% of the base's."
             )
     return texts

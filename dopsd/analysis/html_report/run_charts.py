@@ -83,7 +83,7 @@ def accuracy_chart(facts: RunFacts) -> Chart:
         "Accuracy against cost",
         f"Every checkpoint on {chosen['n']} {chosen['split']} problems. The ring is the selected"
         " checkpoint, which alone was tested. It was selected by its value here, so that value is a"
-        " little too high.",
+        f" little too high.{_start_note(facts)}",
         drawing,
         [
             ("accuracy of the checkpoints", colour, "line"),
@@ -93,6 +93,16 @@ def accuracy_chart(facts: RunFacts) -> Chart:
         ],
         costs,
     )
+
+
+def _start_note(facts: RunFacts) -> str:
+    """Return where the curve of a run that started from a checkpoint begins; empty: the base."""
+    start = facts.description.start
+    if not start:
+        return ""
+    if any(row["update"] == 0 for row in facts.curve):
+        return f" Update 0 is the checkpoint that training started from, `{start}`, not the base."
+    return f" Training began at `{start}`, whose accuracy was not measured here."
 
 
 def training_charts(facts: RunFacts) -> list[Chart]:

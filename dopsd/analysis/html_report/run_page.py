@@ -52,7 +52,7 @@ def run_page(facts: RunFacts, digest: str) -> str:
     }
     values = {
         "facts": facts,
-        "title": f"{facts.key.method} on {facts.key.task}, seed {facts.key.seed}",
+        "title": f"{facts.method} on {facts.key.task}, seed {facts.key.seed}",
         "headline": words.headline(facts),
         "marks": words.marks(facts),
         "warnings": words.warnings(facts),

@@ -134,6 +134,18 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
             chosen["accuracy"] <= chosen["base_accuracy"],
             f"No checkpoint beats the base on {chosen['split']}.",
         ),
+        (
+            "No better than its start",
+            chosen["accuracy"] <= chosen.get("start_accuracy", -1),
+            "No checkpoint beats the one that training started from, which has"
+            f" {percent(chosen.get('start_accuracy', 0))}% on {chosen['split']}.",
+        ),
+        (
+            "Started from a checkpoint",
+            bool(facts.description.start),
+            f"Training started from `{facts.description.start}`. The difference to the base is that"
+            " of both trainings together, and costs are those of the second one alone.",
+        ),
     ]
     measured = [("Measured differently", text) for text in between_sides(facts.comparison)]
     return [(title, text) for title, is_true, text in checks if is_true] + measured

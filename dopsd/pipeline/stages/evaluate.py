@@ -1,31 +1,37 @@
 """`dopsd evaluate --task sudoku --method d_opsd --seed 0`: score every checkpoint of a run.
 
 Checkpoints are scored on the selection split, with the selecting protocol only. `dopsd test`
-reports all protocols.
+reports all protocols. The curve begins with what training began with: the base, or the checkpoint
+that the run started from.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.files import write_json
+from dopsd.core.files import read_json, write_json
+from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
-from dopsd.core.progress import is_main_rank
+from dopsd.core.progress import is_main_rank, log
 from dopsd.core.tables import write_table
+from dopsd.evaluation.curve import started_from
 from dopsd.evaluation.evaluator import Evaluator
+from dopsd.models.adapter_files import identity
 from dopsd.models.measured_on import distinct
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
     from dopsd.evaluation.config import SelectConfig
 
+RECIPE = 2  # the curve of a run that started from a checkpoint begins there
 COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    """Score base and checkpoints, and write curve.csv and evaluate.json to the run's folder.
+    """Score base, start and checkpoints, and write curve.csv and evaluate.json to the run's folder.
 
     Raises:
         DopsdError: if the run has no checkpoints.
@@ -40,15 +46,33 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         )
     name = params.select.protocol
     evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)
-    (reports,) = evaluator.reports("evaluate", [None, *adapters], params.evaluate.protocols[name])
+    start = _start(folder)
+    starts = [start] if start else []
+    checkpoints = [None, *starts, *adapters]
+    (reports,) = evaluator.reports("evaluate", checkpoints, params.evaluate.protocols[name])
     if not is_main_rank():
         return
-    updates = [0, *(int(folder.name[5:]) for folder in adapters)]
-    rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
-    write_table(folder / "curve.csv", rows)
+    updates = [0] * (1 + len(starts)) + [int(folder.name[5:]) for folder in adapters]
+    base, *rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
+    write_table(folder / "curve.csv", rows if started_from(folder) else [base, *rows])
+    if started_from(folder) and not start:
+        log(
+            f"evaluate: {started_from(folder)} no longer holds the checkpoint that the run started"
+            " from, so its curve begins at the first checkpoint"
+        )
     records = distinct(record for report in reports for record in report["measured_on"])
-    summary = _summary(rows, params.select) | {"measured_on": records}
+    summary = _summary(base, rows, params.select) | {"measured_on": records}
     write_json(folder / "evaluate.json", summary)
+
+
+def _start(folder: Path) -> Path | None:
+    """Return the checkpoint that a run started from; None: the base, or other weights are there."""
+    made = read_json(folder / "train.json", "dopsd train")
+    if "started_from" not in made:
+        return None
+    start = Path(made["started_from"])
+    is_there = identity(start).is_file() and sha256(identity(start)) == made["start"]
+    return start if is_there else None
 
 
 def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
@@ -62,17 +86,24 @@ def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _summary(rows: list[dict[str, Any]], select: SelectConfig) -> dict[str, Any]:
-    """Return the accuracies of base, best and last checkpoint, and how they were measured."""
-    best = max(rows[1:], key=lambda row: row["accuracy"])
-    accuracies = {
-        "base": rows[0]["accuracy"],
+def _summary(
+    base: dict[str, Any], rows: list[dict[str, Any]], select: SelectConfig
+) -> dict[str, Any]:
+    """Return the accuracies of base, start, best and last checkpoint, and how they were measured.
+
+    Args:
+        base: the base's row.
+        rows: those of the checkpoints, with the start at update 0 if there is one.
+        select: the split and protocol.
+    """
+    best = max((row for row in rows if row["update"]), key=lambda row: row["accuracy"])
+    return {
+        "base": base["accuracy"],
+        **({} if rows[0]["update"] else {"start": rows[0]["accuracy"]}),
         "best": best["accuracy"],
         "last": rows[-1]["accuracy"],
-    }
-    return accuracies | {
         "best_update": best["update"],
         "split": select.split,
         "protocol": select.protocol,
-        "n": rows[0]["n"],
+        "n": base["n"],
     }

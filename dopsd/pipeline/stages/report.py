@@ -10,6 +10,7 @@ from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.paths import report_folder, run_folder
 from dopsd.core.tables import read_table
+from dopsd.evaluation.curve import curve_of, started_from
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -23,9 +24,11 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         report_folder(task_name, method_name, seed),
     )
     tested = read_json(folder / "test" / "paired.json", "dopsd test")
-    log, title = read_table(folder / "train.csv"), f"{method_name} on {task_name}, seed {seed}"
+    name = params.name_of(method_name)
+    log, title = read_table(folder / "train.csv"), f"{name} on {task_name}, seed {seed}"
+    start = started_from(folder)
     with fresh_folder(out) as tmp:
-        draw_accuracy(read_table(folder / "curve.csv"), tested, tmp / "accuracy.png")
+        draw_accuracy(curve_of(folder), tested, title, start, tmp / "accuracy.png")
         draw_training(log, title, tmp / "training.png")
         draw_overlap(log, title, tmp / "overlap.png")
         draw_trajectory(

@@ -34,6 +34,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         "base_accuracy": summary["base"],
         "n": summary["n"],
     }
+    facts |= {"start_accuracy": summary["start"]} if "start" in summary else {}
     write_json(
         tmp / "select.json",
         facts
@@ -47,8 +48,9 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
             "select: checkpoint chosen ON THE TEST SET (select.split: test), as in the paper; the"
             " test accuracy is optimistic"
         )
-    if summary["best"] <= summary["base"]:
-        log(
-            f"select: no checkpoint beats the base on {summary['split']} ({summary['best']:.4f}"
-            f" against {summary['base']:.4f})"
-        )
+    for name in ("base", "start"):
+        if name in summary and summary["best"] <= summary[name]:
+            log(
+                f"select: no checkpoint beats the {name} on {summary['split']}"
+                f" ({summary['best']:.4f} against {summary[name]:.4f})"
+            )

@@ -522,3 +522,26 @@ def test_the_command_in_the_page_repeats_the_run(tmp_path):
     results = [folder.folder / KEY.folder / "test" for folder in (first, second)]
     for name in ("paired.json", "answers.json", "trajectory.json"):
         assert (results[0] / name).read_bytes() == (results[1] / name).read_bytes()
+
+
+def test_a_run_that_is_another_method_by_its_settings_says_so(finished):
+    shown = rendered(of_variant(facts(), "GDSD", "GDSD: the change is drawn towards psi A."))
+    assert "d_opsd (GDSD) on sudoku, seed 0" in shown.text
+    assert "d_opsd (GDSD) : GDSD: the change is drawn towards psi A." in shown.text
+    assert "Adapter" in shown.text and "ESPO" not in shown.text
+
+
+def of_variant(before: RunFacts, variant: str, sentence: str) -> RunFacts:
+    described = replace(before.description, variant=variant, method=sentence)
+    return replace(before, description=described)
+
+
+def test_gather_takes_the_variant_from_the_settings_of_training(finished):
+    record = next(Path("work").glob("train-*/run.json"))
+    recorded = json.loads(record.read_text())
+    recorded["settings"]["espo"] = {"objective": "squared", "clip_range": 4e-4}
+    write_json(record, recorded)
+    espo = RunKey("sudoku", "espo", 0)
+    shutil.copytree(KEY.folder, espo.folder)
+    described = gather(load_params(), espo).description
+    assert described.variant == "GDSD" and described.method.startswith("GDSD: the change of")

@@ -246,3 +246,12 @@ def test_a_wrong_file_in_an_algorithms_folder_is_one_line(plug_in: Path):
     (plug_in / "published.yaml").write_text("- {source: arXiv 1, protocol: p, methods: {}}\n")
     with pytest.raises(DopsdError, match=r"mine: published.yaml: lengths: Field required"):
         published_tables()
+
+
+def test_two_protocols_of_one_paper_need_names(plug_in: Path):
+    table = "- {source: arXiv 1, protocol: p, lengths: {}, methods: {}}\n"
+    (plug_in / "published.yaml").write_text(2 * table)
+    with pytest.raises(DopsdError, match=r"several tables have the source arXiv 1 and the name ``"):
+        published_tables()
+    (plug_in / "published.yaml").write_text(table + table.replace("p,", "q, name: of two,"))
+    assert {"1", "1-of_two"} <= {table.key for table in published_tables()}

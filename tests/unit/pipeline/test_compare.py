@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from cells import finished
+from cells import finished, trained_with
 from conftest import small_params
 
 from dopsd.analysis.config import CompareConfig
@@ -325,3 +325,45 @@ def test_the_page_names_a_best_method_that_shares_no_seed(folder):
     compare.compare(folder, ["sudoku/d_opsd/0", "sudoku/ar_opsd/2"])
     page = Path("reports/compare/comparison.html").read_text()
     assert "sudoku: no two methods share a seed, so there is nothing to compare" in page
+
+
+GDSD = {"objective": "squared", "clip_range": 4e-4}
+
+
+def test_a_run_that_is_another_method_by_its_settings_has_that_name_everywhere(folder):
+    """GDSD is espo with another objective. Recorded settings count, not params.yaml."""
+    for method in ("espo", "espo-ratio"):
+        finished(method, 0, {"a": 1.0, "b": 1.0})
+    finished("rft", 0, {"a": 0.5, "b": 0.5})
+    trained_with("espo", 0, espo=GDSD)
+    trained_with("espo-ratio", 0, espo={"objective": "ratio"})
+    text = compare.compare(folder, ["sudoku/espo/0", "sudoku/espo-ratio/0", "sudoku/rft/0"])
+    ours, published = text.split("PUBLISHED, not run here", 1)
+    assert "| sudoku | espo (GDSD) | 1 |" in ours and "| sudoku/espo/0 (GDSD) | 2 |" in ours
+    assert "between espo (GDSD)" in ours or "whether espo (GDSD) or rft" in ours
+    assert not re.search(r"\bespo(?!/0 \(GDSD\)| \(GDSD\)|-ratio)", ours)
+    assert "The row `espo` above is not the method of the runs of `espo (GDSD)` here." in published
+    page = (compare.OUT / "comparison.html").read_text()
+    shown = re.sub(r"<script.*?</script>|href=\"[^\"]*\"", "", page, flags=re.DOTALL)
+    assert "<code>espo (GDSD)</code>" in shown
+    assert not re.search(
+        r"\bespo(?!/0 \(GDSD\)| \(GDSD\)|-ratio|\.)", shown.split('id="published"')[0]
+    )
+    assert "The row <code>espo</code> above is not the method of the runs of" in shown
+    found = json.loads((compare.OUT / "comparison.json").read_text())
+    assert found["variants"] == {"sudoku/espo/0": "GDSD"}
+    assert found["means"][0]["method"] == "espo"
+
+
+def test_the_page_has_the_published_tables_folded_one_for_each_protocol(folder):
+    finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
+    text = compare.compare(folder, [])
+    page = (compare.OUT / "comparison.html").read_text()
+    section = page.split('<section id="published">')[1].split("</section>")[0]
+    assert "compare within one table only" in section and "<details open" not in section
+    tables = section.split("<details>")[1:]
+    assert len(tables) == text.count("PUBLISHED, not run here") == 3
+    row = re.search(r"<tr><td>sudoku</td><td><code>d_opsd</code></td>(.*?)</tr>", tables[0])[1]
+    assert re.findall(">([^<]+)<", row) == ["23.9", "20.6", "425"]
+    assert "three examples in the prompt" in tables[2] and "94.0" in tables[2]
+    assert "94.0" not in tables[0] + tables[1]

@@ -63,7 +63,9 @@ def test_what_evaluations_and_tests_write_is_in_the_glossary(finished):
     check(table("Evaluation"), undescribed(own_metrics(TASKS, "sudoku"), names))
     check(own_metrics(TASKS, "sudoku"), undescribed(table("Evaluation"), names))
     texts = {"split", "protocol", "digest", "fingerprint", "code", "first_code", "measured_on"}
-    check(table("Selection"), (read("evaluate.json") | read("best/select.json")).keys() - texts)
+    of_started_runs = {"start", "start_accuracy"}  # tests/unit/pipeline/test_started_runs.py
+    selection = (read("evaluate.json") | read("best/select.json")).keys() - texts
+    check(table("Selection"), selection | of_started_runs)
     check(table("Test"), read("test.json")["greedy"].keys() - texts)
     check(table("Cost of a run"), read("train.json").keys() - texts)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from conftest import write_params
 
 from dopsd.config.loading import load_params
+from dopsd.tracking.identity import identity
 from dopsd.tracking.model_card import card, description
 from dopsd.tracking.model_origin import Origin
 
@@ -56,3 +59,16 @@ def test_the_description_of_a_registered_model_names_the_champion():
     text = description("dopsd-sudoku", "sudoku", "base/sudoku")
     assert "trained on the task `sudoku` (4x4 Sudoku: fill in" in text
     assert "models:/dopsd-sudoku@champion" in text
+
+
+def test_a_run_that_is_another_method_by_its_settings_says_so(finished):
+    shutil.copytree("runs/sudoku/d_opsd", "runs/sudoku/espo")
+    write_params(method__espo__objective="squared", method__espo__clip_range=4e-4)
+    params = load_params()
+    run = params.run("sudoku", "espo", 0)
+    text = card(run, params.evaluate, Origin({}, None, "models:/m-1"))
+    assert "# sudoku, espo (GDSD), seed 0" in text and "by `espo (GDSD)` (GDSD: the change" in text
+    assert "* method: `espo (GDSD)`, GDSD: the change of" in text
+    tags = identity(run, params.tracking).tags
+    assert tags["method"] == "espo" and tags["variant"] == "GDSD"
+    assert "variant" not in identity(params.run("sudoku", "rft", 0), params.tracking).tags

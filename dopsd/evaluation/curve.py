@@ -1,0 +1,36 @@
+"""The curve of a run: accuracy where training began, and at each checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.files import read_json
+from dopsd.core.tables import read_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def started_from(folder: Path) -> str:
+    """Return the folder of the checkpoint that a run started from; empty: the base.
+
+    Args:
+        folder: the run's folder of results.
+    """
+    name: str = read_json(folder / "train.json", "dopsd train").get("started_from", "")
+    return name
+
+
+def curve_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of a run's curve.csv; update 0 is what training began with.
+
+    Earlier releases put the base there, also where a run started from a checkpoint. Such a row is
+    left out.
+
+    Args:
+        folder: the run's folder of results.
+    """
+    rows = read_table(folder / "curve.csv")
+    if not started_from(folder) or "start" in read_json(folder / "evaluate.json", "dopsd evaluate"):
+        return rows
+    return [row for row in rows if row["update"]]
