@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dopsd.core.registry import Registry
 
 # Chosen by search: the smallest distance of two colours is 0.09 in OKLab for normal vision and for
@@ -50,6 +52,22 @@ def run_colour(methods: Registry, method: str, seed: int = 0) -> str:
     if method.partition("-")[0] in methods.names:
         return shade_of(colour_of(VARIANTS + crc32(method.encode()) % HUES), seed)
     return NEUTRAL
+
+
+def drawing_colours(methods: Registry, shown: Iterable[str]) -> dict[str, str]:
+    """Return the colours of methods that one drawing shows, as #rrggbb.
+
+    Methods have their own. Variants take the colours of the palette that are left, in order: the
+    hues of their names can be too near to each other.
+
+    Args:
+        methods: the registry of algorithms.
+        shown: the methods and variants.
+    """
+    colours = {method: run_colour(methods, method) for method in shown}
+    left = [colour for colour in PALETTE if colour not in colours.values()]
+    variants = [method for method in colours if "-" in method and colours[method] != NEUTRAL]
+    return colours | dict(zip(variants, left, strict=False))
 
 
 def colour_of(position: int) -> str:

@@ -21,7 +21,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
-from dopsd.core.palette import run_colour
+from dopsd.core.palette import drawing_colours
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
 from dopsd.pipeline.comparison import markdown, values
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 OUT = REPORTS / "compare"
 ANSWERS, BASES = "answers of the base", "bases"
 FILES = {"comparison.md", "comparison.json", "accuracy.png", PAGE}
+LEGEND = 150  # characters in a line of the legend
 
 
 def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
@@ -213,14 +214,14 @@ def draw(runs: list[Finished], path: Path) -> None:
     """
     runs_by_method, names = groups(runs), names_of(runs)
     tasks = list(dict.fromkeys(task for task, _ in runs_by_method))
+    colours = drawing_colours(ALGORITHMS, (method for _, method in runs_by_method))
     figure, axes = axes_of(len(tasks), len(COSTS), 0.6 + 2.9 * len(tasks))
     for (row, task), (column, cost) in product(enumerate(tasks), enumerate(COSTS)):
         axis = axes[row][column]
         for method in (method for group_task, method in runs_by_method if group_task == task):
-            colour = run_colour(ALGORITHMS, method)
             group = runs_by_method[task, method]
             start = ", from a checkpoint" if any(run.start for run in group) else ""
-            draw_group(axis, group, cost, colour, names[task, method] + start)
+            draw_group(axis, group, cost, colours[method], names[task, method] + start)
         axis.set(xlabel=COSTS[cost])
         axis.set_title(task, loc="left", fontsize=10)
         percent_axis(axis)
@@ -229,7 +230,8 @@ def draw(runs: list[Finished], path: Path) -> None:
             axis.text(0.5, 0.5, text, ha="center", va="center", transform=axis.transAxes)
     for row in axes:
         row[0].set_ylabel("accuracy on the selection split")
-    legend_below(figure, axes[:, 0], columns=6)
+    longest = max(map(len, names.values()))
+    legend_below(figure, axes[:, 0], columns=max(1, min(6, LEGEND // (longest + 6))))
     save_figure(figure, path)
 
 

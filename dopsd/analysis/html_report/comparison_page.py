@@ -17,7 +17,7 @@ from dopsd.analysis.html_report.page import render
 from dopsd.analysis.papers import paper_tables
 from dopsd.analysis.run_figures import METHODS
 from dopsd.analysis.tables import chosen_on, groups, mean_curve, named, names_of
-from dopsd.core.palette import run_colour
+from dopsd.core.palette import drawing_colours
 from dopsd.core.percent import gap, percent, within
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
     """Return accuracy on the selection split against cost: one colour for each method."""
     runs_by_method = groups(facts.runs)
     methods = list(dict.fromkeys(method for _, method in runs_by_method))
+    colours = drawing_colours(METHODS, methods)
     members = {
         method: {run: _points(run) for run in runs_by_method[task, method]}
         for method in methods
@@ -183,7 +184,7 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
     drawing = figure_of(AXES[costs[0]], f"accuracy on {split}, in %", True, 380)
     legend = []
     for method, curves in members.items():
-        shade = run_colour(METHODS, method)
+        shade = colours[method]
         name = facts.names[task, method]
         _draw_group(drawing, curves, costs, shade, name)
         legend.append((name, shade, "line"))

@@ -6,7 +6,15 @@ import numpy
 import pytest
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.palette import NEUTRAL, PALETTE, SHADES, colour_of, run_colour, shade_of
+from dopsd.core.palette import (
+    NEUTRAL,
+    PALETTE,
+    SHADES,
+    colour_of,
+    drawing_colours,
+    run_colour,
+    shade_of,
+)
 from dopsd.core.registry import Registry
 
 # Machado, Oliveira and Fernandes 2009: how colours look without one kind of cones
@@ -88,3 +96,11 @@ def test_a_variant_has_a_colour_of_its_own_and_an_unknown_method_is_grey():
     assert method == PALETTE[ALGORITHMS.position("d_opsd")]
     assert variant not in PALETTE
     assert run_colour(ALGORITHMS, "base") == NEUTRAL
+
+
+def test_variants_in_one_drawing_take_colours_that_no_method_of_it_has():
+    variants = [f"espo-{name}" for name in "abcdefghij"]
+    colours = drawing_colours(ALGORITHMS, ["d_opsd", *variants, "espo", "gone"])
+    assert colours["d_opsd"] == run_colour(ALGORITHMS, "d_opsd")
+    assert colours["espo"] == run_colour(ALGORITHMS, "espo") and colours["gone"] == NEUTRAL
+    assert {*colours.values()} == {*PALETTE, NEUTRAL}
