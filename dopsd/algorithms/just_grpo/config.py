@@ -39,8 +39,12 @@ class JustGrpoConfig(GroupConfig):
     )
 
     def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
-        """Return how rollouts are made: from left to right, or in blocks with the threshold."""
-        values = sampling.model_dump() | {"steps": sampling.gen_length}
+        """Return how rollouts are made: from left to right, or in blocks with the threshold.
+
+        Noise is exact whatever the section says: with the published d-OPSD noise in bfloat16 tokens
+        are not drawn from the softmax by which they are scored.
+        """
+        values = sampling.model_dump() | {"steps": sampling.gen_length, "gumbel_dtype": "float32"}
         if self.threshold is None:
             return SamplingConfig(**values | {"block_length": 1})
         return ThresholdSampling(**values, threshold=self.threshold)
