@@ -90,6 +90,13 @@ class AlgorithmConfig(Section):
         """Return lengths and steps of the method's rollouts: those of the section."""
         return sampling
 
+    def reason_against(self, sampling: SamplingConfig) -> str | None:
+        """Return why the method cannot learn from such rollouts; None if it can.
+
+        Args:
+            sampling: section `sampling`.
+        """
+
     def forwards(self, sampling: SamplingConfig) -> Forwards | None:
         """Return what a problem of a collect costs at most; None if the method does not say.
 

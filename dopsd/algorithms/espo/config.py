@@ -37,6 +37,15 @@ class EspoConfig(IteratedGroupConfig):
         views = 2 * self.draws + self.full_mask
         return self.forwards_each(2 * views, views)
 
+    def reason_against(self, sampling: SamplingConfig) -> str | None:
+        """Refuse a window of which some tokens are never sampled."""
+        if self.tail == "window" and sampling.stop_after_eos:
+            return (
+                "tail window scores tokens that sampling.stop_after_eos does not sample; set tail"
+                " to counted or context, or stop_after_eos to false"
+            )
+        return None
+
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
         """Refuse switches that the objective does not have.

@@ -49,6 +49,15 @@ class JustGrpoConfig(GroupConfig):
             return SamplingConfig(**values | {"block_length": 1})
         return ThresholdSampling(**values, threshold=self.threshold)
 
+    def reason_against(self, sampling: SamplingConfig) -> str | None:
+        """Refuse to score tokens that were never sampled; marked steps were."""
+        if self.after_end and self.threshold is None and sampling.stop_after_eos:
+            return (
+                "after_end scores tokens that sampling.stop_after_eos does not sample; set one to"
+                " false"
+            )
+        return None
+
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: a forward for each scored position."""
         length, is_top = sampling.gen_length, self.positions == "entropy_top"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import write_params
 from fakes import EOS, MASK, FakePolicy
 
@@ -19,6 +20,7 @@ from dopsd.algorithms.just_grpo.algorithm import JustGrpo
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
 from dopsd.algorithms.just_grpo.positions import batch_of, position_logits
 from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
 from dopsd.core.types import Rollout, Score
 from dopsd.rollout import sampler
 from dopsd.rollout.collector import RolloutCollector
@@ -39,8 +41,6 @@ def rewarded(policy: FakePolicy, *advantages: float) -> list[Rewarded]:
 
 def started(is_moved: bool = True, **changes: object) -> Trainer:
     """A loop before its first collect; its policy is no longer the base."""
-    from accelerate import Accelerator
-
     write_params(**{f"method__just_grpo__{key}": value for key, value in changes.items()})
     loop = Trainer(load_params().run("sudoku", "just_grpo", 0), Accelerator(cpu=True))
     draw = torch.Generator().manual_seed(1)
@@ -100,8 +100,8 @@ def test_summed_scores_are_the_samplers_own_log_probability(project, monkeypatch
 
 @pytest.mark.parametrize("changes", [{}, {"positions": "fallback", "threshold": 0.8}])
 def test_rollouts_follow_the_softmax_also_where_others_have_the_published_noise(changes):
-    """The preset reference asks for bfloat16. One token has 0.99, ten others have 0.001 each: 19 800
-    of 20 000 draws +- 14 are the first; with the published noise it was 19 943.
+    """The preset reference asks for bfloat16. One token has 0.99, ten others 0.001 each: 19 800 of
+    20 000 draws +- 14 are the first; with the published noise it was 19 943.
     """
     asked = SamplingConfig(gen_length=8, block_length=8, steps=8, gumbel_dtype="bfloat16")
     sampling = JustGrpoConfig(**changes).sampling_of(asked)
@@ -109,6 +109,19 @@ def test_rollouts_follow_the_softmax_also_where_others_have_the_published_noise(
     odds = torch.tensor([0.99] + [0.001] * 10)
     drawn = sampler.choose(odds.log().expand(20_000, 11), torch.arange(20_000), decoding)
     assert 19_740 < int((drawn == 0).sum()) < 19_860
+
+
+def test_tokens_that_were_never_sampled_are_not_scored(project):
+    """With `stop_after_eos` the rest of a completion is filled with ends of text; steps below a
+    threshold were all sampled.
+    """
+    write_params(sampling__stop_after_eos=True, method__just_grpo__after_end=True)
+    with pytest.raises(DopsdError, match="just_grpo: after_end scores tokens that"):
+        Trainer(load_params().run("sudoku", "just_grpo", 0), Accelerator(cpu=True))
+    stopped = SamplingConfig(stop_after_eos=True)
+    fine = {"after_end": False}, {"positions": "fallback", "threshold": 0.8}
+    assert [JustGrpoConfig(**c).reason_against(stopped) for c in fine] == [None, None]
+    assert JustGrpoConfig().reason_against(SamplingConfig()) is None
 
 
 def test_only_rollouts_with_an_advantage_are_scored_through_the_end_of_text(project):
