@@ -22,6 +22,19 @@ def test_counts_of_a_group_are_equally_far_apart_and_each_as_often():
     assert many.flatten().bincount().tolist() == [200] * 5
 
 
+def test_halves_are_rounded_to_even_so_that_one_completion_masks_every_second_number():
+    """Completion 3 of 6 is 257 / 2 = 128.5 from the first: k = 0 gives 128, 1 and 2 give 130, and
+    129 and 130 give 258 modulo 257.
+    """
+    every = (torch.arange(257) + 0.5)[None] / 257
+    counts = masked_counts(every, torch.tensor([3]), 6, torch.tensor([[256]])).flatten()
+    expected = [128, *sorted([*range(130, 257, 2)] * 2), *sorted([*range(1, 128, 2)] * 2)]
+    assert counts.tolist() == expected
+    long = 2**24  # in float32 2^24 + 1 is 2^24, and its half not 8388608.5
+    spread = torch.tensor([[1.5 / (long + 1)]], dtype=torch.float64)  # k = 1
+    assert masked_counts(spread, torch.tensor([1]), 2, torch.tensor([[long]])).item() == 8_388_610
+
+
 @pytest.mark.parametrize("masks", ["count", "share"])
 def test_a_mask_and_its_complement_predict_each_token_once_whatever_else_is_in_the_batch(masks):
     eligible = torch.tensor([[True] * 3 + [False], [True] * 4])
