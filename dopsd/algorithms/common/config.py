@@ -42,6 +42,7 @@ class TrainOverrides(Section):
     warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas | None = None  # AdamW's decay rates of both moments
     weight_decay: Weight | None = None  # AdamW's weight decay
+    grad_clip: Positive | None = None  # largest gradient norm
     weights: Weights | None = None  # what trains: lora (an adapter) or all (every weight)
     lora: AdapterConfig | None = None  # shape of the adapter, as a whole
     start_from: str | None = None  # checkpoint folder or run that training starts from

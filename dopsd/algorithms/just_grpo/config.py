@@ -36,6 +36,7 @@ class JustGrpoConfig(GroupConfig):
         learning_rate=5e-6,
         betas=[0.9, 0.999],
         weight_decay=0.0,
+        grad_clip=1.0,
     )
 
     def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:

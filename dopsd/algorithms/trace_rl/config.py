@@ -45,6 +45,7 @@ class TraceRlConfig(GroupConfig):
         learning_rate=1e-6,
         betas=[0.9, 0.999],
         weight_decay=0.0,
+        grad_clip=1.0,
     )
 
     @property

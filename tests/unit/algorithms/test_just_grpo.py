@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import write_params
+from conftest import ROOT, write_params
 from fakes import EOS, MASK, FakePolicy
 
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.just_grpo.algorithm import JustGrpo
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
 from dopsd.algorithms.just_grpo.positions import batch_of, position_logits
-from dopsd.config.loading import load_params
+from dopsd.config import profiles
+from dopsd.config.loading import checked, load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Rollout, Score
 from dopsd.rollout import sampler
@@ -217,6 +218,15 @@ def test_scored_states_are_those_in_which_the_sampler_was_not_sure(project):
     assert int((loop.algorithm._batch(loop.policy, items).positions >= 0).sum()) == sum(
         int(mark.sum()) for mark in marks
     )
+
+
+def test_the_published_clip_of_the_gradient_is_the_default_and_embedded_runs_keep_theirs():
+    published = checked(profiles.resolve("llada-8b-gsm8k", "reference"), "p")
+    embedded = load_params(ROOT / "params.yaml")
+    methods = "just_grpo", "trace_rl", "espo"
+    found = [published.run("gsm8k", name, 0).train.grad_clip for name in methods]
+    assert found == [1.0, 1.0, 0.2]
+    assert [embedded.run("sudoku", name, 0).train.grad_clip for name in methods] == [0.2] * 3
 
 
 def test_fallback_and_its_threshold_need_each_other():
