@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 import torch
-import yaml
-from conftest import ROOT, write_params
+from conftest import write_params
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -233,13 +231,3 @@ def test_switches_that_an_objective_lacks_are_refused():
         EspoConfig(full_mask=True)
     with pytest.raises(ValidationError, match="needs a clip_range between 0 and 1"):
         EspoConfig(objective="squared", clip_range=0.0)
-
-
-def test_presets_of_the_page_are_valid_settings():
-    text = (ROOT / "docs/algorithms/espo.md").read_text()
-    presets = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    found = [EspoConfig(**preset["method"]["espo"]) for preset in presets]
-    assert [config.objective for config in found] == ["squared", "token"]
-    gdsd, coupled = found
-    assert (gdsd.clip_range, gdsd.psi, gdsd.token_weight) == (4e-4, 10.0, "one")
-    assert coupled.full_mask and coupled.masks == "share" and coupled.clip_range == 0.5
