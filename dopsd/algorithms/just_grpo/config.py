@@ -12,25 +12,22 @@ from dopsd.algorithms.common.config import (
     Forwards,
     GroupConfig,
     TrainOverrides,
-    Weight,
 )
-from dopsd.core.settings import LARGEST
+from dopsd.core.settings import LARGEST, NonNegative, PositiveShare
 from dopsd.rollout.config import SamplingConfig, ThresholdSampling
-
-TopShare = Annotated[float, Field(gt=0, le=1)]
 
 
 class JustGrpoConfig(GroupConfig):
     """Settings of JustGRPO (arXiv 2601.15165), whose rollouts are made from left to right."""
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 16  # rollouts per problem
-    temperature: Weight = 1.0  # of all rollouts; tokens are scored at 1
+    temperature: NonNegative = 1.0  # of all rollouts; tokens are scored at 1
     reward: Literal["task", "correct"] = "correct"  # task: the task's reward; correct: 1 or 0
-    epsilon: Weight = 1e-4  # added to the standard deviation that divides advantages
+    epsilon: NonNegative = 1e-4  # added to the standard deviation that divides advantages
     after_end: bool = True  # also score tokens after the first end of text
     positions: Literal["all", "entropy_top", "fallback"] = "all"  # which ones to score
-    entropy_share: TopShare = 0.2  # share of a rollout's positions that entropy_top scores
-    threshold: TopShare | None = None  # of fallback: confidence of tokens committed at once
+    entropy_share: PositiveShare = 0.2  # share of a rollout's positions that entropy_top scores
+    threshold: PositiveShare | None = None  # of fallback: confidence of tokens committed at once
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         prompts_per_collect=64,
         learning_rate=5e-6,

@@ -200,7 +200,7 @@ def test_micro_batches_and_masks_one_by_one_give_the_loss_and_gradient_of_the_wh
     whole = loss(loop, batch)
     expected = gradient(loop, whole)
     assert [len(part) for part in batch.split(batch.forwards)] == [1] * 6
-    loop.algorithm.most = 1
+    loop.algorithm.max_sequences = 1
     parts = [loss(loop, part) for part in batch.split(1)]
     assert torch.stack(parts).sum().item() == pytest.approx(whole.item(), rel=1e-4, abs=1e-5)
     gap = (sum(gradient(loop, part) for part in parts) - expected).norm()
