@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,6 +78,29 @@ def test_shares_of_masked_tokens_are_spread_over_each_group_of_a_collect(project
     counts = batch.loss_mask[:, 0].sum(-1).unflatten(0, (2, 3))
     assert ((counts - counts[:, :1]) % 41).tolist() == [[0, 14, 27]] * 2
     assert counts[0, 0] != counts[1, 0]
+
+
+@OBJECTIVES
+def test_a_loss_counts_completions_or_with_token_the_tokens_that_count(project, switches):
+    loop, batch = collected(**switches)
+    rows = [[*row, loop.policy.eos_id] for row in batch.targets.tolist()]
+    lengths = [min(row.index(loop.policy.eos_id) + 1, 40) for row in rows]
+    assert sum(lengths) < 6 * 40
+    weights = lengths if switches == TOKEN else [1] * 6
+    assert batch.weight.tolist() == weights
+    assert loop.algorithm.loss(loop.policy, batch).metrics["logp"][1] == sum(weights)
+
+
+def test_prompts_of_other_lengths_do_not_change_log_probabilities(project):
+    """The prompt of the first completion is cut: padding takes the place of 12 tokens."""
+    loop, _ = collected(step=0.03)
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    cut, *others = groups[0]
+    short = replace(cut.rollout, prompt_ids=cut.rollout.prompt_ids[12:])
+    batch = loop.algorithm._group(loop.policy, [replace(cut, rollout=short), *others], 0, 0)
+    assert batch.mask.sum(1).diff().tolist() == [12, 0]
+    alone = torch.stack([each(loop, batch, row) for row in range(3)])
+    torch.testing.assert_close(batch.old_logps, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_at_the_first_inner_update_the_ratio_is_one(project):
