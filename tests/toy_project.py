@@ -37,7 +37,10 @@ def small_params(**changes: object) -> dict:
     for name in methods_with(IteratedGroupConfig):
         raw["method"].setdefault(name, {}).update(group_size=2, iterations=2)
     raw["method"]["trace_rl"] |= {"group_size": 2, "updates_per_pass": 2}
-    raw["method"]["just_grpo"] |= {"group_size": 3, "train": {"prompts_per_collect": 2}}
+    raw["method"]["just_grpo"] |= {
+        "group_size": 3,
+        "train": {"prompts_per_collect": 2, "grad_clip": None},
+    }
     raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}
     raw["tracking"]["enabled"] = False
     for key, value in changes.items():

@@ -70,6 +70,8 @@ def check_sections(params: Params) -> None:
         _check_shard(params, models)
     _check_matrix(params)
     runs = every_run(params)
+    if faults := [fault for run in runs if (fault := run.reason_against_sampling)]:
+        raise ValueError(faults[0])
     _check_weights(params, runs)
     _check_starts(params, runs)
 

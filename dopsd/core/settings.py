@@ -34,6 +34,8 @@ Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]  # any integer
 Count = Annotated[int, Field(ge=1, le=LARGEST)]  # an integer from 1
 Natural = Annotated[int, Field(ge=0, le=LARGEST)]  # an integer from 0
 Positive = Annotated[float, Field(gt=0)]  # a number above 0
+NonNegative = Annotated[float, Field(ge=0)]  # a number from 0
+PositiveShare = Annotated[float, Field(gt=0, le=1)]  # a fraction above 0, up to 1
 Betas = Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)]
 
 

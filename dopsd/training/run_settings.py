@@ -55,6 +55,12 @@ class RunSettings:
         return kind_of(self.key.method)
 
     @property
+    def reason_against_sampling(self) -> str | None:
+        """Why the algorithm cannot learn from rollouts of section `sampling`; None if it can."""
+        reason = self.algorithm.reason_against(self.sampling)
+        return None if reason is None else f"method.{self.key.method}: {reason}"
+
+    @property
     def reason_against_shards(self) -> str | None:
         """Why this run cannot train with a sharded base; None if it can."""
         method = self.key.method

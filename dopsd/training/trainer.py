@@ -55,7 +55,7 @@ class Trainer:
         self.settings = train = with_warmup(train, len(self.problems), each)
         self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
         shard = run.launch.shard and accelerator.num_processes > 1
-        if shard and (fault := run.reason_against_shards):
+        if fault := run.reason_against_sampling or (shard and run.reason_against_shards):
             raise DopsdError(fault, code=Code.CONTRADICTION)
         self.policy = policy_of(run, shard)
         self.group = AccelerateGroup(accelerator, self.policy.forwards)

@@ -6,11 +6,19 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.core.settings import LARGEST, Betas, Count, Natural, Positive, Section, Share
+from dopsd.core.settings import (
+    LARGEST,
+    Betas,
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Section,
+    Share,
+)
 from dopsd.models.config import AdapterConfig, Reference, Weights
 from dopsd.rollout.config import CollectorConfig, SamplingConfig
 
-Weight = Annotated[float, Field(ge=0)]
 RevealScope = Literal["future_blocks", "all_masked"]
 # an entry of the logits in a loss: with the teacher's, or in a cross-entropy, 4 for ln p and 8 for
 # gradients
@@ -41,7 +49,8 @@ class TrainOverrides(Section):
     warmup_updates: Natural | None = None  # updates of linear warm-up
     warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas | None = None  # AdamW's decay rates of both moments
-    weight_decay: Weight | None = None  # AdamW's weight decay
+    weight_decay: NonNegative | None = None  # AdamW's weight decay
+    grad_clip: Positive | None = None  # largest gradient norm
     weights: Weights | None = None  # what trains: lora (an adapter) or all (every weight)
     lora: AdapterConfig | None = None  # shape of the adapter, as a whole
     start_from: str | None = None  # checkpoint folder or run that training starts from
@@ -90,6 +99,13 @@ class AlgorithmConfig(Section):
         """Return lengths and steps of the method's rollouts: those of the section."""
         return sampling
 
+    def reason_against(self, sampling: SamplingConfig) -> str | None:
+        """Return why the method cannot learn from such rollouts; None if it can.
+
+        Args:
+            sampling: section `sampling`.
+        """
+
     def forwards(self, sampling: SamplingConfig) -> Forwards | None:
         """Return what a problem of a collect costs at most; None if the method does not say.
 
@@ -118,7 +134,7 @@ class GroupConfig(AlgorithmConfig):
     """Settings of algorithms that compare the rewards of several rollouts of a problem."""
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 6  # rollouts per problem
-    temperature: Weight = 0.9  # of all rollouts
+    temperature: NonNegative = 0.9  # of all rollouts
     reward: Literal["task", "correct"] = "task"  # task: the task's reward; correct: 1 or 0
 
 

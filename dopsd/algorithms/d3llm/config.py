@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from dopsd.algorithms.common.config import (
     CROSS_ENTROPY_BYTES,
     AlgorithmConfig,
     Forwards,
     TrainOverrides,
-    Weight,
 )
-from dopsd.core.settings import Count, Positive
+from dopsd.core.settings import Count, NonNegative, Positive, PositiveShare
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
 
@@ -28,8 +23,8 @@ class D3llmConfig(AlgorithmConfig):
     warmer: Positive = 0.1  # temperature added at each further try
     first_block: Count = 16  # tokens of the trained block at the first update
     last_block: Count = 32  # tokens of the trained block at the last update
-    most_masked: Annotated[float, Field(gt=0, le=1)] = 0.8  # largest share of the block to mask
-    entropy_weight: Weight = 2.0  # weight of the entropy term, next to two cross-entropies
+    most_masked: PositiveShare = 0.8  # largest share of the block to mask
+    entropy_weight: NonNegative = 2.0  # weight of the entropy term, next to two cross-entropies
     entropy_temperature: Positive = 0.5  # softmax temperature inside the entropy term
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=2e-5, prompts_per_collect=64, lora=AdapterConfig(r=256, alpha=256)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides, Weight
-from dopsd.core.settings import Count, Positive, Share
+from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
+from dopsd.core.settings import Count, NonNegative, Positive, Share
 from dopsd.rollout.config import SamplingConfig
 
 
@@ -12,7 +12,7 @@ class DiffuGrpoConfig(IteratedGroupConfig):
 
     iterations: Count = 12  # updates per collect, each with new prompt masks; planning tasks: 8
     clip_range: Positive = 0.5  # epsilon: the probability ratio is clipped to 1 +- epsilon
-    kl_weight: Weight = 0.04  # weight of the KL penalty to the initial policy
+    kl_weight: NonNegative = 0.04  # weight of the KL penalty to the initial policy
     prompt_mask: Share = 0.15  # share of prompt tokens masked in each update
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, prompts_per_collect=16

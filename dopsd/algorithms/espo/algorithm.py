@@ -48,7 +48,7 @@ class Espo:
     normalize_by_all_prompts = False  # the mean over completions, or tokens; they hold advantages
 
     def __init__(self, config: EspoConfig, collector: RolloutCollector, max_sequences: int) -> None:
-        self.config, self.collector, self.most = config, collector, max_sequences
+        self.config, self.collector, self.max_sequences = config, collector, max_sequences
         self.groups = RewardedGroups(config, collector, "loo")
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
@@ -111,7 +111,7 @@ class Espo:
     def loss(self, policy: Policy, batch: CoupledViews) -> LossOutput:
         """Return the loss of the objective with a KL penalty, summed over completions or tokens."""
         terms = TERMS[self.config.objective](
-            self.config, batch, _view_logps(policy, batch, self.most)
+            self.config, batch, _view_logps(policy, batch, self.max_sequences)
         )
         totals = {"kl": terms.kl, "clip_ratio": terms.clipped, "logp": terms.logp}
         sums = metric_sums(

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides, Weight
-from dopsd.core.settings import Count, Positive
+from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
+from dopsd.core.settings import Count, NonNegative, Positive
 from dopsd.rollout.config import SamplingConfig
 
 
@@ -17,17 +17,17 @@ class EspoConfig(IteratedGroupConfig):
     With other switches it is GDSD (arXiv 2605.29398) or coupled-GRPO (arXiv 2506.20639).
     """
 
-    temperature: Weight = 1.0  # of all rollouts
+    temperature: NonNegative = 1.0  # of all rollouts
     objective: Literal["ratio", "squared", "token"] = "ratio"  # ESPO, GDSD, or coupled-GRPO
     draws: Count = 2  # masks of a completion in an update, each with its complement
     masks: Literal["count", "share"] = "count"  # l tokens; or each with probability t ~ U(0.2, 0.8)
     token_weight: Literal["bound", "one"] = "bound"  # bound: 1 / share of masked tokens; one: 1
     full_mask: bool = False  # token: average with ln p when the whole completion is masked
     tail: Literal["window", "context", "counted"] = "window"  # tokens after the end of text
-    clip_range: Weight = 0.2  # epsilon: ratios are clipped to 1 +- epsilon
+    clip_range: NonNegative = 0.2  # epsilon: ratios are clipped to 1 +- epsilon
     clamp_on: Literal["sum", "mean"] = "sum"  # squared: clamp the summed change, or per token
     psi: Positive = 10.0  # squared: change per token for an advantage of 1, nats
-    kl_weight: Weight = 1e-3  # weight of the KL penalty to the initial policy
+    kl_weight: NonNegative = 1e-3  # weight of the KL penalty to the initial policy
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, weight_decay=0.01, prompts_per_collect=16
     )
@@ -36,6 +36,15 @@ class EspoConfig(IteratedGroupConfig):
         """Return what a problem costs: all views under old policy, initial one, and the update."""
         views = 2 * self.draws + self.full_mask
         return self.forwards_each(2 * views, views)
+
+    def reason_against(self, sampling: SamplingConfig) -> str | None:
+        """Refuse a window of which some tokens are never sampled."""
+        if self.tail == "window" and sampling.stop_after_eos:
+            return (
+                "tail window scores tokens that sampling.stop_after_eos does not sample; set tail"
+                " to counted or context, or stop_after_eos to false"
+            )
+        return None
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:

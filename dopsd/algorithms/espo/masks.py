@@ -73,12 +73,14 @@ def coupled_masks(config: EspoConfig, draw: Draw, eligible: Tensor) -> tuple[Ten
 
 
 def masked_counts(spread: Tensor, attempts: Tensor, group_size: int, length: Tensor) -> Tensor:
-    """Return how many tokens to mask: equally far apart in each group, and each of 0 to L as often.
+    """Return how many tokens to mask: equally far apart in each group, but for rounding.
 
-    This is l_j = round(k + j (L + 1) / b) mod (L + 1), where k ~ U{0..L} is drawn for the group.
+    This is l_j = round(k + j (L + 1) / b) mod (L + 1), where k ~ U{0..L} is drawn for each group
+    and draw. Each number of 0 to L comes as often, except where j (L + 1) / b ends in a half: round
+    half to even then gives every second number, twice as often (L = 256, b = 6: j = 3).
 
     Args:
-        spread: [B, n], uniform numbers, the same for all completions of a group.
+        spread: [B, n], uniform numbers of n draws, the same for all completions of a group.
         attempts: j, [B], index of the completion in its group.
         group_size: b.
         length: L, [B, 1].
@@ -87,5 +89,5 @@ def masked_counts(spread: Tensor, attempts: Tensor, group_size: int, length: Ten
         l, [B, n].
     """
     first = (spread.double() * (length + 1)).long()  # k
-    step = attempts[:, None] * (length + 1) / group_size
-    return (first + step.double()).round().long() % (length + 1)
+    step = (attempts[:, None] * (length + 1)).double() / group_size
+    return (first + step).round().long() % (length + 1)

@@ -11,8 +11,9 @@ METRICS = GROUPS | {
     "kl": Metric(
         "nats",
         r"estimated KL to the initial policy: $(E - E_{\text{ref}})^2 / (2 L)$, mean over"
-        r" completions; with `objective: token` $e^{\Delta} - \Delta - 1$, $\Delta = \ln"
-        r" p_{\text{ref}} - \ln p_\theta$, mean over tokens",
+        r" completions, with $D$ in place of $E$ for `token_weight: one`; with `objective: token`"
+        r" $e^{\Delta} - \Delta - 1$, $\Delta = \ln p_{\text{ref}} - \ln p_\theta$, mean over"
+        r" tokens",
         LOSS,
         "estimated distance (KL divergence) from the initial policy",
     ),
@@ -25,8 +26,9 @@ METRICS = GROUPS | {
     ),
     "logp": Metric(
         "nats",
-        r"estimate of $\ln p_\theta$ for each token: $E / L$, mean over completions; with"
-        " `objective: token` mean over tokens",
+        r"estimate of $\ln p_\theta$ for each token: $E / L$, mean over completions, with"
+        r" `token_weight: one` $D / L$, about half of the mean $\ln p_\theta$ of a token; with"
+        r" `objective: token` mean over tokens",
         LOSS,
         "estimated log-probability of a token of the completions",
     ),

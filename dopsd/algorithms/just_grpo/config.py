@@ -12,38 +12,49 @@ from dopsd.algorithms.common.config import (
     Forwards,
     GroupConfig,
     TrainOverrides,
-    Weight,
 )
-from dopsd.core.settings import LARGEST
+from dopsd.core.settings import LARGEST, NonNegative, PositiveShare
 from dopsd.rollout.config import SamplingConfig, ThresholdSampling
-
-TopShare = Annotated[float, Field(gt=0, le=1)]
 
 
 class JustGrpoConfig(GroupConfig):
     """Settings of JustGRPO (arXiv 2601.15165), whose rollouts are made from left to right."""
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 16  # rollouts per problem
-    temperature: Weight = 1.0  # of all rollouts; tokens are scored at 1
+    temperature: NonNegative = 1.0  # of all rollouts; tokens are scored at 1
     reward: Literal["task", "correct"] = "correct"  # task: the task's reward; correct: 1 or 0
-    epsilon: Weight = 1e-4  # added to the standard deviation that divides advantages
+    epsilon: NonNegative = 1e-4  # added to the standard deviation that divides advantages
     after_end: bool = True  # also score tokens after the first end of text
     positions: Literal["all", "entropy_top", "fallback"] = "all"  # which ones to score
-    entropy_share: TopShare = 0.2  # share of a rollout's positions that entropy_top scores
-    threshold: TopShare | None = None  # of fallback: confidence of tokens committed at once
+    entropy_share: PositiveShare = 0.2  # share of a rollout's positions that entropy_top scores
+    threshold: PositiveShare | None = None  # of fallback: confidence of tokens committed at once
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         prompts_per_collect=64,
         learning_rate=5e-6,
         betas=[0.9, 0.999],
         weight_decay=0.0,
+        grad_clip=1.0,
     )
 
     def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
-        """Return how rollouts are made: from left to right, or in blocks with the threshold."""
-        values = sampling.model_dump() | {"steps": sampling.gen_length}
+        """Return how rollouts are made: from left to right, or in blocks with the threshold.
+
+        Noise is exact whatever the section says: with the published d-OPSD noise in bfloat16 tokens
+        are not drawn from the softmax by which they are scored.
+        """
+        values = sampling.model_dump() | {"steps": sampling.gen_length, "gumbel_dtype": "float32"}
         if self.threshold is None:
             return SamplingConfig(**values | {"block_length": 1})
         return ThresholdSampling(**values, threshold=self.threshold)
+
+    def reason_against(self, sampling: SamplingConfig) -> str | None:
+        """Refuse to score tokens that were never sampled; marked steps were."""
+        if self.after_end and self.threshold is None and sampling.stop_after_eos:
+            return (
+                "after_end scores tokens that sampling.stop_after_eos does not sample; set one to"
+                " false"
+            )
+        return None
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: a forward for each scored position."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dopsd.algorithms.common.groups import Rewarded
-    from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
 
 AT_ONCE = 8  # positions of a row: more make rows that memory may not hold, fewer copy rollouts
@@ -28,7 +27,7 @@ class Positions(Batch):
 
     ids: Tensor  # [B, P+G], without masks
     mask: Tensor  # [B, P+G], False on padding
-    order: Tensor  # [B, G], step that committed each token
+    order: Tensor  # [B, G], step that committed each token, from left to right without a threshold
     positions: Tensor  # [B, C], in the completion; -1: none
     advantage: Tensor  # [B], of the rollout
     weight: Tensor  # [B], the row's share of its rollout's positions
@@ -67,21 +66,11 @@ def batch_of(
     return Positions(
         torch.cat([texts.prompts, texts.targets], 1)[rows],
         texts.mask[rows],
-        torch.stack([_order(item.rollout) for item in rewarded])[rows],
+        torch.stack([item.rollout.revealed_at for item in rewarded])[rows],
         positions,
         torch.tensor([item.advantage for item in rewarded])[rows],
         torch.tensor([len(chunk) / len(places[i]) for i, chunk in chunks]),
     )
-
-
-def _order(rollout: Rollout) -> Tensor:
-    """Return the step that committed each token [G]: from left to right without a threshold.
-
-    Tokens after an early end were never sampled; they count as committed one by one.
-    """
-    if rollout.is_fallback is None:
-        return torch.arange(len(rollout.completion_ids))
-    return rollout.revealed_at
 
 
 class Scored(NamedTuple):

@@ -11,9 +11,8 @@ from dopsd.algorithms.common.config import (
     Forwards,
     GroupConfig,
     TrainOverrides,
-    Weight,
 )
-from dopsd.core.settings import LARGEST, Count, Natural, Positive, Share
+from dopsd.core.settings import LARGEST, Count, Natural, NonNegative, Positive, Share
 from dopsd.rollout.config import SamplingConfig
 
 
@@ -24,7 +23,7 @@ class TraceRlConfig(GroupConfig):
     """
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rollouts per problem
-    temperature: Weight = 0.8  # of all rollouts
+    temperature: NonNegative = 0.8  # of all rollouts
     reward: Literal["task", "correct"] = "correct"  # task: the task's reward; correct: 1 or 0
     baseline: Literal["mean", "loo", "z"] = "z"  # what advantages compare with; z: and divide by
     least_mean_reward: float = 0.2  # of a group that is trained on
@@ -35,7 +34,7 @@ class TraceRlConfig(GroupConfig):
     confident: Share | None = None  # also predict masked tokens of this probability; RLDF: 0.6
     reduction: Literal["state", "token"] = "state"  # state: each state weighs 1; token: each token
     clip_range: Positive = 0.2  # epsilon: the probability ratio is clipped to 1 +- epsilon
-    kl_weight: Weight = 0.01  # weight of the KL penalty
+    kl_weight: NonNegative = 0.01  # weight of the KL penalty
     kl_to: Literal["old", "base"] = "old"  # the policy that sampled, or the initial one
     kl_reduction: Literal["sum", "mean"] = "sum"  # over the tokens of a state
     passes: Count = 1  # times that a collect's states are trained on
@@ -45,6 +44,7 @@ class TraceRlConfig(GroupConfig):
         learning_rate=1e-6,
         betas=[0.9, 0.999],
         weight_decay=0.0,
+        grad_clip=1.0,
     )
 
     @property

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, TrainOverrides, Weight
-from dopsd.core.settings import LARGEST, Count, Positive
+from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, TrainOverrides
+from dopsd.core.settings import LARGEST, Count, NonNegative, Positive
 from dopsd.rollout.config import SamplingConfig
 
 
@@ -20,11 +20,11 @@ class VrpoConfig(AlgorithmConfig):
     """
 
     attempts: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rollouts per problem
-    temperature: Weight = 0.9  # of all rollouts
+    temperature: NonNegative = 0.9  # of all rollouts
     pairs: Literal["initial", "current"] = "initial"  # the policy that samples the pairs
     beta: Positive = 0.2  # scale of the margin in the preference loss
     draws: Count = 8  # masks per likelihood estimate, the same for policy and reference
-    sft_weight: Weight = 0.05  # weight of fine-tuning on the preferred completion
+    sft_weight: NonNegative = 0.05  # weight of fine-tuning on the preferred completion
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=5e-7,
         schedule="cosine",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
+from dataclasses import replace
 
 import pytest
 import torch
-import yaml
-from conftest import ROOT, write_params
+from conftest import write_params
 from pydantic import ValidationError
 from torch import Tensor
 
@@ -79,6 +78,29 @@ def test_shares_of_masked_tokens_are_spread_over_each_group_of_a_collect(project
     counts = batch.loss_mask[:, 0].sum(-1).unflatten(0, (2, 3))
     assert ((counts - counts[:, :1]) % 41).tolist() == [[0, 14, 27]] * 2
     assert counts[0, 0] != counts[1, 0]
+
+
+@OBJECTIVES
+def test_a_loss_counts_completions_or_with_token_the_tokens_that_count(project, switches):
+    loop, batch = collected(**switches)
+    rows = [[*row, loop.policy.eos_id] for row in batch.targets.tolist()]
+    lengths = [min(row.index(loop.policy.eos_id) + 1, 40) for row in rows]
+    assert sum(lengths) < 6 * 40
+    weights = lengths if switches == TOKEN else [1] * 6
+    assert batch.weight.tolist() == weights
+    assert loop.algorithm.loss(loop.policy, batch).metrics["logp"][1] == sum(weights)
+
+
+def test_prompts_of_other_lengths_do_not_change_log_probabilities(project):
+    """The prompt of the first completion is cut: padding takes the place of 12 tokens."""
+    loop, _ = collected(step=0.03)
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    cut, *others = groups[0]
+    short = replace(cut.rollout, prompt_ids=cut.rollout.prompt_ids[12:])
+    batch = loop.algorithm._group(loop.policy, [replace(cut, rollout=short), *others], 0, 0)
+    assert batch.mask.sum(1).diff().tolist() == [12, 0]
+    alone = torch.stack([each(loop, batch, row) for row in range(3)])
+    torch.testing.assert_close(batch.old_logps, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_at_the_first_inner_update_the_ratio_is_one(project):
@@ -202,7 +224,7 @@ def test_micro_batches_and_masks_one_by_one_give_the_loss_and_gradient_of_the_wh
     whole = loss(loop, batch)
     expected = gradient(loop, whole)
     assert [len(part) for part in batch.split(batch.forwards)] == [1] * 6
-    loop.algorithm.most = 1
+    loop.algorithm.max_sequences = 1
     parts = [loss(loop, part) for part in batch.split(1)]
     assert torch.stack(parts).sum().item() == pytest.approx(whole.item(), rel=1e-4, abs=1e-5)
     gap = (sum(gradient(loop, part) for part in parts) - expected).norm()
@@ -233,13 +255,3 @@ def test_switches_that_an_objective_lacks_are_refused():
         EspoConfig(full_mask=True)
     with pytest.raises(ValidationError, match="needs a clip_range between 0 and 1"):
         EspoConfig(objective="squared", clip_range=0.0)
-
-
-def test_presets_of_the_page_are_valid_settings():
-    text = (ROOT / "docs/algorithms/espo.md").read_text()
-    presets = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    found = [EspoConfig(**preset["method"]["espo"]) for preset in presets]
-    assert [config.objective for config in found] == ["squared", "token"]
-    gdsd, coupled = found
-    assert (gdsd.clip_range, gdsd.psi, gdsd.token_weight) == (4e-4, 10.0, "one")
-    assert coupled.full_mask and coupled.masks == "share" and coupled.clip_range == 0.5

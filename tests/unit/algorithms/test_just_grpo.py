@@ -11,17 +11,21 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import write_params
 from fakes import EOS, MASK, FakePolicy
 
+from dopsd.algorithms.common.config import Forwards
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.just_grpo.algorithm import JustGrpo
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
 from dopsd.algorithms.just_grpo.positions import batch_of, position_logits
 from dopsd.config.loading import load_params
+from dopsd.core.metrics import MetricSums
 from dopsd.core.types import Rollout, Score
 from dopsd.rollout import sampler
 from dopsd.rollout.collector import RolloutCollector
+from dopsd.rollout.groups import RolloutStats
 from dopsd.training.trainer import Trainer
 
 TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])
@@ -37,8 +41,6 @@ def rewarded(policy: FakePolicy, *advantages: float) -> list[Rewarded]:
 
 def started(is_moved: bool = True, **changes: object) -> Trainer:
     """A loop before its first collect; its policy is no longer the base."""
-    from accelerate import Accelerator
-
     write_params(**{f"method__just_grpo__{key}": value for key, value in changes.items()})
     loop = Trainer(load_params().run("sudoku", "just_grpo", 0), Accelerator(cpu=True))
     draw = torch.Generator().manual_seed(1)
@@ -67,6 +69,21 @@ def test_a_position_is_seen_after_the_tokens_before_it_and_rows_have_few_positio
         assert row == TOKENS[:place].tolist() + [MASK] * (8 - place)
     assert scored.rows.tolist() == [0, 0, 0, 1, 1, 2, 2]
     assert scored.targets.tolist() == [1, 2, 3, 4, 5, 3, EOS]
+
+
+def test_prompts_of_other_lengths_do_not_change_logits(project):
+    loop = started(group_size=2)
+    groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
+    long = groups[0][0].rollout
+    short = replace(long, prompt_ids=long.prompt_ids[12:])
+    items = [Rewarded(r, 0.0, 1.0) for r in (short, long)]
+    places = torch.tensor([0, 20, 39])
+    together = batch_of(loop.policy, items, [places, places], 3)
+    assert together.mask.sum(1).diff().tolist() == [12]
+    found = position_logits(loop.policy, together, 40).logits
+    alone = [batch_of(loop.policy, [item], [places], 3) for item in items]
+    expected = torch.cat([position_logits(loop.policy, one, 40).logits for one in alone])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_summed_scores_are_the_samplers_own_log_probability(project, monkeypatch):
@@ -156,10 +173,13 @@ def test_states_and_loss_of_the_steps_below_a_threshold_by_hand():
     sure = replace(rollout, is_fallback=torch.zeros(8, dtype=torch.bool))  # nothing to learn
     config = JustGrpoConfig(positions="fallback", threshold=0.8, after_end=False)
     method = JustGrpo(config, collector, 8)  # type: ignore[arg-type]
-    assert len(method._batch(policy, [Rewarded(sure, 0.0, 1.0)])) == 0
+    nothing = [Rewarded(sure, 0.0, 1.0)]
+    assert len(method._batch(policy, nothing)) == 0
+    method.groups.sample = lambda *given: ([nothing], RolloutStats({}, MetricSums()))  # type: ignore[method-assign]
+    assert not method.collect(policy, [], 0).updates  # an empty collect, not a step on momentum
     batch = method._batch(policy, [Rewarded(r, 0.0, -2.0) for r in (sure, rollout)])
     assert batch.weight.tolist() == [1]
-    loss = method.loss(policy, batch).total
+    output = method.loss(policy, batch)
     m = MASK
     assert policy.seen[0][:, 1:].tolist() == [
         [m, 2, m, m, m, m, m, m],
@@ -169,7 +189,8 @@ def test_states_and_loss_of_the_steps_below_a_threshold_by_hand():
         [1, 2, 3, 4, 5, m, m, EOS],
     ]
     logps = [x - math.log(math.exp(x) + 9) for x in (0, 0.5, 0.75, 1, 1.25)]
-    assert loss.item() == pytest.approx(2 * sum(logps) / 8)
+    assert output.total.item() == pytest.approx(2 * sum(logps) / 8)
+    assert output.metrics["logp"] == (pytest.approx(sum(logps)), 5)  # a mean over positions
 
 
 def test_scored_states_are_those_in_which_the_sampler_was_not_sure(project):
@@ -189,12 +210,6 @@ def test_scored_states_are_those_in_which_the_sampler_was_not_sure(project):
     assert int((loop.algorithm._batch(loop.policy, items).positions >= 0).sum()) == sum(
         int(mark.sum()) for mark in marks
     )
-
-
-def test_fallback_and_its_threshold_need_each_other():
-    for settings in ({"positions": "fallback"}, {"threshold": 0.8}):
-        with pytest.raises(ValueError, match="positions fallback and threshold need each other"):
-            JustGrpoConfig(**settings)
 
 
 def test_loss_and_gradient_are_those_of_the_literal_formula(project):
@@ -270,3 +285,5 @@ def test_cost_in_forwards(project, monkeypatch, positions: str):
     loop.algorithm.loss(loop.policy, batch)
     expected = {"all": (0, 40), "entropy_top": (40, math.ceil(0.1 * 40))}[positions]
     assert (planned / len(items), (sum(seen) - planned) / len(items)) == expected
+    said = loop.algorithm.config.forwards(loop.algorithm.collector.sampling)
+    assert said == Forwards(2, *(2 * part for part in expected))  # of a problem

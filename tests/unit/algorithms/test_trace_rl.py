@@ -5,13 +5,10 @@ the loss as the formula has it; CJ-GRPO and RLDF by their settings.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 import pytest
 import torch
-import yaml
-from conftest import ROOT
 from fakes import EOS, MASK, FakePolicy
 from test_literal import moved
 
@@ -286,15 +283,6 @@ def test_the_defaults_are_those_of_the_published_code():
     assert config.updates_of_collect * 2 * 128 * 8 == config.group_size * 32 * 128
     train = config.train
     assert (train.betas, train.weight_decay, train.learning_rate) == ([0.9, 0.999], 0.0, 1e-6)
-
-
-def test_presets_of_the_page_are_valid_settings():
-    text = (ROOT / "docs/algorithms/trace_rl.md").read_text()
-    presets = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    cj_grpo, rldf = (TraceRlConfig(**preset["method"]["trace_rl"]) for preset in presets)
-    assert (cj_grpo.updates_of_collect, cj_grpo.clip_range, cj_grpo.kl_to) == (12, 0.5, "base")
-    assert (cj_grpo.train.betas, cj_grpo.train.weight_decay) == ([0.9, 0.99], 0.1)
-    assert (rldf.updates_of_collect, rldf.states, rldf.train.weight_decay) == (1, 4, 0.0)
 
 
 @pytest.mark.parametrize("count", [3, 6])

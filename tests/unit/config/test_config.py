@@ -112,6 +112,11 @@ def test_the_shipped_params_are_valid_and_state_every_setting():
         ),
         ({"sampling__block_length": 40}, "no state to train on"),
         ({"method__d_opsd__updates_per_trajectory": 21}, "must be at most sampling.steps 20"),
+        (
+            {"matrix__methods": ["espo"], "sampling__stop_after_eos": True},
+            "method.espo: tail window scores tokens that sampling.stop_after_eos does not sample;"
+            " set tail to counted or context, or stop_after_eos to false",
+        ),
     ],
 )
 def test_a_fault_is_one_line_with_its_key(tmp_path, monkeypatch, capsys, changes, said):
@@ -121,6 +126,13 @@ def test_a_fault_is_one_line_with_its_key(tmp_path, monkeypatch, capsys, changes
     err = capsys.readouterr().err
     assert said in err and "params.yaml" in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_method_that_does_not_run_may_contradict_the_sampling(tmp_path, monkeypatch):
+    """Defaults of methods that nobody asked for do not stop a run of another one."""
+    monkeypatch.chdir(tmp_path)
+    write_params(sampling__stop_after_eos=True, method__espo__tail="window")
+    assert load_params().sampling.stop_after_eos
 
 
 def test_several_faults_are_reported_at_once(tmp_path):
