@@ -17,7 +17,8 @@ def started_from(folder: Path) -> str:
     Args:
         folder: the run's folder of results.
     """
-    name: str = read_json(folder / "train.json", "dopsd train").get("started_from", "")
+    made = folder / "train.json"  # checkpoints alone may have been copied
+    name: str = read_json(made, "dopsd train").get("started_from", "") if made.is_file() else ""
     return name
 
 

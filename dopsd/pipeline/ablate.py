@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.analysis.figures import axes_of, percent_axis, save_figure
+from dopsd.analysis.html_report.beginnings import of_starts
 from dopsd.analysis.measured import between_runs
 from dopsd.analysis.results import Finished, paired_over_seeds
 from dopsd.analysis.tables import (
@@ -158,6 +159,8 @@ def table(
     ]
     for warning in between_runs([run for runs in rows.values() for run in runs]):
         lines += [f"Warning: {warning}", ""]
+    for text in of_starts([run for runs in rows.values() for run in runs]):
+        lines += [text, ""]
     published_accuracies = published_variants(a.method, a.task)
     columns = [
         "trained",

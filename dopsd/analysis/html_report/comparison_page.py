@@ -192,7 +192,9 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
     if any(len(curves) > 1 for curves in members.values()):
         note += " Thin lines are seeds, thick ones their means."
     if any(run.start for curves in members.values() for run in curves):
-        note += " A run that started from a checkpoint begins with the accuracy of that one."
+        note += (
+            " A run that started from a checkpoint begins with the accuracy of that one, if known."
+        )
     if "seconds" in costs:
         note += " Seconds also count other work on the machine."
     return Chart(f"{task}: accuracy against cost", note, drawing, legend, costs)

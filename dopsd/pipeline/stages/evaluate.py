@@ -67,9 +67,9 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
 
 def _start(folder: Path) -> Path | None:
     """Return the checkpoint that a run started from; None: the base, or other weights are there."""
-    made = read_json(folder / "train.json", "dopsd train")
-    if "started_from" not in made:
+    if not started_from(folder):
         return None
+    made = read_json(folder / "train.json", "dopsd train")
     start = Path(made["started_from"])
     is_there = identity(start).is_file() and sha256(identity(start)) == made["start"]
     return start if is_there else None

@@ -16,6 +16,7 @@ from dopsd.cli.main import main
 from dopsd.config.loading import checked
 from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError
+from dopsd.core.files import write_json
 from dopsd.pipeline import ablate
 from dopsd.training.run_settings import scratch_folder
 
@@ -115,6 +116,18 @@ def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, m
         json.loads((ablate.OUT / "teacher" / "ablation.json").read_text())["live"]["over_first"][0]
         == 0.375
     )
+
+
+def test_a_variant_that_started_from_a_checkpoint_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("default", "live"):
+        for seed in (0, 1):
+            finished(f"d_opsd-{name}", seed, {"a": 0.5, "b": 0.5})
+    made = {"fingerprint": "train-1", "started_from": "away/best", "start": "0"}
+    write_json(Path("runs/sudoku/d_opsd-live/1/train.json"), made)
+    write_json(Path("runs/sudoku/d_opsd-live/1/evaluate.json"), {"start": 0.25})
+    said = "sudoku: d_opsd-live did not start from the base in 1 of 2 runs, but from `away/best`."
+    assert said in ablate.write(params(), "teacher")
 
 
 def test_what_there_is_is_listed(project, capsys):
