@@ -109,9 +109,9 @@ def assert_same_gradients(
         gap = torch.cat([(together[name] - alone[name]).flatten() for name in names])
         assert whole.norm() > 0
         assert gap.norm() < 1e-6 * whole.norm()
-        assert abs(together[f"{update}/loss"] - alone[f"{update}/loss"]) < 1e-6 * abs(
-            alone[f"{update}/loss"]
-        )
+        before, after = alone[f"{update}/loss"], together[f"{update}/loss"]
+        # a loss near 0 is a difference of sums of many nats, and has their rounding
+        assert abs(after - before) < 1e-6 * max(1.0, abs(before))
 
 
 RANKED = sorted({*methods_with(GroupConfig)} - {"wd1", "spg"})
