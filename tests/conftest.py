@@ -21,6 +21,7 @@ from toy_project import TOY, small_params
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands: threads of several wait for each other
 torch.set_num_threads(1)
 signal.signal(
     signal.SIGINT, signal.default_int_handler
