@@ -104,3 +104,17 @@ def test_a_first_step_adds_two_moments_to_each_weight():
     weights[0].sum().backward()
     optimizer.step()  # a weight without a gradient gets none
     assert optim.moments_to_come(optimizer) == 2 * 4 * 2
+
+
+def test_two_steps_of_adamw_by_hand():
+    """Both gradients are clipped to (0.12, 0.16), so that each step is the rate and the decay."""
+    weights = torch.tensor([1.0, -2.0], requires_grad=True)
+    settings = TrainConfig(learning_rate=0.01, weight_decay=0.1, grad_clip=0.2, warmup_updates=1)
+    optimizer, alone = optim.adamw([weights], settings), SimpleNamespace(num_processes=1)
+    moved = []
+    for update, gradient in enumerate([[3.0, 4.0], [0.3, 0.4]], start=1):
+        weights.grad = torch.tensor(gradient)
+        optim.optimizer_step(optimizer, alone, settings, update)  # type: ignore[arg-type]
+        moved.append(weights.tolist())
+    assert moved[0] == pytest.approx([1 * 0.999 - 0.01, -2 * 0.999 - 0.01])  # 0.989, -2.008
+    assert moved[1] == pytest.approx([0.989 * 0.999 - 0.01, -2.008 * 0.999 - 0.01])
