@@ -13,7 +13,7 @@ from dopsd.algorithms.common.answer_span import answer_span
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.distillation import SelfDistillation, build_components
-from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
+from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.teacher_prompt import TeacherPrompts
 from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
@@ -21,6 +21,7 @@ from dopsd.algorithms.infill.answers import Answers
 from dopsd.algorithms.infill.lessons import count, lesson, trained_blocks, view
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
 
 if TYPE_CHECKING:
@@ -156,9 +157,11 @@ class Infill(SelfDistillation):
         ]
 
     def loss(self, policy: Policy, batch: States | MaskedTexts) -> LossOutput:
-        """Return the divergence to the teacher, or the cross-entropy of masked answers."""
+        """Return the divergence to the teacher, or the cross-entropy of masked answers.
+
+        The latter has no metrics of its own: it is the update's `loss`.
+        """
         if not isinstance(batch, MaskedTexts):
             return super().loss(policy, batch)
         losses = masked_diffusion_loss(policy, batch)  # [B]
-        sums = metric_sums({"cross_entropy": losses.sum()}, len(batch))
-        return LossOutput((losses * batch.weight).sum(), sums)
+        return LossOutput((losses * batch.weight).sum(), MetricSums())

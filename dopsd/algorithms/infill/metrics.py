@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.metrics import DISTILLATION, MASKED_CROSS_ENTROPY
+from dopsd.algorithms.common.metrics import DISTILLATION
 from dopsd.core.metrics import Metric
 
 COUNTED = "dopsd.algorithms.infill.lessons.count"
@@ -22,6 +22,5 @@ METRICS = {
         " completion was built again",
         COUNTED,
     ),
-    "cross_entropy": MASKED_CROSS_ENTROPY,
     **DISTILLATION,
 }
