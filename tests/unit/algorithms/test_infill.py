@@ -14,6 +14,7 @@ from test_answer_span import CHARACTERS, completion
 from dopsd.algorithms.common.answer_span import answer_span
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.states import BlockSchedule, recorded_steps, states_by_update
+from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
 from dopsd.algorithms.infill.answers import Answers, Known
 from dopsd.algorithms.infill.config import InfillConfig
 from dopsd.algorithms.infill.lessons import lesson, view
@@ -242,3 +243,10 @@ def test_a_task_without_the_answer_is_refused(tmp_path, monkeypatch, capsys):
             Answers(InfillConfig(answer=kind), countdown, 0)
     with pytest.raises(DopsdError, match="solver: task reader has no solver"):
         Answers(InfillConfig(answer="solver"), Reader(), 0)
+
+
+def test_a_view_survives_its_way_to_another_process():
+    given = TeacherView(torch.tensor([1]), torch.tensor([2, 3]), torch.tensor([True, False]), 1, 2)
+    assert TeacherView.from_dict(given.to_dict()).to_dict() == given.to_dict()
+    assert TeacherView.from_dict(given.to_dict()).showable.dtype == torch.bool
+    assert TeacherView.from_dict(AS_STUDENT.to_dict()) == AS_STUDENT
