@@ -72,7 +72,11 @@ class SelfDistillation:
         self.config, self.collector, self.blocks = config, collector, blocks
         self.normalize_by_all_prompts = config.denominator == "prompts"
         top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
-        self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
+        clip = None if config.clip_mode == "none" else config.clip
+        is_by_position = config.clip_mode == "position"
+        self.divergence = Divergence(
+            config.divergence, config.jsd_beta, top_k, clip, is_by_position
+        )
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample and keep rollouts, and cut the states of their trajectories into updates.

@@ -23,7 +23,8 @@ DISTILLATION = {
     "clip_ratio": Metric(
         "share",
         "entries of the loss's vocabulary whose term of the divergence exceeds `clip`, mean over"
-        " target positions; 0 without `clip`",
+        " target positions; with `clip_mode: position` the positions whose divergence does; 0"
+        " without a clip",
         f"{DIVERGENCE}.Divergence.__call__",
     ),
     "overlap_top20": Metric(
