@@ -58,6 +58,17 @@ def take(hidden: Tensor, slots: Tensor) -> Tensor:
     return hidden.gather(1, slots[:, :, None].expand(-1, -1, hidden.shape[-1]))
 
 
+def first_index(ids: Tensor, token: int) -> int:
+    """Return the position of the first such token; the length of `ids` without one.
+
+    Args:
+        ids: [n].
+        token: the id.
+    """
+    row: list[int] = ids.tolist()
+    return row.index(token) if token in row else len(row)
+
+
 def through_first(tokens: Tensor, end: int) -> Tensor:
     """Mark the positions up to and including the first `end` of each row.
 

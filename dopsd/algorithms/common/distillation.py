@@ -14,19 +14,21 @@ from torch import Tensor
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.divergence import Divergence, entropy, shared_mass, top_overlap
 from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.algorithms.common.teacher_view import AS_STUDENT, gathered
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import index_of, index_without, pack, take, widest
-from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.prompts import decoding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.common.batch import Batch, States
     from dopsd.algorithms.common.config import SelfDistillationConfig
+    from dopsd.algorithms.common.teacher_view import TeacherView
+    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
     from dopsd.rollout.collector import RolloutCollector
     from dopsd.rollout.groups import SelectedRollout
@@ -63,7 +65,7 @@ def build_components(
 class SelfDistillation:
     """Sample up to pass@k, keep, and learn the teacher's distribution at each denoising state.
 
-    By default the teacher has the student's prompt. A subclass may override `teacher_prompts`.
+    By default the teacher has the student's prompt. A subclass may override `teacher_views`.
     """
 
     def __init__(
@@ -86,44 +88,42 @@ class SelfDistillation:
         """
         scored = self.collector.collect(policy, problems, update)
         selected = [item for item in scored if item.is_kept]
-        teacher_prompts = self.teacher_prompts(policy, selected)
-        update_states = self._states(
-            policy, [item.best for item in selected], teacher_prompts, (self.collector.seed, update)
-        )
-        updates: list[list[Batch]] = [[states] if states else [] for states in update_states]
+        rollouts, views = [item.best for item in selected], self.teacher_views(policy, selected)
+        updates = self.updates(policy, rollouts, views, update)
+        return Collected(updates, self.collector.summary(policy, scored))
+
+    def updates(
+        self, policy: Policy, rollouts: list[Rollout], views: Sequence[TeacherView], update: int
+    ) -> list[list[Batch]]:
+        """Return the batches of each update on these rollouts.
+
+        Args:
+            policy: the model.
+            rollouts: the kept rollouts.
+            views: what the teacher of each is given.
+            update: number of the collect.
+        """
+        states = self._states(policy, rollouts, views, (self.collector.seed, update))
+        updates: list[list[Batch]] = [[part] if part else [] for part in states]
         if not updates and not self.config.skip_empty:
             updates = [[] for _ in range(self.config.updates_per_trajectory)]
-        return Collected(updates, self.collector.summary(policy, scored))
+        return updates
 
     def _states(
         self,
         policy: Policy,
         rollouts: list[Rollout],
-        teacher_prompts: Mapping[str, Tensor] | None,
+        views: Sequence[TeacherView],
         key: tuple[int, int],
     ) -> list[States | None]:
         """Return the states of every update; with several processes, an equal share for each."""
         group = policy.process_group
         if group.size == 1:
-            updates = states_by_update(rollouts, self.config, self.blocks, key, teacher_prompts)
+            updates = states_by_update(rollouts, self.config, self.blocks, key, views)
             return [states and states.to(policy.device) for states in updates]
-        prompts = (
-            None
-            if teacher_prompts is None
-            else {name: ids.tolist() for name, ids in teacher_prompts.items()}
-        )
-        gathered = group.all_gather_object(
-            [(r.to_dict(), None if prompts is None else prompts[r.problem_id]) for r in rollouts]
-        )
-        rollouts = [Rollout.from_dict(values) for values, _ in gathered]
-        if teacher_prompts is not None:
-            teacher_prompts = {
-                r.problem_id: torch.tensor(ids)
-                for r, (_, ids) in zip(rollouts, gathered, strict=True)
-            }
-        update_states = states_by_update(
-            rollouts, self.config, self.blocks, key, teacher_prompts, (group.rank, group.size)
-        )
+        rollouts, views = gathered(group, rollouts, views)
+        share = group.rank, group.size
+        update_states = states_by_update(rollouts, self.config, self.blocks, key, views, share)
         sizes = group.all_gather_object(
             [[0 if states is None else len(states) for states in update_states]]
         )
@@ -133,16 +133,16 @@ class SelfDistillation:
             if any(rank_sizes)
         ]
 
-    def teacher_prompts(
+    def teacher_views(
         self, policy: Policy, selected: Sequence[SelectedRollout]
-    ) -> Mapping[str, Tensor] | None:
-        """Return the teacher's own prompts [Q] by problem id; None if it has the student's.
+    ) -> Sequence[TeacherView]:
+        """Return what the teacher of each rollout is given: by default what the student has.
 
         Args:
             policy: the model, with its text conversion.
             selected: the kept rollouts.
         """
-        return None
+        return [AS_STUDENT] * len(selected)
 
     def loss(self, policy: Policy, batch: States) -> LossOutput:
         """Return the divergence at the k selected positions of each state, weighted and summed."""

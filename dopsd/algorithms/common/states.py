@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from dopsd.algorithms.common.batch import States
+from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
 from dopsd.core.rng import fold_in, key_from, uniform
-from dopsd.core.tensors import left_pad
+from dopsd.core.tensors import first_index, left_pad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from dopsd.algorithms.common.config import SelfDistillationConfig
     from dopsd.core.types import Rollout
@@ -41,7 +42,10 @@ class BlockSchedule:
 
 
 def recorded_steps(
-    rollout: Rollout, config: SelfDistillationConfig, blocks: BlockSchedule
+    rollout: Rollout,
+    config: SelfDistillationConfig,
+    blocks: BlockSchedule,
+    view: TeacherView = AS_STUDENT,
 ) -> list[int]:
     """Return the steps whose states are trained on, in order.
 
@@ -52,20 +56,16 @@ def recorded_steps(
         rollout: the trajectory.
         config: record and record_last_block.
         blocks: the blocks of the completion.
+        view: first_block and last_block.
     """
     per_block = len(blocks.num_transfer_tokens)
     num_blocks = len(rollout.completion_ids) // blocks.block_length
     last = num_blocks * per_block if config.record_last_block else (num_blocks - 1) * per_block
     revealed_at = rollout.revealed_at.tolist()
     if config.record == "until_eos":  # the text is finished once all up to its end is committed
-        revealed_at = revealed_at[: _first_end(rollout, blocks) + 1]
-    return list(range(min(last, max(revealed_at) + 1)))
-
-
-def _first_end(rollout: Rollout, blocks: BlockSchedule) -> int:
-    """Return the position of the first end of text; G if there is none."""
-    ids = rollout.completion_ids.tolist()
-    return ids.index(blocks.eos_id) if blocks.eos_id in ids else len(ids)
+        revealed_at = revealed_at[: first_index(rollout.completion_ids, blocks.eos_id) + 1]
+    steps = range(min(last, max(revealed_at) + 1))
+    return [step for step in steps if view.first_block <= step // per_block < view.last_block]
 
 
 def reveal(
@@ -74,11 +74,13 @@ def reveal(
     config: SelfDistillationConfig,
     blocks: BlockSchedule,
     key: int,
+    view: TeacherView = AS_STUDENT,
 ) -> Tensor:
     """Return the positions that the teacher is shown at each step.
 
     They are a random share `reveal_ratio` of the positions that are still masked; with
-    `future_blocks` only of those in later blocks, and none if the text ends before these.
+    `future_blocks` only of those in later blocks, and none if the text ends before these. The view
+    can narrow them.
 
     Args:
         rollout: the trajectory.
@@ -86,6 +88,7 @@ def reveal(
         config: reveal_scope and reveal_ratio.
         blocks: the blocks of the completion.
         key: key of the draw.
+        view: what may be shown, and how many positions at least.
 
     Returns:
         [S, G], bool.
@@ -95,8 +98,13 @@ def reveal(
     positions = torch.arange(masked.shape[1])
     if config.reveal_scope == "future_blocks":
         next_block = (step // len(blocks.num_transfer_tokens) + 1) * blocks.block_length
-        masked &= (positions >= next_block) & (next_block < _first_end(rollout, blocks))
-    count = torch.tensor([int(config.reveal_ratio * n) for n in masked.sum(1).tolist()])
+        end = first_index(view.completion(rollout), blocks.eos_id)
+        masked &= (positions >= next_block) & (next_block < end)
+    if view.showable is not None:
+        masked &= view.showable
+    count = torch.tensor(
+        [max(int(config.reveal_ratio * n), min(view.least, n)) for n in masked.sum(1).tolist()]
+    )
     draw = uniform(fold_in(fold_in(torch.tensor(key), step), positions)).masked_fill(~masked, 2.0)
     order = draw.argsort(dim=1, stable=True)
     is_chosen = positions < count[:, None]  # of the positions in the order of their draws
@@ -104,7 +112,11 @@ def reveal(
 
 
 def trained_steps(
-    rollout: Rollout, config: SelfDistillationConfig, blocks: BlockSchedule, key: int
+    rollout: Rollout,
+    config: SelfDistillationConfig,
+    blocks: BlockSchedule,
+    key: int,
+    view: TeacherView = AS_STUDENT,
 ) -> list[list[int]]:
     """Return the steps to train on, in one contiguous chunk per update.
 
@@ -117,8 +129,9 @@ def trained_steps(
         config: drop_remainder, state_sample and updates_per_trajectory.
         blocks: the blocks of the completion.
         key: key of the draw.
+        view: the blocks whose states count.
     """
-    steps = recorded_steps(rollout, config, blocks)
+    steps = recorded_steps(rollout, config, blocks, view)
     if config.state_sample and len(steps) > config.state_sample:
         draw = uniform(fold_in(torch.tensor(key), torch.tensor(steps) + 1_000_003))
         steps = [steps[i] for i in sorted(draw.argsort()[: config.state_sample].tolist())]
@@ -135,6 +148,7 @@ def _states(
     config: SelfDistillationConfig,
     blocks: BlockSchedule,
     key: int,
+    view: TeacherView,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return the states of S steps in completion coordinates, by name of the field.
 
@@ -142,7 +156,7 @@ def _states(
     """
     step, per_block = torch.tensor(steps), len(blocks.num_transfer_tokens)
     masked = rollout.revealed_at >= step[:, None]  # [S, G]
-    revealed = reveal(rollout, steps, config, blocks, key)
+    revealed = reveal(rollout, steps, config, blocks, key, view)
     block = step // per_block
     block_index = torch.arange(masked.shape[1]) // blocks.block_length
     candidates = masked & ~revealed & (block_index == block[:, None])
@@ -152,7 +166,7 @@ def _states(
     student_ids = rollout.completion_ids.masked_fill(masked, blocks.mask_id)
     states = {
         "student_ids": student_ids,
-        "teacher_ids": torch.where(revealed, rollout.completion_ids, student_ids),
+        "teacher_ids": torch.where(revealed, view.completion(rollout), student_ids),
         "candidates": candidates,
         "committed": committed,
         "k": k,
@@ -168,7 +182,7 @@ def states_by_update(
     config: SelfDistillationConfig,
     blocks: BlockSchedule,
     key: tuple[int, int],
-    teacher_prompts: Mapping[str, Tensor] | None = None,
+    views: Sequence[TeacherView] | None = None,
     share: tuple[int, int] = (0, 1),
 ) -> list[States | None]:
     """Return the states of all kept rollouts, grouped by the update that trains on them.
@@ -181,7 +195,8 @@ def states_by_update(
         config: settings of the distillation.
         blocks: the blocks of a completion.
         key: (seed, update) of the random numbers.
-        teacher_prompts: the teacher's own prompts [Q] by problem id; None: the student's.
+        views: what the teacher of each rollout is given; None: the student's prompt, and the future
+            of the rollout.
         share: (rank, ranks); each rank gets a contiguous share of an update's steps.
 
     Returns:
@@ -189,43 +204,43 @@ def states_by_update(
         are None.
     """
     rank, ranks = share
+    views = views or [AS_STUDENT] * len(rollouts)
     keyed_rollouts = [
-        (rollout, key_from("reveal", *key, rollout.problem_id, rollout.attempt))
-        for rollout in rollouts
+        (rollout, view, key_from("reveal", *key, rollout.problem_id, rollout.attempt))
+        for rollout, view in zip(rollouts, views, strict=True)
     ]
     steps = [
-        trained_steps(rollout, config, blocks, rollout_key)
-        for rollout, rollout_key in keyed_rollouts
+        trained_steps(rollout, config, blocks, rollout_key, view)
+        for rollout, view, rollout_key in keyed_rollouts
     ]
     updates: list[States | None] = []
     for update in range(config.updates_per_trajectory):
         update_steps = [chunks[update] if update < len(chunks) else [] for chunks in steps]
         total, entries, offset = sum(map(len, update_steps)), [], 0
         low, high = total * rank // ranks, total * (rank + 1) // ranks
-        for (rollout, rollout_key), chunk in zip(keyed_rollouts, update_steps, strict=True):
+        for (rollout, view, rollout_key), chunk in zip(keyed_rollouts, update_steps, strict=True):
             rank_slice = slice(max(low - offset, 0), max(high - offset, 0))
             if chunk[rank_slice]:
-                chunk_states, is_left = _states(rollout, chunk, config, blocks, rollout_key)
+                chunk_states, is_left = _states(rollout, chunk, config, blocks, rollout_key, view)
                 rows = torch.arange(len(chunk))[rank_slice][is_left[rank_slice]]
                 states = {name: value[rows] for name, value in chunk_states.items()}
                 states["weight"] = torch.full((len(rows),), 1 / max(int(is_left.sum()), 1))
-                entries.append((rollout, states))
+                entries.append((rollout, view, states))
             offset += len(chunk)
-        entries = [(rollout, states) for rollout, states in entries if len(states["step"])]
-        updates.append(_stack(entries, blocks, teacher_prompts) if entries else None)
+        entries = [entry for entry in entries if len(entry[-1]["step"])]
+        updates.append(_stack(entries, blocks) if entries else None)
     return updates if ranks > 1 else [states for states in updates if states]
 
 
 def _stack(
-    entries: list[tuple[Rollout, dict[str, Tensor]]],
-    blocks: BlockSchedule,
-    teacher_prompts: Mapping[str, Tensor] | None,
+    entries: list[tuple[Rollout, TeacherView, dict[str, Tensor]]], blocks: BlockSchedule
 ) -> States:
     """Stack the states of rollouts, with the prompts before their completions."""
-    fields = {name: torch.cat([states[name] for _, states in entries]) for name in entries[0][1]}
-    rows = torch.tensor([i for i, (_, states) in enumerate(entries) for _ in states["step"]])
-    prompts = [rollout.prompt_ids for rollout, _ in entries]
-    shown = [teacher_prompts[r.problem_id] for r, _ in entries] if teacher_prompts else prompts
+    rollouts, views, parts = zip(*entries, strict=True)
+    fields = {name: torch.cat([states[name] for states in parts]) for name in parts[0]}
+    rows = torch.tensor([i for i, states in enumerate(parts) for _ in states["step"]])
+    prompts = [rollout.prompt_ids for rollout in rollouts]
+    shown = [view.prompt(rollout) for rollout, view in zip(rollouts, views, strict=True)]
     for side, side_prompts in (("student", prompts), ("teacher", shown)):
         ids, mask = (x[rows] for x in left_pad(side_prompts, blocks.eos_id))
         fields[f"{side}_ids"] = torch.cat([ids, fields[f"{side}_ids"]], 1)

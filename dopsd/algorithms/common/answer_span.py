@@ -1,0 +1,168 @@
+r"""Find the answer in a rollout, and put another answer in its place (own).
+
+The answer is what a verifier reads in the format that tasks ask for: inside the first `<answer>`
+the content of the last \boxed{}, or the text up to `</answer>`. A token can hold characters of the
+answer and others, such as `{\`. Then all of the token counts, and its other characters are
+tokenised again with the new answer, so that text outside the answer never changes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.nn.functional import pad
+
+from dopsd.core.tensors import first_index
+from dopsd.models.tokenizer import END_OF_TURN
+from dopsd.tasks.common.answers import last_boxed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dopsd.models.policy import Text
+
+OPEN, CLOSE, BOX = "<answer>", "</answer>", "\\boxed{"
+
+
+class TextSpan(NamedTuple):
+    """Offsets of an answer in a text.
+
+    Attributes:
+        start: of the answer.
+        end: of its end.
+        closed: of the end of what closes it: `</answer>`, or the brace if no tag follows.
+    """
+
+    start: int
+    end: int
+    closed: int
+
+
+@dataclass(frozen=True)
+class AnswerSpan:
+    """The answer of a completion: tokens [start, end), which may hold a few characters more.
+
+    Attributes:
+        start: first token.
+        end: token after the last one.
+        closed: token after those that close the answer.
+        answer: text of the answer.
+        before: characters of the first token before the answer; empty where the edges agree.
+        after: characters of the last token after the answer.
+    """
+
+    start: int
+    end: int
+    closed: int
+    answer: str
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class FilledCompletion:
+    """A completion with another answer.
+
+    Attributes:
+        ids: [G].
+        start: first token of the answer.
+        end: token after the answer.
+        closed: token after the last one that the answer changed or moved: `end` where the answer is
+            as long as the one before, else the end of the closing tag.
+    """
+
+    ids: Tensor
+    start: int
+    end: int
+    closed: int
+
+
+def answer_in_text(text: str) -> TextSpan | None:
+    r"""Return where the answer is in a text; None without one.
+
+    Args:
+        text: a generation. The text of an `<answer>` counts without white space at its ends; an
+            `<answer>` that never closes counts only with a \boxed{} in it.
+    """
+    opening = text.find(OPEN)
+    if opening < 0:
+        return None
+    start = opening + len(OPEN)
+    close = text.find(CLOSE, start)
+    body = text[start : close if close >= 0 else len(text)]
+    box = last_boxed(body)
+    if box is None and close < 0:
+        return None
+    if box is None:
+        answer = body.strip()
+        start += body.find(answer)
+    else:
+        answer = box
+        start += body.rfind(BOX) + len(BOX)
+    end = start + len(answer)
+    return TextSpan(start, end, close + len(CLOSE) if close >= 0 else end + 1)
+
+
+def answer_span(text: Text, ids: Tensor, eos_id: int) -> AnswerSpan | None:
+    """Return the tokens of the answer before the first end of text; None without an answer.
+
+    Args:
+        text: the tokenizer.
+        ids: [G], a completion.
+        eos_id: id that ends a text.
+    """
+    pieces = text.pieces(ids[: first_index(ids, eos_id)])
+    whole, begins = "".join(pieces), [0, *accumulate(map(len, pieces))]
+    found = answer_in_text(whole)
+    if found is None:
+        return None
+    start = bisect_left(begins, max(b for b in begins if b <= found.start))
+    end = bisect_left(begins, found.end)
+    return AnswerSpan(
+        start,
+        end,
+        bisect_left(begins, found.closed),
+        whole[found.start : found.end],
+        whole[begins[start] : found.start],
+        whole[found.end : begins[end]],
+    )
+
+
+def with_answer(
+    text: Text, ids: Tensor, span: AnswerSpan, answer: str, eos_id: int
+) -> FilledCompletion | None:
+    """Return a completion with another answer in its span.
+
+    An answer of as many tokens replaces the span. Otherwise the tail is built again: the answer,
+    the tokens that closed the old one with an end of turn that follows them, and end of text.
+
+    Args:
+        text: the tokenizer.
+        ids: [G], the completion.
+        span: its answer.
+        answer: text of the new answer.
+        eos_id: id that ends a text.
+
+    Returns:
+        None if answer and closing tag do not fit, or the tokenizer cannot write the answer there.
+    """
+    inserted = span.before + answer + span.after
+    tokens, head = text.tokens(inserted).to(ids), ids[: span.start]
+    if text.decode(torch.cat([head, tokens])) != text.decode(head) + inserted:
+        return None
+    end, closing = span.start + len(tokens), ids[span.end : span.closed]
+    if end == span.end:
+        return FilledCompletion(torch.cat([head, tokens, ids[end:]]), span.start, end, end)
+    closed = end + len(closing)
+    if closed > len(ids):
+        return None
+    rest = ids[span.closed : first_index(ids, eos_id)]
+    is_end = text.decode(rest).strip() in ("", END_OF_TURN)
+    tail = [closing, rest] if is_end else [closing]
+    filled = torch.cat([head, tokens, *tail])[: len(ids)]
+    filled = pad(filled, (0, len(ids) - len(filled)), value=eos_id)
+    return FilledCompletion(filled, span.start, end, closed)
