@@ -5,14 +5,14 @@ from __future__ import annotations
 from dopsd.algorithms.common.metrics import GROUPS
 from dopsd.core.metrics import Metric
 
-LOSS = "dopsd.algorithms.trace_rl.loss.state_losses"
+LOSS = "dopsd.algorithms.common.trace_loss.state_losses"
 
 METRICS = GROUPS | {
     "kept_groups": Metric(
         "share",
         "groups that are trained on: their rewards differ, with a mean between `least_mean_reward`"
         " and `most_mean_reward`",
-        "dopsd.algorithms.trace_rl.algorithm.TraceRl.collect",
+        "dopsd.algorithms.common.trace_gradient.TraceGradient.collect",
     ),
     "kl": Metric(
         "nats",
