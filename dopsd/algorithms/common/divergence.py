@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from dopsd.algorithms.common.config import SelfDistillationConfig
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,14 @@ class Divergence:
         )
         grad_terms = (1 - self.beta) * s.exp() * (s.detach() - log_mixture)
         return terms, grad_terms, torch.zeros_like(grad_terms)
+
+
+def divergence_of(config: SelfDistillationConfig) -> Divergence:
+    """Return the divergence of these settings."""
+    top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
+    clip = None if config.clip_mode == "none" else config.clip
+    is_by_position = config.clip_mode == "position"
+    return Divergence(config.divergence, config.jsd_beta, top_k, clip, is_by_position)
 
 
 def position_scale(divergence: Tensor, bound: float) -> tuple[Tensor, Tensor]:
