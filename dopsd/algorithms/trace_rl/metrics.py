@@ -8,6 +8,12 @@ from dopsd.core.metrics import Metric
 LOSS = "dopsd.algorithms.common.trace_loss.state_losses"
 
 METRICS = GROUPS | {
+    "credited": Metric(
+        "share",
+        "predicted tokens for which the teacher of `credit` is shown a verified future, and so can"
+        " change the advantage; 0 without `credit`",
+        "dopsd.algorithms.common.trace_teacher.shown_positions",
+    ),
     "kept_groups": Metric(
         "share",
         "groups that are trained on: their rewards differ, with a mean between `least_mean_reward`"
