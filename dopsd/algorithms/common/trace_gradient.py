@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -147,7 +147,7 @@ class TraceGradient:
         with torch.no_grad():
             return torch.cat([_state_logps(policy, part) for part in parts])
 
-    def loss(self, policy: Policy, batch: Trace) -> LossOutput:
+    def loss(self, policy: Policy, batch: Any) -> LossOutput:  # noqa: ANN401  # its own kind of Batch
         """Return the clipped policy-gradient loss with a KL penalty, summed over states."""
         logps = _state_logps(policy, batch)  # [B, G]
         losses, figures = self.gains(logps, batch)

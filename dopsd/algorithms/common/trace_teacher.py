@@ -92,12 +92,12 @@ class Future:
     """States as their teacher sees them.
 
     Attributes:
-        ids: [B, P+G].
+        completions: [B, G].
         shown: [B, G], masked positions that the teacher is shown.
         is_known: [R], rollouts with a verified future.
     """
 
-    ids: Tensor
+    completions: Tensor
     shown: Tensor
     is_known: Sequence[bool]
 
@@ -132,8 +132,7 @@ def verified_future(
     shown = shown_positions(plan, futures, keys, share, blocks)
     completions = torch.stack([future.ids for future in futures])[plan.rollout]
     seen = torch.where(shown, completions, plan.batch.ids[:, -shown.shape[1] :])
-    prompts = plan.batch.ids[:, : -shown.shape[1]]
-    return Future(torch.cat([prompts, seen], 1), shown, [bool(f.showable.any()) for f in futures])
+    return Future(seen, shown, [bool(f.showable.any()) for f in futures])
 
 
 def shown_positions(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from dopsd.algorithms.common.trace_gradient import TraceGradient
 from dopsd.algorithms.common.trace_teacher import refuse_block_causal, verified_future
 from dopsd.algorithms.trace_rl.credit import credit_weight, credited
@@ -47,8 +49,10 @@ class TraceRl(TraceGradient):
         future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
         is_shown = future.shown.any(1, keepdim=True) & batch.loss_mask & ~future.shown
         collect.metrics.add("credited", int(is_shown.sum()), tokens)
+        length = batch.targets.shape[1]
+        ids = torch.cat([batch.ids[:, :-length], future.completions], 1)
         with policy.reference():
-            teacher = self.logps(policy, batch.with_tensors(ids=future.ids).to(policy.device))
+            teacher = self.logps(policy, batch.with_tensors(ids=ids).to(policy.device))
         gap = (teacher.cpu() - batch.old_logps) * is_shown
         weight = credit_weight(c, collect.update, self.context.updates)
         advantage = credited(batch.advantage, gap, weight, c.credit_range)

@@ -112,11 +112,12 @@ def test_the_credit_is_that_of_the_base_with_the_future_less_the_old_policys(pro
     rows = (future.shown.any(1) & (batch.loss_mask.sum(1) > 1)).nonzero()[:, 0].tolist()
     assert len(rows) > 3
     masked = plan.batch.ids[:, -40:] == policy.mask_id
-    assert ((future.ids[:, -40:] == policy.mask_id) == masked & ~future.shown).all()
+    assert ((future.completions == policy.mask_id) == masked & ~future.shown).all()
     for row in rows[:4]:
         real, mask = batch.mask[row], batch.loss_mask[row]
         with as_base(loop), torch.no_grad():
-            hidden = policy.hidden(future.ids[row][real][None], None)
+            ids = torch.cat([plan.batch.ids[row, :-40], future.completions[row]])
+            hidden = policy.hidden(ids[real][None], None)
         logps = policy.head(hidden)[0, -40:].log_softmax(-1)
         q = logps.gather(1, batch.targets[row][:, None])[:, 0]
         a = plan.batch.advantage[row]
