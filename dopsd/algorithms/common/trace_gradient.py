@@ -150,11 +150,12 @@ class TraceGradient:
     def loss(self, policy: Policy, batch: Any) -> LossOutput:  # noqa: ANN401  # its own kind of Batch
         """Return the clipped policy-gradient loss with a KL penalty, summed over states."""
         logps = _state_logps(policy, batch)  # [B, G]
-        losses, figures = self.gains(logps, batch)
-        return LossOutput((losses * batch.weight).sum(), figures)
+        losses, totals = self.gains(logps, batch)
+        sums = metric_sums(totals, batch.on_host("loss_mask").sum().item())
+        return LossOutput((losses * batch.weight).sum(), sums)
 
-    def gains(self, logps: Tensor, batch: Trace) -> tuple[Tensor, MetricSums]:
-        """Return the loss [B] of each state, and metrics.
+    def gains(self, logps: Tensor, batch: Trace) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss [B] of each state, and metrics as totals over predicted tokens.
 
         Args:
             logps: [B, G], ln p of the predicted tokens, 0 elsewhere.
@@ -162,8 +163,7 @@ class TraceGradient:
         """
         losses, kl, clipped = state_losses(logps, batch, self.config)
         figures = {"kl": kl, "clip_ratio": clipped * batch.loss_mask, "logp": logps}
-        totals = {name: value.sum() for name, value in figures.items()}
-        return losses, metric_sums(totals, batch.on_host("loss_mask").sum().item())
+        return losses, {name: value.sum() for name, value in figures.items()}
 
 
 def _state_logps(policy: Policy, batch: Trace) -> Tensor:

@@ -19,6 +19,7 @@ from dopsd.algorithms.common.trace_gradient import TraceGradient
 from dopsd.algorithms.common.trace_teacher import refuse_block_causal, verified_future
 from dopsd.algorithms.routed.batch import RoutedTrace
 from dopsd.algorithms.routed.loss import anchor, lesson, strength
+from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import left_pad, true_positions
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from dopsd.algorithms.common.trace_gradient import Collect
     from dopsd.algorithms.common.trace_states import Plan
     from dopsd.algorithms.routed.config import RoutedConfig
-    from dopsd.core.metrics import MetricSums
     from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
 
@@ -106,20 +106,24 @@ class Routed(TraceGradient):
         cross_entropy = masked_cross_entropy(policy.head(hidden), batch.targets[rows, columns])
         empty = torch.zeros(batch.targets.shape, device=hidden.device)
         logps = empty.index_put((rows, columns), -cross_entropy)  # [B, G]
-        losses, sums = self.gains(logps, batch)
+        losses, totals = self.gains(logps, batch)
+        counts = dict.fromkeys(totals, batch.on_host("loss_mask").sum().item())
         losses = batch.policy_weight * losses
         if c.anchor_weight:
             losses = losses + c.anchor_weight * anchor(logps, batch.base_logps, batch.loss_mask)
         if c.distil_weight:
             taught, figures = self._distillation(policy, batch, hidden, (rows, columns))
             losses = losses + batch.distil_weight * taught
-            sums.merge(figures)
-        return LossOutput((losses * batch.weight).sum(), sums)
+            is_taught = batch.on_host("distil_weight") > 0
+            counts |= dict.fromkeys(figures, batch.on_host("loss_mask")[is_taught].sum().item())
+            totals |= figures
+        sums = {name: (total, counts[name]) for name, (total, _) in metric_sums(totals, 1).items()}
+        return LossOutput((losses * batch.weight).sum(), MetricSums(sums))
 
     def _distillation(
         self, policy: Policy, batch: RoutedTrace, hidden: Tensor, where: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, MetricSums]:
-        """Return the mean divergence of each state [B], and metrics of those that are taught."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean divergence of each state [B], and totals of those that are taught."""
         rows, length = where[0], batch.targets.shape[1]
         with torch.no_grad(), policy.reference():
             mask = batch.attention_mask("teacher_mask")
@@ -133,9 +137,8 @@ class Routed(TraceGradient):
             "scaled_positions": found.scaled,
             "shared_mass": found.shared_mass,
         }
-        taught = batch.on_host("loss_mask")[batch.on_host("distil_weight") > 0].sum().item()
-        sums = metric_sums({k: (v * is_taught).sum() for k, v in figures.items()}, taught)
-        return total / batch.loss_mask.sum(1), sums
+        totals = {name: (value * is_taught).sum() for name, value in figures.items()}
+        return total / batch.loss_mask.sum(1), totals
 
 
 def right_siblings(collect: Collect) -> dict[int, Rollout]:

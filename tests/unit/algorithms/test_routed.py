@@ -157,7 +157,10 @@ def test_a_wrong_rollout_learns_from_the_gold_answer_and_a_right_sibling_alone(
         gold = policy.text.tokens(problem.answer)
         for place in shown.nonzero()[:, 0].tolist():
             assert teacher[place] == gold[place - start] and place >= start
-    figures = loop.algorithm.loss(policy, batch).metrics.means()
+    found = loop.algorithm.loss(policy, batch)
+    other = batch.with_tensors(advantage=torch.where(is_told, 9.0, batch.advantage))
+    assert torch.equal(loop.algorithm.loss(policy, other).total, found.total)  # no gain of theirs
+    figures = found.metrics.means()
     assert 0 < figures["shared_mass"] < 1 and figures["divergence"] > 0
 
 
