@@ -20,7 +20,7 @@ from dopsd.algorithms.common.trace_teacher import refuse_block_causal, verified_
 from dopsd.algorithms.routed.batch import RoutedTrace
 from dopsd.algorithms.routed.loss import anchor, lesson, strength
 from dopsd.core.metrics import MetricSums
-from dopsd.core.tensors import left_pad, true_positions
+from dopsd.core.tensors import index_without, left_pad, true_positions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,8 @@ class Routed(TraceGradient):
         c, length = self.config, batch.targets.shape[1]
         rows, columns = true_positions(batch.on_host("loss_mask"), batch.ids.device)  # [N]
         hidden = policy.hidden(batch.ids, batch.attention_mask())[:, -length:][rows, columns]
-        cross_entropy = masked_cross_entropy(policy.head(hidden), batch.targets[rows, columns])
+        logits = policy.head(hidden)  # [N, V]
+        cross_entropy = masked_cross_entropy(logits, batch.targets[rows, columns])
         empty = torch.zeros(batch.targets.shape, device=hidden.device)
         logps = empty.index_put((rows, columns), -cross_entropy)  # [B, G]
         losses, totals = self.gains(logps, batch)
@@ -112,7 +113,7 @@ class Routed(TraceGradient):
         if c.anchor_weight:
             losses = losses + c.anchor_weight * anchor(logps, batch.base_logps, batch.loss_mask)
         if c.distil_weight:
-            taught, figures = self._distillation(policy, batch, hidden, (rows, columns))
+            taught, figures = self._distillation(policy, batch, logits, (rows, columns))
             losses = losses + batch.distil_weight * taught
             is_taught = batch.on_host("distil_weight") > 0
             counts |= dict.fromkeys(figures, batch.on_host("loss_mask")[is_taught].sum().item())
@@ -121,7 +122,7 @@ class Routed(TraceGradient):
         return LossOutput((losses * batch.weight).sum(), MetricSums(sums))
 
     def _distillation(
-        self, policy: Policy, batch: RoutedTrace, hidden: Tensor, where: tuple[Tensor, Tensor]
+        self, policy: Policy, batch: RoutedTrace, logits: Tensor, where: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean divergence of each state [B], and totals of those that are taught."""
         rows, length = where[0], batch.targets.shape[1]
@@ -129,7 +130,8 @@ class Routed(TraceGradient):
             mask = batch.attention_mask("teacher_mask")
             seen = policy.hidden(batch.teacher_ids, mask)[:, -length:][where]
             teacher = sampleable_logits(policy, seen)
-        found = lesson(sampleable_logits(policy, hidden), teacher, self.config)
+        kept = index_without(tuple(policy.suppress_tokens), logits.shape[-1], logits.device)
+        found = lesson(logits.index_select(-1, kept), teacher, self.config)
         total = torch.zeros_like(batch.weight).index_add(0, rows, found.loss)
         is_taught = (batch.distil_weight > 0)[rows]
         figures = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from dopsd.algorithms.common.config import DISTILLATION_BYTES, Forwards
+from dopsd.algorithms.common.config import CROSS_ENTROPY_BYTES, DISTILLATION_BYTES, Forwards
 from dopsd.algorithms.common.trace_config import TraceConfig
 from dopsd.core.settings import Count, NonNegative, Positive, Share
 
@@ -50,5 +50,5 @@ class RoutedConfig(TraceConfig):
 
     def logit_bytes(self, sampling: SamplingConfig) -> int:
         """Return the bytes of the logits of the predicted tokens, of student and teacher."""
-        entries = super().logit_bytes(sampling)
-        return entries + (DISTILLATION_BYTES * sampling.gen_length if self.distil_weight else 0)
+        tokens = super().logit_bytes(sampling) // CROSS_ENTROPY_BYTES
+        return tokens * (CROSS_ENTROPY_BYTES + (self.distil_weight > 0) * DISTILLATION_BYTES)
