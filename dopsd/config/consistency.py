@@ -70,7 +70,10 @@ def check_sections(params: Params) -> None:
         _check_shard(params, models)
     _check_matrix(params)
     runs = every_run(params)
-    if faults := [fault for run in runs if (fault := run.reason_against_sampling)]:
+    reasons = [
+        reason for r in runs for reason in (r.reason_against_task, r.reason_against_sampling)
+    ]
+    if faults := [reason for reason in reasons if reason]:
         raise ValueError(faults[0])
     _check_weights(params, runs)
     _check_starts(params, runs)

@@ -61,6 +61,16 @@ class RunSettings:
         return None if reason is None else f"method.{self.key.method}: {reason}"
 
     @property
+    def reason_against_task(self) -> str | None:
+        """Why the algorithm cannot learn from the task; None if it can."""
+        if self.algorithm.wants_gold_answers and not self.data.has_gold_answers:
+            return (
+                f"method.{self.key.method}: needs one gold answer of a problem, and"
+                f" {self.key.task} has none"
+            )
+        return None
+
+    @property
     def reason_against_shards(self) -> str | None:
         """Why this run cannot train with a sharded base; None if it can."""
         method = self.key.method

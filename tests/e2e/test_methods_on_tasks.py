@@ -20,10 +20,13 @@ from dopsd.algorithms.registry import ALGORITHMS
 TASKS = ["sudoku", "gsm8k", "math500", "countdown"]
 WANTS = {name: ALGORITHMS.config_class(name)().wants_solutions for name in ALGORITHMS.names}
 Settings = dict[str, dict[str, object]]  # of each method
+GOLD = {name for name in ALGORITHMS.names if ALGORITHMS.config_class(name)().wants_gold_answers}
 ROUNDS: dict[str, Settings] = {
-    "by answers": {name: {} for name, wants in WANTS.items() if not wants and name != "vrpo"}
+    "by answers": {
+        name: {} for name, wants in WANTS.items() if not wants and name not in GOLD | {"vrpo"}
+    }
     | {name: {"keep": "all"} for name in ("d_opsd", "rft")},  # the toy base is never right
-    "by pairs": {"vrpo": {}},
+    "by puzzles": {name: {} for name in ("vrpo", *GOLD)},
     "by solutions": {name: {} for name, wants in WANTS.items() if wants},
     "squared": {  # GDSD, CJ-GRPO, JustGRPO on its most uncertain positions
         "espo": {"objective": "squared", "token_weight": "one"},
@@ -59,10 +62,11 @@ needs_checkout = pytest.mark.skipif(
 def tasks_of(which: str) -> list[str]:
     """Tasks of a round.
 
-    Problems of Countdown have no worked solutions. Pairs need a right and a wrong answer, and the
-    toy base, which learned puzzles, answers no other problem.
+    Problems of Countdown have no worked solutions. Pairs need a right and a wrong answer, and
+    infilling an answer that the verifier reads: the toy base, which learned puzzles, answers no
+    other problem.
     """
-    return {"by solutions": TASKS[:-1], "by pairs": TASKS[:1]}.get(which, TASKS)
+    return {"by solutions": TASKS[:-1], "by puzzles": TASKS[:1]}.get(which, TASKS)
 
 
 def settings(which: str, tasks: list[str], methods: list[str]) -> dict[str, object]:

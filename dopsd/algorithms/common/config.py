@@ -95,6 +95,11 @@ class AlgorithmConfig(Section):
         """Whether the method learns from reference solutions, which not every task has."""
         return False
 
+    @property
+    def wants_gold_answers(self) -> bool:
+        """Whether the method learns from a problem's one gold answer, which not every task has."""
+        return False
+
     def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
         """Return lengths and steps of the method's rollouts: those of the section."""
         return sampling
@@ -192,6 +197,11 @@ class SelfDistillationConfig(SelectingConfig):
     teacher_dropout: bool = False  # teacher live: keep the adapter's dropout on, as published
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
+
+    @property
+    def reveals_own_future(self) -> bool:
+        """Whether the teacher is shown tokens of the rollout that the student has not reached."""
+        return self.reveal_ratio > 0
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: every recorded state is seen by teacher and student."""

@@ -47,7 +47,7 @@ def build_components(
         DopsdError: if the base's attention pattern hides what the teacher is shown.
     """
     policy, sampling = context.policy, context.sampling
-    is_revealing = config.reveal_ratio > 0 and config.reveal_scope == "future_blocks"
+    is_revealing = config.reveals_own_future and config.reveal_scope == "future_blocks"
     if is_revealing and policy.attention_pattern == "block_causal":
         raise DopsdError(
             "reveal_scope: future_blocks teaches nothing with this base: under its block-causal"

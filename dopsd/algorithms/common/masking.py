@@ -32,16 +32,21 @@ class Text:
         completion: [G], without masks.
         key: key of the mask.
         weight: weight in the update.
+        span: tokens [start, end) to predict; None: all. The tokens before stay, and those after are
+            masked without being predicted.
     """
 
     prompt: Tensor
     completion: Tensor
     key: int
     weight: float = 1.0
+    span: tuple[int, int] | None = None
 
 
 def masked(policy: Policy, texts: Sequence[Text]) -> MaskedTexts:
     """Mask every token of each completion with probability t ~ U(0.001, 1), and weight it 1/t.
+
+    With a span only its tokens; their weight is then also multiplied by G / (tokens of the span).
 
     Args:
         policy: the model, for its special tokens and its device.
@@ -53,14 +58,19 @@ def masked(policy: Policy, texts: Sequence[Text]) -> MaskedTexts:
     # [B, G+1], the last column is t
     draw = uniform(fold_in(key, torch.arange(targets.shape[1] + 1)))
     mask_ratio = draw[:, -1:] * (1 - LEAST) + LEAST
-    loss_mask = draw[:, :-1] < mask_ratio
-    ids = torch.cat([prompts, targets.masked_fill(loss_mask, policy.mask_id)], 1)
+    length = targets.shape[1]
+    edges = torch.tensor([text.span or (0, length) for text in texts])
+    start, end = edges[:, :1], edges[:, 1:]  # [B, 1]
+    positions = torch.arange(length)
+    loss_mask = (draw[:, :-1] < mask_ratio) & (positions >= start) & (positions < end)
+    hidden = loss_mask | (positions >= end)
+    ids = torch.cat([prompts, targets.masked_fill(hidden, policy.mask_id)], 1)
     batch = MaskedTexts(
         ids,
         torch.cat([prompt_mask, torch.ones_like(loss_mask)], 1),
         targets,
         loss_mask,
-        1 / mask_ratio[:, 0],
+        (1 / mask_ratio * (length / (end - start)))[:, 0],
         torch.tensor([text.weight for text in texts]),
     )
     return batch.to(policy.device)

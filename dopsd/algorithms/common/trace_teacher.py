@@ -18,6 +18,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import fold_in, uniform
 from dopsd.core.tensors import first_index
+from dopsd.tasks.common.task import AnswerTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,8 @@ def verified(policy: Policy, task: Task, problem: Problem, item: Rewarded) -> Ve
     if item.is_correct:
         return Verified(ids, positions >= 0, len(ids))
     span = answer_span(text, ids, policy.eos_id)
-    filled = span and with_answer(text, ids, span, problem.answer, policy.eos_id)
+    gold = task.answer_text(problem) if isinstance(task, AnswerTask) else None
+    filled = span and gold and with_answer(text, ids, span, gold, policy.eos_id)
     if not filled or not task.verify(problem, text.decode(filled.ids)).correct:
         return Verified(ids, positions < 0, 0)
     showable = (positions >= filled.start) & (positions < filled.closed)

@@ -104,7 +104,7 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
     algorithm = run.algorithm
     config = (
         algorithm
-        if isinstance(algorithm, SelfDistillationConfig) and algorithm.reveal_ratio
+        if isinstance(algorithm, SelfDistillationConfig) and algorithm.reveals_own_future
         else SelfDistillationConfig()
     )  # methods that reveal nothing show the paper's teacher
     request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))

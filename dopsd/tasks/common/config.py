@@ -32,6 +32,11 @@ class TaskConfig(Section):
         return True
 
     @property
+    def has_gold_answers(self) -> bool:
+        """Whether a problem has one gold answer, which the task's `answer_text` returns."""
+        return False
+
+    @property
     def texts(self) -> list[str]:
         """The keys that are set and hold text around the problem; style compact has none."""
         return ["prompt_file"] if self.prompt_file else []

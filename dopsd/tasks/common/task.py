@@ -67,6 +67,29 @@ class TaughtTask(Task, Protocol):
 
 
 @runtime_checkable
+class AnswerTask(Protocol):
+    """A task whose problems have one gold answer, as `has_gold_answers` of its settings says."""
+
+    def answer_text(self, problem: Problem) -> str | None:
+        r"""Return the gold answer as it stands in a generation, without tags and \boxed{}.
+
+        Args:
+            problem: the problem.
+
+        Returns:
+            The text; None if the gold answer is unknown.
+        """
+
+
+@runtime_checkable
+class SolverTask(Protocol):
+    """A task that can solve its problems."""
+
+    def solver_answer(self, problem: Problem) -> str | None:
+        """Return a right answer as it stands in a generation; None if there is none."""
+
+
+@runtime_checkable
 class GridTask(Protocol):
     """A task whose answers are grids, which reports show as such."""
 

@@ -124,6 +124,12 @@ class CustomTaskConfig(TaskConfig):
         return self.solution is not None
 
     @property
+    def has_gold_answers(self) -> bool:
+        """Whether scores depend on the row's answer, and answers can be found inside `<answer>`."""
+        formats = self.answer_format
+        return self.verifier.compares and any(f.boxed or f.tag == "answer" for f in formats)
+
+    @property
     def texts(self) -> list[str]:
         """The keys that are set and hold text around the problem."""
         return super().texts + (["instructions"] if self.instructions else [])

@@ -178,6 +178,10 @@ class CustomTask(AskingTask):
             self.config.scoring, (published, scores[published]), (strict, scores[strict])
         )
 
+    def answer_text(self, problem: Problem) -> str | None:
+        """Return the gold answer, as the row has it; None if it is unknown."""
+        return problem.answer or None
+
     def score(self, problem: Problem, answer: str | None) -> float:
         """Return the verifier's score of an answer; 0 for none, and without a gold answer."""
         if answer is None or problem.answer == UNKNOWN:

@@ -148,6 +148,10 @@ the steps
         ]
         return score_by_rule(self.config.scoring, *pairs)
 
+    def answer_text(self, problem: Problem) -> str | None:
+        """Return the gold number; None if it is unknown."""
+        return problem.answer or None
+
     def reward(self, problem: Problem, text: str) -> float:
         """Return the reward for RLVR, up to 4, as the sum in d1.
 

@@ -107,6 +107,10 @@ the solution
         ]
         return score_by_rule(self.config.scoring, *pairs)
 
+    def answer_text(self, problem: Problem) -> str | None:
+        """Return the gold answer, in LaTeX; None if it is unknown."""
+        return problem.answer or None
+
     def reward(self, problem: Problem, text: str) -> float:
         r"""Return the reward for RLVR, up to 3, as in the d1 paper.
 

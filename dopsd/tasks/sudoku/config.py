@@ -25,6 +25,11 @@ class SudokuConfig(TaskConfig):
     test_file: str | None = None  # file with columns Puzzle, Solution; `test` of its rows are drawn
 
     @property
+    def has_gold_answers(self) -> bool:
+        """Whether a problem has one gold answer: always."""
+        return True
+
+    @property
     def files(self) -> dict[str, str]:
         """The local files that the section names, by key."""
         return super().files | ({"test_file": self.test_file} if self.test_file else {})

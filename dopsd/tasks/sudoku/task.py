@@ -126,10 +126,7 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def extract(text: str) -> str | None:
-    """Return the answer in a generation, by the published rule.
-
-    White space is dropped; the text is padded with 0 or cut to 16 characters.
-    """
+    """Return the answer by the published rule: no white space, padded with 0 or cut to 16."""
     candidates = (re.sub(r"\s", "", candidate) for candidate in _candidates(text))
     return next((answer.ljust(CELLS, "0")[:CELLS] for answer in candidates if answer), None)
 
@@ -226,13 +223,15 @@ class Sudoku(AskingTask):
         The figure `valid_grid` is 1 for any solved grid that keeps the givens: some puzzles have
         several.
         """
-        pairs = [
-            (answer, blanks_right(problem, answer))
-            for answer in (extract(text), extract_strict(text))
-        ]
+        answers = extract(text), extract_strict(text)
+        pairs = [(answer, blanks_right(problem, answer)) for answer in answers]
         answer = pairs[self.config.scoring == "strict"][0]
         is_solved = answer is not None and is_valid(answer) and keeps_givens(problem.prompt, answer)
         return score_by_rule(self.config.scoring, *pairs, valid_grid=float(is_solved))
+
+    def answer_text(self, problem: Problem) -> str:
+        """Return the 16 digits of the solution."""
+        return problem.answer
 
     def grid(self, problem: Problem, text: str) -> list[list[Cell]] | None:
         """Return the cells of the answer that is scored; None unless it is 16 digits in a row."""

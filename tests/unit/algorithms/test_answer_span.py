@@ -120,7 +120,7 @@ def test_a_token_across_an_edge_counts_whole_and_its_other_characters_stay():
 @pytest.mark.parametrize(
     ("name", "spans", "unread", "others"),
     [
-        # unread: 4 have a box in their reasoning, which the scorer reads first; 1 has no gold answer
+        # unread: 4 have an earlier box, which the scorer reads; 1 has no gold answer
         # others: 4 boxes are empty, 1 holds no number, 1 closes too late, 1 follows another box
         ("gsm8k", 885, 5, 7),
         # unread: 7 answers have no whole box, so that the scorer reads all of the text; after 2 a

@@ -154,7 +154,10 @@ def test_a_wrong_rollout_gets_the_gold_answer_that_the_verifier_accepts(project)
 
 
 class Refusing:
-    """A verifier that accepts nothing."""
+    """A task whose verifier accepts nothing."""
+
+    def answer_text(self, problem):
+        return problem.answer
 
     def verify(self, problem, text):
         from dopsd.core.types import Score
