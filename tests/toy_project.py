@@ -16,6 +16,7 @@ from small_settings import ROOT as ROOT
 from small_settings import small_settings
 
 from dopsd.algorithms.common.config import AlgorithmConfig, IteratedGroupConfig
+from dopsd.algorithms.common.trace_config import TraceConfig
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 
@@ -36,7 +37,8 @@ def small_params(**changes: object) -> dict:
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
     for name in methods_with(IteratedGroupConfig):
         raw["method"].setdefault(name, {}).update(group_size=2, iterations=2)
-    raw["method"]["trace_rl"] |= {"group_size": 2, "updates_per_pass": 2}
+    for name in methods_with(TraceConfig):
+        raw["method"].setdefault(name, {}).update(group_size=2, updates_per_pass=2)
     raw["method"]["just_grpo"] |= {
         "group_size": 3,
         "train": {"prompts_per_collect": 2, "grad_clip": None},

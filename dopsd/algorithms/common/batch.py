@@ -212,5 +212,12 @@ def batch_from(kind: str, tensors: dict[str, Tensor]) -> Batch:
     """
     kind = FORMER_KINDS.get(kind, kind)
     names = FORMER_FIELDS.get(kind, {})
-    kinds = {subclass.__name__: subclass for subclass in Batch.__subclasses__()}
+    kinds = {subclass.__name__: subclass for subclass in _kinds_below(Batch)}
     return kinds[kind](**{names.get(name, name): value for name, value in tensors.items()})
+
+
+def _kinds_below(kind: type[Batch]) -> Iterator[type[Batch]]:
+    """Yield all classes that are derived from a kind."""
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _kinds_below(subclass)

@@ -176,7 +176,7 @@ class SelfDistillationConfig(SelectingConfig):
     updates_per_trajectory 1.
     """
 
-    LATER: ClassVar[dict[str, Any]] = {"teacher_dropout": False}
+    LATER: ClassVar[dict[str, Any]] = {"teacher_dropout": False, "clip_mode": "entry"}
 
     reveal_scope: RevealScope = "future_blocks"  # masked tokens that the teacher may be shown
     reveal_ratio: Share = 0.25  # share of those tokens that the teacher is shown
@@ -190,7 +190,8 @@ class SelfDistillationConfig(SelectingConfig):
     jsd_beta: Annotated[float, Field(gt=0, lt=1)] = 0.5  # weight of the teacher in jsd's mixture
     loss_vocabulary: Literal["full", "teacher_top_k"] = "teacher_top_k"  # entries of the loss
     top_k: Count = 20  # tokens of teacher_top_k, renormalised
-    clip: Annotated[float, Field(gt=0)] | None = 0.05  # cap per vocabulary entry, nats; null: none
+    clip: Annotated[float, Field(gt=0)] | None = 0.05  # bound of the loss, in nats; null: none
+    clip_mode: Literal["entry", "position", "none"] = "entry"  # what clip bounds: an entry's term
     reduction: Literal["sum", "mean"] = "sum"  # over a state's k positions; mean: as in the paper
     teacher: Literal["base", "live", "ema"] = "base"  # initial policy, student, or moving average
     teacher_dropout: bool = False  # teacher live: keep the adapter's dropout on, as published

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dopsd.algorithms.common.base import Collected, LossOutput
-from dopsd.algorithms.common.divergence import Divergence, entropy, shared_mass, top_overlap
+from dopsd.algorithms.common.divergence import divergence_of, entropy, shared_mass, top_overlap
 from dopsd.algorithms.common.states import BlockSchedule, states_by_update
 from dopsd.algorithms.common.teacher_view import AS_STUDENT, gathered
 from dopsd.core.error_codes import Code
@@ -73,8 +73,7 @@ class SelfDistillation:
     ) -> None:
         self.config, self.collector, self.blocks = config, collector, blocks
         self.normalize_by_all_prompts = config.denominator == "prompts"
-        top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
-        self.divergence = Divergence(config.divergence, config.jsd_beta, top_k, config.clip)
+        self.divergence = divergence_of(config)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample and keep rollouts, and cut the states of their trajectories into updates.

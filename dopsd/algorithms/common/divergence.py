@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from dopsd.algorithms.common.config import SelfDistillationConfig
 
 
 @dataclass(frozen=True)
@@ -18,20 +22,25 @@ class Divergence:
         beta: weight of the teacher in the mixture of jsd.
         top_k: 0: over the full vocabulary; else over the teacher's k most likely tokens, with both
             distributions renormalised.
-        clip: cap of each vocabulary entry's term, in nats; None: no cap.
+        clip: bound of what is_by_position says, in nats; None: no bound.
+        is_by_position: False: cap each vocabulary entry's term, as published; True: scale the
+            whole position down to the bound (own).
     """
 
     kind: str
     beta: float = 0.5
     top_k: int = 0
     clip: float | None = None
+    is_by_position: bool = False
 
     def __call__(self, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the divergence at each position.
 
         Reverse KL is sum p_s (ln p_s - ln p_t). Forward KL is sum p_t (ln p_t - ln p_s). JSD with
         beta is beta KL(p_t||m) + (1-beta) KL(p_s||m), m = (1-beta) p_s + beta p_t. The clip caps
-        each entry's term from above (pointwise clipping), so that a clipped sum may be negative.
+        each entry's term from above (pointwise clipping), so that a clipped sum may be negative. By
+        position, g D is returned, g = min(1, clip / D) without gradients: the gradient keeps the
+        direction of the unclipped one.
 
         Args:
             student: logits [..., V].
@@ -39,7 +48,7 @@ class Divergence:
 
         Returns:
             The clipped divergence [...] with gradients, the unclipped one [...], both in nats, and
-            the share of clipped entries [...].
+            the share of clipped entries [...]; by position it is 0 or 1.
         """
         if self.top_k:
             top_indices = teacher.topk(min(self.top_k, teacher.shape[-1]), -1).indices
@@ -49,6 +58,11 @@ class Divergence:
         if self.clip is None:
             total = terms.sum(-1)
             return _with_gradient_of(total, grad_terms.sum(-1)), total, torch.zeros_like(total)
+        if self.is_by_position:
+            total = terms.sum(-1)
+            is_scaled, scale = position_scale(total, self.clip)
+            value = _with_gradient_of(total, grad_terms.sum(-1))
+            return scale * value, total, is_scaled.float()
         is_capped = terms > self.clip
         value = terms.clamp(max=self.clip).sum(-1)
         gradient = torch.where(is_capped, capped_grad_terms, grad_terms).sum(-1)
@@ -76,6 +90,29 @@ class Divergence:
         )
         grad_terms = (1 - self.beta) * s.exp() * (s.detach() - log_mixture)
         return terms, grad_terms, torch.zeros_like(grad_terms)
+
+
+def divergence_of(config: SelfDistillationConfig) -> Divergence:
+    """Return the divergence of these settings."""
+    top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
+    clip = None if config.clip_mode == "none" else config.clip
+    is_by_position = config.clip_mode == "position"
+    return Divergence(config.divergence, config.jsd_beta, top_k, clip, is_by_position)
+
+
+def position_scale(divergence: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+    """Return where a divergence exceeds the bound, and g = min(1, bound / divergence) (own).
+
+    Args:
+        divergence: [...], in nats.
+        bound: the greatest divergence that is not scaled, in nats.
+
+    Returns:
+        [...] bool, and [...] without gradients: exactly 1 where nothing is scaled.
+    """
+    divergence = divergence.detach()
+    is_scaled = divergence > bound
+    return is_scaled, torch.where(is_scaled, bound / divergence, torch.ones_like(divergence))
 
 
 def _with_gradient_of(value: Tensor, gradient: Tensor) -> Tensor:

@@ -23,11 +23,12 @@ Baseline = Literal["mean", "loo", "z"]
 
 @dataclass(frozen=True)
 class Rewarded:
-    """A completion with its reward, and its advantage in its group."""
+    """A completion with its reward, its advantage in its group, and whether it is right."""
 
     rollout: Rollout
     reward: float
     advantage: float
+    is_correct: bool = False
 
 
 def group_collector(config: GroupConfig, context: AlgorithmContext) -> RolloutCollector:
@@ -98,7 +99,8 @@ class RewardedGroups:
             stats.metrics.add("reward", sum(rewards), len(rewards))
             stats.metrics.add("flat_groups", max(rewards) == min(rewards))
             compared = advantages(rewards, self.baseline, self.epsilon)
-            parts = zip(group.rollouts, rewards, compared, strict=True)
+            is_correct = [score.correct for score in group.scores]
+            parts = zip(group.rollouts, rewards, compared, is_correct, strict=True)
             rewarded.append([Rewarded(*part) for part in parts])
         counters = stats.counters | {"trajectories": sum(map(len, rewarded))}
         return rewarded, RolloutStats(counters, stats.metrics)

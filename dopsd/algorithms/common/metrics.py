@@ -23,7 +23,8 @@ DISTILLATION = {
     "clip_ratio": Metric(
         "share",
         "entries of the loss's vocabulary whose term of the divergence exceeds `clip`, mean over"
-        " target positions; 0 without `clip`",
+        " target positions; with `clip_mode: position` the positions whose divergence does; 0"
+        " without a clip",
         f"{DIVERGENCE}.Divergence.__call__",
     ),
     "overlap_top20": Metric(
@@ -84,3 +85,32 @@ MASKED_CROSS_ENTROPY = Metric(
     "dopsd.algorithms.common.losses.masked_diffusion_loss",
     "how surprised the model is by the masked tokens of the texts that it learns, mean over texts",
 )
+TRACE_LOSS = "dopsd.algorithms.common.trace_loss.state_losses"
+TRACE = GROUPS | {
+    "kept_groups": Metric(
+        "share",
+        "groups that are trained on: their rewards differ, with a mean between `least_mean_reward`"
+        " and `most_mean_reward`",
+        "dopsd.algorithms.common.trace_gradient.TraceGradient.collect",
+    ),
+    "kl": Metric(
+        "nats",
+        r"$e^{\Delta} - \Delta - 1$ with $\Delta = \ln p_{\text{ref}} - \ln p_\theta$, mean over"
+        " predicted tokens: estimated KL to the policy of `kl_to`",
+        TRACE_LOSS,
+        "estimated distance (KL divergence) from the policy of `kl_to`, mean over tokens",
+    ),
+    "clip_ratio": Metric(
+        "share",
+        r"predicted tokens whose gain the clip lowers: $\mathrm{clip}(r, 1 \pm \epsilon) A < r A$"
+        r" with $r = p_\theta / p_{\text{old}}$ and the advantage $A$",
+        TRACE_LOSS,
+        "tokens whose gain the clip lowers, since their probability has already changed much",
+    ),
+    "logp": Metric(
+        "nats",
+        r"$\ln p_\theta(y_k)$ in the recorded state, mean over predicted tokens",
+        "dopsd.algorithms.common.views.view_logps",
+        "log-probability of a token of the rollouts, in the state in which it is predicted",
+    ),
+}

@@ -280,3 +280,24 @@ def test_the_live_teacher_keeps_dropout_where_it_is_asked_to(project, dropout: b
             outputs = [loop.policy.hidden(ids, None) for _ in range(2)]
     assert torch.equal(*outputs) is not dropout
     assert loop.policy.core.training
+
+
+def test_modes_of_the_clip_that_bound_nothing_give_the_loss_without_a_clip(project):
+    """No number, one of 1000 nats by position, and the mode none; 0.01 gives another loss."""
+    changed = [(None, "entry"), (None, "position"), (1e3, "position"), (0.05, "none")]
+    changed += [(0.01, "position")]
+    losses = []
+    for clip, mode in changed:
+        changes = {"method__d_opsd__clip": clip, "method__d_opsd__clip_mode": mode}
+        loop, found, _ = first_update(project, method__d_opsd__reveal_ratio=0.5, **changes)
+        losses.append((found.total.item(), [p.grad for p in loop.parameters.values()]))
+    (plain, gradients), *same, (bounded, _) = losses
+    for total, others in same:
+        assert total == plain
+        assert all(torch.equal(a, b) for a, b in zip(gradients, others, strict=True))
+    assert 0 < bounded < plain
+
+
+def test_results_that_are_older_than_the_mode_of_the_clip_keep_their_identity():
+    assert "clip_mode" not in DOpsdConfig(clip=None).decisive()
+    assert DOpsdConfig(clip_mode="position").decisive()["clip_mode"] == "position"

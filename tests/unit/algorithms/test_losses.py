@@ -201,3 +201,43 @@ def test_logps_are_those_of_the_completion_whatever_the_padding(fake_policy):
     assert found[1].numpy() == pytest.approx(
         torch.stack([expected[i, 7 - i] for i in range(8)]).numpy(), abs=1e-6
     )
+
+
+def descent(**clipped: object) -> list[float]:
+    """Minus the gradient of reverse KL from student .6 .3 .1 to teacher .2 .7 .1, by logit."""
+    student = torch.tensor([0.6, 0.3, 0.1]).log().requires_grad_()
+    value, _, _ = Divergence("reverse_kl", **clipped)(student, torch.tensor([0.2, 0.7, 0.1]).log())
+    value.backward()
+    return (-student.grad).tolist()
+
+
+def test_a_clip_by_position_keeps_the_direction_that_a_clip_by_entry_turns():
+    """KL is .6 ln 3 + .3 ln(3/7) = .405. By entry the overrated first token even rises."""
+    plain, by_entry = descent(), descent(clip=0.05)
+    by_position = descent(clip=0.05, is_by_position=True)
+    assert plain == pytest.approx([-0.4162, 0.3757, 0.0405], abs=1e-4)
+    assert by_entry == pytest.approx([0.0875, -0.0021, -0.0854], abs=1e-4)
+    assert by_position == pytest.approx([-0.0514, 0.0464, 0.0050], abs=1e-4)
+    assert by_position == pytest.approx([0.05 / 0.4050 * d for d in plain], rel=1e-3)
+
+
+def test_a_position_is_scaled_to_the_clip_and_counted():
+    student = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.7, 0.1]]).log()
+    teacher = torch.tensor([[0.2, 0.7, 0.1], [0.2, 0.7, 0.1]]).log()
+    value, unclipped, share = Divergence("reverse_kl", clip=0.05, is_by_position=True)(
+        student, teacher
+    )
+    assert value.tolist() == pytest.approx([0.05, 0.0]) and share.tolist() == [1.0, 0.0]
+    assert unclipped.tolist() == pytest.approx([0.4050, 0.0], abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_a_large_clip_by_position_is_no_clip_bit_for_bit(kind: str, top_k: int):
+    results = []
+    for clipped in ({}, {"clip": 1e3, "is_by_position": True}):
+        student = logits(1, 6, 30).requires_grad_()
+        value, unclipped, share = Divergence(kind, 0.3, top_k, **clipped)(student, logits(2, 6, 30))
+        value.sum().backward()
+        results.append((value.detach(), unclipped.detach(), share, student.grad))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

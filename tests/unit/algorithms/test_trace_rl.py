@@ -13,15 +13,15 @@ from fakes import EOS, MASK, FakePolicy
 from test_literal import moved
 
 from dopsd.algorithms.common.groups import Rewarded
-from dopsd.algorithms.trace_rl.config import TraceRlConfig
-from dopsd.algorithms.trace_rl.loss import state_losses
-from dopsd.algorithms.trace_rl.states import (
+from dopsd.algorithms.common.trace_loss import state_losses
+from dopsd.algorithms.common.trace_states import (
     Trace,
     draw_states,
     group_steps,
     most_surprising,
     plan_states,
 )
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.core.rng import fold_in, key_from
 from dopsd.core.tensors import through_first
 from dopsd.core.types import Rollout
@@ -330,5 +330,6 @@ def test_cost_in_forwards(project, monkeypatch, kl_to: str, times: int):
     groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
     seen.clear()
     rewarded = [item for group in groups if loop.algorithm._is_kept(group) for item in group]
-    loop.algorithm._updates(loop.policy, rewarded, 0)
+    plan = loop.algorithm._plan(loop.policy, rewarded, 0)
+    loop.algorithm._updates(loop.policy, plan, rewarded)
     assert sum(seen) == times * rows

@@ -9,8 +9,8 @@ from dopsd.algorithms.common.losses import clipped_gain, kl_estimate
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dopsd.algorithms.trace_rl.config import TraceRlConfig
-    from dopsd.algorithms.trace_rl.states import Trace
+    from dopsd.algorithms.common.trace_config import TraceConfig
+    from dopsd.algorithms.common.trace_states import Trace
 
 
 class StateLosses(NamedTuple):
@@ -21,7 +21,7 @@ class StateLosses(NamedTuple):
     clipped: Tensor  # [B, G], 1 where the clip lowers the gain
 
 
-def state_losses(logps: Tensor, batch: Trace, config: TraceRlConfig) -> StateLosses:
+def state_losses(logps: Tensor, batch: Trace, config: TraceConfig) -> StateLosses:
     """Return -mean min(r A, clip(r, 1-e, 1+e) A) + b KL over the predicted tokens of each state.
 
     r = exp(logp - old), KL is the sum or the mean of exp(ref - logp) - (ref - logp) - 1.
@@ -31,7 +31,9 @@ def state_losses(logps: Tensor, batch: Trace, config: TraceRlConfig) -> StateLos
         batch: the states; their earlier log-probabilities are 0 there too.
         config: clip_range, kl_weight and kl_reduction.
     """
-    ratio, advantage = (logps - batch.old_logps).exp(), batch.advantage[:, None]
+    ratio, advantage = (logps - batch.old_logps).exp(), batch.advantage
+    if advantage.dim() == 1:  # of the rollout
+        advantage = advantage[:, None]
     gain = clipped_gain(ratio, advantage, 1 - config.clip_range, 1 + config.clip_range)
     kl, count = kl_estimate(logps, batch.ref_logps), batch.loss_mask.sum(1)
     penalty = kl.sum(1) if config.kl_reduction == "sum" else kl.sum(1) / count

@@ -31,7 +31,7 @@ class Trace(Batch):
     mask: Tensor  # [B, P+G], False on padding
     targets: Tensor  # [B, G], the whole completion
     loss_mask: Tensor  # [B, G], True where a token is predicted
-    advantage: Tensor  # [B], of the rollout
+    advantage: Tensor  # [B], of the rollout, or [B, G], of its tokens
     old_logps: Tensor  # [B, G], of the targets, under the policy that sampled them
     ref_logps: Tensor  # [B, G], under the policy of the KL penalty
     weight: Tensor  # [B], 1, or the predicted tokens

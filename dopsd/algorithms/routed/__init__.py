@@ -1,0 +1,1 @@
+"""Routed: policy gradient on recorded states, and a teacher with a verified future (own)."""

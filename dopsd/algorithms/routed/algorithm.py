@@ -1,0 +1,156 @@
+"""Routed: policy gradient on recorded states, and distillation from a verified future.
+
+Own and experimental. With `teach: better` (bounded and gated) rollouts of positive advantage also
+learn the teacher's distribution. With `teach: wrong` wrong rollouts that have a right sibling learn
+from the teacher alone. Without distillation and anchor it is TraceRL (arXiv 2509.06949).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.distillation import sampleable_logits
+from dopsd.algorithms.common.losses import masked_cross_entropy, metric_sums
+from dopsd.algorithms.common.teacher_prompt import TeacherPrompts
+from dopsd.algorithms.common.trace_gradient import TraceGradient
+from dopsd.algorithms.common.trace_teacher import refuse_block_causal, verified_future
+from dopsd.algorithms.routed.batch import RoutedTrace
+from dopsd.algorithms.routed.loss import anchor, lesson, strength
+from dopsd.core.metrics import MetricSums
+from dopsd.core.tensors import index_without, left_pad, true_positions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.common.trace_gradient import Collect
+    from dopsd.algorithms.common.trace_states import Plan
+    from dopsd.algorithms.routed.config import RoutedConfig
+    from dopsd.core.types import Rollout
+    from dopsd.models.policy import Policy
+
+
+def build(config: RoutedConfig, context: AlgorithmContext) -> Routed:
+    """Return the algorithm with its settings and the run's context.
+
+    Raises:
+        DopsdError: if the base's attention pattern hides what the teacher is shown.
+    """
+    if config.distil_weight:
+        refuse_block_causal(context.policy.attention_pattern, "method.routed.distil_weight")
+    return Routed("routed", config, context)
+
+
+class Routed(TraceGradient):
+    """Route the states of each rollout to the policy gradient, to the teacher, or to both."""
+
+    config: RoutedConfig
+
+    def __init__(self, method: str, config: RoutedConfig, context: AlgorithmContext) -> None:
+        super().__init__(method, config, context)
+        self.prompts = TeacherPrompts(method, self.collector, config.max_teacher_prompt)
+
+    def prepared(self, policy: Policy, plan: Plan, collect: Collect) -> Plan:
+        """Return the states that learn something, with their teacher and weights."""
+        c = self.config
+        key = "routed", self.context.seed, collect.update
+        future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
+        siblings = right_siblings(collect) if c.teach == "wrong" and c.distil_weight else {}
+        told = {
+            index: sibling for index, sibling in siblings.items() if future.is_known[index]
+        }  # a rollout without a place for the gold answer stays with the policy gradient
+        is_told = torch.tensor([n in told for n in range(len(collect.rewarded))])[plan.rollout]
+        is_taught = future.shown.any(1) & (
+            is_told if c.teach == "wrong" else plan.batch.advantage > 0
+        )
+        collect.metrics.add("taught_states", int(is_taught.sum()), len(is_taught))
+        prompts, prompt_mask = self._prompts(policy, collect, told)
+        batch = RoutedTrace(
+            **plan.batch.tensors(),
+            teacher_ids=torch.cat([prompts[plan.rollout], future.completions], 1),
+            teacher_mask=torch.cat([prompt_mask[plan.rollout], torch.ones_like(future.shown)], 1),
+            base_logps=self._base_logps(policy, plan),
+            policy_weight=(~is_told).float(),
+            distil_weight=is_taught * strength(c, collect.update, self.context.updates),
+        )
+        kept = (~is_told | is_taught).nonzero()[:, 0].tolist()
+        return plan.with_batch(batch).rows(kept)
+
+    def _prompts(
+        self, policy: Policy, collect: Collect, told: dict[int, Rollout]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the teacher's prompts [R, Q] and their mask: some have a sibling's answer."""
+        problems = {problem.id: problem for problem in collect.problems}
+        pairs = [
+            (problems[sibling.problem_id], self.collector.text(policy, sibling))
+            for sibling in told.values()
+        ]
+        prompts = dict(zip(told, self.prompts.of(policy, pairs), strict=True))
+        own = [item.rollout.prompt_ids for item in collect.rewarded]
+        return left_pad([prompts.get(n, ids) for n, ids in enumerate(own)], policy.eos_id)
+
+    def _base_logps(self, policy: Policy, plan: Plan) -> Tensor:
+        if not self.config.anchor_weight:
+            return plan.batch.old_logps
+        with policy.reference():
+            return self.logps(policy, plan.batch.to(policy.device)).cpu()
+
+    def loss(self, policy: Policy, batch: RoutedTrace) -> LossOutput:
+        """Return policy gradient, distillation and anchor, weighted and summed over states."""
+        c, length = self.config, batch.targets.shape[1]
+        rows, columns = true_positions(batch.on_host("loss_mask"), batch.ids.device)  # [N]
+        hidden = policy.hidden(batch.ids, batch.attention_mask())[:, -length:][rows, columns]
+        logits = policy.head(hidden)  # [N, V]
+        cross_entropy = masked_cross_entropy(logits, batch.targets[rows, columns])
+        empty = torch.zeros(batch.targets.shape, device=hidden.device)
+        logps = empty.index_put((rows, columns), -cross_entropy)  # [B, G]
+        losses, totals = self.gains(logps, batch)
+        counts = dict.fromkeys(totals, batch.on_host("loss_mask").sum().item())
+        losses = batch.policy_weight * losses
+        if c.anchor_weight:
+            losses = losses + c.anchor_weight * anchor(logps, batch.base_logps, batch.loss_mask)
+        if c.distil_weight:
+            taught, figures = self._distillation(policy, batch, logits, (rows, columns))
+            losses = losses + batch.distil_weight * taught
+            is_taught = batch.on_host("distil_weight") > 0
+            counts |= dict.fromkeys(figures, batch.on_host("loss_mask")[is_taught].sum().item())
+            totals |= figures
+        sums = {name: (total, counts[name]) for name, (total, _) in metric_sums(totals, 1).items()}
+        return LossOutput((losses * batch.weight).sum(), MetricSums(sums))
+
+    def _distillation(
+        self, policy: Policy, batch: RoutedTrace, logits: Tensor, where: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean divergence of each state [B], and totals of those that are taught."""
+        rows, length = where[0], batch.targets.shape[1]
+        with torch.no_grad(), policy.reference():
+            mask = batch.attention_mask("teacher_mask")
+            seen = policy.hidden(batch.teacher_ids, mask)[:, -length:][where]
+            teacher = sampleable_logits(policy, seen)
+        kept = index_without(tuple(policy.suppress_tokens), logits.shape[-1], logits.device)
+        found = lesson(logits.index_select(-1, kept), teacher, self.config)
+        total = torch.zeros_like(batch.weight).index_add(0, rows, found.loss)
+        is_taught = (batch.distil_weight > 0)[rows]
+        figures = {
+            "divergence": found.divergence,
+            "scaled_positions": found.scaled,
+            "shared_mass": found.shared_mass,
+        }
+        totals = {name: (value * is_taught).sum() for name, value in figures.items()}
+        return total / batch.loss_mask.sum(1), totals
+
+
+def right_siblings(collect: Collect) -> dict[int, Rollout]:
+    """Return for each wrong rollout, by its index, the first right one of its problem if any."""
+    right: dict[str, Rollout] = {}
+    for item in collect.rewarded:
+        if item.is_correct:
+            right.setdefault(item.rollout.problem_id, item.rollout)
+    return {
+        index: right[item.rollout.problem_id]
+        for index, item in enumerate(collect.rewarded)
+        if not item.is_correct and item.rollout.problem_id in right
+    }

@@ -1,0 +1,187 @@
+"""Routed: TraceRL without its teacher; its loss as the formula has it; who learns from whom."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from test_literal import as_base, gradients, moved
+
+from dopsd.algorithms.common.answer_span import answer_span
+from dopsd.algorithms.routed.config import RoutedConfig
+from dopsd.algorithms.routed.loss import anchor, lesson, strength
+from dopsd.core.types import Score
+from dopsd.rollout.collector import RolloutCollector
+
+OFF = {"distil_weight": 0.0, "anchor_weight": 0.0}
+
+
+def collected(method: str, **changes: object):
+    """A loop after its first collect, and its batches."""
+    loop = moved(method, group_size=3, **changes)
+    while not loop.waiting:
+        loop._collect()
+    return loop, [batch for update in loop.waiting for batch in update]
+
+
+def trained(method: str, **changes: object):
+    """Loss and gradients of all batches, with ratios that are not 1."""
+    loop, batches = collected(method, **changes)
+    with torch.no_grad():
+        for p in loop.parameters.values():
+            p.add_(0.01)
+    results = []
+    for batch in batches:
+        total = loop.algorithm.loss(loop.policy, batch).total
+        results.append((total.detach(), gradients(loop, total)))
+    return batches, results
+
+
+def assert_equal(first: list, second: list) -> None:
+    assert len(first) == len(second) > 1
+    for (total, grads), (other, others) in zip(first, second, strict=True):
+        assert torch.equal(total, other)
+        assert all(torch.equal(value, others[name]) for name, value in grads.items())
+
+
+def graded(monkeypatch, *marks: bool) -> None:
+    """Mark the first rollouts of each group as right or wrong, whatever their reward."""
+    sample = RolloutCollector.sample
+
+    def sampled(self, *given, **named):
+        scores = tuple(Score("a", float(mark), mark) for mark in marks)
+        return [replace(group, scores=scores) for group in sample(self, *given, **named)]
+
+    monkeypatch.setattr(RolloutCollector, "sample", sampled)
+
+
+def test_without_teacher_and_anchor_it_is_trace_rl_bit_for_bit(project):
+    _, plain = trained("trace_rl", kl_weight=0.5)
+    _, same = trained("routed", kl_weight=0.5, **OFF)
+    assert_equal(plain, same)
+
+
+def test_where_all_rollouts_are_right_nobody_is_told_and_it_is_trace_rl(project, monkeypatch):
+    graded(monkeypatch, True, True, True)
+    _, plain = trained("trace_rl", kl_weight=0.0)
+    settings = {"teach": "wrong", "distil_weight": 1.0, "anchor_weight": 0.0}
+    _, same = trained("routed", **settings)
+    assert_equal(plain, same)
+
+
+def test_a_large_clip_is_no_clip_bit_for_bit_and_a_small_one_is_not(project):
+    _, unbounded = trained("routed", clip=None)
+    _, large = trained("routed", clip=1e3)
+    assert_equal(unbounded, large)
+    _, small = trained("routed", clip=1e-3)
+    assert any(not torch.equal(a[0], b[0]) for a, b in zip(unbounded, small, strict=True))
+
+
+def test_loss_and_gradient_are_those_of_the_literal_formula(project):
+    """beta D scaled to 0.05 where A > 0, the gain, and the anchor; the teacher is the base."""
+    loop, (batch, *_) = collected(
+        "routed", clip=0.05, distil_weight=2.0, distil_warmup=0.0, anchor_weight=0.5
+    )
+    beta = 2.0 * (batch.distil_weight > 0)
+    assert torch.equal(batch.distil_weight, beta) and 0 < (beta > 0).sum() < len(batch)
+    assert (batch.advantage[beta > 0] > 0).all()
+    before, policy = batch.old_logps.clone(), loop.policy
+    with torch.no_grad():
+        for p in loop.parameters.values():
+            p.add_(0.01)
+    kept = [i for i in range(policy.vocabulary) if i not in policy.suppress_tokens]
+
+    def logits(ids, mask):
+        return policy.head(policy.hidden(ids[mask][None], None))[0, -40:]
+
+    with as_base(loop):
+        seen = zip(batch.teacher_ids, batch.teacher_mask, strict=True)
+        teachers = [logits(*row)[:, kept].log_softmax(-1) for row in seen]
+        bases = [logits(*row).log_softmax(-1) for row in zip(batch.ids, batch.mask, strict=True)]
+    literal, scaled = torch.zeros(()), 0
+    for row in range(len(batch)):
+        now, a = logits(batch.ids[row], batch.mask[row]), batch.advantage[row]
+        terms = []
+        for place in batch.loss_mask[row].nonzero()[:, 0].tolist():
+            token = batch.targets[row, place]
+            logp, base = now[place].log_softmax(-1)[token], bases[row][place, token]
+            r = (logp - before[row, place]).exp()
+            term = 0.25 * (logp - base) ** 2 - torch.minimum(r * a, r.clamp(0.8, 1.2) * a)
+            if beta[row]:
+                p, q = now[place, kept].log_softmax(-1), teachers[row][place]
+                d = (p.exp() * (p - q)).sum()
+                g = min(1.0, 0.05 / d.item())
+                scaled += g < 1
+                term = term + 2.0 * g * d
+            terms.append(term)
+        literal = literal + sum(terms) / len(terms)
+    assert scaled > 0
+    found = loop.algorithm.loss(policy, batch).total
+    assert found.item() == pytest.approx(literal.item(), rel=1e-4, abs=1e-4)
+    ours, theirs = gradients(loop, found), gradients(loop, literal)
+    assert max(value.abs().max() for value in theirs.values()) > 1e-3
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_a_wrong_rollout_learns_from_the_gold_answer_and_a_right_sibling_alone(
+    project, monkeypatch
+):
+    """The second rollout of each group is right. The toy's answers stand where they should."""
+    graded(monkeypatch, False, True, False)
+    loop, batches = collected(
+        "routed", teach="wrong", distil_warmup=0.0, distil_weight=1.0, shrink=2, updates_per_pass=1
+    )
+    (batch,), policy = batches, loop.policy
+    is_told = batch.policy_weight == 0
+    assert torch.equal(batch.distil_weight > 0, is_told) and 0 < is_told.sum() < len(batch)
+    for row in range(len(batch)):
+        prompt, asked = (
+            policy.text.decode(ids[:-40][mask[:-40]])
+            for ids, mask in (
+                (batch.teacher_ids[row], batch.teacher_mask[row]),
+                (batch.ids[row], batch.mask[row]),
+            )
+        )
+        student, teacher = batch.ids[row, -40:], batch.teacher_ids[row, -40:]
+        shown = student != teacher
+        if not is_told[row]:
+            assert prompt == asked
+            continue
+        assert len(prompt) > len(asked) and prompt.startswith(asked[:16])
+        assert shown.any() and (student[shown] == policy.mask_id).all()
+        (problem,) = [p for p in loop.problems if p.prompt in asked]
+        start = answer_span(policy.text, batch.targets[row], policy.eos_id).start
+        gold = policy.text.tokens(problem.answer)
+        for place in shown.nonzero()[:, 0].tolist():
+            assert teacher[place] == gold[place - start] and place >= start
+    found = loop.algorithm.loss(policy, batch)
+    other = batch.with_tensors(advantage=torch.where(is_told, 9.0, batch.advantage))
+    assert torch.equal(loop.algorithm.loss(policy, other).total, found.total)  # no gain of theirs
+    figures = found.metrics.means()
+    assert 0 < figures["shared_mass"] < 1 and figures["divergence"] > 0
+
+
+def test_beta_rises_and_falls_by_hand():
+    """16 updates, four a collect; it rises over the first 4, and falls over the other 12."""
+    config = RoutedConfig(distil_weight=2.0, distil_warmup=0.25, updates_per_pass=4)
+    found = [strength(config, n, 16) for n in range(4)]
+    assert found == pytest.approx([2 / 4, 2.0, 2 * 8 / 12, 2 * 4 / 12])
+    constant = config.model_copy(update={"distil_decay": False, "distil_warmup": 0.0})
+    assert [strength(constant, n, 16) for n in (0, 3)] == [2.0, 2.0]
+    assert config.depends_on_length and not constant.depends_on_length
+
+
+def test_confidence_of_the_teacher_and_the_anchor_by_hand():
+    """An even teacher weighs 1/e, a sure one 1."""
+    student = torch.tensor([[0.9, 0.1], [0.5, 0.5]]).log()
+    teacher = torch.tensor([[0.5, 0.5], [1 - 1e-6, 1e-6]]).log()
+    plain = lesson(student, teacher, RoutedConfig(clip=None)).loss
+    weighed = lesson(student, teacher, RoutedConfig(clip=None, by_confidence=True)).loss
+    assert (weighed / plain).tolist() == pytest.approx([math.exp(-1), 1.0], abs=1e-4)
+    gaps = torch.tensor([[0.2, -0.4, 0.0]])
+    mask = torch.tensor([[True, True, False]])
+    found = anchor(gaps, torch.zeros(1, 3), mask)
+    assert found.tolist() == pytest.approx([(0.02 + 0.08) / 2])
