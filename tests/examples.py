@@ -26,6 +26,7 @@ ROWS = {  # a generation of each task, where the published ones are not at hand
         "ground_truth": [[49, 55, 53], 51],
         "generation": r"<answer>\boxed{49+55-53}</answer>",
     },
+    "chains": {"question": "3 *4 -1", "ground_truth": "1", "generation": "<answer>1</answer>"},
 }
 SOURCES = {  # rows as the datasets have them
     "sudoku": {"Puzzle": PUZZLE, "Solution": GRID},

@@ -23,7 +23,13 @@ SHORT_RUN = {  # of the shipped base and its training problems, by key
 def small_settings() -> dict[str, Any]:
     """Return the settings that the toy project and the fault trials have in common."""
     raw = yaml.safe_load((ROOT / "params.yaml").read_text())
-    raw["data"]["sudoku"] |= {"train": 64, "validation": 12, "test": 12}
+    sizes = {"train": 64, "validation": 12, "test": 12}
+    for task in ("sudoku", "chains"):
+        raw["data"][task] |= sizes
+    raw["data"]["sudoku"]["seed"] = 3
+    raw["data"]["countdown"] |= {"generate": 64, "validation": 12, "generate_test": 12}
+    for task in ("countdown", "chains"):  # the toy base serves all tasks
+        raw["data"][task] |= {"model": None, "pretrain": None}
     raw["pretrain"] |= {
         "d_model": 32,
         "n_layers": 2,

@@ -134,8 +134,11 @@ class Params(Section):
 
     def embedded_base(self, task: str) -> BaseSettings:
         """Return the settings that decide a task's embedded base, in addition to its data."""
+        overrides = vars(self.data.tasks[task])["pretrain"]
+        changes = overrides.model_dump(exclude_none=True) if overrides else {}
+        shape = self.pretrain.model_copy(update=changes)
         prompt_style = self.model_of(task).prompt_style
-        return BaseSettings(self.pretrain, self.sampling.gen_length, prompt_style)
+        return BaseSettings(shape, self.sampling.gen_length, prompt_style)
 
     @property
     def runs(self) -> list[RunSettings]:

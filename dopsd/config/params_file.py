@@ -18,7 +18,7 @@ from dopsd.config.profiles import (
     PRESET,
     names,
     resolve,
-    without_model,
+    without_overrides,
 )
 from dopsd.config.tasks import own_tasks
 from dopsd.core.error_codes import Code
@@ -144,7 +144,7 @@ def add_sections(raw: dict[str, Any], settings: Params) -> None:
                     key: value for key, value in defaults["train"].items() if value is not None
                 }
                 defaults["train"] = overrides
-            raw.setdefault(section, {}).setdefault(name, without_model(defaults))
+            raw.setdefault(section, {}).setdefault(name, without_overrides(defaults))
 
 
 def of_profile(profile: str, preset: str, hardware: str, old: dict[str, Any]) -> dict[str, Any]:

@@ -18,14 +18,17 @@ class VerifyTeacherConfig(Section):
     attempts: Count = 8  # k of pass@k
     temperature: Annotated[float, Field(ge=0)] = 1.0  # of sampled attempts
     reveal_ratios: list[Share] = Field([0.10, 0.25, 0.50], min_length=1)  # share of tokens revealed
+    answer_ratios: list[Share] = Field([0.50, 1.00])  # share of the right answer's, as in infill
 
     @model_validator(mode="after")
     def ratios_differ(self) -> Self:
         """Check that the ratios have different names in the results."""
-        if len({f"{ratio:.2f}" for ratio in self.reveal_ratios}) < len(self.reveal_ratios):
-            raise ValueError(
-                "reveal_ratios must differ in their first two decimals, which name the rows"
-            )
+        for name in ("reveal_ratios", "answer_ratios"):
+            ratios = vars(self)[name]
+            if len({f"{ratio:.2f}" for ratio in ratios}) < len(ratios):
+                raise ValueError(
+                    f"{name} must differ in their first two decimals, which name the rows"
+                )
         return self
 
 

@@ -205,9 +205,10 @@ TEACHER = {
     "pass@1": Metric("share", "accuracy of the base's greedy answer", VERIFY),
     "pass@{attempts}": Metric("share", "accuracy of the best of so many sampled answers", VERIFY),
     "teacher at {ratio}": Metric(
-        "share",
-        "accuracy of a greedy answer that starts with this share of the best answer's tokens",
-        VERIFY,
+        "share", "accuracy of a greedy answer that sees this share of its best answer", VERIFY
+    ),
+    "gold answer at {ratio}": Metric(
+        "share", "the same, of the gold answer; `solver's answer` where a solver knows it", VERIFY
     ),
 }
 

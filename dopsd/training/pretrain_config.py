@@ -19,7 +19,8 @@ class PretrainConfig(EmbeddedShape):
     (tests/unit/training/test_recipes.py checks them).
     """
 
-    tasks: list[Literal["sudoku"]] = Field([], max_length=1)  # the task whose solutions it learns
+    # the tasks that have a base of their own, made from their worked solutions
+    tasks: list[Literal["sudoku", "countdown", "chains"]] = Field([])
     recipe: Count = 1  # version of the pretraining code
     updates: Count = 800  # optimizer steps
     batch_size: Count = 64  # sequences in an update

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.answer_span import answer_span, with_answer
 from dopsd.algorithms.common.views import random_ranks, rollout_keys
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import fold_in, uniform
 from dopsd.core.tensors import first_index
+from dopsd.rollout.answer_span import answer_span, with_answer
 from dopsd.tasks.common.task import AnswerTask
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.answer_span import answer_span
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.distillation import SelfDistillation, build_components
@@ -23,6 +22,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
+from dopsd.rollout.answer_span import answer_span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

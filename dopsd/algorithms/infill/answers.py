@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.answer_span import answer_span
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
+from dopsd.rollout.answer_span import answer_span
 from dopsd.tasks.common.task import AnswerTask, SolverTask
 
 if TYPE_CHECKING:

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dopsd.algorithms.common.answer_span import answer_span, with_answer
 from dopsd.algorithms.common.teacher_view import TeacherView
 from dopsd.core.settings import LARGEST
+from dopsd.rollout.answer_span import answer_span, with_answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from dopsd.algorithms.common.answer_span import AnswerSpan, FilledCompletion
     from dopsd.algorithms.infill.answers import Known
     from dopsd.algorithms.infill.config import InfillConfig
     from dopsd.core.metrics import MetricSums
     from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
+    from dopsd.rollout.answer_span import AnswerSpan, FilledCompletion
     from dopsd.tasks.common.task import Task
 
 

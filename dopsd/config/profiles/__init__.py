@@ -63,7 +63,7 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
     raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}
     raw["ablate"]["task"] = task
-    raw["data"] = {name: without_model(section) for name, section in raw["data"].items()}
+    raw["data"] = {name: without_overrides(section) for name, section in raw["data"].items()}
     for method in raw["method"].values():
         method["train"] = {
             key: value for key, value in method["train"].items() if value is not None
@@ -84,9 +84,10 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     return raw
 
 
-def without_model(section: dict[str, Any]) -> dict[str, Any]:
-    """Return a task's section without `model: null`: params.yaml has the key only for overrides."""
-    return {key: value for key, value in section.items() if (key, value) != ("model", None)}
+def without_overrides(section: dict[str, Any]) -> dict[str, Any]:
+    """Return a task's section without the keys of overrides that are null."""
+    overrides = [("model", None), ("pretrain", None)]
+    return {key: value for key, value in section.items() if (key, value) not in overrides}
 
 
 def choices(task: str) -> list[tuple[str, str, str]]:

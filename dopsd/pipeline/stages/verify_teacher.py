@@ -2,7 +2,9 @@
 
 Paper, Table 1 (method notes, section 4): greedy pass@1, pass@k, and the self-teacher. The
 self-teacher generates greedily again with a share of the final answer's tokens in place; entering a
-block clears the block. All are measured with the base on training problems.
+block clears the block. All are measured with the base on training problems. Where a task has gold
+answers or a solver, the teacher of method infill is measured too: of its own greedy completion it
+is shown the answer's place, with a share of the right answer in it.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from dopsd.core.fingerprint import fingerprint
 from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import Progress, log
-from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.loading import resolved
 from dopsd.models.measured_on import distinct, measured_on
+from dopsd.rollout.answer_hints import answer_hints, answer_source, hints
 from dopsd.rollout.collector import RolloutCollector
 from dopsd.rollout.config import CollectorConfig
 from dopsd.rollout.engine import denoise_all
@@ -34,10 +36,11 @@ from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task, module_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dopsd.config.params import Params
-    from dopsd.core.types import Problem, Rollout
+    from dopsd.core.types import Problem
     from dopsd.rollout.groups import SelectedRollout
     from dopsd.tasks.common.task import Task
 
@@ -95,7 +98,11 @@ class Verification:
         }
         sections |= {"scoring": task.scoring, "instructions": task.instructions}
         files = [*data_files(task.name, SPLIT), *base_files(self.model)]
-        code = ("dopsd.pipeline.stages.verify_teacher", module_of(task.name))
+        code = (
+            "dopsd.pipeline.stages.verify_teacher",
+            "dopsd.rollout.answer_hints",
+            module_of(task.name),
+        )
         self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
 
     @torch.no_grad()
@@ -137,26 +144,40 @@ class Verification:
         scores = {item.problem.id: {"pass@1": item.score.score} for item in greedy}
         for item in rollouts:
             scores[item.problem.id][f"pass@{s.attempts}"] = item.score.score
-        for ratio in s.reveal_ratios:
-            requests = [
-                GenerationRequest(
-                    item.problem.id,
-                    0,
-                    item.best.prompt_ids,
-                    0,
-                    hints(item.best, ratio, policy.mask_id, policy.eos_id),
-                )
-                for item in rollouts
-            ]
-            for item, answer in zip(
-                rollouts, denoise_all(policy, requests, decoding(self.params.sampling)), strict=True
-            ):
-                after_eos = self.params.sampling.text_after_eos
-                text = policy.text.decode(answer.completion_ids, after_eos)
-                scores[item.problem.id][f"teacher at {ratio:.2f}"] = self.task.verify(
-                    item.problem, text
-                ).score
+        ends = policy.mask_id, policy.eos_id
+        rows = {
+            f"teacher at {ratio:.2f}": [hints(item.best, ratio, *ends) for item in rollouts]
+            for ratio in s.reveal_ratios
+        }
+        if source := answer_source(self.task):
+            rows |= {
+                f"{source} at {ratio:.2f}": [
+                    answer_hints(policy, self.task, item.problem, item.best, ratio)
+                    for item in greedy
+                ]
+                for ratio in s.answer_ratios
+            }
+        for name, shown in rows.items():
+            for problem, score in zip(problems, self._shown(policy, greedy, shown), strict=True):
+                scores[problem.id][name] = score
         return scores
+
+    def _shown(
+        self, policy: LlmPolicy, items: Sequence[SelectedRollout], shown: Sequence[Tensor]
+    ) -> list[float]:
+        """Return the scores of greedy answers that see these tokens [G] in advance."""
+        requests = [
+            GenerationRequest(item.problem.id, 0, item.best.prompt_ids, 0, ids)
+            for item, ids in zip(items, shown, strict=True)
+        ]
+        answers = denoise_all(policy, requests, decoding(self.params.sampling))
+        after_eos = self.params.sampling.text_after_eos
+        return [
+            self.task.verify(
+                item.problem, policy.text.decode(answer.completion_ids, after_eos)
+            ).score
+            for item, answer in zip(items, answers, strict=True)
+        ]
 
     def _collect(
         self, policy: LlmPolicy, problems: list[Problem], tries: CollectorConfig
@@ -166,34 +187,13 @@ class Verification:
         ).collect(policy, problems, 0)
 
 
-def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
-    """Mask an answer except for a random share of its tokens.
-
-    Args:
-        rollout: The answer; completion_ids is [G].
-        ratio: Share of the text tokens that stay; end-of-text tokens never stay.
-        mask_id: Id of the mask token.
-        eos_id: Id of the end-of-text token.
-
-    Returns:
-        Token ids [G].
-    """
-    ids = rollout.completion_ids
-    text = (ids != eos_id).nonzero()[:, 0]
-    key = torch.tensor(key_from("hints", rollout.problem_id, rollout.attempt), device=ids.device)
-    positions = text[uniform(fold_in(key, text)).argsort()[: int(ratio * len(text))]]
-    hint_ids = torch.full_like(ids, mask_id)
-    hint_ids[positions] = ids[positions]
-    return hint_ids
-
-
 def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
     """Draw accuracy with its 95% interval, one bar for each row of the table."""
     figure, axes = axes_of(1, 1, 3.6)
     axis, bars = axes[0][0], list(table)
     heights = [row["accuracy"] for row in table.values()]
     spread = [[abs(row["interval"][i] - row["accuracy"]) for row in table.values()] for i in (0, 1)]
-    colours = [TEACHER if name.startswith("teacher") else STUDENT for name in table]
+    colours = [STUDENT if name.startswith("pass@") else TEACHER for name in table]
     axis.bar(bars, heights, yerr=spread, color=colours, capsize=4)
     style = {"ha": "center", "va": "center", "color": "white", "weight": "bold"}
     for index, value in enumerate(heights):

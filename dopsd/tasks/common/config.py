@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dopsd.core.settings import Count, Section, Whole
+from dopsd.core.settings import Count, Positive, Section, Share, Whole
 from dopsd.models.config import ModelOverrides
 
 
@@ -15,6 +15,14 @@ class Source(Section):
     name: str | None = None  # configuration of the hub dataset
     split: str = "train"  # split of the hub dataset
     revision: str | None = None  # commit or tag of the hub dataset; null: the newest
+
+
+class PretrainOverrides(Section):
+    """Values that a task changes in section `pretrain` for its own embedded base; null: none."""
+
+    updates: Count | None = None  # as pretrain.updates
+    learning_rate: Positive | None = None  # as pretrain.learning_rate
+    careful_share: Share | None = None  # as pretrain.careful_share
 
 
 class TaskConfig(Section):
@@ -45,6 +53,12 @@ class TaskConfig(Section):
     def files(self) -> dict[str, str]:
         """The local files that the section names in addition to its sources, by key."""
         return {"prompt_file": self.prompt_file} if self.prompt_file else {}
+
+
+class TaughtTaskConfig(TaskConfig):
+    """Settings of tasks that have an embedded base of their own."""
+
+    pretrain: PretrainOverrides | None = None  # what it changes in section pretrain; null: nothing
 
 
 class RowTaskConfig(TaskConfig):

@@ -1,82 +1,35 @@
-r"""Countdown: an expression that uses each given number once and equals the target.
+"""Countdown: an expression that uses each given number once and equals the target.
 
-published: the last \boxed{}, but first what follows a `\boxed ` with a space; the <answer> tag if
-the box stays open, else the whole text; LaTeX
-operators count as signs; the left side of `= number` counts; `**` and `//` are allowed. strict: a
-\boxed{} in a closed <answer>, with + - * / and brackets only.
+published: `**` and `//` are allowed. strict: + - * / and brackets only.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
 import re
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.keys import key_from
-from dopsd.tasks.common.answers import closed, last_boxed, published_box, score_by_rule
-from dopsd.tasks.common.rows import RowTask, new_problem
+from dopsd.tasks.common.answers import closed, score_by_rule
+from dopsd.tasks.common.asking import no_longer_than
+from dopsd.tasks.common.rows import RowTask, named_apart
+from dopsd.tasks.common.splits import draw, split_of, stream
 from dopsd.tasks.countdown.arithmetic import ALL, PLAIN, numbers, value
+from dopsd.tasks.countdown.extraction import extract, extract_strict
+from dopsd.tasks.countdown.problems import habit, make_problem, problem_from, prompt_of, working
+from dopsd.tasks.countdown.solver import solve
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    import random
+    from collections.abc import Hashable, Sequence
 
     from dopsd.core.types import Problem, Score
     from dopsd.tasks.common.sources import Row
     from dopsd.tasks.countdown.arithmetic import Operations
     from dopsd.tasks.countdown.config import CountdownConfig
 
-SIGNS = {"\\div": "/", "\\times": "*", "\\cdot": "*"}
-LEFT = "0123456789+-*/() "  # characters of an expression before `=`
-RIGHT = "0123456789. "  # first characters of a number after `=`
 TOLERANCE = 1e-5  # between an expression's value and the target
 MIN_OPERANDS = 2
-TOP = 100  # generated numbers and targets are 1 to TOP, as in the published test rows
-DRAWS = 1000  # draws per generated problem before giving up
-
-
-def extract(text: str) -> str:
-    """Return the expression in a generation, by the published rule."""
-    box = published_box(text)
-    answer = closed(text, "answer") if box is None else None
-    expression = box if box is not None else answer.strip() if answer is not None else text
-    return left_of_number(_with_signs(expression))
-
-
-def extract_strict(text: str) -> str | None:
-    """Return the expression in a generation, by the strict rule; None without one."""
-    box = last_boxed(closed(text, "answer") or "")
-    return None if box is None else _with_signs(box).strip()
-
-
-def _with_signs(text: str) -> str:
-    for latex, sign in SIGNS.items():
-        text = text.replace(latex, sign)
-    return text
-
-
-def left_of_number(text: str) -> str:
-    """Return the left side of the first `expression = number`; the text itself without one."""
-    parts = text.split("=")
-    for left, right in itertools.pairwise(parts):
-        expression = left[len(left.rstrip(LEFT)) :]
-        if expression and right[:1] and right[0] in RIGHT:
-            return expression.strip()
-    return text
-
-
-def prompt_of(operands: list[int], target: int) -> str:
-    """Return the prompt of a problem."""
-    return f"Numbers: {operands}\nTarget: {target}"
-
-
-def problem_from(operands: list[int], target: int) -> Problem:
-    """Return the problem; its answer is the target, which many expressions reach."""
-    return new_problem(
-        "countdown", prompt_of(operands, target), str(target), numbers=operands, target=target
-    )
 
 
 def whole(value: object) -> int | None:
@@ -93,21 +46,6 @@ def given_numbers(value: object) -> list[int] | None:
         return None
     integers = [n for n in map(whole, items) if n is not None and n >= 0]
     return integers if len(integers) == len(items) > 1 else None
-
-
-def make_problem(count: int, rng: random.Random) -> Problem | None:
-    """Join `count` random numbers in pairs by random operations with integer results.
-
-    Returns None if the result is not in 1 to TOP.
-    """
-    operands = [rng.randint(1, TOP) for _ in range(count)]
-    remaining = list(operands)
-    while len(remaining) > 1:
-        rng.shuffle(remaining)
-        a, b = remaining.pop(), remaining.pop()
-        results = [a + b, a - b, a * b] + ([a // b] if b and a % b == 0 else [])
-        remaining.append(rng.choice(results))
-    return problem_from(operands, remaining[0]) if 1 <= remaining[0] <= TOP else None
 
 
 class Countdown(RowTask):
@@ -152,25 +90,73 @@ your thoughts
         """Return a key that does not depend on the order of the numbers."""
         return tuple(sorted(problem.extra["numbers"])), problem.extra["target"]
 
-    def training(self, taken: set[Hashable]) -> list[Problem]:
-        """Return rows of the train source, or generated problems, for training and validation."""
+    def build(self) -> dict[str, list[Problem]]:
+        """Return the problems of train, validation and test.
+
+        Generated splits share no set of numbers, and each draws from a stream of its own.
+        """
         c = self.config
         if not c.generate:
-            return super().training(taken)
-        rng = random.Random(key_from("countdown", c.numbers, c.seed))
-        count = c.generate + c.validation
-        problems: dict[Hashable, Problem] = {}
-        for _ in range(DRAWS * count):
-            problem = make_problem(c.numbers, rng)
-            if problem and self.identity(problem) not in taken:
-                problems.setdefault(self.identity(problem), problem)
-            if len(problems) == count:
-                return list(problems.values())
-        raise DopsdError(
-            f"data.countdown.generate: found only {len(problems)} distinct problems of {count}; ask"
-            " for fewer, or raise numbers",
-            code=Code.TOO_FEW_PROBLEMS,
+            return super().build()
+        test = (
+            named_apart(self.read("test"))
+            if c.test
+            else self.generated("test", c.generate_test, [])
         )
+        splits = {
+            "train": self.generated("train", c.generate, test),
+            "validation": self.generated("validation", c.validation, test),
+            "test": test,
+        }
+        return no_longer_than(c.limit, splits)
+
+    def generated(self, split: str, count: int, test: Sequence[Problem]) -> list[Problem]:
+        """Return `count` distinct problems of a split, over none of the number sets of `test`.
+
+        Raises:
+            DopsdError: if the numbers allow fewer problems.
+        """
+        c = self.config
+        taken = {tuple(sorted(p.extra["numbers"])) for p in test}
+
+        def make(rng: random.Random) -> Problem | None:
+            problem = make_problem(c.numbers, c.largest, rng)
+            numbers = tuple(sorted(problem.extra["numbers"])) if problem else ()
+            is_here = numbers not in taken and split_of(self.name, str(numbers), c.seed) == split
+            return problem if is_here else None
+
+        key = {"train": "generate", "test": "generate_test"}.get(split, split)
+        too_few = (
+            f"data.countdown.{key}: found only {{found}} distinct problems of {{count}}; ask for"
+            " fewer, or raise numbers or largest"
+        )
+        return draw(stream(self.name, split, c.seed), count, make, self.identity, too_few)
+
+    def worked_solution(self, problem: Problem, is_careful: bool) -> str:
+        """Return a generation that solves the problem, or follows a habit.
+
+        Args:
+            problem: the problem.
+            is_careful: True: the first solution of the solver; False: what `habit` does.
+
+        Raises:
+            DopsdError: if no expression reaches the target.
+        """
+        operands, target = problem.extra["numbers"], problem.extra["target"]
+        if not is_careful:
+            return working(habit(operands, target))
+        if term := solve(operands, target):
+            return working(term)
+        raise DopsdError(
+            f"countdown: problem {problem.id} has no solution in whole numbers; leave it out of"
+            " the data",
+            code=Code.NO_SOLUTIONS,
+        )
+
+    def solver_answer(self, problem: Problem) -> str | None:
+        """Return the solver's expression, as it stands in a box; None without a solution."""
+        term = solve(problem.extra["numbers"], problem.extra["target"])
+        return term.text if term else None
 
     def fault(self, problem: Problem) -> str | None:
         """Return what a problem on disk should have, and what was found; None if it is sound."""

@@ -7,12 +7,12 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from dopsd.core.settings import Count, Whole
-from dopsd.tasks.common.config import TaskConfig
+from dopsd.tasks.common.config import TaughtTaskConfig
 
 GRIDS = 288  # solution grids of size 4x4
 
 
-class SudokuConfig(TaskConfig):
+class SudokuConfig(TaughtTaskConfig):
     """Settings of 4x4 Sudoku: puzzles with one solution, in splits that share no solution grid."""
 
     train: Count = 4096  # training puzzles

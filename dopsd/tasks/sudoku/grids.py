@@ -103,25 +103,17 @@ def make_split(grids: list[str], count: int, blanks: int, rng: random.Random) ->
     Raises:
         DopsdError: if the grids have fewer puzzles.
     """
-    problems = draw_puzzles(grids, count, blanks, rng)
-    if len(problems) < count:
-        raise DopsdError(
-            f"data.sudoku: found only {len(problems)} distinct puzzles of {count} in"
-            f" {len(grids)} grids; ask for fewer puzzles, or more grids",
-            code=Code.TOO_FEW_PROBLEMS,
-        )
-    return problems
-
-
-def draw_puzzles(grids: list[str], count: int, blanks: int, rng: random.Random) -> list[Problem]:
-    """Return up to `count` distinct puzzles, spread evenly over the grids, in 50 x count draws."""
     problems: dict[str, Problem] = {}
     for grid in itertools.islice(itertools.cycle(grids), 50 * count):
         puzzle = make_puzzle(grid, blanks, rng)
         problems.setdefault(puzzle, Problem(f"sudoku-{puzzle}", puzzle, grid))
         if len(problems) == count:
-            break
-    return list(problems.values())
+            return list(problems.values())
+    raise DopsdError(
+        f"data.sudoku: found only {len(problems)} distinct puzzles of {count} in {len(grids)}"
+        " grids; ask for fewer puzzles, or more grids",
+        code=Code.TOO_FEW_PROBLEMS,
+    )
 
 
 def keeps_givens(puzzle: str, grid: str) -> bool:

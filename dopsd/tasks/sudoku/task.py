@@ -7,9 +7,7 @@ a closed <answer>.
 
 from __future__ import annotations
 
-import random
 import re
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +17,7 @@ from dopsd.core.types import Cell, Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.sources import Row, read_file, text_of
+from dopsd.tasks.common.splits import stream
 from dopsd.tasks.sudoku.grids import (
     CELLS,
     DIGITS,
@@ -26,7 +25,6 @@ from dopsd.tasks.sudoku.grids import (
     all_grids,
     blanks_right,
     cells,
-    draw_puzzles,
     is_valid,
     keeps_givens,
     make_split,
@@ -43,7 +41,6 @@ Every row, every column and every 2x2 box must hold each of 1, 2, 3 and 4 once.
 Think inside <reasoning></reasoning>, then give all 16 digits of the finished grid, without spaces, inside <answer></answer>.
 
 Puzzle: {puzzle}"""  # noqa: E501
-STEADY = 256  # default number of validation and test puzzles
 PUZZLE = re.compile(r"[0-4]{16}")
 FENCED = re.compile(r"```([\d\s]+)```")
 STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>")
@@ -148,32 +145,31 @@ class Sudoku(AskingTask):
     def build(self) -> dict[str, list[Problem]]:
         """Return train, validation and test, disjoint by solution grid, also of a test file."""
         c = self.config
-        rng = random.Random(c.seed)
         grids = list(all_grids())
-        rng.shuffle(grids)
-        if c.test_file:
-            test = read_published(Path(c.test_file), c.test)
+        stream(self.name, "grids", c.seed).shuffle(grids)
+        test = read_published(Path(c.test_file), c.test) if c.test_file else []
+        if test:
             grids = [grid for grid in grids if grid not in {p.answer for p in test}]
         else:
-            test = self.held_out(grids[: c.test_grids], c.test, rng)
-            grids = grids[c.test_grids :]
-        validation = self.held_out(grids[: c.validation_grids], c.validation, rng)
-        train = make_split(grids[c.validation_grids :], c.train, c.blanks, rng)
+            test, grids = self.held_out("test", grids, c.test_grids)
+        validation, grids = self.held_out("validation", grids, c.validation_grids)
+        train, _ = self.held_out("train", grids, len(grids))
         return no_longer_than(c.limit, {"train": train, "validation": validation, "test": test})
 
-    def held_out(self, grids: list[str], count: int, rng: random.Random) -> list[Problem]:
-        """Return a split that is drawn before train.
-
-        `rng` continues as after STEADY puzzles, so that `count` does not change later splits.
+    def held_out(
+        self, split: str, grids: list[str], number: int
+    ) -> tuple[list[Problem], list[str]]:
+        """Return a split, and the grids that are left for others.
 
         Args:
-            grids: the solution grids of the split.
-            count: number of puzzles.
-            rng: source of randomness, which advances.
+            split: its name, a key of the task's section with its number of puzzles.
+            grids: the solution grids that no split has yet.
+            number: how many of them the split takes.
         """
-        split_rng = copy(rng)
-        draw_puzzles(grids, STEADY, self.config.blanks, rng)
-        return make_split(grids, count, self.config.blanks, split_rng)
+        c = self.config
+        count = {"train": c.train, "validation": c.validation, "test": c.test}[split]
+        rng = stream(self.name, split, c.seed)
+        return make_split(grids[:number], count, c.blanks, rng), grids[number:]
 
     def fault(self, problem: Problem) -> str | None:
         """Return what a problem on disk should have, and what was found; None if it is sound."""

@@ -11,9 +11,9 @@ from texts import golden, needs_golden
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dopsd.algorithms.common.answer_span import answer_in_text, answer_span, with_answer
 from dopsd.core.tensors import first_index
 from dopsd.models.text import ChatText
+from dopsd.rollout.answer_span import answer_in_text, answer_span, with_answer
 from dopsd.tasks.gsm8k.task import number
 from dopsd.tasks.registry import TASKS, load_task
 

@@ -11,7 +11,6 @@ from fakes import FakePolicy
 from pydantic import ValidationError
 from test_answer_span import CHARACTERS, completion
 
-from dopsd.algorithms.common.answer_span import answer_span
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.states import BlockSchedule, recorded_steps, states_by_update
 from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
@@ -22,6 +21,7 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem, Rollout, Score
+from dopsd.rollout.answer_span import answer_span
 from dopsd.rollout.collector import RolloutGroup
 from dopsd.tasks.countdown.config import CountdownConfig
 from dopsd.tasks.countdown.task import Countdown

@@ -9,10 +9,10 @@ import pytest
 import torch
 from test_literal import as_base, gradients, moved
 
-from dopsd.algorithms.common.answer_span import answer_span
 from dopsd.algorithms.routed.config import RoutedConfig
 from dopsd.algorithms.routed.loss import anchor, lesson, strength
 from dopsd.core.types import Score
+from dopsd.rollout.answer_span import answer_span
 from dopsd.rollout.collector import RolloutCollector
 
 OFF = {"distil_weight": 0.0, "anchor_weight": 0.0}

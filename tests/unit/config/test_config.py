@@ -32,9 +32,8 @@ def test_the_shipped_params_are_valid_and_state_every_setting():
     ):
         assert raw[section].keys() == params.model_dump()[section].keys(), section
     for name, task in params.model_dump()["data"].items():
-        assert raw["data"][name].keys() == task.keys() - {
-            "model"
-        }  # a task that has nothing of its own in it
+        optional = {"model", "pretrain"}  # overrides, which only some tasks have
+        assert raw["data"][name].keys() - optional == task.keys() - optional
     for name, method in raw["method"].items():  # an algorithm that is not named has its defaults
         assert method.keys() == params.model_dump()["method"][name].keys(), name
 
@@ -98,7 +97,11 @@ def test_the_shipped_params_are_valid_and_state_every_setting():
         ({"launch__processes": 3}, "launch.processes must be at most train.prompts_per_collect"),
         ({"evaluate__protocols": {}}, "evaluate.protocols"),
         (
-            {"matrix__tasks": ["countdown"], "matrix__methods": ["sft"]},
+            {
+                "matrix__tasks": ["countdown"],
+                "matrix__methods": ["sft"],
+                "data__countdown": {},
+            },
             "sft needs reference solutions and countdown has none",
         ),
         ({"verify_teacher__reveal_ratios": [0.1, 0.101]}, "reveal_ratios must differ"),

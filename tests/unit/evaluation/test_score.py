@@ -170,5 +170,5 @@ def test_a_missing_file_and_an_unknown_task_are_reported(capsys: pytest.CaptureF
     missing, unknown = capsys.readouterr().err.splitlines()
     assert (
         "none.jsonl: No such file" in missing
-        and "--task chess: unknown; there is countdown, gsm8k" in unknown
+        and "--task chess: unknown; there is chains, countdown" in unknown
     )

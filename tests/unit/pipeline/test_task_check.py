@@ -140,7 +140,7 @@ def test_a_task_is_a_choice_of_every_command(project: Path, capsys):
     begin(project)
     assert main(["prepare"]) == 0
     assert main(["train", "--task", "nope"]) == 2
-    assert "there is countdown, gsm8k, math500, sudoku, sums" in capsys.readouterr().err
+    assert "there is chains, countdown, gsm8k, math500, sudoku, sums" in capsys.readouterr().err
     row = {"question": "1+1=", "ground_truth": 2, "generation": "<answer>2</answer>"}
     (project / "g.jsonl").write_text(json.dumps(row))
     assert main(["score", "--task", "sums", "--json", "g.jsonl"]) == 0

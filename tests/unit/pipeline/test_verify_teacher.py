@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import glossary_checks
 import torch
@@ -14,8 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.cli.main import main
-from dopsd.core.types import Rollout
+from dopsd.core.types import Problem, Rollout
+from dopsd.models.embedded import build_tokenizer
+from dopsd.models.text import ChatText
 from dopsd.pipeline.stages import verify_teacher
+from dopsd.rollout.answer_hints import answer_hints, hints
+from dopsd.tasks.registry import load_task
+from dopsd.tasks.sudoku.config import SudokuConfig
 
 TABLE = Path("reports/sudoku/teacher/teacher.json")
 MASK, END = 1, 2
@@ -25,24 +31,49 @@ MASK, END = 1, 2
 def test_hints_are_a_share_of_the_text_and_never_its_end(length, ratio):
     ids = torch.tensor([5 + i for i in range(length)] + [END] * (32 - length))
     rollout = Rollout("a", 0, torch.tensor([3]), ids, torch.arange(32))
-    shown = verify_teacher.hints(rollout, ratio, MASK, END)
+    shown = hints(rollout, ratio, MASK, END)
     kept = shown != MASK
     assert int(kept.sum()) == int(ratio * length) and torch.equal(shown[kept], ids[kept])
     assert not bool(kept[length:].any())
 
 
+def test_the_right_answer_is_shown_in_the_place_of_the_own_one_and_nothing_else():
+    tokenizer = build_tokenizer()
+    mask, end = tokenizer.mask_token_id, tokenizer.eos_token_id
+    text = ChatText(tokenizer, SimpleNamespace(config=SimpleNamespace(eos_token_id=end)))
+    policy = SimpleNamespace(text=text, mask_id=mask, eos_id=end)
+    task = load_task("sudoku", SudokuConfig())
+    problem = Problem("p", "0234341221434320", "1234341221434321")
+    own = text.tokens("<reasoning>12</reasoning><answer>4444333322221111</answer>")
+    ids = torch.cat([own, torch.full((40 - len(own),), end)])
+    rollout = Rollout("p", 0, torch.tensor([3]), ids, torch.arange(40))
+    whole = answer_hints(policy, task, problem, rollout, 1.0)
+    assert text.decode(whole[whole != mask]) == problem.answer
+    assert (whole != mask).nonzero()[:, 0].tolist() == list(range(5, 21))
+    half = answer_hints(policy, task, problem, rollout, 0.5)
+    kept = half != mask
+    assert int(kept.sum()) == 8 and torch.equal(half[kept], whole[kept])
+    nothing = Rollout("p", 0, torch.tensor([3]), torch.full((40,), end), torch.arange(40))
+    assert bool((answer_hints(policy, task, problem, nothing, 1.0) == mask).all())
+
+
 def test_scores_are_kept_by_problem_and_the_table_has_a_row_a_ratio(project, monkeypatch):
     write_params(
-        verify_teacher={"problems": 6, "attempts": 2, "reveal_ratios": [0.0, 1.0]},
+        verify_teacher={
+            "problems": 6,
+            "attempts": 2,
+            "reveal_ratios": [0.0, 1.0],
+            "answer_ratios": [0.0, 0.5],
+        },
         sampling__batch_size=4,
     )
     assert main(["verify-teacher"]) == 0
     table = json.loads(TABLE.read_text())
-    assert set(table) == {"pass@1", "pass@2", "teacher at 0.00", "teacher at 1.00"}
+    teachers = ["teacher at 0.00", "teacher at 1.00", "gold answer at 0.00", "gold answer at 0.50"]
+    assert set(table) == {"pass@1", "pass@2", *teachers}
     glossary_checks.check(glossary_checks.table("Teacher"), table)
-    assert (
-        table["teacher at 0.00"]["accuracy"] == table["pass@1"]["accuracy"]
-    )  # nothing is: greedy again
+    for name in teachers[::2]:  # nothing is shown: greedy again
+        assert table[name]["accuracy"] == table["pass@1"]["accuracy"]
     assert all(
         row["interval"][0] <= row["accuracy"] <= row["interval"][1] and row["n"] == 6
         for row in table.values()

@@ -18,7 +18,10 @@ from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.sources import Row
 from dopsd.tasks.countdown.arithmetic import ALL, value
 from dopsd.tasks.countdown.config import CountdownConfig
-from dopsd.tasks.countdown.task import Countdown, extract, problem_from
+from dopsd.tasks.countdown.extraction import extract
+from dopsd.tasks.countdown.problems import habit, problem_from
+from dopsd.tasks.countdown.solver import solve
+from dopsd.tasks.countdown.task import Countdown
 
 TASK = Countdown(CountdownConfig())
 PROBLEM = problem_from([49, 55, 53], 51)
@@ -213,6 +216,83 @@ def test_made_problems_can_be_solved_are_distinct_and_keep_off_test(tmp_path: Pa
         )
     assert Countdown(config).build() == splits
     assert Countdown(config.model_copy(update={"seed": 1})).build()["train"] != splits["train"]
+
+
+SMALL = CountdownConfig(test=None, generate=300, generate_test=40, validation=40, largest=9)
+
+
+def number_sets(problems: list) -> set[tuple[int, ...]]:
+    return {tuple(sorted(p.extra["numbers"])) for p in problems}
+
+
+def test_generated_splits_share_no_set_of_numbers_and_no_stream():
+    splits = Countdown(SMALL).build()
+    assert [len(problems) for problems in splits.values()] == [300, 40, 40]
+    train, validation, test = (number_sets(problems) for problems in splits.values())
+    assert not (train & validation or train & test or validation & test)
+    assert max(n for group in (train, validation, test) for numbers in group for n in numbers) == 9
+    for key in ("validation", "generate_test"):
+        fewer = Countdown(SMALL.model_copy(update={key: 7})).build()
+        changed = [name for name in splits if fewer[name] != splits[name]]
+        assert changed == [key.removeprefix("generate_")]
+        assert fewer[changed[0]] == splits[changed[0]][:7]
+
+
+def test_numbers_of_a_test_file_are_in_no_generated_split(tmp_path: Path):
+    taken = sorted(number_sets(Countdown(SMALL).build()["train"]))[:20]
+    rows = [{"nums": numbers[::-1], "target": sum(numbers)} for numbers in taken]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = Source(path=str(tmp_path / "t.jsonl"))
+    splits = Countdown(SMALL.model_copy(update={"test": source, "generate_test": 0})).build()
+    assert not number_sets(splits["train"] + splits["validation"]) & set(taken)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "target", "expression", "steps"),
+    [
+        ([3, 5, 7], 56, "(5+3)*7", ("5+3=8", "8*7=56")),
+        ([8, 2, 9], 36, "9*8/2", ("9*8=72", "72/2=36")),
+        ([2, 8, 12], 2, "12-(8+2)", ("8+2=10", "12-10=2")),
+        ([8, 2, 4], 4, "8/(4-2)", ("4-2=2", "8/2=4")),
+        ([9, 8, 2], 3, "9+2-8", ("9+2=11", "11-8=3")),
+        ([2, 3, 12], 8, "12*2/3", ("12*2=24", "24/3=8")),
+        ([9, 8, 2], 14, None, ()),
+    ],
+)
+def test_solutions_by_hand(numbers: list[int], target: int, expression: str | None, steps: tuple):
+    term = solve(numbers, target)
+    assert (term and term.text, term.steps if term else ()) == (expression, steps)
+
+
+def test_careful_solutions_are_right_and_the_habit_follows_the_size_of_the_target():
+    task = Countdown(SMALL)
+    problems = task.build()["train"]
+    for problem in problems:
+        text = task.worked_solution(problem, True)
+        assert set(task.verify(problem, text).figures.values()) == {1.0}  # by both rules
+        assert task.solver_answer(problem) in text
+    assert habit([3, 9, 5], 17).text == "9*5+3" and habit([3, 9, 5], 16).text == "9+5-3"
+    scores = [task.verify(p, task.worked_solution(p, False)).score for p in problems]
+    assert 0 < sum(scores) < 0.3 * len(scores)  # right for some problems, by chance
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"test": None}, "generate_test above 0"),
+        ({"generate_test": 5}, "name a file in test"),
+        ({"test": None, "generate_test": 5}, "generate_test needs generate"),
+    ],
+)
+def test_contradicting_sources_are_refused(changes: dict, expected: str):
+    with pytest.raises(ValueError, match=expected):
+        CountdownConfig(**changes)
+
+
+def test_too_few_problems_name_the_key():
+    config = SMALL.model_copy(update={"generate_test": 9000})
+    with pytest.raises(DopsdError, match=r"data\.countdown\.generate_test: found only \d+ "):
+        Countdown(config).build()
 
 
 def test_a_damaged_problem_on_disk_is_recognised():

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, stop_in, write_params
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.loading import load_params
@@ -202,11 +203,13 @@ def test_what_decides_the_updates_is_another_run(project):
 @pytest.mark.parametrize("method", [*AlgorithmsConfig.model_fields])
 def test_only_methods_that_plan_for_their_length_are_named_by_it(project, method):
     text = (ROOT / "dopsd/algorithms" / method / "algorithm.py").read_text()
+    config = ALGORITHMS.config_class(method)
+    assert ("context.updates" in text) == ("depends_on_length" in vars(config))
     own = {f"method__{method}__train": {"schedule": "constant"}}
     write_params(**own)
     before = scratch(method).name.rpartition("-")[0]
     write_params(train__updates=5, **own)
-    assert (scratch(method).name.rpartition("-")[0] != before) == ("context.updates" in text)
+    assert (scratch(method).name.rpartition("-")[0] != before) == config().depends_on_length
 
 
 def test_a_base_that_was_moved_is_the_same_base(project):

@@ -1,0 +1,1 @@
+"""Chains: operations on a small number, one after the other, by their remainders."""
