@@ -17,7 +17,7 @@ from workspace import CHANGES, Workspace, overrides
 
 from dopsd.algorithms.registry import ALGORITHMS
 
-TASKS = ["sudoku", "gsm8k", "math500", "countdown"]
+TASKS = ["sudoku", "gsm8k", "math500", "countdown", "chains"]
 WANTS = {name: ALGORITHMS.config_class(name)().wants_solutions for name in ALGORITHMS.names}
 Settings = dict[str, dict[str, object]]  # of each method
 GOLD = {name for name in ALGORITHMS.names if ALGORITHMS.config_class(name)().wants_gold_answers}
@@ -52,7 +52,6 @@ ROWS = {  # of each file in data/external; the first 48 are for training
         {"problem": f"{a} x {b}", "answer": f"{a * b}", "solution": f"\\boxed{{{a * b}}}"}
         for a, b in PAIRS
     ],
-    "countdown": [{"nums": [a, b, a + b], "target": 2 * (a + b)} for a, b in PAIRS],
 }
 needs_checkout = pytest.mark.skipif(
     not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
@@ -62,11 +61,11 @@ needs_checkout = pytest.mark.skipif(
 def tasks_of(which: str) -> list[str]:
     """Tasks of a round.
 
-    Problems of Countdown have no worked solutions. Pairs need a right and a wrong answer, and
+    Pairs need a right and a wrong answer, and
     infilling an answer that the verifier reads: the toy base, which learned puzzles, answers no
     other problem.
     """
-    return {"by solutions": TASKS[:-1], "by puzzles": TASKS[:1]}.get(which, TASKS)
+    return TASKS[:1] if which == "by puzzles" else TASKS
 
 
 def settings(which: str, tasks: list[str], methods: list[str]) -> dict[str, object]:

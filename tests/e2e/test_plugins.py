@@ -279,13 +279,13 @@ def test_a_plugin_that_does_not_fit_its_protocol_is_refused_by_name(
 @pytest.mark.parametrize(
     ("words", "listed"),
     [
-        (["train", "--task", "nope"], "--task nope: unknown; there is copying, countdown, "),
+        (["train", "--task", "nope"], "--task nope: unknown; there is chains, copying, "),
         (["train", "--method", "nope"], "d_opsd, diffu_grpo, echo, "),
-        (["params", "--set=matrix.tasks=[nope]"], "unknown; there is copying, countdown"),
+        (["params", "--set=matrix.tasks=[nope]"], "unknown; there is chains, copying"),
         (["params", "--set=matrix.methods=[nope]"], "d_opsd, diffu_grpo, echo, "),
-        (["params", "--set=verify_teacher.tasks=[nope]"], "there is copying, countdown"),
+        (["params", "--set=verify_teacher.tasks=[nope]"], "there is chains, copying"),
         (["params", "--set=method.nope.x=1"], "unknown key; there is ar_opsd, d3llm, d_opsd,"),
-        (["score", "--task", "nope", "x"], "unknown; there is copying, countdown"),
+        (["score", "--task", "nope", "x"], "unknown; there is chains, copying"),
     ],
 )
 def test_an_unknown_name_lists_those_that_exist_with_those_of_entry_points(
