@@ -76,7 +76,9 @@ def settings(which: str, tasks: list[str], methods: list[str]) -> dict[str, obje
             changes[f"data__{name}__{split}__path"] = f"data/external/{name}-{split}.jsonl"
         changes[f"data__{name}__validation"] = 12
     for method, values in ROUNDS[which].items():
-        changes |= {f"method__{method}__{key}": value for key, value in values.items()}
+        has_groups = "temperature" in ALGORITHMS.config_class(method).model_fields
+        hot = {"temperature": 3.0} if has_groups else {}  # rewards of a group must differ
+        changes |= {f"method__{method}__{key}": value for key, value in (hot | values).items()}
     return changes
 
 
