@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.config import TaughtTaskConfig
 from dopsd.training.pretrain import pretrain
 
 if TYPE_CHECKING:
@@ -11,5 +14,16 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task: str) -> None:
-    """Train base/<task>/ if absent; replace one that does not match only if the user allows it."""
+    """Train base/<task>/ if absent; replace one that does not match only if the user allows it.
+
+    Raises:
+        DopsdError: if the task has no worked solutions of careful and careless solvers.
+    """
+    tasks = params.data.tasks
+    if not isinstance(tasks[task], TaughtTaskConfig):
+        taught = ", ".join(name for name in tasks if isinstance(tasks[name], TaughtTaskConfig))
+        raise DopsdError(
+            f"--task {task}: no base is made for this task; there is {taught}",
+            code=Code.NO_SOLUTIONS,
+        )
     pretrain(params.embedded_base(task), task, params.data.tasks[task])

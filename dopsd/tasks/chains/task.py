@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dopsd.tasks.chains.config import ChainsConfig
 
 INSTRUCTIONS = """Apply the operations to the first number, one after the other, from left to right. After each, keep the remainder
-of the division by {modulus} (with {modulus} = 5, 3*4 gives 2 and 1-3 gives 3). Think inside <reasoning></reasoning>, one step
+of the division by {modulus} (3*4 gives {product} and 1-3 gives {difference}). Think inside <reasoning></reasoning>, one step
 after the other, then give the last result alone inside <answer></answer>."""  # noqa: E501
 CHAIN = re.compile(r"([0-9])(( [-+*][0-9])+)")
 
@@ -89,7 +89,11 @@ class Chains(AskingTask):
     def __init__(self, config: ChainsConfig) -> None:
         super().__init__(config)
         if not self.has_own_prompt:
-            self.instructions = INSTRUCTIONS.format(modulus=config.modulus)
+            self.instructions = INSTRUCTIONS.format(
+                modulus=config.modulus,
+                product=12 % config.modulus,
+                difference=-2 % config.modulus,
+            )
 
     def build(self) -> dict[str, list[Problem]]:
         """Return train, validation and test; no chain is in two of them."""

@@ -51,7 +51,7 @@ def working(term: Term) -> str:
 
 
 def habit(operands: Sequence[int], target: int) -> Term:
-    """Return what a careless solver writes: a rule of thumb by size, without looking at the target.
+    """Return what a careless solver writes: a rule of thumb, which misses most targets.
 
     A target of at least the sum: multiply the two largest numbers and add the others; else add up
     all but the smallest, and subtract it.

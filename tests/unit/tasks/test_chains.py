@@ -78,6 +78,15 @@ def test_a_wrong_answer_on_disk_or_in_a_file_is_named():
         TASK.of_generation("3 *4", 4)
 
 
+@pytest.mark.parametrize(
+    ("modulus", "results"), [(5, "2 and 1-3 gives 3"), (7, "5 and 1-3 gives 5")]
+)
+def test_the_instructions_have_examples_of_their_own_modulus(modulus: int, results: str):
+    task = Chains(ChainsConfig(modulus=modulus))
+    text = task.messages(task.ask("1 *2"), "instructions")[0]["content"]
+    assert f"division by {modulus} (3*4 gives {results})" in text and text.endswith("\n\n1 *2")
+
+
 def test_too_few_chains_name_the_key():
     with pytest.raises(DopsdError, match=r"data\.chains\.test: found only \d+ distinct"):
         Chains(ChainsConfig(operations=2, modulus=2, train=1, validation=1, test=50)).build()

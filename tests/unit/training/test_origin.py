@@ -13,7 +13,10 @@ import pytest
 from conftest import ROOT, write_params
 
 from dopsd.cli.main import main
+from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
+from dopsd.tasks.common.config import PretrainOverrides
+from dopsd.training import origin
 
 WEIGHTS = Path("base/sudoku/model.safetensors")
 FEW = {"pretrain__updates": 2}
@@ -54,6 +57,26 @@ CHANGES = {
         "base/sudoku/pretrain.json: missing or damaged",
     ),
 }
+
+
+@pytest.mark.parametrize("task", ["sudoku", "countdown", "chains"])
+def test_a_shipped_base_is_that_of_its_settings_and_problems(tmp_path, monkeypatch, task):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").symlink_to(ROOT / "base")
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    assert main(["prepare", "--task", task]) == 0
+    params = load_params(tmp_path / "params.yaml")
+    base = params.embedded_base(task)
+    assert origin.mismatch(base, task) is None
+    assert base.shape.updates == {"sudoku": 700}.get(task, 4000)  # data.TASK.pretrain counts
+    other = params.data.tasks[task].model_copy(update={"pretrain": PretrainOverrides(updates=9)})
+    changed = params.model_copy(update={"data": params.data.model_copy(update={task: other})})
+    assert "pretrain.updates" in str(origin.mismatch(changed.embedded_base(task), task))
+
+
+def test_a_task_without_a_base_made_here_is_refused(project, capsys):
+    assert main(["pretrain", "--task", "gsm8k"]) == 2
+    assert "--task gsm8k: no base is made for this task" in capsys.readouterr().err
 
 
 def test_weights_that_are_missing_are_not_made_again_unasked(project, capsys):
