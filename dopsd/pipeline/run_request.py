@@ -81,17 +81,24 @@ class RunRequest:
 
     @property
     def all_changes(self) -> list[str]:
-        """`changes`, and the number of updates for methods that have a number of their own."""
-        if not self.max_updates:
-            return self.changes
-        methods = [
-            name
-            for name, section in self.raw().get("method", {}).items()
-            if (section.get("train") or {}).get("updates")
-        ]
-        return self.changes + [
-            f"method.{name}.train.updates={self.max_updates}" for name in methods
-        ]
+        """`changes`, and what follows from them.
+
+        Methods with a number of updates of their own get `max_updates`; with other tasks in the
+        matrix, bases of tasks that are not in it stay as they are.
+        """
+        raw, changes = self.raw(), self.changes
+        if self.max_updates:
+            changes += [
+                f"method.{name}.train.updates={self.max_updates}"
+                for name, section in raw.get("method", {}).items()
+                if (section.get("train") or {}).get("updates")
+            ]
+        tasks = [self.task] if self.task else self.overrides.get("matrix.tasks")
+        made = (raw.get("pretrain") or {}).get("tasks") or []
+        if isinstance(tasks, list) and "pretrain.tasks" not in self.overrides:
+            kept = [name for name in made if name in tasks]
+            changes += [f"pretrain.tasks={json.dumps(kept)}"] if kept != made else []
+        return changes
 
 
 def parsed(changes: list[str]) -> dict[str, Any]:

@@ -77,3 +77,15 @@ def test_the_deployment_takes_the_parameters_of_a_request(monkeypatch):
     parameters = request.parameters | {"allow_retrain": False, "other_code": "stop"}
     assert parameters.keys() <= schema["properties"].keys()
     validate(parameters, schema, raise_on_error=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pretrained"),
+    [
+        ({"task": "countdown"}, []),  # its problems alone are prepared, and its base is there
+        ({"overrides": {"matrix.tasks": ["chains", "sudoku"]}}, ["sudoku"]),
+        ({"overrides": {"matrix.tasks": ["chains"], "pretrain.tasks": ["chains"]}}, ["chains"]),
+    ],
+)
+def test_only_tasks_of_the_matrix_keep_a_base_that_is_made_here(project, changes, pretrained):
+    assert check(RunRequest(**changes), can_retrain=True).pretrain.tasks == pretrained
