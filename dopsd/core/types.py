@@ -37,6 +37,22 @@ class Problem:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
+def plain(item: object) -> dict[str, Any]:
+    """Return the fields of an object as numbers and lists; without those that are None."""
+    return {
+        name: value if isinstance(value, str | int) else value.tolist()
+        for name, value in vars(item).items()
+        if value is not None
+    }
+
+
+def unplain(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that `plain` described, with tensors in place of lists."""
+    import torch
+
+    return {k: torch.tensor(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
 @dataclass(frozen=True)
 class Rollout:
     """A denoising trajectory in two vectors, in main memory.
@@ -53,21 +69,12 @@ class Rollout:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rollout as plain numbers, which other processes can read on any device."""
-        return {
-            name: value if isinstance(value, str | int) else value.tolist()
-            for name, value in vars(self).items()
-            if value is not None
-        }
+        return plain(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the rollout that `to_dict` described."""
-        import torch
-
-        fields: dict[str, Any] = {
-            k: torch.tensor(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        return cls(**fields)
+        return cls(**unplain(values))
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
-from torch import Tensor
-
 from dopsd.core.settings import LARGEST
-from dopsd.core.types import Rollout
+from dopsd.core.types import Rollout, plain, unplain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch import Tensor
 
     from dopsd.distributed.process_group import ProcessGroup
 
@@ -47,19 +46,12 @@ class TeacherView:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the view as plain numbers, which other processes can read on any device."""
-        return {
-            name: value.tolist() if isinstance(value, Tensor) else value
-            for name, value in vars(self).items()
-            if value is not None
-        }
+        return plain(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the view that `to_dict` described."""
-        fields: dict[str, Any] = {
-            k: torch.tensor(v) if isinstance(v, list) else v for k, v in values.items()
-        }
-        return cls(**fields)
+        return cls(**unplain(values))
 
 
 AS_STUDENT = TeacherView()
