@@ -127,4 +127,4 @@ def test_a_forward_pass_on_a_cpu_takes_no_fresh_pages_from_linux():
     done = subprocess.run(
         [sys.executable, "-c", FORWARDS], cwd=root, capture_output=True, check=True
     )
-    assert float(done.stdout) < 1000
+    assert float(done.stdout) < 2000
