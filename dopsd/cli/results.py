@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.cli.arguments import cell_argument, command
+from dopsd.cli.arguments import cell_argument, command, count, seed
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import DopsdError, unknown
 
 if TYPE_CHECKING:
     import argparse
@@ -67,6 +67,46 @@ def add_results(commands: Commands) -> None:
         metavar="NAME",
         help="tables of ablate.tables to make (default: none, list them)",
     )
+    tournament = command(
+        commands,
+        "tournament",
+        (
+            "Train many methods on several tasks with equal budgets, tuned alike, and test them"
+            " once. A stopped tournament continues with the same command."
+        ),
+    )
+    tournament.add_argument(
+        "parts",
+        nargs="*",
+        metavar="PART",
+        help="tune, run, switch, test, or table (default: all of them, in this order)",
+    )
+    tournament.add_argument(
+        "--plan",
+        type=Path,
+        default=Path("tournament.yaml"),
+        metavar="FILE",
+        help="tasks, entries, seeds and budgets (default: tournament.yaml)",
+    )
+    for name, dest, kind in (
+        ("task", "tasks", str),
+        ("entry", "entries", str),
+        ("seed", "seeds", seed),
+    ):
+        tournament.add_argument(
+            f"--{name}",
+            dest=dest,
+            type=kind,
+            action="append",
+            default=[],
+            help=f"make only runs of this {name}; may be repeated",
+        )
+    tournament.add_argument(
+        "--jobs", type=count, default=1, help="runs side by side, one thread each (default: 1)"
+    )
+    tournament.add_argument(
+        "--minutes", type=count, help="save and end after this time (default: no limit)"
+    )
     follow = commands.add_parser("follow")  # hidden: training starts it, not a person
     follow.add_argument("--params", type=Path, default=Path("params.yaml"))
     for argument in ("task", "method", "seed"):
@@ -115,6 +155,19 @@ def _ablate(a: argparse.Namespace, params: Params) -> None:
     ablate(params, a.tables)
 
 
+def _tournament(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.tournament.schedule import Chosen
+    from dopsd.pipeline.tournament.tournament import PARTS, TABLE, tournament
+
+    known = (*PARTS, TABLE)
+    for part in a.parts:
+        if part not in known:
+            raise DopsdError(unknown(f"tournament: {part}", known), code=Code.UNKNOWN_NAME)
+    parts = [part for part in PARTS if part in a.parts or not a.parts]
+    chosen = Chosen(a.tasks, a.entries, a.seeds)
+    tournament(params, a.plan, parts, chosen, a.jobs, a.minutes)
+
+
 def _follow(a: argparse.Namespace, params: Params) -> None:
     from dopsd.tracking.log_uploader import run_log_uploader
 
@@ -129,4 +182,5 @@ WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
     "follow": _follow,
     "publish": _publish,
     "summary": _summary,
+    "tournament": _tournament,
 }

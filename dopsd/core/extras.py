@@ -19,6 +19,7 @@ EXTRAS = {  # package: extra of pyproject.toml
     "mlflow": "tracking",
     "prefect": "pipeline",
     "pyarrow": "data",
+    "scipy": "pipeline",
 }
 
 

@@ -79,4 +79,10 @@ TRAINING = {
         "wall time since the update before, collects included; not in `train.csv`",
         ADVANCE,
     ),
+    "time/cpu_seconds": Metric(
+        "seconds",
+        "time of the processors since the update before, all threads of the first process; other"
+        " work on the machine hardly changes it; not in `train.csv`",
+        ADVANCE,
+    ),
 }

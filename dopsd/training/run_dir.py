@@ -148,6 +148,7 @@ class RunFolder:
         counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
         counts |= {"memory": {name: vars(loop.settings)[name] for name in MEMORY}}
         counts |= {"empty_in_a_row": loop.empty_in_a_row, "spent": loop.spent}
+        counts["cpu_spent"] = loop.cpu_spent
         counts |= {"scores": loop.detector.scores, "squares": loop.detector.squares}
         write_json(
             tmp / "state.json",
@@ -219,6 +220,7 @@ class RunFolder:
         loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
         loop.update, loop.counters = state["update"], state["counters"]
         loop.empty_in_a_row, loop.spent = state["empty_in_a_row"], state["spent"]
+        loop.cpu_spent = state.get("cpu_spent", 0.0)  # of releases that did not count it
         loop.detector.scores, loop.detector.squares = state["scores"], state["squares"]
         loop.gathered = MetricSums(
             {name: (total, count) for name, (total, count) in state["gathered"].items()}

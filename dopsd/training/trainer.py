@@ -77,7 +77,7 @@ class Trainer:
             ("collects", "empty_collects", "trajectories", "rollouts", "sampled_tokens"), 0
         )
         self.losses: deque[float] = deque(maxlen=each)  # of as many updates as follow a collect
-        self.spent = 0.0  # seconds of collects since the last update
+        self.spent = self.cpu_spent = 0.0  # seconds of collects since the last update
         self.waiting: list[list[Batch]] = []  # the batches of each update of the current collect
         self.gathered = MetricSums()  # metrics of the collects since the last update
         self.detector = detector_of(train)
@@ -121,16 +121,17 @@ class Trainer:
         self._mark()
         self.policy.process_group.all_gather_object([])  # all processes continue, or none
         if not self.waiting:
-            started = time.monotonic()
+            started, cpu_started = time.monotonic(), time.process_time()
             self._collect()
             self.spent += time.monotonic() - started
+            self.cpu_spent += time.process_time() - cpu_started
             # If the run is over now, a checkpoint with this collect would keep a resumed run from
             # the update that the collect is for.
             if not self.is_over:
                 self._mark()  # keep the finished collect
         if not self.waiting:
             return "nothing to learn from"
-        started = time.monotonic()
+        started, cpu_started = time.monotonic(), time.process_time()
         metrics = self._step(self.waiting.pop(0))
         metrics.merge(self.gathered)
         self.gathered = MetricSums()
@@ -139,8 +140,10 @@ class Trainer:
         if self.detector.is_collapsed:
             means["collapsed"] = 1.0
         counts = {f"count/{name}": value for name, value in self.counters.items()}
+        cpu_seconds = self.cpu_spent + time.process_time() - cpu_started
+        means["time/cpu_seconds"] = round(cpu_seconds, 3)
         folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
-        self.spent = 0.0
+        self.spent = self.cpu_spent = 0.0
         notes = "".join(f"  {text} {means[key]:.2f}" for key, text in NOTES.items() if key in means)
         self.losses.append(means["loss"])
         return f"mean loss {sum(self.losses) / len(self.losses):.4f}{notes}"
@@ -148,8 +151,8 @@ class Trainer:
     def _mark(self) -> None:
         """Remember what `roll_back` restores; weights change only when an update ends."""
         state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
-        state |= {"gathered": deepcopy(self.gathered), "spent": self.spent}
-        state["empty_in_a_row"] = self.empty_in_a_row
+        state |= {"gathered": deepcopy(self.gathered), "empty_in_a_row": self.empty_in_a_row}
+        state |= {"spent": self.spent, "cpu_spent": self.cpu_spent}
         history = list(self.detector.scores), list(self.detector.squares)
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
         self.marked = state, history, torch.get_rng_state(), cuda

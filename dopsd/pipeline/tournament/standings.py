@@ -1,0 +1,136 @@
+"""Who is ahead in a tournament: means over seeds, paired differences, and what they cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.results import paired_over_seeds
+from dopsd.core.statistics import paired_t
+from dopsd.pipeline.tournament.cells import BUDGETS, COSTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.pipeline.tournament.cells import Cell
+
+CLAIM_SEEDS = 5  # with fewer there is no claim
+Rows = list[dict[str, Any]]
+
+
+def reached(curve: Rows, gain: float) -> dict[str, float] | None:
+    """Return the costs of the first of two consecutive checkpoints at base + gain or above.
+
+    Args:
+        curve: checkpoints by update, the base first.
+        gain: accuracy above the base.
+
+    Returns:
+        The row's `update` and costs; None if there is none.
+    """
+    goal = curve[0]["accuracy"] + gain - 1e-9
+    for row, following in pairwise(curve[1:]):
+        if min(row["accuracy"], following["accuracy"]) >= goal:
+            return {name: row[name] for name in ("update", *COSTS)}
+    return None
+
+
+def gaps(first: dict[str, Any], second: dict[str, Any]) -> list[float]:
+    """Return the differences of two reports' scores, by problem."""
+    a, b = first["per_problem"], second["per_problem"]
+    return [a[name] - b[name] for name in sorted(a)]
+
+
+def difference(by_seed: dict[int, list[float]], resamples: int) -> dict[str, Any]:
+    """Return a mean paired difference with its two intervals, of which the wider one counts.
+
+    Args:
+        by_seed: differences by problem, for each seed.
+        resamples: bootstrap resamples.
+    """
+    means = {seed: fmean(values) for seed, values in by_seed.items()}
+    mean, bootstrap = paired_over_seeds([by_seed[seed] for seed in sorted(by_seed)], resamples)
+    t = paired_t(list(means.values()))
+    intervals = [interval for interval in (bootstrap, t) if interval]
+    interval = max(intervals, key=lambda bounds: bounds[1] - bounds[0])
+    return {
+        "seeds": len(means),
+        "difference": mean,
+        "by_seed": means,
+        "t": t,
+        "bootstrap": bootstrap,
+        "interval": interval,
+        "is_claim": len(means) >= CLAIM_SEEDS and not interval[0] <= 0 <= interval[1],
+    }
+
+
+def standings(cells: Sequence[Cell], resamples: int) -> Rows:
+    """Return for each budget, task and entry what its runs reached, the best first.
+
+    Before the test, `test` and `over_base` are None, and validation decides the order.
+    """
+    groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
+    for budget in BUDGETS:
+        for cell in cells:
+            if cell.chosen[budget]:
+                groups[budget, cell.task, cell.entry].append(cell)
+    rows = [_standing(*key, group, resamples) for key, group in groups.items()]
+    order = list(dict.fromkeys((row["budget"], row["task"]) for row in rows))
+    return sorted(
+        rows,
+        key=lambda row: (
+            order.index((row["budget"], row["task"])),
+            -(row["validation"] if row["test"] is None else row["test"]),
+        ),
+    )
+
+
+def _standing(
+    budget: str, task: str, entry: str, cells: list[Cell], resamples: int
+) -> dict[str, Any]:
+    chosen = {cell.seed: row for cell in cells if (row := cell.chosen[budget])}
+    tested = {cell.seed: report for cell in cells if (report := cell.tested)}
+    is_tested = len(tested) == len(cells)
+    results = {seed: found["budgets"][budget] for seed, found in tested.items()}
+    over_base = {seed: gaps(results[seed], tested[seed]["base"]) for seed in tested}
+    curves = {c.seed: c.result["curve"] for c in cells if c.result}
+    gain = cells[0].plan.gain
+    costs = [row for curve in curves.values() if (row := reached(curve, gain))]
+    shown = {s: row["accuracy"] for s, row in (results if is_tested else chosen).items()}
+    return {
+        "budget": budget,
+        "task": task,
+        "entry": entry,
+        "seeds": len(cells),
+        "validation": fmean(row["accuracy"] for row in chosen.values()),
+        "test": fmean(row["accuracy"] for row in results.values()) if is_tested else None,
+        "by_seed": shown,
+        "over_base": difference(over_base, resamples) if is_tested else None,
+        "spent": {n: fmean(row[n] for row in chosen.values()) for n in ("update", *COSTS)},
+        "reached": {n: fmean(row[n] for row in costs) for n in costs[0]} if costs else None,
+        "reached_by": len(costs),
+    }
+
+
+def pairs(cells: Sequence[Cell], resamples: int) -> Rows:
+    """Return the paired differences on test of our own entry minus each other, by budget and task.
+
+    Seeds that both have are paired, and within them problems.
+    """
+    rows = []
+    for budget in BUDGETS:
+        tested: dict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
+        for cell in cells:
+            if (found := cell.tested) and budget in found["budgets"]:
+                tested[cell.task, cell.entry][cell.seed] = found["budgets"][budget]
+        own = cells[0].plan.own if cells else ""
+        for (task, entry), second in tested.items():
+            first = tested.get((task, own), {})
+            shared = sorted(set(first) & set(second))
+            if entry != own and shared:
+                by_seed = {seed: gaps(first[seed], second[seed]) for seed in shared}
+                names = {"budget": budget, "task": task, "first": own, "second": entry}
+                rows.append(names | difference(by_seed, resamples))
+    return rows

@@ -1,0 +1,151 @@
+"""`dopsd tournament`: tune, run, test once, and print the standings.
+
+The order is fixed: learning rates by short runs on validation, then the runs that count, further
+seeds of the leaders, switches, and the test at the end, once. A stop loses nothing; the same
+command continues.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from dopsd.analysis.tables import head, line, print_markdown
+from dopsd.config.loading import checked, read_yaml
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.percent import gap, percent
+from dopsd.core.progress import log
+from dopsd.pipeline.stages.prepare import run as prepare
+from dopsd.pipeline.tournament import results
+from dopsd.pipeline.tournament.cells import PARAMS, RUN, SWITCH, TEST, TUNE
+from dopsd.pipeline.tournament.plan import Plan, merged, read_plan
+from dopsd.pipeline.tournament.schedule import (
+    Chosen,
+    Schedule,
+    cells_of,
+    leaders,
+    reason_of,
+)
+from dopsd.tasks.common.storage import DATA
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+    from dopsd.config.params import Params
+
+PARTS = (TUNE, RUN, SWITCH, TEST)
+TABLE = "table"
+
+
+def tournament(
+    params: Params, path: Path, parts: list[str], chosen: Chosen, jobs: int, minutes: float | None
+) -> None:
+    """Make parts of a tournament, then write its results and print the standings.
+
+    Args:
+        params: settings of params.yaml.
+        path: the plan.
+        parts: those of PARTS to make, in their order; TABLE alone: none.
+        chosen: limits the runs of TUNE, RUN and SWITCH.
+        jobs: runs side by side.
+        minutes: time after which running ones save and the command ends; None: no limit.
+
+    Raises:
+        DopsdError: if the plan is wrong, a run breaks, time is up, or the test would be early.
+    """
+    plan = read_plan(path)
+    for task in plan.tasks:
+        if task not in params.tasks:
+            text = unknown(f"{path}: tasks: {task}", params.tasks)
+            raise DopsdError(text, code=Code.UNKNOWN_NAME)
+    _check(plan)
+    deadline = time.monotonic() + (minutes * 60 if minutes else float("inf"))
+    schedule = Schedule(path, jobs, deadline)
+    for part in parts:
+        _prepare(plan)
+        if part == TEST:
+            _test(plan, schedule)
+            continue
+        cells = [cell for cell in cells_of(plan, part) if chosen.has(cell)]
+        schedule.make(part, cells)
+        if part == RUN:  # leaders are known now
+            schedule.make(part, [cell for cell in cells_of(plan, part) if chosen.has(cell)])
+    found = results.write(plan, path, params)
+    print_markdown(markdown(found))
+    log(f"tournament: wrote {results.RESULTS}; `dopsd leaderboard` makes the page")
+
+
+def _check(plan: Plan) -> None:
+    """Check the settings of every run before the first one starts."""
+    for cell in cells_of(plan, TUNE):
+        cell.params(1)
+    for name, switch in plan.switches.items():
+        method = plan.method_of(switch.entry)
+        raw = read_yaml(PARAMS)
+        raw["method"][method] = merged(raw["method"].get(method, {}), switch.settings)
+        checked(raw, f"switches.{name}: {PARAMS}")
+
+
+def _prepare(plan: Plan) -> None:
+    """Write the problems of tasks that have none."""
+    for task, changes in plan.tasks.items():
+        if not (DATA / task / "train.jsonl").is_file():
+            prepare(checked(merged(read_yaml(PARAMS), changes), PARAMS), task)
+
+
+def _test(plan: Plan, schedule: Schedule) -> None:
+    """Test the chosen checkpoints of all runs, once all are made.
+
+    Raises:
+        DopsdError: if runs are missing.
+    """
+    runs = cells_of(plan, RUN)
+    missing = [cell for cell in runs if cell.result is None and not reason_of(cell)]
+    missing_tasks = [task for task in plan.tasks if not leaders(plan, task)]
+    if missing or missing_tasks or not runs:
+        what = f"{len(missing)} runs" if missing else f"the runs of {', '.join(missing_tasks)}"
+        raise DopsdError(
+            f"tournament test: {what} are missing, and the test comes once, at the end; first run"
+            f" `dopsd tournament run --plan {schedule.path}`",
+            code=Code.STAGE_MISSING,
+        )
+    schedule.make(TEST, [cell for cell in runs if cell.result])
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """Return the standings as Markdown tables, one for each budget and task."""
+    lines: list[str] = [f"Warning: {text}\n" for text in found["warnings"]]
+    against = {(p["budget"], p["task"], p["second"]): p for p in found["pairs"]}
+    shown: tuple[str, str] | None = None
+    own = found["rules"]["own"]
+    for row in found["standings"]:
+        group = (row["budget"], row["task"])
+        if group != shown:
+            shown = group
+            limit = found["rules"][row["budget"]]
+            unit = "sampled tokens" if row["budget"] == "tokens" else "CPU seconds, one thread"
+            split = "validation" if row["test"] is None else "test"
+            title = f"{row['task']}, at most {limit:g} {unit}, accuracy on {split} in %:"
+            columns = ["knows", "seeds", "accuracy", "by seed", "minus the base"]
+            lines += ["", title, "", *head("entry", *columns, f"{own} minus it")]
+        accuracy = row["validation"] if row["test"] is None else row["test"]
+        over = row["over_base"]
+        pair = against.get((*group, row["entry"]))
+        lines.append(
+            line(
+                found["entries"][row["entry"]]["title"],
+                found["entries"][row["entry"]]["knows"][row["task"]],
+                row["seeds"],
+                percent(accuracy),
+                ", ".join(percent(value) for value in row["by_seed"].values()),
+                gap(over["difference"], over["interval"]) if over else "",
+                gap(pair["difference"], pair["interval"]) + " *" * pair["is_claim"] if pair else "",
+            )
+        )
+    note = (
+        "The interval is the wider one of Student's t over seeds and the bootstrap over seeds and"
+        " problems. \\*: a claim, which needs 5 seeds and an interval without 0."
+    )
+    return "\n".join([*lines, "", note, ""])
