@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models.architecture import read_config
 from dopsd.pipeline.estimate import Shape, lora_parameters
 from dopsd.pipeline.tournament.plan import Plan, merged
+from dopsd.training.run_settings import scratch_folder
 from dopsd.training.train import train
 
 if TYPE_CHECKING:
@@ -31,6 +34,13 @@ BUDGETS = {"tokens": "tokens", "seconds": "cpu_seconds"}  # the cost that each l
 COSTS = ("rollouts", "tokens", "cpu_seconds", "seconds", "flops")
 KEPT = ("accuracy", "interval", "n", "per_problem")  # of a report on test
 Costs = dict[str, float]
+_fingerprints: dict[str, str] = {}
+
+
+@cache
+def _raw() -> dict[str, Any]:
+    """Return params.yaml as it was when this process first read it."""
+    return read_yaml(PARAMS)
 
 
 @dataclass(frozen=True)
@@ -98,13 +108,21 @@ class Cell:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the run, apart from params.yaml, data and code."""
+        """What decides the run and its scores: settings, data and base, but not code."""
         return {
-            "settings": self.settings,
-            "task": self.plan.tasks[self.task],
+            "training": self._training(),
             "budgets": [self.plan.tokens, self.plan.seconds, self.share, self.plan.most_updates],
             "checkpoints": self.plan.checkpoints.model_dump(),
         }
+
+    def _training(self) -> str:
+        """Return the fingerprint of the run's settings and inputs; known ones are kept."""
+        changes = json.dumps([self.settings, self.plan.tasks[self.task]], sort_keys=True)
+        name = f"{self.key} {changes}"
+        if name not in _fingerprints:
+            run = self.params(self.plan.most_updates).run(*self.key.parts)
+            _fingerprints[name] = scratch_folder(run).name.rpartition("-")[0]
+        return _fingerprints[name]
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -162,7 +180,7 @@ class Cell:
         Raises:
             DopsdError: if they are wrong.
         """
-        raw = merged(deepcopy(read_yaml(PARAMS)), self.plan.tasks[self.task])
+        raw = merged(deepcopy(_raw()), self.plan.tasks[self.task])
         ends = {"updates": updates, "checkpoint_every": self.plan.checkpoints.every}
         variants = {"default": {}, self.variant: merged(self.settings, {"train": ends})}
         raw["ablate"] = {"task": self.task, "method": self.method, "variants": variants}
@@ -178,17 +196,17 @@ class Cell:
             DopsdError: if the run cannot learn, or was stopped by a signal.
         """
         updates = min(FIRST, self.plan.most_updates)
+        is_probed = False  # a run that depends on its length begins again, once it is known
         while True:
             params = self.params(updates)
             run = params.run(*self.key.parts)
             train(run, None)
             made = read_json(self.key.folder / "train.json", "dopsd train")
             costs = costs_of(made["fingerprint"])
-            further = self.further(updates, costs)
-            is_starved = made["updates"] < updates
-            if is_starved or further == updates:
+            further, is_starved = self.further(updates, costs), made["updates"] < updates
+            if is_starved or further == updates or is_probed:
                 break
-            updates = further
+            updates, is_probed = further, run.algorithm.depends_on_length
         self._score(params, made, costs, "starved" if is_starved else "")
 
     def further(self, updates: int, costs: dict[int, Costs]) -> int:

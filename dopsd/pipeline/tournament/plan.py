@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.config.loading import read_yaml
+from dopsd.config.loading import as_lines, read_yaml
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.settings import Count, Natural, Positive, PositiveShare, Section
@@ -148,12 +148,8 @@ def read_plan(path: Path) -> Plan:
     """
     if not path.is_file():
         raise DopsdError(f"{path}: no such file; expected the plan of a tournament", code=Code.PATH)
+    raw = read_yaml(path)
     try:
-        return Plan.model_validate(read_yaml(path))
+        return Plan.model_validate(raw)
     except ValidationError as error:
-        lines = []
-        for fault in error.errors():
-            key = ".".join(map(str, fault["loc"]))
-            message = fault["msg"].removeprefix("Value error, ")
-            lines.append(f"{path}: {key}: {message}" if key else f"{path}: {message}")
-        raise DopsdError("\n".join(lines), code=Code.WRONG_VALUE) from error
+        raise as_lines(error, path, raw, Plan) from error

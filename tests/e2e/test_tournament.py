@@ -1,0 +1,83 @@
+"""`dopsd tournament` on the toy base: a stop in the middle, the rest, and the test once at the
+end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dopsd.cli.main import main
+
+PLAN = {
+    "tasks": {"sudoku": {}},
+    "entries": {"own": {"method": "infill", "knows": "gold answer"}, "d_opsd": {"knows": "reward"}},
+    "own": "own",
+    "tokens": 400,
+    "seconds": 0.5,
+    "most_updates": 12,
+    "seeds": [0],
+    "more_seeds": [1],
+    "best": 1,
+    "tuning": {"rates": [0.003]},
+    "checkpoints": {"every": 1, "dense": 4, "sparse": 4},
+    "switches": {"before": {"entry": "own", "settings": {"states": "before_answer"}}},
+    "switch_tasks": ["sudoku"],
+}
+WORDS = ["tournament", "--plan", "plan.yaml"]
+
+
+@pytest.mark.full
+def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project, capsys):
+    Path("plan.yaml").write_text(yaml.safe_dump(PLAN))
+    command = [sys.executable, "-m", "dopsd", *WORDS]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    log = Path("work/tournament/sudoku-infill-own_rate_1-100.log")
+    deadline = time.monotonic() + 120
+    while not (log.is_file() and "updates" in log.read_text()):  # it trains
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert "the same command continues" in process.communicate()[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not [pid for pid in running() if "tournament.worker" in pid]
+
+    assert main([*WORDS, "test"]) == 2
+    assert "the test comes once, at the end" in capsys.readouterr().err
+    assert main(WORDS) == 0
+    printed = capsys.readouterr().out
+    found = json.loads(Path("reports/tournament/results.json").read_text())
+    assert {(r["entry"], r["seed"]) for r in found["runs"]} == {
+        ("own", 0), ("own", 1), ("d_opsd", 0), ("d_opsd", 1)
+    }  # fmt: skip
+    run = found["runs"][0]
+    assert [row["update"] for row in run["curve"]][:5] == [0, 1, 2, 3, 4]
+    assert all(row["tokens"] <= 400 for r in found["runs"] for row in [r["chosen"]["tokens"]])
+    first = found["standings"][0]
+    assert first["test"] is not None and f"{100 * first['test']:.1f}" in printed
+    assert [row["switch"] for row in found["switches"]] == ["before"]
+
+    tested = Path(run["folder"], "tournament_test.json")
+    written = tested.stat().st_mtime_ns
+    assert main([*WORDS, "--jobs", "2"]) == 0  # all is made: nothing runs again
+    assert tested.stat().st_mtime_ns == written
+
+
+def running() -> list[str]:
+    """Command lines of this user's processes below this folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(path / "cwd") == str(Path.cwd()):
+                found.append((path / "cmdline").read_text())
+        except OSError:
+            continue  # it ended
+    return found

@@ -1,0 +1,179 @@
+"""Rules of a tournament: budgets, chosen rates and checkpoints, leaders, intervals and claims."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dopsd.core.errors import DopsdError
+from dopsd.core.statistics import paired_t
+from dopsd.pipeline.tournament.cells import RUN, TUNE, Cell
+from dopsd.pipeline.tournament.plan import Plan, read_plan
+from dopsd.pipeline.tournament.schedule import best_rate, cells_of, leaders
+from dopsd.pipeline.tournament.standings import difference, reached, standings
+
+PLAN = {
+    "tasks": {"sudoku": {}},
+    "entries": {
+        "own": {"method": "infill", "knows": "gold answer"},
+        "d_opsd": {"knows": "reward"},
+        "d_opsd_ema": {"method": "d_opsd", "knows": "reward", "settings": {"teacher": "ema"}},
+        "told": {"method": "infill", "knows": "gold answer", "settings": {"place": "prompt"}},
+        "rft": {"knows": "reward"},
+    },
+    "own": "own",
+    "tokens": 1000,
+    "seconds": 10.0,
+    "seeds": [0, 1],
+    "more_seeds": [2],
+    "best": 3,
+    "tuning": {"rates": [0.001, 0.003], "share": 0.5},
+}
+
+
+def plan(**changes: object) -> Plan:
+    return Plan.model_validate(PLAN | changes)
+
+
+def row(update: int, accuracy: float, tokens: float, seconds: float) -> dict[str, float]:
+    costs = {"rollouts": tokens / 40, "tokens": tokens, "cpu_seconds": seconds}
+    return {"update": update, "accuracy": accuracy, "seconds": seconds, "flops": 0.0, **costs}
+
+
+@pytest.fixture
+def results(monkeypatch) -> dict[tuple, dict]:
+    """Results of runs by part, entry, rate and seed; a run without one is unfinished."""
+    found: dict[tuple, dict] = {}
+    get = property(lambda cell: found.get((cell.part, cell.entry, cell.rate, cell.seed)))
+    monkeypatch.setattr(Cell, "result", get)
+    monkeypatch.setattr(Cell, "tested", property(lambda _: None))
+    monkeypatch.setattr("dopsd.pipeline.tournament.schedule.reason_of", lambda _: "")
+    return found
+
+
+def curve(*accuracies: float) -> dict:
+    rows = [row(5 * i, accuracy, 200 * i, i) for i, accuracy in enumerate(accuracies)]
+    return {"curve": rows, "n": 10}
+
+
+def test_a_run_is_as_long_as_its_larger_budget_needs():
+    cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
+    # 10 updates cost 400 tokens and 1 second: 25 for 1000 tokens, 100 for 10 seconds
+    assert cell.further(10, {10: row(10, 0, 400, 1.0)}) == 100
+    # nothing sampled: seconds decide, 10 * 10 / 3 rounded up to a checkpoint
+    assert cell.further(10, {10: row(10, 0, 0, 3.0)}) == 35
+    assert cell.further(10, {10: row(10, 0, 1000, 10.0)}) == 10
+    assert Cell(plan(most_updates=50), RUN, "sudoku", "own", 0, 0.001).further(
+        10, {10: row(10, 0, 400, 1.0)}
+    ) == 50  # fmt: skip
+
+
+def test_scored_checkpoints_are_dense_then_sparse_with_the_last_ones_within_the_budgets():
+    costs = {u: row(u, 0, 10 * u, u / 12) for u in range(131)}  # budgets end at 100 and 120
+    cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
+    assert cell.scored_updates(costs) == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 75, 100, 120, 125]
+    # tuning has half of the budgets, 50 and 60 updates, and scores them and half of them
+    tuned = Cell(plan(), TUNE, "sudoku", "own", 100, 0.001)
+    assert tuned.scored_updates(costs) == [25, 30, 50, 60]
+
+
+def test_the_chosen_checkpoint_is_the_earliest_best_one_within_its_budget(results):
+    results[RUN, "own", 0.001, 0] = {
+        "curve": [
+            row(0, 0.9, 0, 0),
+            row(5, 0.6, 500, 6),
+            row(10, 0.6, 1000, 11),
+            row(15, 0.8, 1001, 12),
+        ]
+    }
+    chosen = Cell(plan(), RUN, "sudoku", "own", 0, 0.001).chosen
+    assert chosen["tokens"]["update"] == 5 and chosen["seconds"]["update"] == 5
+    results[RUN, "own", 0.001, 0]["curve"][2]["accuracy"] = 0.7
+    chosen = Cell(plan(), RUN, "sudoku", "own", 0, 0.001).chosen
+    assert chosen["tokens"]["update"] == 10 and chosen["seconds"]["update"] == 5
+
+
+def test_rates_and_leaders_wait_for_all_runs_and_follow_validation(results):
+    p, accuracies = plan(), {"own": 0.5, "d_opsd": 0.6, "d_opsd_ema": 0.7, "told": 0.4, "rft": 0.8}
+    for entry in p.entries:
+        results[TUNE, entry, 0.001, 100] = curve(0.3, 0.4)
+    assert best_rate(p, "sudoku", "own") is None  # the other rate is missing
+    for entry in p.entries:
+        results[TUNE, entry, 0.003, 100] = curve(0.3, 0.4 if entry == "own" else 0.5)
+    assert best_rate(p, "sudoku", "own") == 0.001  # the lower one of equals
+    assert best_rate(p, "sudoku", "rft") == 0.003
+    for entry, accuracy in accuracies.items():
+        for seed in p.seeds:
+            assert leaders(p, "sudoku") == []
+            rate = 0.001 if entry == "own" else 0.003
+            results[RUN, entry, rate, seed] = curve(0.3, accuracy)
+    # our own, the strongest d_opsd, the strongest that knows as much; they fill the three places
+    assert leaders(p, "sudoku") == ["own", "d_opsd_ema", "told"]
+    assert leaders(plan(best=4), "sudoku") == ["own", "d_opsd_ema", "told", "rft"]
+    more = [cell for cell in cells_of(p, RUN) if cell.seed == 2]
+    assert [cell.entry for cell in more] == ["own", "d_opsd_ema", "told"]
+
+
+def test_a_gain_counts_from_the_first_of_two_checkpoints_in_a_row():
+    rows = curve(0.5, 0.56, 0.54, 0.55, 0.7, 0.3)["curve"]
+    assert reached(rows, 0.05)["update"] == 15  # 0.56 is alone; 0.55 is exactly base + gain
+    assert reached(rows, 0.05)["tokens"] == 600
+    assert reached(rows[:2], 0.05) is None
+
+
+def test_the_t_interval_of_three_seeds():
+    # mean 2, standard deviation 1, 2 degrees of freedom: 4.302653 / sqrt(3) on either side
+    assert paired_t([1.0, 2.0, 3.0]) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-6)
+    assert paired_t([1.0]) is None
+
+
+def test_the_wider_interval_counts_and_a_claim_needs_five_seeds():
+    same_seeds = {seed: [0.0, 1.0] * 20 for seed in range(5)}  # only problems differ
+    found = difference(same_seeds, 500)
+    assert found["interval"] == found["bootstrap"] and found["t"] == (0.5, 0.5)
+    same_problems = {seed: [value] * 20 for seed, value in enumerate([0.1, 0.2, 0.3, 0.4, 0.5])}
+    found = difference(same_problems, 500)
+    assert found["interval"] == found["t"] and found["is_claim"]
+    assert found["difference"] == pytest.approx(0.3)
+    assert not difference({s: v for s, v in same_problems.items() if s < 4}, 500)["is_claim"]
+    around_zero = {seed: [value] * 20 for seed, value in enumerate([-0.5, 0.2, 0.3, 0.4, 0.5])}
+    assert not difference(around_zero, 500)["is_claim"]
+
+
+def test_before_the_test_standings_show_validation_and_no_difference(results):
+    for seed, best in ((0, 0.5), (1, 0.7)):
+        results[RUN, "own", 0.001, seed] = curve(0.3, 0.4, best)
+    cells = [Cell(plan(), RUN, "sudoku", "own", seed, 0.001) for seed in (0, 1)]
+    first = standings(cells, 100)[0]
+    assert first["validation"] == pytest.approx(0.6) and first["by_seed"] == {0: 0.5, 1: 0.7}
+    assert first["test"] is None and first["over_base"] is None
+    assert first["reached"]["tokens"] == 200 and first["reached_by"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"own": "mine"},
+            "plan.yaml: own: mine: unknown; there is d_opsd, d_opsd_ema, own, rft, told",
+        ),
+        ({"entries": PLAN["entries"] | {"x": {"knows": "reward"}}}, "entries.x.method: x: unknown"),
+        ({"seeds": [0, 100]}, "seeds, more_seeds and tuning.seed: expected each seed once"),
+        ({"token": 3}, "plan.yaml: token: unknown key; did you mean tokens?"),
+        ({"checkpoints": {"every": 4}}, "dense and sparse: expected multiples of every"),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_its_key(tmp_path, changes, line):
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(PLAN | changes))))
+    with pytest.raises(DopsdError) as error:
+        read_plan(path)
+    assert line in str(error.value).replace(f"{tmp_path}/", "")
+
+
+def test_the_shipped_plans_are_sound():
+    for path in Path(__file__).parents[3].glob("benchmarks/tournament*.yaml"):
+        assert read_plan(path).own
