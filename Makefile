@@ -6,7 +6,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down \
-	integration integration-slurm chaos every-method lowest newest nightly reference docs docs-serve
+	integration integration-slurm chaos tournament every-method lowest newest nightly reference docs docs-serve
 
 install: .venv/.installed
 
@@ -51,6 +51,10 @@ bench: install
 	python benchmarks/update.py --repeats 3 --out reports/bench/update.json
 	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
+
+tournament: install # the small form; benchmarks/tournament.yaml is the whole one
+	dopsd tournament --plan benchmarks/tournament_small.yaml --jobs 2
+	dopsd leaderboard
 
 garbage: install
 	nice python tests/garbage.py --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
