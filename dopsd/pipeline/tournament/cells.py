@@ -182,7 +182,9 @@ class Cell:
         """
         raw = merged(deepcopy(_raw()), self.plan.tasks[self.task])
         ends = {"updates": updates, "checkpoint_every": self.plan.checkpoints.every}
-        variants = {"default": {}, self.variant: merged(self.settings, {"train": ends})}
+        section = merged(raw["method"].get(self.method, {}), self.settings)
+        raw["method"][self.method] = merged(section, {"train": ends})
+        variants: dict[str, Any] = {"default": {}, self.variant: {}}  # names the run's folder
         raw["ablate"] = {"task": self.task, "method": self.method, "variants": variants}
         raw["matrix"] = {"tasks": [self.task], "methods": [self.method], "seeds": [self.seed]}
         raw["pretrain"] = {**raw.get("pretrain", {}), "tasks": []}

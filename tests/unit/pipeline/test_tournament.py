@@ -174,6 +174,9 @@ def test_a_wrong_plan_is_refused_with_its_key(tmp_path, changes, line):
     assert line in str(error.value).replace(f"{tmp_path}/", "")
 
 
-def test_the_shipped_plans_are_sound():
-    for path in Path(__file__).parents[3].glob("benchmarks/tournament*.yaml"):
-        assert read_plan(path).own
+def test_every_run_of_the_shipped_plans_has_sound_settings(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[3])
+    for path in Path("benchmarks").glob("tournament*.yaml"):
+        for cell in cells_of(read_plan(path), TUNE):
+            run = cell.params(5).run(*cell.key.parts)
+            assert run.train.learning_rate == cell.rate and run.train.updates == 5
