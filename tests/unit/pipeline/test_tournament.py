@@ -78,6 +78,8 @@ def test_scored_checkpoints_are_dense_then_sparse_with_the_last_ones_within_the_
     # tuning has half of the budgets, 50 and 60 updates, and scores them and half of them
     tuned = Cell(plan(), TUNE, "sudoku", "own", 100, 0.001)
     assert tuned.scored_updates(costs) == [25, 30, 50, 60]
+    assert tuned.scored_updates({u: row(u, 0, 200 * u, u) for u in range(11)}) == [5]  # 6 seconds
+    assert tuned.scored_updates({u: row(u, 0, 200 * u, 2 * u) for u in range(11)}) == []
 
 
 def test_the_chosen_checkpoint_is_the_earliest_best_one_within_its_budget(results):
@@ -112,6 +114,7 @@ def test_rates_and_leaders_wait_for_all_runs_and_follow_validation(results):
             results[RUN, entry, rate, seed] = curve(0.3, accuracy)
     # our own, the strongest d_opsd, the strongest that knows as much; they fill the three places
     assert leaders(p, "sudoku") == ["own", "d_opsd_ema", "told"]
+    assert leaders(plan(best=1), "sudoku") == ["own", "d_opsd_ema", "told"]
     assert leaders(plan(best=4), "sudoku") == ["own", "d_opsd_ema", "told", "rft"]
     more = [cell for cell in cells_of(p, RUN) if cell.seed == 2]
     assert [cell.entry for cell in more] == ["own", "d_opsd_ema", "told"]
