@@ -230,8 +230,7 @@ class Cell:
     def scored_updates(self, costs: dict[int, Costs]) -> list[int]:
         """Return the updates whose checkpoints are scored.
 
-        The last ones within each budget are among them. Tuning scores only these, and those half
-        way to them.
+        The last ones within each budget are among them. Tuning scores only these.
 
         Args:
             costs: cumulative costs by update.
@@ -243,8 +242,7 @@ class Cell:
             for cost, limit in self.limits.items()
         }
         if self.part == TUNE:
-            halves = {end // 2 // c.every * c.every for end in ends}
-            return sorted(u for u in ends | halves if u)
+            return sorted(u for u in ends if u)
         early = range(c.every, min(c.dense, last) + 1, c.every)
         late = range(c.dense + c.sparse, last + 1, c.sparse)
         return sorted({u for u in {*early, *late, *ends} if u})
