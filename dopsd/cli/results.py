@@ -156,7 +156,7 @@ def _ablate(a: argparse.Namespace, params: Params) -> None:
 
 
 def _tournament(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.tournament.schedule import Chosen
+    from dopsd.pipeline.tournament.choice import Chosen
     from dopsd.pipeline.tournament.tournament import PARTS, TABLE, tournament
 
     known = (*PARTS, TABLE)

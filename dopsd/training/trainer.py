@@ -140,8 +140,7 @@ class Trainer:
         if self.detector.is_collapsed:
             means["collapsed"] = 1.0
         counts = {f"count/{name}": value for name, value in self.counters.items()}
-        cpu_seconds = self.cpu_spent + time.process_time() - cpu_started
-        means["time/cpu_seconds"] = round(cpu_seconds, 3)
+        means["time/cpu_seconds"] = round(self.cpu_spent + time.process_time() - cpu_started, 3)
         folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
         self.spent = self.cpu_spent = 0.0
         notes = "".join(f"  {text} {means[key]:.2f}" for key, text in NOTES.items() if key in means)
@@ -151,8 +150,8 @@ class Trainer:
     def _mark(self) -> None:
         """Remember what `roll_back` restores; weights change only when an update ends."""
         state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
-        state |= {"gathered": deepcopy(self.gathered), "empty_in_a_row": self.empty_in_a_row}
-        state |= {"spent": self.spent, "cpu_spent": self.cpu_spent}
+        state["gathered"] = deepcopy(self.gathered)
+        state |= {name: getattr(self, name) for name in ("empty_in_a_row", "spent", "cpu_spent")}
         history = list(self.detector.scores), list(self.detector.squares)
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
         self.marked = state, history, torch.get_rng_state(), cuda
@@ -197,10 +196,8 @@ class Trainer:
         Raises:
             DopsdError: if no collect of the run ever gave anything: the settings are wrong.
         """
-        message = (
-            f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from"
-            " (train.max_empty_collects)"
-        )
+        message = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from"
+        message += " (train.max_empty_collects)"
         if self.counters["empty_collects"] == self.counters["collects"]:
             raise DopsdError(
                 f"{message}; in the algorithm's section `method`, sample more answers to a problem"
@@ -220,8 +217,8 @@ class Trainer:
             self.accelerator, MetricSums({name: metrics[name] for name in names if name in metrics})
         ).means()
         metrics.pop(names[1], None)
-        if names[0] not in scores:  # the method does not sample from the policy in training
-            return
+        if names[0] not in scores:
+            return  # the method does not sample from the policy in training
         is_new, means = self.detector.see(*(scores[name] for name in names)), self.detector.means
         if means:
             metrics.add("rolling_score", means[-1])

@@ -13,7 +13,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import REPORTS
 from dopsd.models.files import base_digest
 from dopsd.pipeline.tournament.cells import BUDGETS, PARAMS, RUN, SWITCH, Cell
-from dopsd.pipeline.tournament.schedule import (
+from dopsd.pipeline.tournament.choice import (
     best_rate,
     best_within,
     cells_of,

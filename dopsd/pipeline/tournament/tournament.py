@@ -19,14 +19,9 @@ from dopsd.core.progress import log
 from dopsd.pipeline.stages.prepare import run as prepare
 from dopsd.pipeline.tournament import results
 from dopsd.pipeline.tournament.cells import PARAMS, RUN, SWITCH, TEST, TUNE
+from dopsd.pipeline.tournament.choice import Chosen, cells_of, leaders, reason_of
 from dopsd.pipeline.tournament.plan import Plan, merged, read_plan
-from dopsd.pipeline.tournament.schedule import (
-    Chosen,
-    Schedule,
-    cells_of,
-    leaders,
-    reason_of,
-)
+from dopsd.pipeline.tournament.schedule import Schedule
 from dopsd.tasks.common.storage import DATA
 
 if TYPE_CHECKING:

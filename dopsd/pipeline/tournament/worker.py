@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
+from dopsd.pipeline.tournament import making
 from dopsd.pipeline.tournament.cells import TEST, Cell
 from dopsd.pipeline.tournament.plan import read_plan
 
@@ -24,7 +25,7 @@ def main(words: list[str]) -> int:
     step, plan, fields = words
     try:
         cell = Cell(read_plan(Path(plan)), **json.loads(fields))
-        cell.test() if step == TEST else cell.make()
+        making.test(cell) if step == TEST else making.make(cell)
     except DopsdError as error:
         log(error.coded)
         return error.exit_code

@@ -11,8 +11,9 @@ import yaml
 from dopsd.core.errors import DopsdError
 from dopsd.core.statistics import paired_t
 from dopsd.pipeline.tournament.cells import RUN, TUNE, Cell
+from dopsd.pipeline.tournament.choice import best_rate, cells_of, leaders
+from dopsd.pipeline.tournament.making import further_updates, scored_updates
 from dopsd.pipeline.tournament.plan import Plan, read_plan
-from dopsd.pipeline.tournament.schedule import best_rate, cells_of, leaders
 from dopsd.pipeline.tournament.standings import difference, reached, standings
 
 PLAN = {
@@ -50,7 +51,7 @@ def results(monkeypatch) -> dict[tuple, dict]:
     get = property(lambda cell: found.get((cell.part, cell.entry, cell.rate, cell.seed)))
     monkeypatch.setattr(Cell, "result", get)
     monkeypatch.setattr(Cell, "tested", property(lambda _: None))
-    monkeypatch.setattr("dopsd.pipeline.tournament.schedule.reason_of", lambda _: "")
+    monkeypatch.setattr("dopsd.pipeline.tournament.choice.reason_of", lambda _: "")
     return found
 
 
@@ -62,24 +63,23 @@ def curve(*accuracies: float) -> dict:
 def test_a_run_is_as_long_as_its_larger_budget_needs():
     cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
     # 10 updates cost 400 tokens and 1 second: 25 for 1000 tokens, 100 for 10 seconds
-    assert cell.further(10, {10: row(10, 0, 400, 1.0)}) == 100
+    assert further_updates(cell, 10, {10: row(10, 0, 400, 1.0)}) == 100
     # nothing sampled: seconds decide, 10 * 10 / 3 rounded up to a checkpoint
-    assert cell.further(10, {10: row(10, 0, 0, 3.0)}) == 35
-    assert cell.further(10, {10: row(10, 0, 1000, 10.0)}) == 10
-    assert Cell(plan(most_updates=50), RUN, "sudoku", "own", 0, 0.001).further(
-        10, {10: row(10, 0, 400, 1.0)}
-    ) == 50  # fmt: skip
+    assert further_updates(cell, 10, {10: row(10, 0, 0, 3.0)}) == 35
+    assert further_updates(cell, 10, {10: row(10, 0, 1000, 10.0)}) == 10
+    short = Cell(plan(most_updates=50), RUN, "sudoku", "own", 0, 0.001)
+    assert further_updates(short, 10, {10: row(10, 0, 400, 1.0)}) == 50
 
 
 def test_scored_checkpoints_are_dense_then_sparse_with_the_last_ones_within_the_budgets():
     costs = {u: row(u, 0, 10 * u, u / 12) for u in range(131)}  # budgets end at 100 and 120
     cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
-    assert cell.scored_updates(costs) == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 75, 100, 120, 125]
+    assert scored_updates(cell, costs) == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 75, 100, 120, 125]
     # tuning has half of the budgets, 50 and 60 updates, and scores the last
     tuned = Cell(plan(), TUNE, "sudoku", "own", 100, 0.001)
-    assert tuned.scored_updates(costs) == [50, 60]
-    assert tuned.scored_updates({u: row(u, 0, 200 * u, u) for u in range(11)}) == [5]  # 6 seconds
-    assert tuned.scored_updates({u: row(u, 0, 200 * u, 2 * u) for u in range(11)}) == []
+    assert scored_updates(tuned, costs) == [50, 60]
+    assert scored_updates(tuned, {u: row(u, 0, 200 * u, u) for u in range(11)}) == [5]  # 6 seconds
+    assert scored_updates(tuned, {u: row(u, 0, 200 * u, 2 * u) for u in range(11)}) == []
 
 
 def test_the_chosen_checkpoint_is_the_earliest_best_one_within_its_budget(results):
