@@ -95,14 +95,13 @@ class Board:
         return sorted(rows, key=self._order)
 
     def _order(self, pair: dict[str, Any]) -> tuple[bool, bool, bool, float]:
+        is_other, size = not self.is_own_against_other(pair), abs(pair["difference"])
+        return is_other, pair["budget"] != "tokens", not pair["is_claim"], -size
+
+    def is_own_against_other(self, pair: dict[str, Any]) -> bool:
+        """Return whether one entry of a pair, and not both, is a method of this project."""
         entries = self.results["entries"]
-        is_own = entries[pair["first"]]["own"] != entries[pair["second"]]["own"]
-        return (
-            not is_own,
-            pair["budget"] != "tokens",
-            not pair["is_claim"],
-            -abs(pair["difference"]),
-        )
+        return bool(entries[pair["first"]]["own"] != entries[pair["second"]]["own"])
 
     def claims(self, task: str, budget: str) -> list[dict[str, Any]]:
         """Return the pairs that may be claimed, each with the better entry as `first`.

@@ -125,6 +125,8 @@ def _reached(standing: dict[str, Any], cost: str) -> Cell:
     reached, by, seeds = standing["reached"], standing["reached_by"], standing["seeds"]
     if not reached or not by:
         return Cell("not reached")
+    if not reached[cost]:
+        return Cell("spends none")
     more = f"by {by} of {count(seeds, 'seed')}" if by < seeds else ""
     return Cell(number(reached[cost]), reached[cost], more)
 
@@ -152,6 +154,7 @@ def _pair(board: Board, pair: dict[str, Any]) -> dict[str, Any]:
         "t": _interval(pair, "t"),
         "bootstrap": _interval(pair, "bootstrap"),
         "claim": claim if is_comparable else "not compared: samples no tokens",
+        "is_first": is_comparable and (pair["is_claim"] or board.is_own_against_other(pair)),
     }
 
 

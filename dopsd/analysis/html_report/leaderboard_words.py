@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report.leaderboard_board import BUDGETS
 from dopsd.analysis.html_report.verdicts import ENOUGH_SEEDS
 from dopsd.analysis.html_report.words import GLOSSARY, count
-from dopsd.core.percent import percent, points
+from dopsd.core.percent import points
 
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.leaderboard_board import Board
@@ -41,24 +42,40 @@ PUBLISHED = (
 )
 
 
-def headlines(board: Board) -> list[str]:
+@dataclass(frozen=True)
+class Headline:
+    """What may be claimed of a task.
+
+    Attributes:
+        task: the task.
+        grounds: how many seeds, and which split.
+        sentences: one for each budget, or one that says why there is no claim.
+    """
+
+    task: str
+    grounds: str
+    sentences: list[str]
+
+
+def headlines(board: Board) -> list[Headline]:
     """Return for each task what may be claimed, over how many seeds, on which split."""
     return [_headline(board, task) for task in board.tasks]
 
 
-def _headline(board: Board, task: str) -> str:
+def _headline(board: Board, task: str) -> Headline:
     rows = [row for budget in BUDGETS for row in board.standings(budget, task)]
     if not rows:
-        return f"{task}: no claim: no entry has a result yet."
+        return Headline(task, "no seed", ["No claim: no entry has a result yet."])
+    claims = {budget: _claim(board, task, budget) for budget in BUDGETS}
     sentences = [
-        _claim(board, task, budget) or f"At {words}: no claim." for budget, words in BUDGETS.items()
+        f"At {words}: {claims[budget] or 'no claim.'}" for budget, words in BUDGETS.items()
     ]
-    if all(sentence.endswith("no claim.") for sentence in sentences):
-        sentences = [f"no claim: {_reason(board, task)}"]
+    if not any(claims.values()):
+        sentences = [f"No claim: {_reason(board, task)}"]
     seeds = sorted({row["seeds"] for row in rows})
     span = count(seeds[-1], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-    split = "test" if board.is_tested(task) else "validation only: the test has not run"
-    return f"{task} ({span} for each entry; {split}): {' '.join(sentences)}"
+    split = "on test" if board.is_tested(task) else "on validation only: the test has not run"
+    return Headline(task, f"{span} for each entry, {split}", sentences)
 
 
 def _reason(board: Board, task: str) -> str:
@@ -81,16 +98,21 @@ def _claim(board: Board, task: str, budget: str) -> str:
     best = min(claims, key=lambda pair: _rank(ranks, pair["first"]))["first"]
     told = [pair for pair in claims if pair["first"] == best]
     told.sort(key=lambda pair: _rank(ranks, pair["second"]))
-    than = "; ".join(
-        f"than {board.title(pair['second'])} by"
-        f" {points(pair['difference'], pair['interval'])} ({count(pair['seeds'], 'seed')})"
-        for pair in told
-    )
+    than = ", ".join(_than(board, pair) for pair in told)
     is_tested = all(map(board.is_pair_tested, told))
     verb = "is better" if is_tested else "was better on validation, which is no result yet,"
     more = len(claims) - len(told)
     others = f" The table of pairs has {count(more, 'more claim')}." if more else ""
-    return f"At {BUDGETS[budget]} {board.title(best)} {verb} {than}.{others}"
+    seeds = count(min(pair["seeds"] for pair in told), "seed")
+    return f"{board.title(best)} {verb} {than}, over {seeds}.{others}"
+
+
+def _than(board: Board, pair: dict[str, Any]) -> str:
+    """Return the worse entry with the difference, and what the two know where that differs."""
+    knows = [board.results["entries"][pair[side]]["knowledge"] for side in ("first", "second")]
+    unequal = f" (which knows {knows[1]}, not {knows[0]})" if knows[0] != knows[1] else ""
+    gap = points(pair["difference"], pair["interval"])
+    return f"than {board.title(pair['second'])}{unequal} by {gap}"
 
 
 def _rank(ranks: list[str], entry: str) -> int:
@@ -112,7 +134,7 @@ def limits(board: Board) -> list[str]:
         " tasks whose answer is only a result.",
         *_edges(board),
         f"Rates were tuned on seed {rules['tuning']['seed']} with"
-        f" {percent(rules['tuning']['share'])}% of the budget, and no other setting was tuned. An"
+        f" {100 * rules['tuning']['share']:g}% of the budget, and no other setting was tuned. An"
         " entry whose other settings fit these tasks by luck has an advantage.",
         *_more_seeds(rules),
         *_many_pairs(board),
