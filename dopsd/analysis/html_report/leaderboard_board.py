@@ -73,10 +73,9 @@ class Board:
         return budget != "tokens" or not any(self.samples_nothing(task, name) for name in entries)
 
     def is_tested(self, task: str) -> bool:
-        """Return whether every standing of a task was tested."""
-        return all(
-            row["test"] is not None for budget in BUDGETS for row in self.standings(budget, task)
-        )
+        """Return whether a task has standings, and all of them were tested."""
+        rows = [row for budget in BUDGETS for row in self.standings(budget, task)]
+        return bool(rows) and all(row["test"] is not None for row in rows)
 
     def is_pair_tested(self, pair: dict[str, Any]) -> bool:
         """Return whether both entries of a pair were tested."""

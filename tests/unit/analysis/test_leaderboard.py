@@ -285,6 +285,12 @@ def test_headers_sort_by_mouse_and_keyboard(tournament, tmp_path_factory):
             browser.run(f"{header.format(3)}.firstElementChild.click()")
             assert browser.run(order) == ["d_opsd", "infill", "sft"]  # sft has no rank
             assert browser.run(f"return {header.format(3)}.ariaSort") == "ascending"
+            browser.run(f"{header.format(3)}.firstElementChild.click()")
+            assert browser.run(order) == ["infill", "d_opsd", "sft"]  # descending again
+            browser.run(f"{header.format(0)}.firstElementChild.click()")
+            assert browser.run(order) == ["infill", "d_opsd", "sft"]  # Answer infilling, d-OPSD
+            browser.run(f"{header.format(0)}.firstElementChild.click()")
+            assert browser.run(order) == ["d_opsd", "infill", "sft"]
             browser.run(f"{header.format(5)}.firstElementChild.focus()")
             for kind in ("keyDown", "keyUp"):
                 browser.command(
