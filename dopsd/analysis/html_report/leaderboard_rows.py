@@ -143,7 +143,7 @@ def _pair(board: Board, pair: dict[str, Any]) -> dict[str, Any]:
     if pair["is_claim"]:
         claim = "yes" if board.is_pair_tested(pair) else "on validation only"
     return {
-        "budget": BUDGETS[pair["budget"]].removeprefix("equal "),
+        "budget": BUDGETS[pair["budget"]].removeprefix("equal ").removeprefix("sampled "),
         "sides": [(board.title(name), anchor(task, name)) for name in (first, second)],
         "seeds": pair["seeds"],
         "difference": Cell(percent(pair["difference"], "+"), pair["difference"]),
