@@ -102,7 +102,8 @@ def results() -> dict[str, Any]:
     return {
         "version": 1,
         "rules": {
-            "tasks": ["sudoku", "countdown"],
+            "tasks": {"sudoku": {}, "countdown": {}, "chains": {}},
+            "own": "infill",
             "seeds": [0, 1],
             "more_seeds": [2, 3, 4],
             "best": 2,
@@ -121,19 +122,21 @@ def results() -> dict[str, Any]:
                 "test_n": 256,
             }
             for task, share in BASES.items()
-        },
+        }
+        | {"chains": {"path": "base/chains", "digest": "ab12"}},  # nothing has run
         "entries": {
             name: {
                 "method": name,
                 "title": title,
                 "knowledge": KNOWS[name],
-                "settings": {"updates_per_trajectory": 1},
-                "own": name == "infill",
+                "knows": {"sudoku": KNOWS[name], "countdown": KNOWS[name]},
+                "settings": {"sudoku": {"updates_per_trajectory": 1}, "countdown": {}},
                 "rates": {
                     "sudoku": {
                         "tried": {"0.0003": 0.51, "0.001": 0.61, "0.003": 0.55},
                         "chosen": 0.003 if name == "sft" else 0.001,
-                    }
+                    },
+                    "chains": {"tried": {}, "chosen": None},
                 },
             }
             for name, title in TITLES.items()
@@ -163,9 +166,16 @@ def results() -> dict[str, Any]:
                 "entry": "d_opsd",
                 "seed": 0,
                 "validation": 0.6,
-                "test": 0.57,
                 "over_default": -0.013,
-            }
+            },
+            {
+                "task": "sudoku",
+                "switch": "wide",
+                "entry": "d_opsd",
+                "seed": 0,
+                "validation": None,
+                "over_default": None,
+            },
         ],
         "warnings": ["countdown/sft/0: stopped early"],
     }

@@ -43,9 +43,10 @@ class Tuning(Row):
 
 
 class Rules(Row):
-    """The rules that were fixed before the runs; `gain` is above the base."""
+    """The rules that were fixed before the runs; `own` is the entry that claims are about."""
 
-    tasks: list[Part]
+    tasks: dict[Part, Any] | list[Part]
+    own: str = ""
     seeds: list[Seed]
     more_seeds: list[Seed] = []
     best: int
@@ -56,32 +57,32 @@ class Rules(Row):
 
 
 class Base(Row):
-    """The base of a task, on both splits."""
+    """The base of a task, on both splits; None where nothing has run."""
 
     path: str
     digest: str
-    validation: Share
-    validation_n: int
+    validation: Share | None = None
+    validation_n: int | None = None
     test: Share | None = None
-    test_n: int
+    test_n: int | None = None
 
 
 class Rates(Row):
     """Validation accuracy of each learning rate that was tried, and the chosen rate."""
 
     tried: dict[str, Share]
-    chosen: float
+    chosen: float | None = None
 
 
 class Entry(Row):
-    """A method with settings; `own`: a method of this project."""
+    """A method with settings; `knows` and `settings` are by task."""
 
     method: Part
     title: str
     knowledge: str
-    settings: dict[str, Any] = {}
-    rates: dict[str, Rates] = {}
-    own: bool = False
+    knows: dict[Part, str] = {}
+    settings: dict[Part, dict[str, Any]] = {}
+    rates: dict[Part, Rates] = {}
 
 
 class Costs(Row):
@@ -183,9 +184,9 @@ class Switch(Row):
     switch: str
     entry: Part
     seed: Seed
-    validation: Share
+    validation: Share | None = None
     test: Share | None = None
-    over_default: float
+    over_default: float | None = None
 
 
 class Results(Row):

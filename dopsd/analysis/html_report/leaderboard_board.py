@@ -26,9 +26,21 @@ class Board:
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks in the order of the rules."""
-        names: list[str] = self.results["rules"]["tasks"]
-        return [name for name in names if name in self.results["bases"]]
+        """The tasks in which something has run, in the order of the rules."""
+        names = self.results["rules"]["tasks"]
+        return [name for name in names if self.runs(name)]
+
+    @property
+    def own(self) -> str:
+        """The entry that claims are about; empty: none."""
+        name: str = self.results["rules"]["own"]
+        return name
+
+    def knows(self, entry: str, task: str) -> str:
+        """Return what an entry learns from on a task."""
+        described = self.results["entries"][entry]
+        text: str = described["knows"].get(task, described["knowledge"])
+        return text
 
     def title(self, entry: str) -> str:
         """Return how people call an entry."""
@@ -85,7 +97,7 @@ class Board:
         return all(row is not None and row["test"] is not None for row in rows)
 
     def pairs(self, task: str, budget: str | None = None) -> list[dict[str, Any]]:
-        """Return a task's pairs: those of one own entry first, then claims, then large ones."""
+        """Return a task's pairs: those of the own entry first, then claims, then large ones."""
         rows = [
             pair
             for pair in self.results["pairs"]
@@ -94,13 +106,12 @@ class Board:
         return sorted(rows, key=self._order)
 
     def _order(self, pair: dict[str, Any]) -> tuple[bool, bool, bool, float]:
-        is_other, size = not self.is_own_against_other(pair), abs(pair["difference"])
+        is_other, size = not self.is_of_own(pair), abs(pair["difference"])
         return is_other, pair["budget"] != "tokens", not pair["is_claim"], -size
 
-    def is_own_against_other(self, pair: dict[str, Any]) -> bool:
-        """Return whether one entry of a pair, and not both, is a method of this project."""
-        entries = self.results["entries"]
-        return bool(entries[pair["first"]]["own"] != entries[pair["second"]]["own"])
+    def is_of_own(self, pair: dict[str, Any]) -> bool:
+        """Return whether one entry of a pair is the own one."""
+        return self.own in (pair["first"], pair["second"])
 
     def claims(self, task: str, budget: str) -> list[dict[str, Any]]:
         """Return the pairs that may be claimed, each with the better entry as `first`.
@@ -118,7 +129,9 @@ class Board:
         """Return whether the chosen rate is the lowest or highest of those that were tried."""
         rates = self.results["entries"][entry]["rates"][task]
         tried = [float(rate) for rate in rates["tried"]]
-        return not min(tried) < rates["chosen"] < max(tried) if tried else False
+        if not tried or rates["chosen"] is None:
+            return False
+        return not min(tried) < rates["chosen"] < max(tried)
 
 
 def accuracy(standing: dict[str, Any]) -> float:

@@ -54,7 +54,9 @@ def leaderboard_page(facts: LeaderboardFacts) -> str:
         "gain": f"{100 * rules['gain']:g}",
         "tuning_share": f"{100 * rules['tuning']['share']:g}",
         "bases": facts.results["bases"],
-        "entries": facts.results["entries"],
+        "entries": [_entry(board, name) for name in facts.results["entries"]],
+        "own": board.title(board.own) if board.own in facts.results["entries"] else "",
+        "cost_text": rows.cost_text,
         "tasks": [_task(board, task, facts) for task in board.tasks],
         "costs": rows.COSTS,
         "papers": facts.published,
@@ -83,6 +85,30 @@ def _task(board: Board, task: str, facts: LeaderboardFacts) -> dict[str, Any]:
         "tuning": rows.tuning_rows(board, task),
         "groups": run_groups(board, task, facts.changed, facts.links),
     }
+
+
+def _entry(board: Board, name: str) -> dict[str, Any]:
+    """Return an entry with what it knows and its settings, by task where they differ."""
+    entry: dict[str, Any] = board.results["entries"][name]
+    knows = {task: board.knows(name, task) for task in board.tasks}
+    return entry | {
+        "name": name,
+        "is_own": name == board.own,
+        "knows": _by_task(knows),
+        "settings": _by_task(
+            {
+                task: ", ".join(f"{key}: {value}" for key, value in settings.items()) or "–"
+                for task, settings in entry["settings"].items()
+            }
+        ),
+    }
+
+
+def _by_task(texts: dict[str, str]) -> list[str]:
+    """Return one text where it is the same for all tasks, else one for each of them."""
+    if len(set(texts.values())) <= 1:
+        return list(texts.values())[:1] or ["–"]
+    return [f"{task}: {text}" for task, text in texts.items()]
 
 
 def _limit(board: Board, budget: str) -> str:

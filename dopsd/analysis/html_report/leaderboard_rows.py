@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 COSTS = {"tokens": "sampled tokens", "cpu_seconds": "CPU seconds"}  # of the first rise
 
+WHOLE = 10  # costs below it have a digit after the point
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -29,6 +31,11 @@ class Cell:
     text: str
     sort: float | None = None
     more: str = ""
+
+
+def cost_text(value: float) -> str:
+    """Return a cost: whole from 10 on, with one digit below."""
+    return f"{value:.1f}" if 0 < value < WHOLE and value % 1 else number(value)
 
 
 def budget_rows(board: Board, budget: str, task: str) -> dict[str, list[dict[str, Any]]]:
@@ -73,7 +80,7 @@ def names(board: Board, task: str, entry: str) -> dict[str, Any]:
         "rank": "",
         "entry": entry,
         "title": described["title"],
-        "knows": described["knowledge"],
+        "knows": board.knows(entry, task),
         "anchor": anchor(task, entry),
     }
 
@@ -117,7 +124,7 @@ def _mean_cost(board: Board, standing: dict[str, Any], cost: str) -> Cell:
         if str(run["seed"]) in standing["by_seed"]
         and (value := run_cost(run, standing["budget"], cost)) is not None
     ]
-    return Cell(number(fmean(values)), fmean(values)) if values else Cell("–")
+    return Cell(cost_text(fmean(values)), fmean(values)) if values else Cell("–")
 
 
 def _reached(standing: dict[str, Any], cost: str) -> Cell:
@@ -128,7 +135,7 @@ def _reached(standing: dict[str, Any], cost: str) -> Cell:
     if not reached[cost]:
         return Cell("spends none")
     more = f"by {by} of {count(seeds, 'seed')}" if by < seeds else ""
-    return Cell(number(reached[cost]), reached[cost], more)
+    return Cell(cost_text(reached[cost]), reached[cost], more)
 
 
 def pair_rows(board: Board, task: str) -> list[dict[str, Any]]:
@@ -154,7 +161,7 @@ def _pair(board: Board, pair: dict[str, Any]) -> dict[str, Any]:
         "t": _interval(pair, "t"),
         "bootstrap": _interval(pair, "bootstrap"),
         "claim": claim if is_comparable else "not compared: samples no tokens",
-        "is_first": is_comparable and (pair["is_claim"] or board.is_own_against_other(pair)),
+        "is_first": is_comparable and (pair["is_claim"] or board.is_of_own(pair)),
     }
 
 
@@ -174,22 +181,26 @@ def switch_rows(board: Board, task: str) -> list[dict[str, Any]]:
             "title": board.title(row["entry"]),
             "anchor": anchor(task, row["entry"]),
             "seed": row["seed"],
-            "validation": percent(row["validation"]),
-            "test": "–" if row["test"] is None else percent(row["test"]),
-            "over": Cell(percent(row["over_default"], "+"), row["over_default"]),
+            "validation": _share(row["validation"]),
+            "test": _share(row["test"]),
+            "over": Cell(_share(row["over_default"], "+"), row["over_default"]),
         }
         for row in board.results["switches"]
         if row["task"] == task
     ]
 
 
+def _share(value: float | None, sign: str = "") -> str:
+    return "–" if value is None else percent(value, sign)
+
+
 def tuning_rows(board: Board, task: str) -> list[dict[str, Any]]:
     """Return for each entry the validation accuracy of every rate, and the chosen one."""
     rows = []
     for name, entry in board.results["entries"].items():
-        if task not in entry["rates"]:
+        rates = entry["rates"].get(task)
+        if not rates or not rates["tried"]:
             continue
-        rates = entry["rates"][task]
         tried = {float(rate): percent(value) for rate, value in rates["tried"].items()}
         rows.append(
             {
@@ -198,7 +209,7 @@ def tuning_rows(board: Board, task: str) -> list[dict[str, Any]]:
                 "cells": [
                     (tried.get(rate, "–"), rate == rates["chosen"]) for rate in _rates(board, task)
                 ],
-                "chosen": f"{rates['chosen']:g}",
+                "chosen": "–" if rates["chosen"] is None else f"{rates['chosen']:g}",
                 "edge": "at the edge of the tried rates" if board.at_edge(name, task) else "",
             }
         )

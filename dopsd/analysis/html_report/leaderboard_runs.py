@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report.leaderboard_board import BUDGETS, anchor, run_name
-from dopsd.analysis.html_report.leaderboard_rows import names
+from dopsd.analysis.html_report.leaderboard_rows import cost_text, names
 from dopsd.analysis.html_report.words import number
 from dopsd.core.percent import percent, within
 
@@ -60,5 +60,5 @@ def _chosen(chosen: dict[str, Any]) -> list[str]:
         percent(chosen["validation"]),
         test,
         number(chosen["tokens"]),
-        number(chosen["cpu_seconds"]),
+        cost_text(chosen["cpu_seconds"]),
     ]

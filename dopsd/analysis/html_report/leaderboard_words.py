@@ -24,7 +24,7 @@ WORDS = {word: GLOSSARY[word] for word in (*SHARED, "Validation and test")} | {
     ),
     "CPU seconds": "processor time of training on one thread, without what other programs used.",
     "Entry": "a method with its settings, which takes part under a name of its own.",
-    "FLOPs": "floating-point operations of all forward and backward passes, counted from shapes.",
+    "FLOPs": "floating-point operations of all passes, an upper bound from shapes.",
     "Knows": (
         "what an entry learns from besides the problems: a reward for its own answers, the gold"
         " answer, or a whole solution."
@@ -59,7 +59,7 @@ class Headline:
 
 def headlines(board: Board) -> list[Headline]:
     """Return for each task what may be claimed, over how many seeds, on which split."""
-    return [_headline(board, task) for task in board.tasks]
+    return [_headline(board, task) for task in board.results["rules"]["tasks"]]
 
 
 def _headline(board: Board, task: str) -> Headline:
@@ -82,6 +82,8 @@ def _reason(board: Board, task: str) -> str:
     """Return why nothing may be claimed."""
     pairs = board.pairs(task)
     most = max((pair["seeds"] for pair in pairs), default=0)
+    if not pairs and not board.is_tested(task):
+        return "entries are compared on test only, which has not run for all of them."
     if not pairs:
         return "no two entries share a seed."
     if most < ENOUGH_SEEDS:
@@ -109,7 +111,7 @@ def _claim(board: Board, task: str, budget: str) -> str:
 
 def _than(board: Board, pair: dict[str, Any]) -> str:
     """Return the worse entry with the difference, and what the two know where that differs."""
-    knows = [board.results["entries"][pair[side]]["knowledge"] for side in ("first", "second")]
+    knows = [board.knows(pair[side], pair["task"]) for side in ("first", "second")]
     unequal = f" (which knows {knows[1]}, not {knows[0]})" if knows[0] != knows[1] else ""
     gap = points(pair["difference"], pair["interval"])
     return f"than {board.title(pair['second'])}{unequal} by {gap}"
@@ -159,8 +161,13 @@ def _test_looks(board: Board) -> str:
 
 def _knowledge(board: Board) -> list[str]:
     groups: dict[str, list[str]] = {}
-    for entry in board.results["entries"].values():
-        groups.setdefault(entry["knowledge"], []).append(entry["title"])
+    for name, entry in board.results["entries"].items():
+        by_task = {task: board.knows(name, task) for task in board.tasks}
+        is_one = len(set(by_task.values())) == 1
+        for task, knows in list(by_task.items())[: 1 if is_one else None]:
+            groups.setdefault(knows, []).append(
+                entry["title"] if is_one else f"{entry['title']} on {task}"
+            )
     told = "; ".join(f"{knows}: {', '.join(titles)}" for knows, titles in groups.items())
     text = (
         f"Entries know different things ({told}). One that is told more may be better for that"
@@ -181,7 +188,11 @@ def _without_samples(board: Board) -> list[str]:
         " no limit, and the order has no meaning. Compare CPU seconds, which leave out the cost of"
         " the solutions."
     )
-    return [text] if names else []
+    once = (
+        "A method that samples once for each problem, such as d3LLM, hardly spends tokens either:"
+        " equal sampled tokens favour it."
+    )
+    return [text, once] if names else [once]
 
 
 def _edges(board: Board) -> list[str]:

@@ -22,6 +22,7 @@ from dopsd.analysis.html_report.leaderboard_words import headlines, limits
 from dopsd.cli.main import main
 from dopsd.core.files import write_json
 from dopsd.core.percent import ends, percent
+from dopsd.pipeline.leaderboard_results import Results
 from dopsd.tracking.client import connect, tracking_uri
 
 FILE, PAGE = Path("reports/tournament/results.json"), Path("reports/leaderboard.html")
@@ -37,9 +38,8 @@ def tournament(project: Path, empty_database: Path) -> Path:
 
 
 def board(**changes: Any) -> Board:
-    """The hand-made results, with other rows."""
-    entries = {name: {"own": False, **entry} for name, entry in results()["entries"].items()}
-    return Board(results() | {"entries": entries} | changes)
+    """The hand-made results as they are read, with other rows."""
+    return Board(Results.model_validate(results() | changes).model_dump())
 
 
 def text_of(markup: str) -> str:
@@ -145,7 +145,7 @@ def test_a_metric_that_was_measured_again_is_added(tournament):
 
 
 def test_only_pairs_that_may_be_claimed_are_claimed():
-    sudoku, countdown = headlines(board())
+    sudoku, countdown, chains = headlines(board())
     assert sudoku.grounds == "1 to 5 seeds for each entry, on test"
     assert sudoku.sentences == [
         "At equal sampled tokens: Answer infilling is better than d-OPSD (which knows reward, not"
@@ -156,6 +156,8 @@ def test_only_pairs_that_may_be_claimed_are_claimed():
     assert countdown.sentences == [
         "No claim: two entries share at most 2 seeds, and a claim needs 5."
     ]
+    assert chains.sentences == ["No claim: no entry has a result yet."]
+    assert "compared on test only" in headlines(board(pairs=[]))[1].sentences[0]
 
 
 def test_no_pair_without_a_claim_yields_a_sentence(tournament):
@@ -166,20 +168,20 @@ def test_no_pair_without_a_claim_yields_a_sentence(tournament):
     assert main(["leaderboard"]) == 0
     page = PAGE.read_text()
     claims = text_of(page.split('<div id="claims">')[1].split("</div>")[0])
-    assert "better" not in claims and claims.count("No claim:") == 2
+    assert "better" not in claims and claims.count("No claim:") == 3
     assert "No claim: no interval of a difference over 5 seeds or more is clear of 0." in claims
     assert '<span class="badge up">' not in page.split('id="pairs"')[1].split("</section>")[0]
 
 
 def test_before_the_test_nothing_is_called_better():
     untested = [row | {"test": None} for row in results()["standings"]]
-    sudoku, _ = headlines(board(standings=untested))
+    sudoku, *_ = headlines(board(standings=untested))
     assert sudoku.grounds.endswith("on validation only: the test has not run")
     assert "was better on validation, which is no result yet, than d-OPSD" in sudoku.sentences[0]
     assert "is better" not in " ".join(sudoku.sentences)
 
 
-def test_own_methods_come_first_among_pairs():
+def test_pairs_of_the_own_entry_come_first():
     pairs = board().pairs("sudoku")
     assert [(p["budget"], p["second"]) for p in pairs] == [
         ("tokens", "infill"),
@@ -194,6 +196,10 @@ def test_limits_name_the_entries_that_they_concern():
     assert "Not at equal sampled tokens: SFT." in text
     assert "at the edge of the tried ones for SFT on sudoku:" in text
     assert "not run for every entry of countdown:" in text
+    entries = results()["entries"]
+    entries["infill"]["knows"]["countdown"] = "reward"
+    text = " ".join(limits(board(entries=entries)))
+    assert "reward: d-OPSD, Answer infilling on countdown; gold answer: Answer infilling on" in text
 
 
 def test_mean_curves_end_with_the_shortest_seed_and_colours_differ():
