@@ -113,4 +113,4 @@ def _by_task(texts: dict[str, str]) -> list[str]:
 
 def _limit(board: Board, budget: str) -> str:
     unit = {"tokens": "tokens", "seconds": "seconds of one thread"}[budget]
-    return f"at most {number(board.results['rules'][budget])} {unit}"
+    return f"at most {rows.cost_text(board.results['rules'][budget])} {unit}"

@@ -92,21 +92,20 @@ def _reason(board: Board, task: str) -> str:
 
 
 def _claim(board: Board, task: str, budget: str) -> str:
-    """Return the claims of the best entry that has any, and how many others there are."""
+    """Return all claims, a sentence for each better entry, in the order of the standings."""
     claims = board.claims(task, budget)
-    if not claims:
-        return ""
     ranks = [row["entry"] for row in board.standings(budget, task)]
-    best = min(claims, key=lambda pair: _rank(ranks, pair["first"]))["first"]
-    told = [pair for pair in claims if pair["first"] == best]
-    told.sort(key=lambda pair: _rank(ranks, pair["second"]))
-    than = ", ".join(_than(board, pair) for pair in told)
-    is_tested = all(map(board.is_pair_tested, told))
-    verb = "is better" if is_tested else "was better on validation, which is no result yet,"
-    more = len(claims) - len(told)
-    others = f" The table of pairs has {count(more, 'more claim')}." if more else ""
-    seeds = count(min(pair["seeds"] for pair in told), "seed")
-    return f"{board.title(best)} {verb} {than}, over {seeds}.{others}"
+    winners = sorted({pair["first"] for pair in claims}, key=lambda name: _rank(ranks, name))
+    sentences = []
+    for name in winners:
+        told = [pair for pair in claims if pair["first"] == name]
+        told.sort(key=lambda pair: _rank(ranks, pair["second"]))
+        than = ", ".join(_than(board, pair) for pair in told)
+        is_tested = all(map(board.is_pair_tested, told))
+        verb = "is better" if is_tested else "was better on validation, which is no result yet,"
+        seeds = count(min(pair["seeds"] for pair in told), "seed")
+        sentences.append(f"{board.title(name)} {verb} {than}, over {seeds}.")
+    return " ".join(sentences)
 
 
 def _than(board: Board, pair: dict[str, Any]) -> str:

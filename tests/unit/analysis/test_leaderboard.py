@@ -14,7 +14,7 @@ import pytest
 from browser import Browser, needs_chromium
 from conftest import write_params
 from glossary_checks import check, table
-from tournaments import BASES, SUDOKU, results
+from tournaments import BASES, SUDOKU, pair, results
 
 from dopsd.analysis.html_report.leaderboard_board import Board
 from dopsd.analysis.html_report.leaderboard_charts import entry_colours, mean_points
@@ -152,6 +152,11 @@ def test_only_pairs_that_may_be_claimed_are_claimed():
         " gold answer) by +10.0 points [+6.0, +14.0], over 5 seeds.",
         "At equal CPU seconds: no claim.",
     ]
+    lost = pair("tokens", "sudoku", "infill", "d_opsd", difference=-0.1)
+    both = board(pairs=[pair("tokens", "sudoku", "d_opsd", "infill"), lost])
+    first, second = headlines(both)[0].sentences[0].split(", over 5 seeds.")[:2]
+    assert "Answer infilling is better than d-OPSD" in first  # in the order of the standings
+    assert "d-OPSD (which" not in second and "d-OPSD is better than Answer infilling" in second
     assert countdown.grounds.endswith("on validation only: the test has not run")
     assert countdown.sentences == [
         "No claim: two entries share at most 2 seeds, and a claim needs 5."
@@ -162,8 +167,8 @@ def test_only_pairs_that_may_be_claimed_are_claimed():
 
 def test_no_pair_without_a_claim_yields_a_sentence(tournament):
     unclaimed = results()
-    for pair in unclaimed["pairs"]:
-        pair["is_claim"] = False
+    for row in unclaimed["pairs"]:
+        row["is_claim"] = False
     write_json(FILE, unclaimed)
     assert main(["leaderboard"]) == 0
     page = PAGE.read_text()
