@@ -127,3 +127,13 @@ def stop_in(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
         return step(self, batches)
 
     monkeypatch.setattr(Trainer, "_step", interrupted)
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow makes its tables in seconds, with a write to the disk for each change."""
+    from dopsd.tracking.client import connect
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    connect(f"sqlite:///{path}").search_experiments()
+    return path

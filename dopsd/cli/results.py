@@ -1,4 +1,4 @@
-"""Commands on finished runs: summary, comparison, ablation, MLflow and cleaning."""
+"""Commands on finished runs: summary, comparison, leaderboard, ablation, MLflow and cleaning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_results(commands: Commands) -> None:
-    """Add summary, publish, baselines, clean, compare, ablate and the hidden follow."""
+    """Add the commands on finished runs, and the hidden follow."""
     command(
         commands,
         "summary",
@@ -56,6 +56,7 @@ def add_results(commands: Commands) -> None:
         metavar="FOLDER",
         help="folder to write (default: reports/compare)",
     )
+    _add_leaderboard(commands)
     ablate = command(
         commands,
         "ablate",
@@ -113,6 +114,31 @@ def add_results(commands: Commands) -> None:
         cell_argument(follow, argument)
 
 
+def _add_leaderboard(commands: Commands) -> None:
+    board = command(
+        commands,
+        "leaderboard",
+        "Write the results of a tournament as one HTML page: ranks, claims, curves, all runs.",
+    )
+    board.add_argument(
+        "--results",
+        type=Path,
+        default=Path("reports/tournament/results.json"),
+        metavar="FILE",
+        help="results of `dopsd tournament` (default: reports/tournament/results.json)",
+    )
+    board.add_argument(
+        "--out",
+        type=Path,
+        default=Path("reports/leaderboard.html"),
+        metavar="FILE",
+        help="page to write (default: reports/leaderboard.html)",
+    )
+    board.add_argument(
+        "--publish", action="store_true", help="also send the runs and the page to MLflow"
+    )
+
+
 def _summary(_: argparse.Namespace, params: Params) -> None:
     from dopsd.cli.show import summary
 
@@ -141,6 +167,12 @@ def _compare(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.compare import print_comparison
 
     print_comparison(params, a.runs, a.out)
+
+
+def _leaderboard(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.leaderboard import leaderboard
+
+    leaderboard(params, a.results, a.out, a.publish)
 
 
 def _ablate(a: argparse.Namespace, params: Params) -> None:
@@ -180,6 +212,7 @@ WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
     "clean": _clean,
     "compare": _compare,
     "follow": _follow,
+    "leaderboard": _leaderboard,
     "publish": _publish,
     "summary": _summary,
     "tournament": _tournament,

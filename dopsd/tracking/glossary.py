@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import Metric
+from dopsd.tracking.other_metrics import TEACHER, TOURNAMENT
 from dopsd.tracking.percent import SHOWN_IN_PERCENT, percent_name
 from dopsd.training.metrics import COUNTERS, TRAINING
 
@@ -200,18 +201,6 @@ RESULTS = {
     ),
 }
 
-VERIFY = "dopsd.pipeline.stages.verify_teacher.Verification._scores"
-TEACHER = {
-    "pass@1": Metric("share", "accuracy of the base's greedy answer", VERIFY),
-    "pass@{attempts}": Metric("share", "accuracy of the best of so many sampled answers", VERIFY),
-    "teacher at {ratio}": Metric(
-        "share", "accuracy of a greedy answer that sees this share of its best answer", VERIFY
-    ),
-    "gold answer at {ratio}": Metric(
-        "share", "the same, of the gold answer; `solver's answer` where a solver knows it", VERIFY
-    ),
-}
-
 TABLES = [
     Table(
         "Training",
@@ -239,6 +228,11 @@ TABLES = [
         "`dopsd publish` adds these to the metrics of training, and `dopsd baselines import` logs"
         " accuracies and updates of published rows.",
         MLFLOW,
+    ),
+    Table(
+        "Tournament runs in MLflow",
+        "`dopsd leaderboard --publish` logs these in `<tracking.experiment>-tournament`.",
+        TOURNAMENT,
     ),
     Table("Comparisons", "`dopsd summary`, `dopsd compare` and `dopsd ablate`.", RESULTS),
     Table(

@@ -37,14 +37,6 @@ from dopsd.tracking.model_registry import promote_champion
 from dopsd.training.run_settings import scratch_folder
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow makes its tables in seconds, with a write to the disk for each change."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    connect(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
 def project(project: Path, empty_database: Path) -> Path:
     shutil.copyfile(empty_database, "mlflow.db")

@@ -1,0 +1,226 @@
+"""Sentences of the leaderboard: what may be claimed, what may not be compared, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dopsd.analysis.html_report.leaderboard_board import BUDGETS
+from dopsd.analysis.html_report.verdicts import ENOUGH_SEEDS
+from dopsd.analysis.html_report.words import GLOSSARY, count
+from dopsd.core.percent import points
+
+if TYPE_CHECKING:
+    from dopsd.analysis.html_report.leaderboard_board import Board
+
+SHARED = ("Accuracy", "Base", "Checkpoint", "Points", "Rollout", "Seed", "Update")
+WORDS = {word: GLOSSARY[word] for word in (*SHARED, "Validation and test")} | {
+    "Bootstrap interval": (
+        "a 95% interval from drawing seeds and problems again, with replacement. It is too narrow"
+        " with few seeds."
+    ),
+    "Claim": (
+        f"a difference over at least {ENOUGH_SEEDS} seeds whose wider interval does not include 0."
+    ),
+    "CPU seconds": "processor time of training on one thread, without what other programs used.",
+    "Entry": "a method with its settings, which takes part under a name of its own.",
+    "FLOPs": "floating-point operations of all passes, an upper bound from shapes.",
+    "Knows": (
+        "what an entry learns from besides the problems: a reward for its own answers, the gold"
+        " answer, or a whole solution."
+    ),
+    "t interval": (
+        "a 95% interval from the differences by seed, with Student's t. It needs two seeds, and is"
+        " wide with few of them."
+    ),
+}
+PUBLISHED = (
+    "Accuracies as papers report them, of LLaDA-8B-Instruct and on other splits; nothing of this"
+    " was run here. They may not be compared with the entries above: the model has thousands of"
+    " times as many parameters, the problems, prompts, lengths and steps differ, and papers choose"
+    " checkpoints in other ways. Each table has its own protocol; compare within one table only."
+)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """What may be claimed of a task.
+
+    Attributes:
+        task: the task.
+        grounds: how many seeds, and which split.
+        sentences: one for each budget, or one that says why there is no claim.
+    """
+
+    task: str
+    grounds: str
+    sentences: list[str]
+
+
+def headlines(board: Board) -> list[Headline]:
+    """Return for each task what may be claimed, over how many seeds, on which split."""
+    return [_headline(board, task) for task in board.results["rules"]["tasks"]]
+
+
+def _headline(board: Board, task: str) -> Headline:
+    rows = [row for budget in BUDGETS for row in board.standings(budget, task)]
+    if not rows:
+        return Headline(task, "no seed", ["No claim: no entry has a result yet."])
+    claims = {budget: _claim(board, task, budget) for budget in BUDGETS}
+    sentences = [
+        f"At {words}: {claims[budget] or 'no claim.'}" for budget, words in BUDGETS.items()
+    ]
+    if not any(claims.values()):
+        sentences = [f"No claim: {_reason(board, task)}"]
+    seeds = sorted({row["seeds"] for row in rows})
+    span = count(seeds[-1], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    split = "on test" if board.is_tested(task) else "on validation only: the test has not run"
+    return Headline(task, f"{span} for each entry, {split}", sentences)
+
+
+def _reason(board: Board, task: str) -> str:
+    """Return why nothing may be claimed."""
+    pairs = board.pairs(task)
+    most = max((pair["seeds"] for pair in pairs), default=0)
+    if not pairs and not board.is_tested(task):
+        return "entries are compared on test only, which has not run for all of them."
+    if not pairs:
+        return "no two entries share a seed."
+    if most < ENOUGH_SEEDS:
+        return f"two entries share at most {count(most, 'seed')}, and a claim needs {ENOUGH_SEEDS}."
+    return f"no interval of a difference over {ENOUGH_SEEDS} seeds or more is clear of 0."
+
+
+def _claim(board: Board, task: str, budget: str) -> str:
+    """Return all claims, a sentence for each better entry, in the order of the standings."""
+    claims = board.claims(task, budget)
+    ranks = [row["entry"] for row in board.standings(budget, task)]
+    winners = sorted({pair["first"] for pair in claims}, key=lambda name: _rank(ranks, name))
+    sentences = []
+    for name in winners:
+        told = [pair for pair in claims if pair["first"] == name]
+        told.sort(key=lambda pair: _rank(ranks, pair["second"]))
+        than = ", ".join(_than(board, pair) for pair in told)
+        is_tested = all(map(board.is_pair_tested, told))
+        verb = "is better" if is_tested else "was better on validation, which is no result yet,"
+        seeds = count(min(pair["seeds"] for pair in told), "seed")
+        sentences.append(f"{board.title(name)} {verb} {than}, over {seeds}.")
+    return " ".join(sentences)
+
+
+def _than(board: Board, pair: dict[str, Any]) -> str:
+    """Return the worse entry with the difference, and what the two know where that differs."""
+    knows = [board.knows(pair[side], pair["task"]) for side in ("first", "second")]
+    unequal = f" (which knows {knows[1]}, not {knows[0]})" if knows[0] != knows[1] else ""
+    gap = points(pair["difference"], pair["interval"])
+    return f"than {board.title(pair['second'])}{unequal} by {gap}"
+
+
+def _rank(ranks: list[str], entry: str) -> int:
+    return ranks.index(entry) if entry in ranks else len(ranks)
+
+
+def limits(board: Board) -> list[str]:
+    """Return what may not be compared, and why."""
+    rules = board.results["rules"]
+    return [
+        _test_looks(board),
+        *_knowledge(board),
+        *_without_samples(board),
+        "CPU seconds are those of a small model on one thread. On a GPU sampling, forward and"
+        " backward passes cost other shares of the time, and another entry may be the cheapest:"
+        " the second table does not carry over to LLaDA-8B.",
+        "In Sudoku the answer is the whole grid, so it repeats the reasoning. A teacher that sees"
+        " part of the answer then sees part of the reasoning too; a gain there need not appear in"
+        " tasks whose answer is only a result.",
+        *_edges(board),
+        f"Rates were tuned on seed {rules['tuning']['seed']} with"
+        f" {100 * rules['tuning']['share']:g}% of the budget, and no other setting was tuned. An"
+        " entry whose other settings fit these tasks by luck has an advantage.",
+        *_more_seeds(rules),
+        *_many_pairs(board),
+        "Another base, another size of model or another budget may order the entries in another"
+        " way.",
+    ]
+
+
+def _test_looks(board: Board) -> str:
+    untested = [task for task in board.tasks if not board.is_tested(task)]
+    first = (
+        f"The test has not run for every entry of {', '.join(untested)}: the numbers there are on"
+        " validation, which also chose the rates and the checkpoints, so they are too high."
+        if untested
+        else "Validation chose rates and checkpoints; the test split was for these numbers alone."
+    )
+    return (
+        f"{first} Each further look at the same test problems, to choose between entries, makes the"
+        " best one look better than it is."
+    )
+
+
+def _knowledge(board: Board) -> list[str]:
+    groups: dict[str, list[str]] = {}
+    for name, entry in board.results["entries"].items():
+        by_task = {task: board.knows(name, task) for task in board.tasks}
+        is_one = len(set(by_task.values())) == 1
+        for task, knows in list(by_task.items())[: 1 if is_one else None]:
+            groups.setdefault(knows, []).append(
+                entry["title"] if is_one else f"{entry['title']} on {task}"
+            )
+    told = "; ".join(f"{knows}: {', '.join(titles)}" for knows, titles in groups.items())
+    text = (
+        f"Entries know different things ({told}). One that is told more may be better for that"
+        " alone; compare methods within one group."
+    )
+    return [text] if len(groups) > 1 else []
+
+
+def _without_samples(board: Board) -> list[str]:
+    names = [
+        name
+        for name in board.results["entries"]
+        if any(board.samples_nothing(task, name) for task in board.tasks)
+    ]
+    told = ", ".join(map(board.title, names))
+    text = (
+        f"Not at equal sampled tokens: {told}. Training samples no tokens there, so the budget sets"
+        " no limit, and the order has no meaning. Compare CPU seconds, which leave out the cost of"
+        " the solutions."
+    )
+    once = (
+        "A method that samples once for each problem, such as d3LLM, hardly spends tokens either:"
+        " equal sampled tokens favour it."
+    )
+    return [text, once] if names else [once]
+
+
+def _edges(board: Board) -> list[str]:
+    at_edge = [
+        f"{board.title(name)} on {task}"
+        for name, entry in board.results["entries"].items()
+        for task in entry["rates"]
+        if board.at_edge(name, task)
+    ]
+    text = (
+        f"The chosen learning rate is at the edge of the tried ones for {', '.join(at_edge)}: a"
+        " rate beyond it may be better, so these entries may be undervalued."
+    )
+    return [text] if at_edge else []
+
+
+def _more_seeds(rules: dict[str, Any]) -> list[str]:
+    text = (
+        f"Only the best {rules['best']} entries of the first {count(len(rules['seeds']), 'seed')}"
+        f" got {count(len(rules['more_seeds']), 'more seed')}. An entry below {ENOUGH_SEEDS} seeds"
+        " can neither be claimed to be better nor to be worse."
+    )
+    return [text] if rules["more_seeds"] else []
+
+
+def _many_pairs(board: Board) -> list[str]:
+    pairs = len(board.results["pairs"])
+    text = (
+        f"The table of pairs has {pairs} intervals of 95%, not corrected for their number: about"
+        f" {max(1, round(pairs / 20))} of them would exclude 0 by chance if all entries were equal."
+    )
+    return [text] if pairs > 1 else []

@@ -1,0 +1,44 @@
+"""Metrics of the glossary that no stage logs: of tournaments, and of the check of a teacher."""
+
+from __future__ import annotations
+
+from dopsd.core.metrics import Metric
+
+PERCENT = "dopsd.tracking.percent.with_percent"
+POINTS = "dopsd.tracking.publish_tournament.points_of"
+TOURNAMENT = {
+    "eval/accuracy": Metric(
+        "share",
+        "accuracy of a checkpoint on validation; the step is its update, 0: base",
+        POINTS,
+    ),
+    "eval/accuracy_percent": Metric("percent", "`eval/accuracy` times 100, for charts", PERCENT),
+    "count/rollouts": Metric("rollouts", "rollouts until that update", POINTS),
+    "count/tokens": Metric("tokens", "sampled tokens until that update", POINTS),
+    "count/flops": Metric("operations", "floating-point operations until that update", POINTS),
+    "time/cpu_seconds": Metric("seconds", "CPU seconds of one thread until that update", POINTS),
+    "tournament/{budget}/test_accuracy": Metric(
+        "share",
+        "accuracy on test of the checkpoint that is best on validation within the budget, `tokens`"
+        " or `seconds`",
+        POINTS,
+    ),
+    "tournament/{budget}/validation_accuracy": Metric(
+        "share", "its accuracy on validation, which chose it", POINTS
+    ),
+    "tournament/{budget}/update": Metric("updates", "its update", POINTS),
+    "tournament/{budget}/tokens": Metric("tokens", "sampled tokens until there", POINTS),
+    "tournament/{budget}/cpu_seconds": Metric("seconds", "CPU seconds until there", POINTS),
+}
+
+VERIFY = "dopsd.pipeline.stages.verify_teacher.Verification._scores"
+TEACHER = {
+    "pass@1": Metric("share", "accuracy of the base's greedy answer", VERIFY),
+    "pass@{attempts}": Metric("share", "accuracy of the best of so many sampled answers", VERIFY),
+    "teacher at {ratio}": Metric(
+        "share", "accuracy of a greedy answer that sees this share of its best answer", VERIFY
+    ),
+    "gold answer at {ratio}": Metric(
+        "share", "the same, of the gold answer; `solver's answer` where a solver knows it", VERIFY
+    ),
+}
