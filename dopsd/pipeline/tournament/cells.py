@@ -23,6 +23,7 @@ PARAMS = Path("params.yaml")
 RESULT = "tournament.json"  # in the run's folder
 TESTED = "tournament_test.json"  # beside it
 TUNE, RUN, SWITCH, TEST = "tune", "run", "switch", "test"
+IMPOSSIBLE = 3  # exit code of the process of a run that cannot be made
 BUDGETS = {"tokens": "tokens", "seconds": "cpu_seconds"}  # the cost that each limits
 COSTS = ("rollouts", "tokens", "cpu_seconds", "seconds", "flops")
 _fingerprints: dict[str, str] = {}

@@ -13,6 +13,7 @@ from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models.architecture import read_config
 from dopsd.pipeline.estimate import Shape, lora_parameters
 from dopsd.pipeline.tournament.cells import COSTS, RESULT, TESTED, TUNE, Cell
+from dopsd.training.run_start import answer_of
 from dopsd.training.train import train
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def make(cell: Cell) -> None:
     while True:
         params = cell.params(updates)
         run = params.run(*cell.key.parts)
-        train(run, None)
+        train(run, None, answer_of(None))
         made = read_json(cell.key.folder / "train.json", "dopsd train")
         costs = costs_of(made["fingerprint"])
         further, is_starved = further_updates(cell, updates, costs), made["updates"] < updates

@@ -16,7 +16,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.interrupts import handling
 from dopsd.core.progress import Progress, log
-from dopsd.pipeline.tournament.cells import TEST
+from dopsd.pipeline.tournament.cells import IMPOSSIBLE, TEST
 from dopsd.pipeline.tournament.choice import FAILED, LOGS, best_within, log_of, reason_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from dopsd.pipeline.tournament.cells import Cell
 
 LOOK_EVERY = 0.2  # seconds
-USER_FAULT = 2  # exit code of a run that its settings, task or data make impossible
 WORKER = "dopsd.pipeline.tournament.worker"
 
 
@@ -100,7 +99,7 @@ class Schedule:
             note = "" if self.part == TEST else f": {best:.1%} at best on validation"
             progress.step(1, f"{cell}{note}")
             return
-        if process.returncode != USER_FAULT or self.part == TEST:  # not a fault of the settings
+        if process.returncode != IMPOSSIBLE:
             raise self._failed(cell, f"exit code {process.returncode}: {lines[-1]}")
         reason = {"identity": cell.identity, "reason": lines[-1]}
         log_of(cell).with_suffix(FAILED).write_text(json.dumps(reason))

@@ -6,11 +6,15 @@ import json
 import sys
 from pathlib import Path
 
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.pipeline.tournament import making
-from dopsd.pipeline.tournament.cells import TEST, Cell
+from dopsd.pipeline.tournament.cells import IMPOSSIBLE, TEST, Cell
 from dopsd.pipeline.tournament.plan import read_plan
+
+# a run that its method, task or data make impossible: the entry takes no part there
+NO_PART = (Code.CONTRADICTION, Code.NO_SOLUTIONS, Code.NOTHING_TO_LEARN, Code.NOT_FINITE)
 
 
 def main(words: list[str]) -> int:
@@ -28,7 +32,7 @@ def main(words: list[str]) -> int:
         making.test(cell) if step == TEST else making.make(cell)
     except DopsdError as error:
         log(error.coded)
-        return error.exit_code
+        return IMPOSSIBLE if error.code in NO_PART else error.exit_code
     return 0
 
 
