@@ -1,8 +1,9 @@
 """Routed: policy gradient on recorded states, and distillation from a verified future.
 
 Own and experimental. With `teach: better` (bounded and gated) rollouts of positive advantage also
-learn the teacher's distribution. With `teach: wrong` wrong rollouts that have a right sibling learn
-from the teacher alone. Without distillation and anchor it is TraceRL (arXiv 2509.06949).
+learn the teacher's distribution; with `teach: all` every rollout does. With `teach: wrong` wrong
+rollouts that have a right sibling learn from the teacher alone. Without distillation and anchor it
+is TraceRL (arXiv 2509.06949).
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class Routed(TraceGradient):
             index: sibling for index, sibling in siblings.items() if future.is_known[index]
         }  # a rollout without a place for the gold answer stays with the policy gradient
         is_told = torch.tensor([n in told for n in range(len(collect.rewarded))])[plan.rollout]
-        is_taught = future.shown.any(1) & (
-            is_told if c.teach == "wrong" else plan.batch.advantage > 0
-        )
+        is_taught = future.shown.any(1)
+        if c.teach != "all":
+            is_taught &= is_told if c.teach == "wrong" else plan.batch.advantage > 0
         collect.metrics.add("taught_states", int(is_taught.sum()), len(is_taught))
         prompts, prompt_mask = self._prompts(policy, collect, told)
         batch = RoutedTrace(

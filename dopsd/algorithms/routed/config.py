@@ -20,7 +20,7 @@ class RoutedConfig(TraceConfig):
     """
 
     kl_weight: NonNegative = 0.0  # weight of TraceRL's KL penalty
-    teach: Literal["better", "wrong"] = "better"  # better: rollouts of positive advantage, too
+    teach: Literal["better", "wrong", "all"] = "better"  # better: of positive advantage, too
     distil_weight: NonNegative = 0.1  # beta, largest weight of the distillation
     distil_warmup: Share = 0.1  # share of the run's updates over which beta rises
     distil_decay: bool = True  # let beta fall linearly to 0 after that

@@ -164,6 +164,18 @@ def test_a_wrong_rollout_learns_from_the_gold_answer_and_a_right_sibling_alone(
     assert 0 < figures["shared_mass"] < 1 and figures["divergence"] > 0
 
 
+def test_with_teach_all_every_state_with_a_known_future_is_taught_and_keeps_its_gain(
+    project, monkeypatch
+):
+    """The second rollout of each group is right: states of wrong ones are taught as well."""
+    graded(monkeypatch, False, True, False)
+    settings = {"distil_warmup": 0.0, "distil_weight": 1.0, "shrink": 2, "updates_per_pass": 1}
+    _, (batch,) = collected("routed", teach="all", **settings)
+    shown = (batch.teacher_ids[:, -40:] != batch.ids[:, -40:]).any(1)
+    assert torch.equal(batch.distil_weight > 0, shown) and 0 < shown.sum() < len(batch)
+    assert (batch.advantage[shown] < 0).any() and (batch.policy_weight == 1).all()
+
+
 def test_beta_rises_and_falls_by_hand():
     """16 updates, four a collect; it rises over the first 4, and falls over the other 12."""
     config = RoutedConfig(distil_weight=2.0, distil_warmup=0.25, updates_per_pass=4)
