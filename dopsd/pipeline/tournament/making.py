@@ -65,16 +65,21 @@ def make(cell: Cell) -> None:
         if is_starved or further == updates or is_probed:
             break
         updates, is_probed = further, run.algorithm.depends_on_length
-    _score(cell, params, made, costs, "starved" if is_starved else "")
+    is_short = further_updates(cell, updates, costs, math.inf) > made["updates"]
+    ended = "nothing more to learn from" if is_starved else "most_updates" if is_short else ""
+    _score(cell, params, made, costs, ended)
 
 
-def further_updates(cell: Cell, updates: int, costs: dict[int, Costs]) -> int:
+def further_updates(
+    cell: Cell, updates: int, costs: dict[int, Costs], most: float | None = None
+) -> int:
     """Return how many updates the run needs to use up both budgets, as far as is known.
 
     Args:
         cell: the run.
         updates: those made.
         costs: cumulative costs by update.
+        most: the most that are allowed; None: the plan's `most_updates`.
     """
     plan, spent = cell.plan, costs[max(costs)]
     every = plan.checkpoints.every
@@ -83,7 +88,7 @@ def further_updates(cell: Cell, updates: int, costs: dict[int, Costs]) -> int:
         if spent[name]:
             needed = max(needed, math.ceil(updates * budget / spent[name]))
     needed = -(-needed // every) * every
-    return min(plan.most_updates, needed)
+    return int(min(plan.most_updates if most is None else most, needed))
 
 
 def scored_updates(cell: Cell, costs: dict[int, Costs]) -> list[int]:

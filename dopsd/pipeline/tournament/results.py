@@ -17,8 +17,10 @@ from dopsd.pipeline.tournament.choice import (
     best_rate,
     best_within,
     cells_of,
+    finals,
     reason_of,
     tried_rates,
+    tuning,
 )
 from dopsd.pipeline.tournament.standings import pairs, reached, standings
 
@@ -173,25 +175,26 @@ def _warnings(plan: Plan, made: list[Cell]) -> list[str]:
         warnings.append("Not tested: all accuracies are of the validation split, which chose them.")
     for task in plan.tasks:
         for entry in plan.entries:
-            cells = [c for c in made if (c.task, c.entry) == (task, entry)]
-            tried = cells_of_entry(plan, task, entry)
-            reasons = [reason for cell in tried if (reason := reason_of(cell))]
-            if reasons and not cells:
-                warnings.append(f"{entry} takes no part on {task}: {reasons[0]}")
-            rates = plan.tuning.rates
-            chosen = best_rate(plan, task, entry)
-            if cells and len(rates) > 1 and chosen in (min(rates), max(rates)):
-                warnings.append(
-                    f"{entry} on {task}: {chosen:g} is at the edge of the rates that were tried."
-                )
+            cells = [cell for cell in made if (cell.task, cell.entry) == (task, entry)]
+            warnings += _warnings_of(plan, task, entry, cells)
     return warnings
 
 
-def cells_of_entry(plan: Plan, task: str, entry: str) -> list[Cell]:
-    """Return the runs of an entry on a task, tuning included, that are known by now."""
-    return [
-        cell
-        for part in ("tune", RUN)
-        for cell in cells_of(plan, part)
-        if (cell.task, cell.entry) == (task, entry)
-    ]
+def _warnings_of(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
+    """Return the warnings of an entry on a task, with its finished runs."""
+    name, rates = f"{entry} on {task}", plan.tuning.rates
+    tried = [*tuning(plan, task, entry), *finals(plan, task, entry, plan.seeds)]
+    reasons = [reason for cell in tried if (reason := reason_of(cell))]
+    ends = [result["ended"] for cell in cells if (result := cell.result) and result["ended"]]
+    warnings = []
+    if reasons and not cells:
+        warnings.append(f"{entry} takes no part on {task}: {reasons[0]}")
+    if ends:
+        warnings.append(
+            f"{name}: {len(ends)} of {len(cells)} runs ended before both budgets were used:"
+            f" {ends[0]}."
+        )
+    chosen = best_rate(plan, task, entry)
+    if cells and len(rates) > 1 and chosen in (min(rates), max(rates)):
+        warnings.append(f"{name}: {chosen:g} is at the edge of the rates that were tried.")
+    return warnings
