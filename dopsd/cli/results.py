@@ -100,6 +100,7 @@ def add_results(commands: Commands) -> None:
             type=kind,
             action="append",
             default=[],
+            metavar=name.upper(),
             help=f"make only runs of this {name}; may be repeated",
         )
     tournament.add_argument(
@@ -191,6 +192,12 @@ def _tournament(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.tournament.choice import Chosen
     from dopsd.pipeline.tournament.tournament import PARTS, TABLE, tournament
 
+    if a.params != Path("params.yaml"):
+        raise DopsdError(
+            f"--params {a.params}: a tournament reads params.yaml; put changes in the plan, below"
+            " tasks",
+            code=Code.OPTIONS,
+        )
     known = (*PARTS, TABLE)
     for part in a.parts:
         if part not in known:

@@ -50,6 +50,8 @@ def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project, capsy
     assert process.returncode == 128 + signal.SIGTERM
     assert not [pid for pid in running() if "tournament.worker" in pid]
 
+    assert main([*WORDS, "--entry", "dopsd"]) == 2
+    assert "--entry dopsd: unknown; there is" in capsys.readouterr().err
     assert main([*WORDS, "test"]) == 2
     assert "the test comes once, at the end" in capsys.readouterr().err
     assert main(WORDS) == 0

@@ -147,7 +147,11 @@ def read_plan(path: Path) -> Plan:
         DopsdError: if the file is missing or wrong, with one line for each fault.
     """
     if not path.is_file():
-        raise DopsdError(f"{path}: no such file; expected the plan of a tournament", code=Code.PATH)
+        raise DopsdError(
+            f"{path}: no such file; name the plan of a tournament with --plan: docs/tournament.md"
+            " describes one",
+            code=Code.PATH,
+        )
     raw = read_yaml(path)
     try:
         return Plan.model_validate(raw)

@@ -55,7 +55,7 @@ def tournament(
         if task not in params.tasks:
             text = unknown(f"{path}: tasks: {task}", params.tasks)
             raise DopsdError(text, code=Code.UNKNOWN_NAME)
-    _check(plan)
+    _check(plan, chosen)
     deadline = time.monotonic() + (minutes * 60 if minutes else float("inf"))
     schedule = Schedule(path, jobs, deadline)
     for part in parts:
@@ -72,8 +72,15 @@ def tournament(
     log(f"tournament: wrote {results.RESULTS}; `dopsd leaderboard` makes the page")
 
 
-def _check(plan: Plan) -> None:
-    """Check the settings of every run before the first one starts."""
+def _check(plan: Plan, chosen: Chosen) -> None:
+    """Check names of the command line, and the settings of every run, before the first starts."""
+    seeds = [*plan.seeds, *plan.more_seeds, plan.tuning.seed]
+    words = [(f"--task {name}", name in plan.tasks, list(plan.tasks)) for name in chosen.tasks]
+    words += [(f"--entry {e}", e in plan.entries, list(plan.entries)) for e in chosen.entries]
+    words += [(f"--seed {seed}", seed in seeds, list(map(str, seeds))) for seed in chosen.seeds]
+    for word, is_known, known in words:
+        if not is_known:
+            raise DopsdError(unknown(word, known), code=Code.UNKNOWN_NAME)
     for cell in cells_of(plan, TUNE):
         cell.params(1)
     for name, switch in plan.switches.items():
