@@ -189,6 +189,7 @@ def _ablate(a: argparse.Namespace, params: Params) -> None:
 
 
 def _tournament(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.tournament.cells import TEST
     from dopsd.pipeline.tournament.choice import Chosen
     from dopsd.pipeline.tournament.tournament import PARTS, TABLE, tournament
 
@@ -202,7 +203,9 @@ def _tournament(a: argparse.Namespace, params: Params) -> None:
     for part in a.parts:
         if part not in known:
             raise DopsdError(unknown(f"tournament: {part}", known), code=Code.UNKNOWN_NAME)
-    parts = [part for part in PARTS if part in a.parts or not a.parts]
+    is_limited = bool(a.tasks or a.entries or a.seeds)  # the test needs all runs
+    implied = [part for part in PARTS if not a.parts and not (is_limited and part == TEST)]
+    parts = [part for part in PARTS if part in a.parts] or ([] if a.parts else implied)
     chosen = Chosen(a.tasks, a.entries, a.seeds)
     tournament(params, a.plan, parts, chosen, a.jobs, a.minutes)
 

@@ -60,11 +60,7 @@ class D3llm:
         is_first = update * self.context.prompts_per_collect < self.size
         # counted in full, even if another run made the recording
         new_rollouts = sum(item.tries for item in recorded) if is_first else 0
-        borrowed_seconds = (
-            sum(item.seconds for item in recorded if item.problem_id in known_before)
-            if is_first
-            else 0.0
-        )
+        borrowed = [r for r in recorded if is_first and r.problem_id in known_before]
         prompts, prompt_mask = left_pad(self.context.prompts(problems), policy.eos_id)  # [B, P]
         length = self.context.sampling.gen_length
         targets = torch.stack(self.solutions.of(policy, problems))  # [B, G]
@@ -76,7 +72,8 @@ class D3llm:
         sums = MetricSums()
         sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
         # the time that this run would have taken to record: a cost, like the rollouts
-        sums.add("time/borrowed_seconds", borrowed_seconds)
+        sums.add("time/borrowed_seconds", sum(item.seconds for item in borrowed))
+        sums.add("time/borrowed_cpu_seconds", sum(item.cpu_seconds for item in borrowed))
         counters = {
             "trajectories": len(problems),
             "rollouts": new_rollouts,

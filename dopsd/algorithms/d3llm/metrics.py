@@ -17,6 +17,9 @@ METRICS = {
         " `train.csv`",
         COLLECT,
     ),
+    "time/borrowed_cpu_seconds": Metric(
+        "seconds", "the same in seconds of the processors; not in `train.csv`", COLLECT
+    ),
     "cross_entropy": Metric(
         "nats",
         r"$\frac{1}{2}(C + \bar C)$, mean over problems: $C$ is the mean of $-\ln p(y_k)$ over the"

@@ -45,6 +45,7 @@ class Recorded:
         tries: number of tries.
         correct: whether the last try was correct.
         seconds: wall-clock time, as an equal share of the time of its batch.
+        cpu_seconds: time of the processors, likewise.
     """
 
     problem_id: str
@@ -52,6 +53,7 @@ class Recorded:
     tries: int
     correct: bool
     seconds: float
+    cpu_seconds: float = 0.0
 
 
 class Recorder:
@@ -98,11 +100,12 @@ class Recorder:
         """
         missing = [problem for problem in problems if problem.id not in self.known]
         if missing:
-            started = time.monotonic()
+            started, cpu_started = time.monotonic(), time.process_time()
             with self.policy.reference():
                 untimed = self._record_missing(missing, progress)
-            seconds_each = (time.monotonic() - started) / len(untimed)
-            recorded = [replace(item, seconds=round(seconds_each, 4)) for item in untimed]
+            seconds = round((time.monotonic() - started) / len(untimed), 4)
+            cpu_seconds = round((time.process_time() - cpu_started) / len(untimed), 4)
+            recorded = [replace(item, seconds=seconds, cpu_seconds=cpu_seconds) for item in untimed]
             self.known |= {item.problem_id: item for item in recorded}
             append_lines(self.path, [vars(item) for item in recorded])
         return [self.known[problem.id] for problem in problems]

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.config.loading import checked, read_yaml
 from dopsd.core.files import read_json
+from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.tournament.plan import Plan, merged
+from dopsd.tasks.common.storage import data_files
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ TUNE, RUN, SWITCH, TEST = "tune", "run", "switch", "test"
 IMPOSSIBLE = 3  # exit code of the process of a run that cannot be made
 BUDGETS = {"tokens": "tokens", "seconds": "cpu_seconds"}  # the cost that each limits
 COSTS = ("rollouts", "tokens", "cpu_seconds", "seconds", "flops")
-_fingerprints: dict[str, str] = {}
+_known: dict[str, dict[str, Any]] = {}  # by run and settings
 
 
 @cache
@@ -69,10 +71,10 @@ class Cell:
     @property
     def variant(self) -> str:
         """The name of the run's settings, below the algorithm's."""
+        name = f"{self.plan.name}_{self.entry}"
         if self.part == TUNE:
-            rates = self.plan.tuning.rates
-            return f"{self.entry}_rate_{1 + rates.index(self.rate)}"
-        return f"{self.entry}_{self.switch}" if self.switch else f"{self.entry}_final"
+            return f"{name}_rate_{1 + self.plan.tuning.rates.index(self.rate)}"
+        return f"{name}_switch_{self.switch}" if self.switch else f"{name}_final"
 
     @property
     def key(self) -> RunKey:
@@ -102,19 +104,26 @@ class Cell:
     def identity(self) -> dict[str, Any]:
         """What decides the run and its scores: settings, data and base, but not code."""
         return {
-            "training": self._training(),
+            **self._fixed(),
             "budgets": [self.plan.tokens, self.plan.seconds, self.share, self.plan.most_updates],
             "checkpoints": self.plan.checkpoints.model_dump(),
         }
 
-    def _training(self) -> str:
-        """Return the fingerprint of the run's settings and inputs; known ones are kept."""
+    def _fixed(self) -> dict[str, Any]:
+        """Return what params.yaml, data and base decide; it is computed once in a process."""
         changes = json.dumps([self.settings, self.plan.tasks[self.task]], sort_keys=True)
         name = f"{self.key} {changes}"
-        if name not in _fingerprints:
-            run = self.params(self.plan.most_updates).run(*self.key.parts)
-            _fingerprints[name] = scratch_folder(run).name.rpartition("-")[0]
-        return _fingerprints[name]
+        if name not in _known:
+            params = self.params(self.plan.most_updates)
+            run, select = params.run(*self.key.parts), params.select
+            files = [*data_files(self.task, "validation"), *data_files(self.task, "test")]
+            _known[name] = {
+                "training": scratch_folder(run).name.rpartition("-")[0],
+                "problems": [sha256(path)[:16] for path in files],
+                "protocol": params.evaluate.protocols[select.protocol].decisive(),
+                "split": select.split,
+            }
+        return _known[name]
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -138,11 +147,17 @@ class Cell:
     @property
     def tested(self) -> dict[str, Any] | None:
         """What the test of the chosen checkpoints wrote; None if it was not made for this run."""
-        path, result = self.key.folder / TESTED, self.result
-        if result is None or not path.is_file():
+        path = self.key.folder / TESTED
+        if self.result is None or not path.is_file():
             return None
         found = read_json(path, "dopsd tournament")
-        return found if found["fingerprint"] == result["fingerprint"] else None
+        is_same = found["identity"] == self.identity and found["updates"] == self.chosen_updates
+        return found if is_same else None
+
+    @property
+    def chosen_updates(self) -> dict[str, int]:
+        """The update of the chosen checkpoint, by budget."""
+        return {budget: int(row["update"]) for budget, row in self.chosen.items() if row}
 
     def params(self, updates: int) -> Params:
         """Return the settings of the run with this many updates.
@@ -151,7 +166,7 @@ class Cell:
             DopsdError: if they are wrong.
         """
         raw = merged(deepcopy(_raw()), self.plan.tasks[self.task])
-        ends = {"updates": updates, "checkpoint_every": self.plan.checkpoints.every}
+        ends = {"updates": updates, "checkpoint_every": 1}
         section = merged(raw["method"].get(self.method, {}), self.settings)
         raw["method"][self.method] = merged(section, {"train": ends})
         variants: dict[str, Any] = {"default": {}, self.variant: {}}  # names the run's folder

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from dopsd.core.files import WORK
-from dopsd.pipeline.tournament.cells import RUN, SWITCH, TUNE, Cell
+from dopsd.core.files import WORK, read_json
+from dopsd.pipeline.tournament.cells import BUDGETS, RUN, SWITCH, TUNE, Cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from dopsd.pipeline.tournament.plan import Plan
 
 LOGS = WORK / "tournament"
-FAILED = ".failed"  # ends the name of a file with the reason why a run cannot be made
+FAILED = "tournament_failed.json"  # in a run's folder: why it cannot be made
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,8 @@ class Chosen:
 
     def has(self, cell: Cell) -> bool:
         """Return whether a run is one of these."""
-        pairs = ((self.tasks, cell.task), (self.entries, cell.entry), (self.seeds, cell.seed))
+        seeds = () if cell.part == TUNE else self.seeds  # tuning has a seed of its own
+        pairs = ((self.tasks, cell.task), (self.entries, cell.entry), (seeds, cell.seed))
         return all(not names or name in names for names, name in pairs)
 
 
@@ -46,10 +46,11 @@ def tuning(plan: Plan, task: str, entry: str) -> list[Cell]:
 
 
 def best_rate(plan: Plan, task: str, entry: str) -> float | None:
-    """Return the rate whose best scored checkpoint within the budget is highest on validation.
+    """Return the rate whose chosen checkpoint is best on validation.
 
-    A rate that learned nothing takes no part; of equal ones the lowest wins. None: a run is missing
-    that could still be made, or none learned.
+    The budget of tokens decides, for an entry with nothing within it that of seconds. A rate that
+    learned nothing takes no part; of equal ones the lowest wins. None: a run is missing that could
+    still be made, or none learned.
     """
     tried = tried_rates(plan, task, entry)
     return max(tried, key=lambda rate: (tried[rate], -rate)) if tried else None
@@ -65,9 +66,9 @@ def tried_rates(plan: Plan, task: str, entry: str) -> dict[float, float]:
 
 
 def best_within(cell: Cell) -> float | None:
-    """Return a run's best accuracy of the checkpoints within either budget; None: there is none."""
-    rows = [row for row in cell.chosen.values() if row]
-    return max((row["accuracy"] for row in rows), default=None)
+    """Return a run's best accuracy within the budget of tokens, else of seconds; None: in none."""
+    row = cell.chosen["tokens"] or cell.chosen["seconds"]
+    return row["accuracy"] if row else None
 
 
 def finals(plan: Plan, task: str, entry: str, seeds: Iterable[int]) -> list[Cell]:
@@ -79,27 +80,28 @@ def finals(plan: Plan, task: str, entry: str, seeds: Iterable[int]) -> list[Cell
 def leaders(plan: Plan, task: str) -> list[str]:
     """Return the entries of a task that get more seeds; none while their runs are missing.
 
-    They are: our own, the strongest of the entries of d_opsd, the strongest that knows as much as
-    our own, and the best ones until there are `best`. They are ranked by validation: the mean over
-    seeds of the best checkpoint within either budget.
+    They are: our own; by each budget the strongest of the entries of d_opsd, and the strongest that
+    knows as much as our own; and the best by the first budget until there are `best`. Ranks are the
+    means over seeds of the chosen checkpoints on validation.
     """
-    ranks: dict[str, float] = {}
+    ranks: dict[str, dict[str, float]] = {budget: {} for budget in BUDGETS}
     for entry in plan.entries:
         cells = finals(plan, task, entry, plan.seeds)
         if not all(cell.result or reason_of(cell) for cell in cells or tuning(plan, task, entry)):
             return []
-        made = [best for cell in cells if (best := best_within(cell)) is not None]
-        if made and len(made) == len(cells):
-            ranks[entry] = fmean(made)
-    ranking = sorted(ranks, key=ranks.__getitem__, reverse=True)
-    known = plan.knows(plan.own, task)
-    firsts = [
-        [plan.own],
-        [entry for entry in ranking if plan.method_of(entry) == "d_opsd"][:1],
-        [e for e in ranking if e != plan.own and plan.knows(e, task) == known][:1],
-    ]
-    named = [entry for entries in firsts for entry in entries if entry in ranks]
-    return list(dict.fromkeys([*named, *ranking]))[: max(plan.best, len(set(named)))]
+        for budget, ranking in ranks.items():
+            rows = [cell.chosen[budget] for cell in cells]
+            if rows and all(rows):
+                ranking[entry] = fmean(row["accuracy"] for row in rows if row)
+    known, named = plan.knows(plan.own, task), [plan.own]
+    for ranking in ranks.values():
+        order = sorted(ranking, key=ranking.__getitem__, reverse=True)
+        named += [entry for entry in order if plan.method_of(entry) == "d_opsd"][:1]
+        named += [e for e in order if e != plan.own and plan.knows(e, task) == known][:1]
+    first = ranks["tokens"]
+    named = [entry for entry in dict.fromkeys(named) if any(entry in r for r in ranks.values())]
+    others = sorted(first, key=first.__getitem__, reverse=True)
+    return list(dict.fromkeys([*named, *others]))[: max(plan.best, len(named))]
 
 
 def cells_of(plan: Plan, part: str) -> list[Cell]:
@@ -136,8 +138,8 @@ def log_of(cell: Cell) -> Path:
 
 def reason_of(cell: Cell) -> str:
     """Return why a run cannot be made; empty if it can, or was not tried with these settings."""
-    path = log_of(cell).with_suffix(FAILED)
+    path = cell.key.folder / FAILED
     if not path.is_file():
         return ""
-    found = json.loads(path.read_text())
+    found = read_json(path, "dopsd tournament")
     return str(found["reason"]) if found["identity"] == cell.identity else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,8 @@ def test(cell: Cell) -> None:
     assert result is not None  # the schedule tests finished runs
     params = cell.params(result["updates"])
     evaluator = Evaluator(params.evaluation(cell.task, cell.key.method), "test")
-    rows = {budget: row for budget, row in cell.chosen.items() if row}
-    updates = sorted({int(row["update"]) for row in rows.values()})
+    chosen = cell.chosen_updates
+    updates = sorted(set(chosen.values()))
     adapters: list[Path | None] = [None, *(checkpoint_of(cell.key, u) for u in updates)]
     protocol = params.evaluate.protocols[params.select.protocol]
     (reports,) = evaluator.reports(str(cell), adapters, protocol)
@@ -40,9 +41,10 @@ def test(cell: Cell) -> None:
     write_json(
         cell.key.folder / TESTED,
         {
-            "fingerprint": result["fingerprint"],
+            "identity": cell.identity,
+            "updates": chosen,
             "base": kept[0],
-            "budgets": {name: by_update[int(row["update"])] for name, row in rows.items()},
+            "budgets": {budget: by_update[update] for budget, update in chosen.items()},
         },
     )
 
@@ -66,7 +68,11 @@ def make(cell: Cell) -> None:
             break
         updates, is_probed = further, run.algorithm.depends_on_length
     is_short = further_updates(cell, updates, costs, math.inf) > made["updates"]
-    ended = "nothing more to learn from" if is_starved else "most_updates" if is_short else ""
+    ended = "most_updates" if is_short else ""
+    if is_starved:
+        ended = "nothing more to learn from, or a collapse"
+    elif is_short and updates < cell.plan.most_updates:
+        ended = "its length had to be known before"
     _score(cell, params, made, costs, ended)
 
 
@@ -82,12 +88,10 @@ def further_updates(
         most: the most that are allowed; None: the plan's `most_updates`.
     """
     plan, spent = cell.plan, costs[max(costs)]
-    every = plan.checkpoints.every
     needed = updates
     for name, budget in cell.limits.items():
         if spent[name]:
             needed = max(needed, math.ceil(updates * budget / spent[name]))
-    needed = -(-needed // every) * every
     return int(min(plan.most_updates if most is None else most, needed))
 
 
@@ -101,9 +105,8 @@ def scored_updates(cell: Cell, costs: dict[int, Costs]) -> list[int]:
         costs: cumulative costs by update.
     """
     c, last = cell.plan.checkpoints, max(costs)
-    saved = range(c.every, last + 1, c.every)
     ends = {
-        max((u for u in saved if costs[u][cost] <= limit), default=0)
+        max(update for update, spent in costs.items() if spent[cost] <= limit)
         for cost, limit in cell.limits.items()
     }
     if cell.part == TUNE:
@@ -132,12 +135,22 @@ def _score(
         {
             "identity": cell.identity,
             "fingerprint": made["fingerprint"],
+            "code": made["code"],
             "updates": made["updates"],
             "ended": ended,
             "n": reports[0]["n"],
             "curve": curve,
         },
     )
+    _prune(cell, made["fingerprint"], {*updates, made["updates"]})
+
+
+def _prune(cell: Cell, fingerprint: str, kept: set[int]) -> None:
+    """Remove the checkpoints that were not scored: one was saved after each update."""
+    for folder in (cell.key.folder / "train", WORK / fingerprint):
+        for path in folder.glob("step-[0-9]*"):
+            if int(path.name.removeprefix("step-")) not in kept:
+                shutil.rmtree(path)
 
 
 def _flops(
@@ -173,9 +186,8 @@ def costs_of(fingerprint: str) -> dict[int, Costs]:
     total = dict.fromkeys(COSTS[:-1], 0.0)
     costs = {0: dict(total)}
     for row in read_log(WORK / fingerprint / LOG):
-        borrowed = row.get("time/borrowed_seconds", 0.0)
-        total["cpu_seconds"] += row["time/cpu_seconds"] + borrowed
-        total["seconds"] += row["time/update_seconds"] + borrowed
+        total["cpu_seconds"] += row["time/cpu_seconds"] + row.get("time/borrowed_cpu_seconds", 0.0)
+        total["seconds"] += row["time/update_seconds"] + row.get("time/borrowed_seconds", 0.0)
         total["rollouts"] = row["count/rollouts"]
         total["tokens"] = row["count/sampled_tokens"]
         costs[int(row["update"])] = dict(total)

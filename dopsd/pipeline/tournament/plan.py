@@ -70,6 +70,7 @@ class Checkpoints(Section):
 class Plan(Section):
     """A tournament's rules."""
 
+    name: VariantName = "tournament"  # of its folder in reports/, and in the names of its runs
     tasks: dict[str, Changes] = Field(min_length=1)  # changes of params.yaml for each task
     entries: dict[VariantName, Entry] = Field(min_length=1)
     own: str  # the entry that claims are about
@@ -107,6 +108,18 @@ class Plan(Section):
         seeds = [*self.seeds, *self.more_seeds, self.tuning.seed]
         if len(set(seeds)) < len(seeds):
             raise ValueError("seeds, more_seeds and tuning.seed: expected each seed once")
+        return self
+
+    @model_validator(mode="after")
+    def tasks_change_nothing_shared(self) -> Self:
+        """Refuse changes of what all entries must share, and the data that is prepared once."""
+        fixed = {"data", "evaluate", "select"}  # what all entries share
+        for task, changes in self.tasks.items():
+            if wrong := sorted(fixed & set(changes)):
+                raise ValueError(
+                    f"tasks.{task}.{wrong[0]}: a section that all runs share; change it in"
+                    " params.yaml"
+                )
         return self
 
     def method_of(self, entry: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dopsd.config.loading import read_yaml
@@ -10,6 +11,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
+from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.paths import REPORTS
 from dopsd.models.files import base_digest
 from dopsd.pipeline.tournament.cells import BUDGETS, PARAMS, RUN, SWITCH, Cell
@@ -30,9 +32,13 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
     from dopsd.pipeline.tournament.plan import Plan
 
-OUT = REPORTS / "tournament"
-RESULTS = OUT / "results.json"
 VERSION = 1
+LOOKS = "tests.jsonl"  # beside the results: when the test split was looked at
+
+
+def folder_of(plan: Plan) -> Path:
+    """Return the folder of a tournament's results."""
+    return REPORTS / plan.name
 
 
 def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
@@ -69,10 +75,16 @@ def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
     }
 
 
+def note_look(plan: Plan, tested: int) -> None:
+    """Note that chosen checkpoints are scored on the test split, and of how many runs."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    append_lines(folder_of(plan) / LOOKS, [{"at": at, "tested": tested}])
+
+
 def write(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
-    """Write the results to RESULTS, and return them."""
+    """Write the results to the tournament's folder, and return them."""
     results = gather(plan, path, params)
-    write_json(RESULTS, results)
+    write_json(folder_of(plan) / "results.json", results)
     return results
 
 
@@ -123,7 +135,8 @@ def _run(cell: Cell, path: Path, params: Params) -> dict[str, Any]:
             "tokens": row["tokens"],
             "cpu_seconds": row["cpu_seconds"],
         }
-    limits = f"--task {cell.task} --entry {cell.entry} --seed {cell.seed}"
+    is_further = cell.seed in cell.plan.more_seeds  # of leaders, which the other runs decide
+    limits = "" if is_further else f" --task {cell.task} --entry {cell.entry}"
     section = read_yaml(PARAMS)["method"].get(cell.method, {})
     return {
         "task": cell.task,
@@ -132,8 +145,9 @@ def _run(cell: Cell, path: Path, params: Params) -> dict[str, Any]:
         "folder": str(cell.key.folder),
         "rate": cell.rate,
         "settings": _changed(section, cell.settings, cell.method),
-        "command": f"dopsd tournament run --plan {path} {limits}",
+        "command": f"dopsd tournament tune run --plan {path}{limits}",
         "fingerprint": result["fingerprint"],
+        "code": result["code"],
         "ended": result["ended"],
         "curve": result["curve"],
         "chosen": chosen,
@@ -169,27 +183,48 @@ def _switch(cell: Cell, made: list[Cell]) -> dict[str, Any]:
 
 
 def _warnings(plan: Plan, made: list[Cell]) -> list[str]:
-    """Return what limits the results beyond their intervals."""
-    warnings = []
+    """Return what limits the results beyond their intervals, the worst first."""
+    warnings, further = [], []
     if any(cell.tested is None for cell in made):
         warnings.append("Not tested: all accuracies are of the validation split, which chose them.")
+    looks = len(read_lines(folder_of(plan) / LOOKS))
+    if looks > 1:
+        warnings.append(f"The test split was looked at {looks} times, so the best may be too high.")
     for task in plan.tasks:
         for entry in plan.entries:
             cells = [cell for cell in made if (cell.task, cell.entry) == (task, entry)]
-            warnings += _warnings_of(plan, task, entry, cells)
+            warnings += _missing(plan, task, entry, cells)
+            further += _limits(plan, task, entry, cells)
+    return warnings + further
+
+
+def _missing(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
+    """Return which runs of an entry on a task are not in the tables, and why."""
+    tuned, seeds = tuning(plan, task, entry), finals(plan, task, entry, plan.seeds)
+    name, warnings = f"{entry} on {task}", []
+    if failed := [cell for cell in [*tuned, *seeds] if reason_of(cell)]:
+        warnings.append(
+            f"{name}: {len(failed)} of {len(tuned) + len(seeds)} runs could not be made; the first:"
+            f" {reason_of(failed[0])}"
+        )
+    elif not cells and all(cell.result for cell in tuned):
+        warnings.append(f"{name}: no checkpoint of the tuning runs is within a budget.")
+    for budget in BUDGETS:
+        if empty := [cell for cell in cells if not cell.chosen[budget]]:
+            warnings.append(
+                f"{name}: {len(empty)} of {len(cells)} runs have no checkpoint within the budget of"
+                f" {budget}."
+            )
     return warnings
 
 
-def _warnings_of(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
-    """Return the warnings of an entry on a task, with its finished runs."""
-    name, rates = f"{entry} on {task}", plan.tuning.rates
-    tried = [*tuning(plan, task, entry), *finals(plan, task, entry, plan.seeds)]
-    reasons = [reason for cell in tried if (reason := reason_of(cell))]
-    ends = [result["ended"] for cell in cells if (result := cell.result) and result["ended"]]
-    warnings = []
-    if reasons and not cells:
-        warnings.append(f"{entry} takes no part on {task}: {reasons[0]}")
-    if ends:
+def _limits(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
+    """Return what limits the finished runs of an entry on a task."""
+    results = [result for cell in cells if (result := cell.result)]
+    name, rates, warnings = f"{entry} on {task}", plan.tuning.rates, []
+    if len({result["code"] for result in results}) > 1:
+        warnings.append(f"{name}: different versions of the code trained its runs.")
+    if ends := [result["ended"] for result in results if result["ended"]]:
         warnings.append(
             f"{name}: {len(ends)} of {len(cells)} runs ended before both budgets were used:"
             f" {ends[0]}."

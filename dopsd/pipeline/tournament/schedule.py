@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.files import write_json
 from dopsd.core.interrupts import handling
 from dopsd.core.progress import Progress, log
+from dopsd.distributed.launch import GUARD
 from dopsd.pipeline.tournament.cells import IMPOSSIBLE, TEST
 from dopsd.pipeline.tournament.choice import FAILED, LOGS, best_within, log_of, reason_of
 
@@ -62,14 +64,23 @@ class Schedule:
         LOGS.mkdir(parents=True, exist_ok=True)
         with handling(self._note), Progress(f"tournament {part}", len(cells), "run") as progress:
             progress.resume_at(len(cells) - len(missing))
-            waiting = list(missing)
-            while waiting or self.running:
-                if self.stopped or time.monotonic() > self.deadline:
-                    self._stop(len(waiting) + len(self.running))
-                while waiting and len(self.running) < self.jobs:
-                    self._start(waiting.pop(0))
-                time.sleep(LOOK_EVERY)
-                for process in [p for p in self.running if p.poll() is not None]:
+            try:
+                self._make(list(missing), progress)
+            finally:
+                self._terminate()
+
+    def _make(self, waiting: list[Cell], progress: Progress) -> None:
+        while waiting or self.running:
+            if self.stopped or time.monotonic() > self.deadline:
+                self._stop(len(waiting) + len(self.running))
+            while waiting and len(self.running) < self.jobs:
+                self._start(waiting.pop(0))
+            time.sleep(LOOK_EVERY)
+            for process in [p for p in self.running if p.poll() is not None]:
+                if process.returncode == TEMPORARY:  # its run is in use, for example
+                    waiting.append(self.running.pop(process))
+                    time.sleep(1)
+                else:
                     self._end(process, progress)
 
     def _is_done(self, cell: Cell) -> bool:
@@ -80,7 +91,7 @@ class Schedule:
         fields = json.dumps({name: getattr(cell, name) for name in names})
         step = TEST if self.part == TEST else "make"
         command = [sys.executable, "-m", WORKER, step, str(self.path), fields]
-        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", GUARD: "1"}
         with log_of(cell).open("ab") as output:
             process = subprocess.Popen(
                 command,
@@ -101,13 +112,11 @@ class Schedule:
             return
         if process.returncode != IMPOSSIBLE:
             raise self._failed(cell, f"exit code {process.returncode}: {lines[-1]}")
-        reason = {"identity": cell.identity, "reason": lines[-1]}
-        log_of(cell).with_suffix(FAILED).write_text(json.dumps(reason))
+        write_json(cell.key.folder / FAILED, {"identity": cell.identity, "reason": lines[-1]})
         log(f"tournament: {cell}: takes no part: {lines[-1]}")
         progress.step(1)
 
     def _failed(self, cell: Cell, reason: str) -> DopsdError:
-        self._terminate()
         return DopsdError(
             f"tournament: {cell}: {reason}; see {log_of(cell)}; the same command continues",
             1,
@@ -115,7 +124,6 @@ class Schedule:
         )
 
     def _stop(self, left: int) -> None:
-        self._terminate()
         why = signal.Signals(self.stopped).name if self.stopped else "time is up"
         raise DopsdError(
             f"tournament: {why}: {left} runs of this part are left; the same command continues",

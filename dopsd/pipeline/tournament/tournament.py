@@ -18,7 +18,7 @@ from dopsd.core.percent import gap, percent
 from dopsd.core.progress import log
 from dopsd.pipeline.stages.prepare import run as prepare
 from dopsd.pipeline.tournament import results
-from dopsd.pipeline.tournament.cells import PARAMS, RUN, SWITCH, TEST, TUNE
+from dopsd.pipeline.tournament.cells import PARAMS, RUN, SWITCH, TEST, TUNE, Cell
 from dopsd.pipeline.tournament.choice import Chosen, cells_of, leaders, reason_of
 from dopsd.pipeline.tournament.plan import Plan, merged, read_plan
 from dopsd.pipeline.tournament.schedule import Schedule
@@ -55,24 +55,27 @@ def tournament(
         if task not in params.tasks:
             text = unknown(f"{path}: tasks: {task}", params.tasks)
             raise DopsdError(text, code=Code.UNKNOWN_NAME)
-    _check(plan, chosen)
+    _check(params, plan, chosen)
     deadline = time.monotonic() + (minutes * 60 if minutes else float("inf"))
     schedule = Schedule(path, jobs, deadline)
+    _prepare(plan)
     for part in parts:
-        _prepare(plan)
         if part == TEST:
             _test(plan, schedule)
             continue
-        cells = [cell for cell in cells_of(plan, part) if chosen.has(cell)]
-        schedule.make(part, cells)
+        schedule.make(part, [cell for cell in cells_of(plan, part) if chosen.has(cell)])
         if part == RUN:  # leaders are known now
             schedule.make(part, [cell for cell in cells_of(plan, part) if chosen.has(cell)])
+    if parts and not any(cell.result for cell in cells_of(plan, RUN)):
+        log("tournament: no run that counts has finished yet")
+        return
     found = results.write(plan, path, params)
     print_markdown(markdown(found))
-    log(f"tournament: wrote {results.RESULTS}; `dopsd leaderboard` makes the page")
+    file = results.folder_of(plan) / "results.json"
+    log(f"tournament: wrote {file}; `dopsd leaderboard --results {file}` makes the page")
 
 
-def _check(plan: Plan, chosen: Chosen) -> None:
+def _check(params: Params, plan: Plan, chosen: Chosen) -> None:
     """Check names of the command line, and the settings of every run, before the first starts."""
     seeds = [*plan.seeds, *plan.more_seeds, plan.tuning.seed]
     words = [(f"--task {name}", name in plan.tasks, list(plan.tasks)) for name in chosen.tasks]
@@ -84,10 +87,15 @@ def _check(plan: Plan, chosen: Chosen) -> None:
     for cell in cells_of(plan, TUNE):
         cell.params(1)
     for name, switch in plan.switches.items():
-        method = plan.method_of(switch.entry)
-        raw = read_yaml(PARAMS)
-        raw["method"][method] = merged(raw["method"].get(method, {}), switch.settings)
-        checked(raw, f"switches.{name}: {PARAMS}")
+        for task in plan.switch_tasks:
+            rate = plan.tuning.rates[0]
+            Cell(plan, SWITCH, task, switch.entry, plan.seeds[0], rate, name).params(1)
+    if params.select.split != "validation":
+        raise DopsdError(
+            f"select.split: {params.select.split}: a tournament chooses rates, checkpoints and"
+            " leaders on validation; set select.split=validation",
+            code=Code.CONTRADICTION,
+        )
 
 
 def _prepare(plan: Plan) -> None:
@@ -113,7 +121,10 @@ def _test(plan: Plan, schedule: Schedule) -> None:
             f" `dopsd tournament run --plan {schedule.path}`",
             code=Code.STAGE_MISSING,
         )
-    schedule.make(TEST, [cell for cell in runs if cell.result])
+    finished = [cell for cell in runs if cell.result]
+    if untested := sum(cell.tested is None for cell in finished):
+        results.note_look(plan, untested)
+    schedule.make(TEST, finished)
 
 
 def markdown(found: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
+from dopsd.distributed.launch import end_with_parent
 from dopsd.pipeline.tournament import making
 from dopsd.pipeline.tournament.cells import IMPOSSIBLE, TEST, Cell
 from dopsd.pipeline.tournament.plan import read_plan
@@ -26,6 +27,7 @@ def main(words: list[str]) -> int:
     Returns:
         The exit code.
     """
+    end_with_parent()
     step, plan, fields = words
     try:
         cell = Cell(read_plan(Path(plan)), **json.loads(fields))

@@ -49,11 +49,10 @@ def test_the_cost_of_recordings_is_the_runs_own_whatever_others_recorded(project
     other = loop_of(train__updates=40)
     other._collect()
     assert loop.counters == other.counters and loop.counters["rollouts"] >= 2
-    own, borrowed = (one.gathered["time/borrowed_seconds"][0] for one in (loop, other))
-    assert (
-        own == 0.0
-        and borrowed == sum(item.seconds for item in loop.algorithm.recorder.known.values()) > 0
-    )
+    for name in ("seconds", "cpu_seconds"):
+        own, borrowed = (one.gathered[f"time/borrowed_{name}"][0] for one in (loop, other))
+        recorded = loop.algorithm.recorder.known.values()
+        assert own == 0.0 and borrowed == sum(getattr(item, name) for item in recorded) > 0
     loop.counters["collects"] = 32  # of 64 problems, two a collect: the second epoch
     before = loop.counters["rollouts"]
     loop._collect()

@@ -9,11 +9,13 @@ import pytest
 import yaml
 
 from dopsd.core.errors import DopsdError
+from dopsd.core.files import write_json
 from dopsd.core.statistics import paired_t
-from dopsd.pipeline.tournament.cells import RUN, TUNE, Cell
+from dopsd.pipeline.tournament.cells import RESULT, RUN, TESTED, TUNE, Cell
 from dopsd.pipeline.tournament.choice import best_rate, cells_of, leaders
 from dopsd.pipeline.tournament.making import further_updates, scored_updates
 from dopsd.pipeline.tournament.plan import Plan, read_plan
+from dopsd.pipeline.tournament.results import _missing
 from dopsd.pipeline.tournament.standings import difference, reached, standings
 
 PLAN = {
@@ -64,8 +66,8 @@ def test_a_run_is_as_long_as_its_larger_budget_needs():
     cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
     # 10 updates cost 400 tokens and 1 second: 25 for 1000 tokens, 100 for 10 seconds
     assert further_updates(cell, 10, {10: row(10, 0, 400, 1.0)}) == 100
-    # nothing sampled: seconds decide, 10 * 10 / 3 rounded up to a checkpoint
-    assert further_updates(cell, 10, {10: row(10, 0, 0, 3.0)}) == 35
+    # nothing sampled: seconds decide, 10 * 10 / 3
+    assert further_updates(cell, 10, {10: row(10, 0, 0, 3.0)}) == 34
     assert further_updates(cell, 10, {10: row(10, 0, 1000, 10.0)}) == 10
     short = Cell(plan(most_updates=50), RUN, "sudoku", "own", 0, 0.001)
     assert further_updates(short, 10, {10: row(10, 0, 400, 1.0)}) == 50
@@ -78,8 +80,8 @@ def test_scored_checkpoints_are_dense_then_sparse_with_the_last_ones_within_the_
     # tuning has half of the budgets, 50 and 60 updates, and scores the last
     tuned = Cell(plan(), TUNE, "sudoku", "own", 100, 0.001)
     assert scored_updates(tuned, costs) == [50, 60]
-    assert scored_updates(tuned, {u: row(u, 0, 200 * u, u) for u in range(11)}) == [5]  # 6 seconds
-    assert scored_updates(tuned, {u: row(u, 0, 200 * u, 2 * u) for u in range(11)}) == []
+    assert scored_updates(tuned, {u: row(u, 0, 200 * u, u) for u in range(11)}) == [2, 5]
+    assert scored_updates(tuned, {u: row(u, 0, 600 * u, 6 * u) for u in range(11)}) == []
 
 
 def test_the_chosen_checkpoint_is_the_earliest_best_one_within_its_budget(results):
@@ -118,6 +120,55 @@ def test_rates_and_leaders_wait_for_all_runs_and_follow_validation(results):
     assert leaders(plan(best=4), "sudoku") == ["own", "d_opsd_ema", "told", "rft"]
     more = [cell for cell in cells_of(p, RUN) if cell.seed == 2]
     assert [cell.entry for cell in more] == ["own", "d_opsd_ema", "told"]
+
+
+def test_the_strongest_of_each_budget_gets_more_seeds(results):
+    p = plan(best=1)
+    for entry in p.entries:
+        for rate in p.tuning.rates:
+            results[TUNE, entry, rate, 100] = curve(0.3, 0.4)
+        for seed in p.seeds:
+            results[RUN, entry, 0.001, seed] = curve(0.3, 0.4)
+    for seed in p.seeds:  # d_opsd is ahead at equal seconds, after its tokens are used up
+        rows = [row(0, 0.3, 0, 0), row(5, 0.5, 1000, 1), row(10, 0.9, 2000, 10)]
+        results[RUN, "d_opsd", 0.001, seed] = {"curve": rows, "n": 10}
+        results[RUN, "d_opsd_ema", 0.001, seed] = curve(0.3, 0.6)
+    assert leaders(p, "sudoku") == ["own", "d_opsd_ema", "told", "d_opsd"]
+
+
+def test_a_test_counts_only_for_the_checkpoints_and_the_rules_it_was_made_with(
+    project, monkeypatch
+):
+    monkeypatch.setattr("dopsd.pipeline.tournament.cells._known", {})
+    cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
+    rows = curve(0.3, 0.5, 0.4)["curve"]
+    write_json(cell.key.folder / RESULT, {"identity": cell.identity, "curve": rows})
+    tested = {"identity": cell.identity, "updates": {"tokens": 5, "seconds": 5}}
+    write_json(cell.key.folder / TESTED, tested)
+    assert cell.tested == tested
+    rows[2]["accuracy"] = 0.6  # another checkpoint is chosen
+    write_json(cell.key.folder / RESULT, {"identity": cell.identity, "curve": rows})
+    assert cell.result and cell.tested is None
+    shorter = Cell(plan(tokens=400), RUN, "sudoku", "own", 0, 0.001)
+    assert shorter.result is None and shorter.tested is None
+
+    problems = Path("data/sudoku/validation.jsonl")
+    problems.write_text("".join(problems.read_text().splitlines(keepends=True)[:-1]))
+    monkeypatch.setattr("dopsd.pipeline.tournament.cells._known", {})  # a new process
+    assert cell.result is None
+
+
+def test_a_seed_that_cannot_be_made_is_named(results, monkeypatch):
+    p = plan()
+    results[RUN, "own", 0.001, 0] = curve(0.3, 0.4) | {"ended": "", "code": "a"}
+    made = Cell(p, RUN, "sudoku", "own", 0, 0.001)
+    for module in ("choice", "results"):
+        reason = f"dopsd.pipeline.tournament.{module}.reason_of"
+        monkeypatch.setattr(reason, lambda cell: "loss is nan" if cell.seed == 1 else "")
+    for rate in p.tuning.rates:
+        results[TUNE, "own", rate, 100] = curve(0.3, 0.4)
+    named = [text for text in _missing(p, "sudoku", "own", [made]) if "nan" in text]
+    assert named == ["own on sudoku: 1 of 4 runs could not be made; the first: loss is nan"]
 
 
 def test_a_gain_counts_from_the_first_of_two_checkpoints_in_a_row():
@@ -167,6 +218,7 @@ def test_before_the_test_standings_show_validation_and_no_difference(results):
         ({"seeds": [0, 100]}, "seeds, more_seeds and tuning.seed: expected each seed once"),
         ({"token": 3}, "plan.yaml: token: unknown key; did you mean tokens?"),
         ({"checkpoints": {"every": 4}}, "dense and sparse: expected multiples of every"),
+        ({"tasks": {"sudoku": {"data": {}}}}, "tasks.sudoku.data: a section that all runs share"),
     ],
 )
 def test_a_wrong_plan_is_refused_with_its_key(tmp_path, changes, line):
