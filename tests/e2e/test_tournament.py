@@ -40,7 +40,7 @@ def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project, capsy
     Path("plan.yaml").write_text(yaml.safe_dump(PLAN))
     command = [sys.executable, "-m", "dopsd", *WORDS]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    log = Path("work/tournament/sudoku-infill-own_rate_1-100.log")
+    log = Path("work/tournament/sudoku-infill-tournament_own_rate_1-100.log")
     deadline = time.monotonic() + 120
     while not (log.is_file() and "updates" in log.read_text()):  # it trains
         assert process.poll() is None and time.monotonic() < deadline
