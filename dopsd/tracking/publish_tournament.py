@@ -108,11 +108,12 @@ def identity_of(
     parts = {"task": run["task"], "entry": run["entry"], "seed": str(run["seed"])}
     budget = f"{rules['tokens']:g} tokens or {rules['seconds']:g} CPU seconds"
     name = "-".join(parts.values())
-    digest = hashlib.sha256("/".join([run["fingerprint"], *parts.values()]).encode()).hexdigest()
+    knows, named = entry["knows"][run["task"]], [run["fingerprint"], *parts.values(), budget]
+    digest = hashlib.sha256("/".join(named).encode()).hexdigest()
     colour = run_colour(ALGORITHMS, entry["method"], run["seed"])
-    tags = parts | {"method": entry["method"], "knowledge": entry["knowledge"], "budget": budget}
+    tags = parts | {"method": entry["method"], "knowledge": knows, "budget": budget}
     tags |= {"source": "tournament", "fingerprint": run["fingerprint"], COLOUR_TAG: colour}
-    params = parts | {"method.name": entry["method"], "knowledge": entry["knowledge"]}
+    params = parts | {"method.name": entry["method"], "knowledge": knows}
     params |= {"budget.tokens": f"{rules['tokens']:g}", "budget.seconds": f"{rules['seconds']:g}"}
     params |= {"rate": f"{run['rate']:g}", "command": run["command"], **run["settings"]}
     return Identity(uri, experiment_of(tracking), name, f"tournament-{digest[:16]}", tags, params)

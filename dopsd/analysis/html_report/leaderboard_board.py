@@ -127,11 +127,9 @@ class Board:
 
     def at_edge(self, entry: str, task: str) -> bool:
         """Return whether the chosen rate is the lowest or highest of those that were tried."""
-        rates = self.results["entries"][entry]["rates"][task]
-        tried = [float(rate) for rate in rates["tried"]]
-        if not tried or rates["chosen"] is None:
-            return False
-        return not min(tried) < rates["chosen"] < max(tried)
+        chosen = self.results["entries"][entry]["rates"][task]["chosen"]
+        tried = self.results["rules"]["tuning"]["rates"]
+        return len(tried) > 1 and chosen in (min(tried), max(tried))
 
 
 def accuracy(standing: dict[str, Any]) -> float:

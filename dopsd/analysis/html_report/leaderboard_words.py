@@ -135,8 +135,9 @@ def limits(board: Board) -> list[str]:
         " tasks whose answer is only a result.",
         *_edges(board),
         f"Rates were tuned on seed {rules['tuning']['seed']} with"
-        f" {100 * rules['tuning']['share']:g}% of the budget, and no other setting was tuned. An"
-        " entry whose other settings fit these tasks by luck has an advantage.",
+        f" {100 * rules['tuning']['share']:g}% of the budget. Other settings are those of"
+        " params.yaml and of the plan. An entry whose settings were chosen on these tasks before, as"
+        " those of the entry that claims are about may be, has an advantage.",
         *_more_seeds(rules),
         *_many_pairs(board),
         "Another base, another size of model or another budget may order the entries in another"
@@ -150,7 +151,8 @@ def _test_looks(board: Board) -> str:
         f"The test has not run for every entry of {', '.join(untested)}: the numbers there are on"
         " validation, which also chose the rates and the checkpoints, so they are too high."
         if untested
-        else "Validation chose rates and checkpoints; the test split was for these numbers alone."
+        else "Validation chose rates, checkpoints and leaders; the test split chose nothing here. A"
+        " test split that was used before this tournament is not untouched: see its task."
     )
     return (
         f"{first} Each further look at the same test problems, to choose between entries, makes the"

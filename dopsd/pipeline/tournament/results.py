@@ -14,6 +14,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.paths import REPORTS
 from dopsd.models.files import base_digest
+from dopsd.pipeline.repeat import as_text
 from dopsd.pipeline.tournament.cells import BUDGETS, PARAMS, RUN, SWITCH, Cell
 from dopsd.pipeline.tournament.choice import (
     best_rate,
@@ -138,13 +139,14 @@ def _run(cell: Cell, path: Path, params: Params) -> dict[str, Any]:
     is_further = cell.seed in cell.plan.more_seeds  # of leaders, which the other runs decide
     limits = "" if is_further else f" --task {cell.task} --entry {cell.entry}"
     section = read_yaml(PARAMS)["method"].get(cell.method, {})
+    of_task = {key: as_text(value) for key, value in flat(cell.plan.tasks[cell.task]).items()}
     return {
         "task": cell.task,
         "entry": cell.entry,
         "seed": cell.seed,
         "folder": str(cell.key.folder),
         "rate": cell.rate,
-        "settings": _changed(section, cell.settings, cell.method),
+        "settings": of_task | _changed(section, cell.settings, cell.method),
         "command": f"dopsd tournament tune run --plan {path}{limits}",
         "fingerprint": result["fingerprint"],
         "code": result["code"],
@@ -159,7 +161,7 @@ def _changed(section: dict[str, Any], settings: dict[str, Any], method: str) -> 
     """Return the settings of a run that differ from those of params.yaml, by key."""
     before, after = flat(section), flat(settings)
     return {
-        f"method.{method}.{key}": str(value)
+        f"method.{method}.{key}": as_text(value)
         for key, value in after.items()
         if key not in before or before[key] != value
     }
