@@ -61,8 +61,10 @@ def _note(board: Board, standing: dict[str, Any], with_tests: bool) -> str:
     """Return why an entry has no rank; empty: it has one."""
     if not board.is_comparable(standing["budget"], standing["task"], standing["entry"]):
         return "samples no tokens: cannot be compared here"
-    is_untested = with_tests and standing["test"] is None
-    return "not tested: the numbers are on validation" if is_untested else ""
+    if with_tests and standing["test"] is None:
+        return "not tested: the numbers are on validation"
+    planned, made = len(board.results["rules"]["seeds"]), standing["seeds"]
+    return f"only {made} of {planned} seeds: others failed or are missing" if made < planned else ""
 
 
 def _absent(board: Board, budget: str, task: str, entry: str) -> dict[str, Any]:

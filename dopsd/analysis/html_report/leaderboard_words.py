@@ -136,8 +136,8 @@ def limits(board: Board) -> list[str]:
         *_edges(board),
         f"Rates were tuned on seed {rules['tuning']['seed']} with"
         f" {100 * rules['tuning']['share']:g}% of the budget. Other settings are those of"
-        " params.yaml and of the plan. An entry whose settings were chosen on these tasks before, as"
-        " those of the entry that claims are about may be, has an advantage.",
+        " params.yaml and of the plan. An entry whose settings were chosen on these tasks before,"
+        " as those of the entry that claims are about may be, has an advantage.",
         *_more_seeds(rules),
         *_many_pairs(board),
         "Another base, another size of model or another budget may order the entries in another"

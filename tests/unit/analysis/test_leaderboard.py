@@ -80,7 +80,12 @@ def test_page_file_and_mlflow_have_the_same_numbers(tournament):
     assert text_of(rows["d_opsd"][5]) == "1,000 by 1 of 5 seeds"
     assert text_of(rows["infill"][0]) == "1. Answer infilling"
     assert text_of(rows["sft"][0]) == "SFT samples no tokens: cannot be compared here"
-    assert [text_of(cell) for cell in rows["sft"][5:]] == ["spends none", "20", "10", "30"]
+    assert [text_of(cell) for cell in rows["sft"][5:]] == [
+        "spends none",
+        "20 by 1 of 2 seeds",
+        "10",
+        "30",
+    ]
     in_seconds = table_rows(page, "sudoku-seconds")
     assert text_of(next(iter(in_seconds.values()))[0]) == "1. SFT"
     assert text_of(table_rows(page, "countdown-tokens")["d_opsd"][4]) == "+7.0 no interval yet"
@@ -146,7 +151,7 @@ def test_a_metric_that_was_measured_again_is_added(tournament):
 
 def test_only_pairs_that_may_be_claimed_are_claimed():
     sudoku, countdown, chains = headlines(board())
-    assert sudoku.grounds == "1 to 5 seeds for each entry, on test"
+    assert sudoku.grounds == "2 to 5 seeds for each entry, on test"
     assert sudoku.sentences == [
         "At equal sampled tokens: Answer infilling is better than d-OPSD (which knows reward, not"
         " gold answer) by +10.0 points [+6.0, +14.0], over 5 seeds.",
