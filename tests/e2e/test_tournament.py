@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,17 +39,16 @@ WORDS = ["tournament", "--plan", "plan.yaml"]
 @pytest.mark.full
 def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project, capsys):
     Path("plan.yaml").write_text(yaml.safe_dump(PLAN))
-    command = [sys.executable, "-m", "dopsd", *WORDS]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     log = Path("work/tournament/sudoku-infill-tournament_own_rate_1-100.log")
-    deadline = time.monotonic() + 120
-    while not (log.is_file() and "updates" in log.read_text()):  # it trains
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert "the same command continues" in process.communicate()[1]
-    assert process.returncode == 128 + signal.SIGTERM
-    assert not [pid for pid in running() if "tournament.worker" in pid]
+    stopped = begun(lambda: log.is_file() and "updates" in log.read_text())
+    stopped.send_signal(signal.SIGTERM)
+    assert "the same command continues" in stopped.communicate()[1]
+    assert stopped.returncode == 128 + signal.SIGTERM and not workers()
+
+    killed = begun(lambda: bool(workers()))
+    killed.kill()
+    killed.communicate()
+    until(lambda: not workers())  # they end with their parent
 
     assert main([*WORDS, "--entry", "dopsd"]) == 2
     assert "--entry dopsd: unknown; there is" in capsys.readouterr().err
@@ -73,8 +73,25 @@ def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project, capsy
     assert tested.stat().st_mtime_ns == written
 
 
-def running() -> list[str]:
-    """Command lines of this user's processes below this folder."""
+def begun(is_there: Callable[[], bool]) -> subprocess.Popen[str]:
+    """Start the tournament, and wait until something is there."""
+    command = [sys.executable, "-m", "dopsd", *WORDS]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until(lambda: is_there() or process.poll() is not None)
+    assert process.poll() is None
+    return process
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so, two minutes at most."""
+    deadline = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def workers() -> list[str]:
+    """Processes of runs in this folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -82,4 +99,4 @@ def running() -> list[str]:
                 found.append((path / "cmdline").read_text())
         except OSError:
             continue  # it ended
-    return found
+    return [words for words in found if "tournament.worker" in words]
