@@ -79,10 +79,19 @@ def test_a_large_clip_is_no_clip_bit_for_bit_and_a_small_one_is_not(project):
     assert any(not torch.equal(a[0], b[0]) for a, b in zip(unbounded, small, strict=True))
 
 
-def test_loss_and_gradient_are_those_of_the_literal_formula(project):
-    """beta D scaled to 0.05 where A > 0, the gain, and the anchor; the teacher is the base."""
+@pytest.mark.parametrize("confident", [None, 0.0])  # 0: also predict all other masked tokens
+def test_loss_and_gradient_are_those_of_the_literal_formula(project, confident):
+    """beta D scaled to 0.05 where A > 0, the gain, and the anchor; the teacher is the base.
+
+    A token that the teacher is shown has no D.
+    """
     loop, (batch, *_) = collected(
-        "routed", clip=0.05, distil_weight=2.0, distil_warmup=0.0, anchor_weight=0.5
+        "routed",
+        clip=0.05,
+        distil_weight=2.0,
+        distil_warmup=0.0,
+        anchor_weight=0.5,
+        confident=confident,
     )
     beta = 2.0 * (batch.distil_weight > 0)
     assert torch.equal(batch.distil_weight, beta) and 0 < (beta > 0).sum() < len(batch)
@@ -100,7 +109,9 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
         seen = zip(batch.teacher_ids, batch.teacher_mask, strict=True)
         teachers = [logits(*row)[:, kept].log_softmax(-1) for row in seen]
         bases = [logits(*row).log_softmax(-1) for row in zip(batch.ids, batch.mask, strict=True)]
-    literal, scaled = torch.zeros(()), 0
+    shown = batch.teacher_ids[:, -40:] != batch.ids[:, -40:]
+    assert (shown & batch.loss_mask)[beta > 0].any() == (confident is not None)
+    literal, scaled, measured = torch.zeros(()), 0, []
     for row in range(len(batch)):
         now, a = logits(batch.ids[row], batch.mask[row]), batch.advantage[row]
         terms = []
@@ -109,17 +120,21 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
             logp, base = now[place].log_softmax(-1)[token], bases[row][place, token]
             r = (logp - before[row, place]).exp()
             term = 0.25 * (logp - base) ** 2 - torch.minimum(r * a, r.clamp(0.8, 1.2) * a)
-            if beta[row]:
+            if beta[row] and not shown[row, place]:
                 p, q = now[place, kept].log_softmax(-1), teachers[row][place]
                 d = (p.exp() * (p - q)).sum()
+                measured.append(d.item())
                 g = min(1.0, 0.05 / d.item())
                 scaled += g < 1
                 term = term + 2.0 * g * d
             terms.append(term)
         literal = literal + sum(terms) / len(terms)
     assert scaled > 0
-    found = loop.algorithm.loss(policy, batch).total
+    output = loop.algorithm.loss(policy, batch)
+    found, figures = output.total, output.metrics.means()
     assert found.item() == pytest.approx(literal.item(), rel=1e-4, abs=1e-4)
+    assert figures["divergence"] == pytest.approx(sum(measured) / len(measured), rel=1e-4)
+    assert figures["scaled_positions"] == pytest.approx(scaled / len(measured), rel=1e-4)
     ours, theirs = gradients(loop, found), gradients(loop, literal)
     assert max(value.abs().max() for value in theirs.values()) > 1e-3
     for name, value in theirs.items():
