@@ -59,7 +59,8 @@ class Routed(TraceGradient):
         c = self.config
         key = "routed", self.context.seed, collect.update
         future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
-        siblings = right_siblings(collect) if c.teach == "wrong" and c.distil_weight else {}
+        beta = strength(c, collect.update, self.context.updates)
+        siblings = right_siblings(collect) if c.teach == "wrong" and beta else {}
         told = {
             index: sibling for index, sibling in siblings.items() if future.is_known[index]
         }  # a rollout without a place for the gold answer stays with the policy gradient
@@ -75,7 +76,7 @@ class Routed(TraceGradient):
             teacher_mask=torch.cat([prompt_mask[plan.rollout], torch.ones_like(future.shown)], 1),
             base_logps=self._base_logps(policy, plan),
             policy_weight=(~is_told).float(),
-            distil_weight=is_taught * strength(c, collect.update, self.context.updates),
+            distil_weight=is_taught * beta,
         )
         kept = (~is_told | is_taught).nonzero()[:, 0].tolist()
         return plan.with_batch(batch).rows(kept)

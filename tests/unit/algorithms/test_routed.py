@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_literal import as_base, gradients, moved
 
+from dopsd.algorithms.routed import algorithm as routed
 from dopsd.algorithms.routed.config import RoutedConfig
 from dopsd.algorithms.routed.loss import anchor, lesson, strength
 from dopsd.core.types import Score
@@ -68,6 +69,14 @@ def test_where_all_rollouts_are_right_nobody_is_told_and_it_is_trace_rl(project,
     _, plain = trained("trace_rl", kl_weight=0.0)
     settings = {"teach": "wrong", "distil_weight": 1.0, "anchor_weight": 0.0}
     _, same = trained("routed", **settings)
+    assert_equal(plain, same)
+
+
+def test_where_beta_is_0_wrong_rollouts_learn_by_the_policy_gradient(project, monkeypatch):
+    graded(monkeypatch, False, True, False)
+    monkeypatch.setattr(routed, "strength", lambda *_: 0.0)
+    _, plain = trained("trace_rl", kl_weight=0.0)
+    _, same = trained("routed", teach="wrong", anchor_weight=0.0)
     assert_equal(plain, same)
 
 
