@@ -59,7 +59,7 @@ class Routed(TraceGradient):
         c = self.config
         key = "routed", self.context.seed, collect.update
         future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
-        beta = strength(c, collect.update, self.context.updates)
+        beta = strength(c, self.context.made.updates, self.context.updates)
         siblings = right_siblings(collect) if c.teach == "wrong" and beta else {}
         told = {
             index: sibling for index, sibling in siblings.items() if future.is_known[index]

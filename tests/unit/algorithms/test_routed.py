@@ -201,13 +201,23 @@ def test_with_teach_all_every_state_with_a_known_future_is_taught_and_keeps_its_
 
 
 def test_beta_rises_and_falls_by_hand():
-    """16 updates, four a collect; it rises over the first 4, and falls over the other 12."""
-    config = RoutedConfig(distil_weight=2.0, distil_warmup=0.25, updates_per_pass=4)
-    found = [strength(config, n, 16) for n in range(4)]
+    """16 updates; it rises over the first 4, and falls over the other 12."""
+    config = RoutedConfig(distil_weight=2.0, distil_warmup=0.25)
+    found = [strength(config, update, 16) for update in (0, 4, 8, 12)]
     assert found == pytest.approx([2 / 4, 2.0, 2 * 8 / 12, 2 * 4 / 12])
     constant = config.model_copy(update={"distil_decay": False, "distil_warmup": 0.0})
-    assert [strength(constant, n, 16) for n in (0, 3)] == [2.0, 2.0]
+    assert [strength(constant, update, 16) for update in (0, 12)] == [2.0, 2.0]
     assert config.depends_on_length and not constant.depends_on_length
+
+
+def test_beta_follows_the_updates_that_were_made(project):
+    """Two updates of a run of four, after seven collects of which some were empty."""
+    loop = moved("routed", group_size=3, distil_weight=2.0, distil_warmup=0.0)
+    loop.update, loop.counters["collects"] = 2, 7  # as after a resume, too
+    while not loop.waiting:
+        loop._collect()
+    weights = torch.cat([batch.distil_weight for (batch,) in loop.waiting if batch])
+    assert loop.settings.updates == 4 and set(weights.tolist()) == {0.0, 1.0}
 
 
 def test_confidence_of_the_teacher_and_the_anchor_by_hand():
