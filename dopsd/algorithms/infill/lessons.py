@@ -43,6 +43,11 @@ class Lesson:
     answer: str
     filled: FilledCompletion
 
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the answer has another length than the rollout's: the tail is built again."""
+        return self.filled.end != self.span.end
+
 
 def lesson(
     policy: Policy, task: Task, problem: Problem, rollout: Rollout, known: Known
@@ -75,6 +80,9 @@ def lesson(
 def view(lesson: Lesson, config: InfillConfig, length: int) -> TeacherView:
     """Return what the teacher is shown of a completion, and the blocks whose states train.
 
+    A tail that was built again is shown only while the student has nothing of its own there, whose
+    tokens would stand beside moved ones.
+
     Args:
         lesson: the rollout and the answer.
         config: settings of the method.
@@ -96,6 +104,7 @@ def view(lesson: Lesson, config: InfillConfig, length: int) -> TeacherView:
         least=int(is_only and config.reveal_ratio > 0),
         first_block=first,
         last_block=last,
+        whole_from=filled.start if lesson.is_rebuilt else LARGEST,
     )
 
 
@@ -125,4 +134,4 @@ def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
         sums.add("span_share", len(lessons), kept)
     for item in lessons:
         sums.add("changed_share", item.answer != item.span.answer)
-        sums.add("rebuilt_share", item.filled.end != item.span.end)
+        sums.add("rebuilt_share", item.is_rebuilt)
