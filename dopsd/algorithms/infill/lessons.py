@@ -50,7 +50,12 @@ class Lesson:
 
 
 def lesson(
-    policy: Policy, task: Task, problem: Problem, rollout: Rollout, known: Known
+    policy: Policy,
+    task: Task,
+    problem: Problem,
+    rollout: Rollout,
+    known: Known,
+    after_eos: bool = False,
 ) -> Lesson | None:
     """Return the rollout with the known answer; None without a usable span.
 
@@ -63,13 +68,16 @@ def lesson(
         problem: the problem.
         rollout: the student's rollout.
         known: the answer.
+        after_eos: the text after the first end of text is scored, too.
     """
     ids, eos = rollout.completion_ids, policy.eos_id
     span = answer_span(policy.text, ids, eos)
     if span is None:
         return None
     checked = with_answer(policy.text, ids, span, known.verified, eos)
-    if checked is None or not task.verify(problem, policy.text.decode(checked.ids)).correct:
+    if checked is None:
+        return None
+    if not task.verify(problem, policy.text.decode(checked.ids, after_eos)).correct:
         return None
     filled: FilledCompletion | None = checked
     if known.shown != known.verified:
