@@ -47,16 +47,24 @@ def answer_source(task: Task) -> str | None:
 
 
 def answer_hints(
-    policy: Policy, task: Task, problem: Problem, rollout: Rollout, ratio: float
+    policy: Policy,
+    task: Task,
+    problem: Problem,
+    rollout: Rollout,
+    ratio: float,
+    after_eos: bool = False,
 ) -> Tensor:
     """Mask a completion except for a random share of a right answer in its answer's place.
 
+    The place counts if the verifier calls the completion with the right answer right.
+
     Args:
         policy: the model, with its text conversion.
-        task: the task, which knows the right answer.
+        task: the task, which knows the right answer, and verifies.
         problem: the problem.
         rollout: the completion, right or wrong.
         ratio: share of the answer's tokens that is shown, at least one; 0: none.
+        after_eos: the text after the first end of text is scored, too.
 
     Returns:
         Token ids [G]; all masked where the completion has no usable answer.
@@ -73,6 +81,8 @@ def answer_hints(
     span = answer_span(policy.text, ids, eos)
     filled = with_answer(policy.text, ids, span, text, eos) if span and text is not None else None
     if filled is None or ratio == 0:
+        return shown
+    if not task.verify(problem, policy.text.decode(filled.ids, after_eos)).correct:
         return shown
     places = torch.arange(filled.start, filled.closed)
     key = torch.tensor(key_from("answer hints", rollout.problem_id))

@@ -39,6 +39,9 @@ TEACHER = {
         "share", "accuracy of a greedy answer that sees this share of its best answer", VERIFY
     ),
     "gold answer at {ratio}": Metric(
-        "share", "the same, of the gold answer; `solver's answer` where a solver knows it", VERIFY
+        "share",
+        "the same, of the gold answer, in a place of its greedy answer that the verifier reads;"
+        " nothing is shown without one; `solver's answer` where a solver knows it",
+        VERIFY,
     ),
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dopsd.algorithms.common.base import AlgorithmContext
+from dopsd.algorithms.common.base import AlgorithmContext, Made
 from dopsd.algorithms.registry import load_algorithm
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -47,7 +47,7 @@ class Trainer:
 
     def __init__(self, run: RunSettings, accelerator: Accelerator) -> None:
         train, seed = run.train, run.key.seed
-        self.seed, self.accelerator = seed, accelerator
+        self.seed, self.accelerator, self.made = seed, accelerator, Made()
         torch.manual_seed(key_from("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
         self.task = load_task(run.key.task, run.data)
         self.problems = self.task.load("train")
@@ -58,8 +58,7 @@ class Trainer:
         if fault := run.reason_against_sampling or (shard and run.reason_against_shards):
             raise DopsdError(fault, code=Code.CONTRADICTION)
         self.policy = policy_of(run, shard)
-        self.group = AccelerateGroup(accelerator, self.policy.forwards)
-        self.policy.process_group = self.group
+        self.group = self.policy.process_group = AccelerateGroup(accelerator, self.policy.forwards)
         if self.settings.gradient_checkpointing:
             self.policy.use_gradient_checkpointing()
         prompt_set = PromptSet(self.task, self.problems, "train", run.model.prompt_style)
@@ -93,6 +92,7 @@ class Trainer:
             run.train.updates,
             run.train.prompts_per_collect,
             run.train.states_at_once,
+            self.made,
         )
 
     @property
@@ -169,6 +169,7 @@ class Trainer:
     def _collect(self) -> None:
         started = time.monotonic()
         self.policy.core.eval()
+        self.made.updates = self.update
         problems = self.order.of(self.counters["collects"])
         collected = self.algorithm.collect(self.policy, problems, self.counters["collects"])
         updates, stats = [list(batches) for batches in collected.updates], collected.stats

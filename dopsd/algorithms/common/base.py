@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dopsd.rollout.collector import RolloutCollector
@@ -37,6 +37,17 @@ class LossOutput:
     metrics: MetricSums
 
 
+@dataclass
+class Made:
+    """What a run has made so far; the trainer sets it before each collect.
+
+    Attributes:
+        updates: updates, of which an empty collect makes none.
+    """
+
+    updates: int = 0
+
+
 @dataclass(frozen=True)
 class AlgorithmContext:
     """Everything that an algorithm needs in addition to its own settings.
@@ -51,6 +62,7 @@ class AlgorithmContext:
         prompts_per_collect: problems of a collect, over all ranks.
         sequences_at_once: sequences that fit into memory; an estimate if training measures it
             later.
+        made: updates so far.
     """
 
     task: Task
@@ -61,6 +73,7 @@ class AlgorithmContext:
     updates: int
     prompts_per_collect: int
     sequences_at_once: int
+    made: Made = field(default_factory=Made)
 
     def prompts(
         self, problems: Sequence[Problem], sampling: SamplingConfig | None = None

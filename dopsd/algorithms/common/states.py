@@ -94,14 +94,12 @@ def reveal(
         [S, G], bool.
     """
     step = torch.tensor(steps)[:, None]  # [S, 1]
-    masked = rollout.revealed_at >= step  # [S, G]
+    masked = view.limit(rollout.revealed_at >= step)  # [S, G]
     positions = torch.arange(masked.shape[1])
     if config.reveal_scope == "future_blocks":
         next_block = (step // len(blocks.num_transfer_tokens) + 1) * blocks.block_length
         end = first_index(view.completion(rollout), blocks.eos_id)
         masked &= (positions >= next_block) & (next_block < end)
-    if view.showable is not None:
-        masked &= view.showable
     count = torch.tensor(
         [max(int(config.reveal_ratio * n), min(view.least, n)) for n in masked.sum(1).tolist()]
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from dopsd.core.settings import LARGEST
 from dopsd.core.types import Rollout, plain, unplain
 
@@ -27,6 +29,8 @@ class TeacherView:
         least: positions that it is shown at least, where as many can be shown.
         first_block: first block whose states are trained on.
         last_block: block after the last one whose states are trained on.
+        whole_from: positions from this one on are shown only in states in which all of them are
+            masked.
     """
 
     prompt_ids: Tensor | None = None
@@ -35,6 +39,7 @@ class TeacherView:
     least: int = 0
     first_block: int = 0
     last_block: int = LARGEST
+    whole_from: int = LARGEST
 
     def prompt(self, rollout: Rollout) -> Tensor:
         """Return the prompt [Q] of the teacher."""
@@ -43,6 +48,16 @@ class TeacherView:
     def completion(self, rollout: Rollout) -> Tensor:
         """Return the completion [G] whose tokens the teacher is shown."""
         return rollout.completion_ids if self.shown_ids is None else self.shown_ids
+
+    def limit(self, masked: Tensor) -> Tensor:
+        """Return the masked positions that may be shown.
+
+        Args:
+            masked: [S, G], positions that are masked in each of S states.
+        """
+        is_before = torch.arange(masked.shape[1]) < self.whole_from  # [G]
+        limited = masked & (is_before | (masked | is_before).all(1, keepdim=True))
+        return limited if self.showable is None else limited & self.showable
 
     def to_dict(self) -> dict[str, Any]:
         """Return the view as plain numbers, which other processes can read on any device."""

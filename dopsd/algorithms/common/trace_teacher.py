@@ -64,7 +64,9 @@ class Verified(NamedTuple):
     latest: int
 
 
-def verified(policy: Policy, task: Task, problem: Problem, item: Rewarded) -> Verified:
+def verified(
+    policy: Policy, task: Task, problem: Problem, item: Rewarded, after_eos: bool = False
+) -> Verified:
     """Return the verified future of a rollout; without a showable position if there is none.
 
     The gold answer must fit into the place of the rollout's own, and the verifier must accept the
@@ -75,6 +77,7 @@ def verified(policy: Policy, task: Task, problem: Problem, item: Rewarded) -> Ve
         task: verifies.
         problem: the problem with its gold answer.
         item: the rollout, right or wrong.
+        after_eos: the text after the first end of text is scored, too.
     """
     ids, text = item.rollout.completion_ids, policy.text
     positions = torch.arange(len(ids))
@@ -83,7 +86,7 @@ def verified(policy: Policy, task: Task, problem: Problem, item: Rewarded) -> Ve
     span = answer_span(text, ids, policy.eos_id)
     gold = task.answer_text(problem) if isinstance(task, AnswerTask) else None
     filled = span and gold and with_answer(text, ids, span, gold, policy.eos_id)
-    if not filled or not task.verify(problem, text.decode(filled.ids)).correct:
+    if not filled or not task.verify(problem, text.decode(filled.ids, after_eos)).correct:
         return Verified(ids, positions < 0, 0)
     showable = (positions >= filled.start) & (positions < filled.closed)
     return Verified(filled.ids, showable, filled.start)
@@ -123,8 +126,9 @@ def verified_future(
         share: of the positions that can be shown.
     """
     problems = {problem.id: problem for problem in collect.problems}
+    after_eos = context.sampling.text_after_eos
     futures = [
-        verified(policy, context.task, problems[item.rollout.problem_id], item)
+        verified(policy, context.task, problems[item.rollout.problem_id], item, after_eos)
         for item in collect.rewarded
     ]
     keys = fold_in(

@@ -80,8 +80,9 @@ class Infill(SelfDistillation):
             None if r is None else self.answers.of(policy, group, update)
             for group, r in zip(groups, rollouts, strict=True)
         ]
+        after_eos = self.collector.sampling.text_after_eos
         lessons = [
-            lesson(policy, self.collector.task, group.problem, r, k) if r and k else None
+            lesson(policy, self.collector.task, group.problem, r, k, after_eos) if r and k else None
             for group, r, k in zip(groups, rollouts, known, strict=True)
         ]
         found = [item for item in lessons if item]

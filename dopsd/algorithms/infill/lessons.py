@@ -43,9 +43,19 @@ class Lesson:
     answer: str
     filled: FilledCompletion
 
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether the answer has another length than the rollout's: the tail is built again."""
+        return self.filled.end != self.span.end
+
 
 def lesson(
-    policy: Policy, task: Task, problem: Problem, rollout: Rollout, known: Known
+    policy: Policy,
+    task: Task,
+    problem: Problem,
+    rollout: Rollout,
+    known: Known,
+    after_eos: bool = False,
 ) -> Lesson | None:
     """Return the rollout with the known answer; None without a usable span.
 
@@ -58,13 +68,16 @@ def lesson(
         problem: the problem.
         rollout: the student's rollout.
         known: the answer.
+        after_eos: the text after the first end of text is scored, too.
     """
     ids, eos = rollout.completion_ids, policy.eos_id
     span = answer_span(policy.text, ids, eos)
     if span is None:
         return None
     checked = with_answer(policy.text, ids, span, known.verified, eos)
-    if checked is None or not task.verify(problem, policy.text.decode(checked.ids)).correct:
+    if checked is None:
+        return None
+    if not task.verify(problem, policy.text.decode(checked.ids, after_eos)).correct:
         return None
     filled: FilledCompletion | None = checked
     if known.shown != known.verified:
@@ -74,6 +87,9 @@ def lesson(
 
 def view(lesson: Lesson, config: InfillConfig, length: int) -> TeacherView:
     """Return what the teacher is shown of a completion, and the blocks whose states train.
+
+    A tail that was built again is shown only while the student has nothing of its own there, whose
+    tokens would stand beside moved ones.
 
     Args:
         lesson: the rollout and the answer.
@@ -96,6 +112,7 @@ def view(lesson: Lesson, config: InfillConfig, length: int) -> TeacherView:
         least=int(is_only and config.reveal_ratio > 0),
         first_block=first,
         last_block=last,
+        whole_from=filled.start if lesson.is_rebuilt else LARGEST,
     )
 
 
@@ -125,4 +142,4 @@ def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
         sums.add("span_share", len(lessons), kept)
     for item in lessons:
         sums.add("changed_share", item.answer != item.span.answer)
-        sums.add("rebuilt_share", item.filled.end != item.span.end)
+        sums.add("rebuilt_share", item.is_rebuilt)

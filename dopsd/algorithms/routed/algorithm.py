@@ -59,7 +59,8 @@ class Routed(TraceGradient):
         c = self.config
         key = "routed", self.context.seed, collect.update
         future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
-        siblings = right_siblings(collect) if c.teach == "wrong" and c.distil_weight else {}
+        beta = strength(c, self.context.made.updates, self.context.updates)
+        siblings = right_siblings(collect) if c.teach == "wrong" and beta else {}
         told = {
             index: sibling for index, sibling in siblings.items() if future.is_known[index]
         }  # a rollout without a place for the gold answer stays with the policy gradient
@@ -75,7 +76,7 @@ class Routed(TraceGradient):
             teacher_mask=torch.cat([prompt_mask[plan.rollout], torch.ones_like(future.shown)], 1),
             base_logps=self._base_logps(policy, plan),
             policy_weight=(~is_told).float(),
-            distil_weight=is_taught * strength(c, collect.update, self.context.updates),
+            distil_weight=is_taught * beta,
         )
         kept = (~is_told | is_taught).nonzero()[:, 0].tolist()
         return plan.with_batch(batch).rows(kept)
@@ -117,7 +118,8 @@ class Routed(TraceGradient):
             taught, figures = self._distillation(policy, batch, logits, (rows, columns))
             losses = losses + batch.distil_weight * taught
             is_taught = batch.on_host("distil_weight") > 0
-            counts |= dict.fromkeys(figures, batch.on_host("loss_mask")[is_taught].sum().item())
+            lessons = batch.lesson_mask(on_host=True)[is_taught].sum().item()
+            counts |= dict.fromkeys(figures, lessons)
             totals |= figures
         sums = {name: (total, counts[name]) for name, (total, _) in metric_sums(totals, 1).items()}
         return LossOutput((losses * batch.weight).sum(), MetricSums(sums))
@@ -125,7 +127,10 @@ class Routed(TraceGradient):
     def _distillation(
         self, policy: Policy, batch: RoutedTrace, logits: Tensor, where: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean divergence of each state [B], and totals of those that are taught."""
+        """Return the mean divergence of each state [B], and totals of those that are taught.
+
+        Tokens that the teacher is shown have none: it would only repeat them.
+        """
         rows, length = where[0], batch.targets.shape[1]
         with torch.no_grad(), policy.reference():
             mask = batch.attention_mask("teacher_mask")
@@ -133,8 +138,9 @@ class Routed(TraceGradient):
             teacher = sampleable_logits(policy, seen)
         kept = index_without(tuple(policy.suppress_tokens), logits.shape[-1], logits.device)
         found = lesson(logits.index_select(-1, kept), teacher, self.config)
-        total = torch.zeros_like(batch.weight).index_add(0, rows, found.loss)
-        is_taught = (batch.distil_weight > 0)[rows]
+        is_lesson = batch.lesson_mask()[where]
+        total = torch.zeros_like(batch.weight).index_add(0, rows, found.loss * is_lesson)
+        is_taught = (batch.distil_weight > 0)[rows] & is_lesson
         figures = {
             "divergence": found.divergence,
             "scaled_positions": found.scaled,

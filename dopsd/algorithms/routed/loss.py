@@ -24,15 +24,15 @@ class Lesson(NamedTuple):
     shared_mass: Tensor  # [N]
 
 
-def strength(config: RoutedConfig, collect: int, updates: int) -> float:
+def strength(config: RoutedConfig, update: int, updates: int) -> float:
     """Return beta at a collect: it rises from 0, and with `distil_decay` falls to 0.
 
     Args:
         config: the settings.
-        collect: number of the collect.
+        update: updates of the run before the collect.
         updates: updates of the run.
     """
-    update, rise = collect * config.updates_of_collect, config.distil_warmup * updates
+    rise = config.distil_warmup * updates
     beta = config.distil_weight * (min(1.0, (update + 1) / rise) if rise else 1.0)
     if config.distil_decay and updates > rise:
         beta *= max(0.0, 1.0 - max(0.0, update - rise) / (updates - rise))

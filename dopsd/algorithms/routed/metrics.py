@@ -15,12 +15,13 @@ METRICS = TRACE | {
     "divergence": Metric(
         "nats",
         "`divergence` of student and teacher before it is bounded, mean over the predicted tokens"
-        " of taught states",
+        " of taught states that the teacher is not shown",
         "dopsd.algorithms.routed.loss.lesson",
     ),
     "scaled_positions": Metric(
         "share",
-        "predicted tokens of taught states whose divergence exceeds `clip` and is scaled down",
+        "those predicted tokens of taught states whose divergence exceeds `clip` and is scaled"
+        " down",
         "dopsd.algorithms.common.divergence.position_scale",
     ),
     "shared_mass": DISTILLATION["shared_mass"],

@@ -54,6 +54,6 @@ class TraceRl(TraceGradient):
         with policy.reference():
             teacher = self.logps(policy, batch.with_tensors(ids=ids).to(policy.device))
         gap = (teacher.cpu() - batch.old_logps) * is_shown
-        weight = credit_weight(c, collect.update, self.context.updates)
+        weight = credit_weight(c, self.context.made.updates, self.context.updates)
         advantage = credited(batch.advantage, gap, weight, c.credit_range)
         return plan.with_batch(batch.with_tensors(advantage=advantage))

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from dopsd.algorithms.trace_rl.config import TraceRlConfig
 
 
-def credit_weight(config: TraceRlConfig, collect: int, updates: int) -> float:
+def credit_weight(config: TraceRlConfig, update: int, updates: int) -> float:
     """Return l: `credit`, or with `credit_decay` what is left of it at this collect.
 
     Args:
         config: the settings.
-        collect: number of the collect.
+        update: updates of the run before the collect.
         updates: updates of the run.
     """
-    done = collect * config.updates_of_collect / updates if config.credit_decay else 0.0
+    done = update / updates if config.credit_decay else 0.0
     return (config.credit or 0.0) * max(0.0, 1.0 - done)
 
 

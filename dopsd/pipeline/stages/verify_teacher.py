@@ -4,7 +4,7 @@ Paper, Table 1 (method notes, section 4): greedy pass@1, pass@k, and the self-te
 self-teacher generates greedily again with a share of the final answer's tokens in place; entering a
 block clears the block. All are measured with the base on training problems. Where a task has gold
 answers or a solver, the teacher of method infill is measured too: of its own greedy completion it
-is shown the answer's place, with a share of the right answer in it.
+is shown the answer's place, with a share of the right answer in it, if the verifier reads it there.
 """
 
 from __future__ import annotations
@@ -149,10 +149,11 @@ class Verification:
             f"teacher at {ratio:.2f}": [hints(item.best, ratio, *ends) for item in rollouts]
             for ratio in s.reveal_ratios
         }
+        after_eos = self.params.sampling.text_after_eos
         if source := answer_source(self.task):
             rows |= {
                 f"{source} at {ratio:.2f}": [
-                    answer_hints(policy, self.task, item.problem, item.best, ratio)
+                    answer_hints(policy, self.task, item.problem, item.best, ratio, after_eos)
                     for item in greedy
                 ]
                 for ratio in s.answer_ratios

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from test_answer_span import CHARACTERS, completion
 
 from dopsd.algorithms.common.masking import Text, masked
-from dopsd.algorithms.common.states import BlockSchedule, recorded_steps, states_by_update
+from dopsd.algorithms.common.states import BlockSchedule, recorded_steps, reveal, states_by_update
 from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
 from dopsd.algorithms.infill.answers import Answers, Known
 from dopsd.algorithms.infill.config import InfillConfig
@@ -89,19 +89,13 @@ def character(token: int) -> str:
             "4",
             [
                 ".........4</answer>...........",
-                "..........</answer>...........",
-                "...............wer>...........",
+                "..........</answer>...........",  # the student has `12</a` in the next state
             ],
         ),
         (
             {},
             "4321",
-            [
-                ".........4321</answer>........",
-                "..........321</answer>........",
-                "...............answer>........",
-                "....................r>........",  # the student's own text ends before
-            ],
+            [".........4321</answer>........", "..........321</answer>........"],
         ),
         (
             {"show": "both"},
@@ -109,7 +103,15 @@ def character(token: int) -> str:
             [
                 ".....wer>4</answer>___________",
                 "..........</answer>___________",
-                "...............wer>___________",
+            ],
+        ),
+        (
+            {"show": "both"},
+            "43",
+            [
+                ".....wer>43</answer>__________",
+                "..........3</answer>__________",
+                "...............swer>__________",
             ],
         ),
         ({"states": "before_answer"}, "43", [".........43..................."]),
@@ -121,6 +123,25 @@ def test_the_teacher_is_shown_the_answer_in_later_blocks_only(changes, gold, row
     found = shown(gold, **changes)
     blank = {"before_answer": 1, "in_answer": 2}.get(changes.get("states"), 5)
     assert found == rows + ["." * 30] * (blank - len(rows))
+
+
+def test_a_tail_that_was_built_again_is_hidden_once_the_student_began_to_answer():
+    """Two steps a block; the answer starts at 9, the end of block 1, and is committed first."""
+    steps = torch.arange(30) // 5 * 2 + torch.tensor([1, 1, 1, 0, 0]).repeat(6)
+    blocks = replace(BLOCKS, num_transfer_tokens=(2, 3))
+    for gold, expected in (("43", [1, 1]), ("4", [9, 0])):  # 3, or </answer>
+        found = lesson(
+            policy(), Reader(), replace(PROBLEM, answer=gold), rollout(), Known(gold, gold)
+        )
+        shown_at = reveal(
+            replace(rollout(), revealed_at=steps),
+            [2, 3],
+            InfillConfig(**ALL),
+            blocks,
+            0,
+            view(found, InfillConfig(**ALL), 5),
+        )
+        assert shown_at.sum(1).tolist() == expected
 
 
 def test_a_short_answer_is_shown_a_token_at_least():

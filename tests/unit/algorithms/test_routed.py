@@ -9,6 +9,7 @@ import pytest
 import torch
 from test_literal import as_base, gradients, moved
 
+from dopsd.algorithms.routed import algorithm as routed
 from dopsd.algorithms.routed.config import RoutedConfig
 from dopsd.algorithms.routed.loss import anchor, lesson, strength
 from dopsd.core.types import Score
@@ -71,6 +72,14 @@ def test_where_all_rollouts_are_right_nobody_is_told_and_it_is_trace_rl(project,
     assert_equal(plain, same)
 
 
+def test_where_beta_is_0_wrong_rollouts_learn_by_the_policy_gradient(project, monkeypatch):
+    graded(monkeypatch, False, True, False)
+    monkeypatch.setattr(routed, "strength", lambda *_: 0.0)
+    _, plain = trained("trace_rl", kl_weight=0.0)
+    _, same = trained("routed", teach="wrong", anchor_weight=0.0)
+    assert_equal(plain, same)
+
+
 def test_a_large_clip_is_no_clip_bit_for_bit_and_a_small_one_is_not(project):
     _, unbounded = trained("routed", clip=None)
     _, large = trained("routed", clip=1e3)
@@ -79,10 +88,19 @@ def test_a_large_clip_is_no_clip_bit_for_bit_and_a_small_one_is_not(project):
     assert any(not torch.equal(a[0], b[0]) for a, b in zip(unbounded, small, strict=True))
 
 
-def test_loss_and_gradient_are_those_of_the_literal_formula(project):
-    """beta D scaled to 0.05 where A > 0, the gain, and the anchor; the teacher is the base."""
+@pytest.mark.parametrize("confident", [None, 0.0])  # 0: also predict all other masked tokens
+def test_loss_and_gradient_are_those_of_the_literal_formula(project, confident):
+    """beta D scaled to 0.05 where A > 0, the gain, and the anchor; the teacher is the base.
+
+    A token that the teacher is shown has no D.
+    """
     loop, (batch, *_) = collected(
-        "routed", clip=0.05, distil_weight=2.0, distil_warmup=0.0, anchor_weight=0.5
+        "routed",
+        clip=0.05,
+        distil_weight=2.0,
+        distil_warmup=0.0,
+        anchor_weight=0.5,
+        confident=confident,
     )
     beta = 2.0 * (batch.distil_weight > 0)
     assert torch.equal(batch.distil_weight, beta) and 0 < (beta > 0).sum() < len(batch)
@@ -100,7 +118,9 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
         seen = zip(batch.teacher_ids, batch.teacher_mask, strict=True)
         teachers = [logits(*row)[:, kept].log_softmax(-1) for row in seen]
         bases = [logits(*row).log_softmax(-1) for row in zip(batch.ids, batch.mask, strict=True)]
-    literal, scaled = torch.zeros(()), 0
+    shown = batch.teacher_ids[:, -40:] != batch.ids[:, -40:]
+    assert (shown & batch.loss_mask)[beta > 0].any() == (confident is not None)
+    literal, scaled, measured = torch.zeros(()), 0, []
     for row in range(len(batch)):
         now, a = logits(batch.ids[row], batch.mask[row]), batch.advantage[row]
         terms = []
@@ -109,17 +129,21 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
             logp, base = now[place].log_softmax(-1)[token], bases[row][place, token]
             r = (logp - before[row, place]).exp()
             term = 0.25 * (logp - base) ** 2 - torch.minimum(r * a, r.clamp(0.8, 1.2) * a)
-            if beta[row]:
+            if beta[row] and not shown[row, place]:
                 p, q = now[place, kept].log_softmax(-1), teachers[row][place]
                 d = (p.exp() * (p - q)).sum()
+                measured.append(d.item())
                 g = min(1.0, 0.05 / d.item())
                 scaled += g < 1
                 term = term + 2.0 * g * d
             terms.append(term)
         literal = literal + sum(terms) / len(terms)
     assert scaled > 0
-    found = loop.algorithm.loss(policy, batch).total
+    output = loop.algorithm.loss(policy, batch)
+    found, figures = output.total, output.metrics.means()
     assert found.item() == pytest.approx(literal.item(), rel=1e-4, abs=1e-4)
+    assert figures["divergence"] == pytest.approx(sum(measured) / len(measured), rel=1e-4)
+    assert figures["scaled_positions"] == pytest.approx(scaled / len(measured), rel=1e-4)
     ours, theirs = gradients(loop, found), gradients(loop, literal)
     assert max(value.abs().max() for value in theirs.values()) > 1e-3
     for name, value in theirs.items():
@@ -177,13 +201,23 @@ def test_with_teach_all_every_state_with_a_known_future_is_taught_and_keeps_its_
 
 
 def test_beta_rises_and_falls_by_hand():
-    """16 updates, four a collect; it rises over the first 4, and falls over the other 12."""
-    config = RoutedConfig(distil_weight=2.0, distil_warmup=0.25, updates_per_pass=4)
-    found = [strength(config, n, 16) for n in range(4)]
+    """16 updates; it rises over the first 4, and falls over the other 12."""
+    config = RoutedConfig(distil_weight=2.0, distil_warmup=0.25)
+    found = [strength(config, update, 16) for update in (0, 4, 8, 12)]
     assert found == pytest.approx([2 / 4, 2.0, 2 * 8 / 12, 2 * 4 / 12])
     constant = config.model_copy(update={"distil_decay": False, "distil_warmup": 0.0})
-    assert [strength(constant, n, 16) for n in (0, 3)] == [2.0, 2.0]
+    assert [strength(constant, update, 16) for update in (0, 12)] == [2.0, 2.0]
     assert config.depends_on_length and not constant.depends_on_length
+
+
+def test_beta_follows_the_updates_that_were_made(project):
+    """Two updates of a run of four, after seven collects of which some were empty."""
+    loop = moved("routed", group_size=3, distil_weight=2.0, distil_warmup=0.0)
+    loop.update, loop.counters["collects"] = 2, 7  # as after a resume, too
+    while not loop.waiting:
+        loop._collect()
+    weights = torch.cat([batch.distil_weight for (batch,) in loop.waiting if batch])
+    assert loop.settings.updates == 4 and set(weights.tolist()) == {0.0, 1.0}
 
 
 def test_confidence_of_the_teacher_and_the_anchor_by_hand():

@@ -21,6 +21,7 @@ from dopsd.algorithms.common.trace_teacher import (
     verified,
     verified_future,
 )
+from dopsd.algorithms.trace_rl import algorithm as trace_rl
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.algorithms.trace_rl.credit import credit_weight, credited
 from dopsd.core.errors import DopsdError
@@ -69,10 +70,21 @@ def test_credit_by_hand():
 
 
 def test_credit_falls_to_nothing_over_the_run():
-    config = TraceRlConfig(credit=0.5, credit_decay=True, updates_per_pass=4)
-    assert [credit_weight(config, n, 16) for n in (0, 1, 3, 5)] == [0.5, 0.375, 0.125, 0.0]
-    assert credit_weight(TraceRlConfig(credit=0.5), 3, 16) == 0.5
+    config = TraceRlConfig(credit=0.5, credit_decay=True)
+    assert [credit_weight(config, n, 16) for n in (0, 4, 12, 20)] == [0.5, 0.375, 0.125, 0.0]
+    assert credit_weight(TraceRlConfig(credit=0.5), 12, 16) == 0.5
     assert config.depends_on_length and not TraceRlConfig(credit=0.5).depends_on_length
+
+
+def test_credit_does_not_fall_with_empty_collects(project, monkeypatch):
+    """Two updates after seven collects of which some were empty."""
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(trace_rl, "credit_weight", lambda _, *of: asked.append(of) or 0.5)
+    loop = moved("trace_rl", group_size=3, credit=0.5, credit_decay=True)
+    loop.update, loop.counters["collects"] = 2, 7
+    while not loop.waiting:
+        loop._collect()
+    assert asked[-1] == (2, loop.settings.updates)
 
 
 def trained(**changes: object):

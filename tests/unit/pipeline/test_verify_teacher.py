@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.cli.main import main
-from dopsd.core.types import Problem, Rollout
+from dopsd.core.types import Problem, Rollout, Score
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.text import ChatText
 from dopsd.pipeline.stages import verify_teacher
@@ -37,11 +37,16 @@ def test_hints_are_a_share_of_the_text_and_never_its_end(length, ratio):
     assert not bool(kept[length:].any())
 
 
-def test_the_right_answer_is_shown_in_the_place_of_the_own_one_and_nothing_else():
+def policy_of_text() -> SimpleNamespace:
     tokenizer = build_tokenizer()
     mask, end = tokenizer.mask_token_id, tokenizer.eos_token_id
     text = ChatText(tokenizer, SimpleNamespace(config=SimpleNamespace(eos_token_id=end)))
-    policy = SimpleNamespace(text=text, mask_id=mask, eos_id=end)
+    return SimpleNamespace(text=text, mask_id=mask, eos_id=end)
+
+
+def test_the_right_answer_is_shown_in_the_place_of_the_own_one_and_nothing_else():
+    policy = policy_of_text()
+    text, mask, end = policy.text, policy.mask_id, policy.eos_id
     task = load_task("sudoku", SudokuConfig())
     problem = Problem("p", "0234341221434320", "1234341221434321")
     own = text.tokens("<reasoning>12</reasoning><answer>4444333322221111</answer>")
@@ -55,6 +60,25 @@ def test_the_right_answer_is_shown_in_the_place_of_the_own_one_and_nothing_else(
     assert int(kept.sum()) == 8 and torch.equal(half[kept], whole[kept])
     nothing = Rollout("p", 0, torch.tensor([3]), torch.full((40,), end), torch.arange(40))
     assert bool((answer_hints(policy, task, problem, nothing, 1.0) == mask).all())
+
+
+def test_a_right_answer_is_shown_only_where_the_verifier_reads_it():
+    """This one takes a text that ends with its answer."""
+    policy, problem = policy_of_text(), Problem("p", "1", "2")
+    own = policy.text.tokens("<answer>3</answer>")
+    ids = torch.cat([own, torch.full((8 - len(own),), policy.eos_id)])
+    rollout = Rollout("p", 0, torch.tensor([3]), ids, torch.arange(8))
+
+    def is_shown(ending: str, after_eos: bool) -> bool:
+        task = SimpleNamespace(
+            answer_text=lambda problem: problem.answer,
+            verify=lambda problem, text: Score(None, 0.0, text.endswith(ending)),
+        )
+        shown = answer_hints(policy, task, problem, rollout, 1.0, after_eos)
+        return bool((shown != policy.mask_id).any())
+
+    assert is_shown("2</answer>", after_eos=False) and not is_shown("3</answer>", after_eos=False)
+    assert not is_shown("2</answer>", after_eos=True)
 
 
 def test_scores_are_kept_by_problem_and_the_table_has_a_row_a_ratio(project, monkeypatch):

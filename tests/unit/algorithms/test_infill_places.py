@@ -1,0 +1,41 @@
+"""The place of an answer is checked in the text that is scored."""
+
+from __future__ import annotations
+
+import pytest
+from accelerate import Accelerator
+from conftest import write_params
+from test_infill import PROBLEM, Reader, policy, rollout
+
+from dopsd.algorithms.infill.answers import Known
+from dopsd.algorithms.infill.lessons import lesson
+from dopsd.config.loading import load_params
+from dopsd.core.types import Problem, Score
+from dopsd.tasks.sudoku.task import Sudoku
+from dopsd.training.trainer import Trainer
+
+
+class Last(Reader):
+    """Right if the gold answer is in the last tags."""
+
+    def verify(self, problem: Problem, text: str) -> Score:
+        return super().verify(problem, text[text.rindex("<answer>") :])
+
+
+def test_a_place_before_the_one_that_is_scored_is_dropped():
+    twice = rollout("<answer>12</answer><|endoftext|><answer>9")
+    given = policy(), Last(), PROBLEM, twice, Known("43", "43")
+    assert lesson(*given) is not None and lesson(*given, after_eos=True) is None
+
+
+@pytest.mark.parametrize("method", ["infill", "routed"])
+def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatch, method):
+    read: list[str] = []
+    verify = Sudoku.verify
+    monkeypatch.setattr(Sudoku, "verify", lambda *to: read.append(to[-1]) or verify(*to))
+    write_params(sampling__text_after_eos=True, method__routed__distil_weight=0.5)
+    loop = Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True))
+    while not loop.waiting:
+        loop._collect()
+    assert len(read) > loop.counters["rollouts"]  # and those with a right answer
+    assert {len(loop.policy.text.tokens(text)) for text in read} == {40}
