@@ -21,7 +21,7 @@ class InfillConfig(SelfDistillationConfig):
     LATER: ClassVar[dict[str, Any]] = SelfDistillationConfig.LATER | {
         "least_shift": 0.0,
         "group_size": 8,
-        "shrink": 8,
+        "shrink": 4,
     }
 
     attempts: Count = 1  # attempts per problem
@@ -36,7 +36,7 @@ class InfillConfig(SelfDistillationConfig):
     max_teacher_prompt: Count = 400  # place prompt: tokens of the teacher's prompt, the last ones
     least_shift: Share = 0.0  # where the answer moves the teacher less than this, rewards teach
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rewards: rollouts per problem
-    shrink: Count = 8  # rewards: denoising steps whose tokens are predicted from one state
+    shrink: Count = 4  # rewards: denoising steps whose tokens are predicted from one state
 
     @property
     def wants_gold_answers(self) -> bool:
@@ -76,7 +76,8 @@ class InfillConfig(SelfDistillationConfig):
     def rewards(self) -> TraceConfig:
         """The policy gradient where the answer tells the teacher too little.
 
-        As published for TraceRL, but with the task's reward, and with groups of any mean reward.
+        As published for TraceRL, but with the task's reward, groups of any mean reward, and other
+        numbers of rollouts, states and updates.
         """
         return TraceConfig(
             group_size=self.group_size,
