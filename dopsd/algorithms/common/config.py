@@ -184,7 +184,7 @@ class SelfDistillationConfig(SelectingConfig):
     record_last_block: bool = False  # also train on states of the last block
     drop_remainder: bool = True  # cut states into equal chunks as published, and drop the rest
     state_sample: Natural = 0  # states drawn uniformly from each trajectory; 0: all
-    position_selection: Literal["teacher", "student"] = "teacher"  # whose k positions to train on
+    position_selection: Literal["teacher", "student", "all"] = "teacher"  # whose k positions train
     teacher_confidence: Literal["max_logit", "max_prob"] = "max_logit"  # ranks positions
     divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"  # student to teacher
     jsd_beta: Annotated[float, Field(gt=0, lt=1)] = 0.5  # weight of the teacher in jsd's mixture

@@ -176,7 +176,9 @@ class SelfDistillation:
     def _positions(
         self, policy: Policy, hidden: Tensor, batch: States, slots: Tensor, valid: Tensor
     ) -> SelectedPositions:
-        """Return K_s: the k candidates where the teacher is most confident, or those committed."""
+        """Return K_s: the k candidates of which the teacher is surest, the committed, or all."""
+        if self.config.position_selection == "all":  # packed: the valid ones come first
+            return SelectedPositions(valid.long().cumsum(1) - 1, valid)
         if self.config.position_selection == "student":
             width = widest(batch.on_host("committed") & batch.on_host("candidates"))
             return SelectedPositions(*pack(batch.committed.gather(1, slots) & valid, width))
@@ -185,11 +187,8 @@ class SelfDistillation:
             if self.config.teacher_confidence == "max_logit"
             else sampleable_logits(policy, hidden).float().softmax(-1).amax(-1)
         )  # [B, C]
-        order = (
-            confidence.masked_fill(~valid, -torch.inf)
-            .sort(dim=1, descending=True, stable=True)
-            .indices
-        )
+        ranked = confidence.masked_fill(~valid, -torch.inf)
+        order = ranked.sort(dim=1, descending=True, stable=True).indices
         width = int(batch.on_host("k").max())
         rank = torch.arange(width, device=order.device)
         return SelectedPositions(order[:, :width], rank < batch.k[:, None])

@@ -1,7 +1,8 @@
 """Answer infilling: the teacher sees the gold answer where the student's own answer will stand.
 
 Own. States, positions and loss are those of d-OPSD (arXiv 2606.18195, section 3); one rollout a
-problem is enough, right or wrong.
+problem is enough, right or wrong. With `least_shift`, collects in which the answer tells the
+teacher too little learn from rewards, as in TraceRL (arXiv 2509.06949).
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.base import Collected, LossOutput
-from dopsd.algorithms.common.batch import MaskedTexts
+from dopsd.algorithms.common.batch import MaskedTexts, States
 from dopsd.algorithms.common.distillation import SelfDistillation, build_components
 from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.teacher_prompt import TeacherPrompts
 from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
+from dopsd.algorithms.common.trace_gradient import TraceGradient
+from dopsd.algorithms.common.trace_states import Trace
 from dopsd.algorithms.infill.answers import Answers
+from dopsd.algorithms.infill.gate import answer_shift
 from dopsd.algorithms.infill.lessons import count, lesson, trained_blocks, view
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -28,13 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.batch import Batch, States
+    from dopsd.algorithms.common.batch import Batch
     from dopsd.algorithms.infill.config import InfillConfig
     from dopsd.algorithms.infill.lessons import Lesson
     from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
     from dopsd.rollout.collector import RolloutGroup
     from dopsd.rollout.groups import SelectedRollout
+
+PROBED = 4  # of so many states one is measured
 
 
 def build(config: InfillConfig, context: AlgorithmContext) -> Infill:
@@ -61,8 +67,28 @@ class Infill(SelfDistillation):
         self.answers = Answers(config, context.task, context.seed)
         super().__init__(config, *build_components(config, context))
         self.prompts = TeacherPrompts("infill", self.collector, config.max_teacher_prompt)
+        self.rewards = TraceGradient("infill", config.rewards, context)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+        """Return updates from the teacher; with `least_shift` they can be those of rewards.
+
+        The teacher's rollouts are then the first ones of the groups, and count once.
+        """
+        taught = self._taught(policy, problems, update)
+        if not self.config.least_shift:
+            return taught
+        probed = [
+            [b.rows(list(range(0, len(b), PROBED))) for b in batches if isinstance(b, States)]
+            for batches in taught.updates
+        ]
+        shift = answer_shift(policy, probed, self.collector.sampling.batch_size)
+        is_taught = shift.mean >= self.config.least_shift
+        collected = taught if is_taught else self.rewards.collect(policy, problems, update)
+        collected.stats.metrics.add("answer_shift", shift.mean)
+        collected.stats.metrics.add("taught_collects", is_taught)
+        return collected
+
+    def _taught(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample rollouts, put answers into their spans, and cut their states into updates.
 
         Rollouts without a usable span are dropped, but with `show: future` and `states: all`.
@@ -157,11 +183,13 @@ class Infill(SelfDistillation):
             for draw in range(draws)
         ]
 
-    def loss(self, policy: Policy, batch: States | MaskedTexts) -> LossOutput:
-        """Return the divergence to the teacher, or the cross-entropy of masked answers.
+    def loss(self, policy: Policy, batch: States | MaskedTexts | Trace) -> LossOutput:
+        """Return the divergence to the teacher, or the loss of masked answers or of rewards.
 
-        The latter has no metrics of its own: it is the update's `loss`.
+        The cross-entropy of masked answers has no metrics of its own: it is the update's `loss`.
         """
+        if isinstance(batch, Trace):
+            return self.rewards.loss(policy, batch)
         if not isinstance(batch, MaskedTexts):
             return super().loss(policy, batch)
         losses = masked_diffusion_loss(policy, batch)  # [B]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import Forwards, SelfDistillationConfig
-from dopsd.core.settings import Count, Share
+from dopsd.algorithms.common.trace_config import TraceConfig
+from dopsd.core.settings import LARGEST, Count, Share
 from dopsd.rollout.config import SamplingConfig
 
 
@@ -16,6 +17,12 @@ class InfillConfig(SelfDistillationConfig):
 
     The loss has d-OPSD's published defaults, so that only the teacher's knowledge differs.
     """
+
+    LATER: ClassVar[dict[str, Any]] = SelfDistillationConfig.LATER | {
+        "least_shift": 0.0,
+        "group_size": 8,
+        "shrink": 4,
+    }
 
     attempts: Count = 1  # attempts per problem
     keep: Literal["correct", "all"] = "all"  # all: also train on failed attempts
@@ -27,6 +34,9 @@ class InfillConfig(SelfDistillationConfig):
     target: Literal["teacher", "answer"] = "teacher"  # answer: cross-entropy on it, no teacher
     draws: Count = 4  # target answer: random masks of each rollout in an update
     max_teacher_prompt: Count = 400  # place prompt: tokens of the teacher's prompt, the last ones
+    least_shift: Share = 0.0  # where the answer moves the teacher less than this, rewards teach
+    group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rewards: rollouts per problem
+    shrink: Count = 4  # rewards: denoising steps whose tokens are predicted from one state
 
     @property
     def wants_gold_answers(self) -> bool:
@@ -47,7 +57,37 @@ class InfillConfig(SelfDistillationConfig):
         """Return what a problem costs: its states, or the masks of its answer."""
         if self.target == "answer":
             return Forwards(self.attempts, 0, self.draws * self.updates_per_trajectory)
-        return super().forwards(sampling)
+        cost = super().forwards(sampling)
+        if not self.least_shift:
+            return cost
+        rewards, probed = self.rewards.forwards(sampling), 2 * cost.scored
+        return Forwards(
+            cost.rollouts + rewards.rollouts,
+            probed + max(cost.scored, rewards.scored),
+            max(cost.trained, rewards.trained),
+        )
+
+    def logit_bytes(self, sampling: SamplingConfig) -> int:
+        """Return the bytes of a sequence's logits, of the teacher's loss or of the rewards'."""
+        cost = super().logit_bytes(sampling)
+        return max(cost, self.rewards.logit_bytes(sampling)) if self.least_shift else cost
+
+    @property
+    def rewards(self) -> TraceConfig:
+        """The policy gradient where the answer tells the teacher too little.
+
+        As published for TraceRL, but with the task's reward, groups of any mean reward, and other
+        numbers of rollouts, states and updates.
+        """
+        return TraceConfig(
+            group_size=self.group_size,
+            temperature=self.first_temperature,
+            reward="task",
+            least_mean_reward=0.0,
+            most_mean_reward=None,
+            shrink=self.shrink,
+            updates_per_pass=self.updates_per_trajectory,
+        )
 
     @property
     def needs_reference(self) -> bool:
@@ -75,6 +115,19 @@ class InfillConfig(SelfDistillationConfig):
                 target and (prompt or self.show != "answer" or self.states != "all")
             ),
         }
+        if self.least_shift:
+            faults |= {
+                "least_shift compares teachers; leave place at span, target at teacher, show at"
+                " answer": prompt or target or self.show != "answer",
+                "least_shift needs denominator kept, which rewards have": (
+                    self.denominator == "prompts"
+                ),
+                "least_shift samples groups in which the attempts are; set group_size to at least"
+                " attempts, and one temperature": (
+                    self.group_size < self.attempts
+                    or self.first_temperature != self.retry_temperature
+                ),
+            }
         if found := [fault for fault, holds in faults.items() if holds]:
             raise ValueError(found[0])
         return self

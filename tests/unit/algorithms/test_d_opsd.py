@@ -123,6 +123,14 @@ def test_student_selection_takes_what_was_committed():
     assert found.total.item() == pytest.approx(kl(0.5) + kl(0.6), abs=1e-6)
 
 
+def test_all_selection_takes_every_candidate_whatever_k_is():
+    batch = states([1, 1], [[0, 1, 3], [2]], [[0], [2]])
+    found = method(position_selection="all").loss(TwoFaced(TEACHER, STUDENT), batch)
+    every = [kl(0.5), kl(0.9), kl(0.8), kl(0.6)]
+    assert found.total.item() == pytest.approx(sum(every), abs=1e-6)
+    assert found.metrics["divergence"] == (pytest.approx(sum(every), abs=1e-6), 4.0)
+
+
 def test_mean_reduction_divides_by_the_positions_of_each_state():
     batch = states([2, 1], [[1, 3], [2]], [[1, 3], [2]])
     total = method(reduction="mean").loss(TwoFaced(TEACHER, STUDENT), batch).total.item()

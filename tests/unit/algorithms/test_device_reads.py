@@ -86,6 +86,7 @@ NUMBERS = torch.tensor([[2, 1], [0, 1], [0, 2]])  # k, block, step
 STATES = States(IDS, PADDED, IDS, PADDED, HALF, QUARTER, *NUMBERS, torch.ones(2))
 SWITCHES: list[tuple[str, dict[str, object]]] = [  # whose losses take another way
     ("d_opsd", {"position_selection": "student"}),
+    ("d_opsd", {"position_selection": "all"}),
     ("espo", {"objective": "squared"}),
     ("espo", {"objective": "token"}),
 ]

@@ -242,6 +242,10 @@ def test_the_own_future_is_d_opsd_on_every_rollout(project):
         ({"place": "prompt", "show": "both"}, "leave show at answer"),
         ({"target": "answer", "states": "in_answer"}, "target answer has no teacher"),
         ({"target": "answer", "place": "prompt"}, "target answer has no teacher"),
+        ({"least_shift": 0.1, "place": "prompt"}, "leave place at span"),
+        ({"least_shift": 0.1}, "needs denominator kept"),
+        ({"least_shift": 0.1, "denominator": "kept", "attempts": 9}, "at least attempts"),
+        ({"least_shift": 0.1, "denominator": "kept", "retry_temperature": 0.1}, "one temperature"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes, fault):
