@@ -101,6 +101,7 @@ def results() -> dict[str, Any]:
     few |= {"t": None, "bootstrap": [0.01, 0.07], "interval": [0.01, 0.07]}
     return {
         "version": 1,
+        "answer": "Is it ahead? No claim of that.",
         "rules": {
             "tasks": {"sudoku": {}, "countdown": {}, "chains": {}},
             "own": "infill",

@@ -201,6 +201,7 @@ class Results(Row):
     pairs: list[Pair] = []
     switches: list[Switch] = []
     warnings: list[str] = []
+    answer: str = ""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:

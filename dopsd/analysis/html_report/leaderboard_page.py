@@ -47,6 +47,7 @@ def leaderboard_page(facts: LeaderboardFacts) -> str:
     rules = facts.results["rules"]
     values = {
         "title": "Leaderboard",
+        "answer": board.results["answer"],
         "headlines": headlines(board),
         "untested": [task for task in board.tasks if not board.is_tested(task)],
         "warnings": facts.results["warnings"],

@@ -25,7 +25,7 @@ from dopsd.pipeline.tournament.choice import (
     tried_rates,
     tuning,
 )
-from dopsd.pipeline.tournament.standings import pairs, reached, standings
+from dopsd.pipeline.tournament.standings import answer, pairs, reached, standings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +61,7 @@ def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
             code=Code.NO_RESULTS,
         )
     resamples = params.evaluate.bootstrap
+    rows, differences = standings(made, resamples), pairs(made, resamples)
     return {
         "version": VERSION,
         "plan": str(path),
@@ -69,8 +70,9 @@ def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
         "bases": {task: _base(params, made, task) for task in plan.tasks},
         "entries": {entry: _entry(plan, entry) for entry in plan.entries},
         "runs": [_run(cell, path, params) for cell in made],
-        "standings": standings(made, resamples),
-        "pairs": pairs(made, resamples),
+        "standings": rows,
+        "pairs": differences,
+        "answer": answer(plan, rows, differences),
         "switches": [_switch(cell, made) for cell in switches],
         "warnings": _warnings(plan, made),
     }

@@ -129,7 +129,8 @@ def _test(plan: Plan, schedule: Schedule) -> None:
 
 def markdown(found: dict[str, Any]) -> str:
     """Return the standings as Markdown tables, one for each budget and task."""
-    lines: list[str] = [f"Warning: {text}\n" for text in found["warnings"]]
+    lines = [f"**{found['answer']}**", ""]
+    lines += [f"Warning: {text}\n" for text in found["warnings"]]
     against = {(p["budget"], p["task"], p["second"]): p for p in found["pairs"]}
     shown: tuple[str, str] | None = None
     own = found["rules"]["own"]

@@ -16,7 +16,7 @@ from dopsd.pipeline.tournament.choice import best_rate, cells_of, leaders
 from dopsd.pipeline.tournament.making import further_updates, scored_updates
 from dopsd.pipeline.tournament.plan import Plan, read_plan
 from dopsd.pipeline.tournament.results import _missing
-from dopsd.pipeline.tournament.standings import difference, reached, standings
+from dopsd.pipeline.tournament.standings import answer, difference, reached, standings
 
 PLAN = {
     "tasks": {"sudoku": {}},
@@ -169,6 +169,30 @@ def test_a_seed_that_cannot_be_made_is_named(results, monkeypatch):
         results[TUNE, "own", rate, 100] = curve(0.3, 0.4)
     named = [text for text in _missing(p, "sudoku", "own", [made]) if "nan" in text]
     assert named == ["own on sudoku: 1 of 4 runs could not be made; the first: loss is nan"]
+
+
+def test_the_question_is_answered_with_the_opponents_that_validation_names():
+    p = plan(tasks={"sudoku": {}, "chains": {}})
+    rows = [
+        {"budget": "tokens", "task": task, "entry": entry, "validation": value}
+        for task in p.tasks
+        for entry, value in {"d_opsd": 0.5, "d_opsd_ema": 0.6, "told": 0.4, "rft": 0.9}.items()
+    ]
+    tested = [
+        {"budget": "tokens", "task": task, "second": entry, "is_claim": True, "difference": 0.1}
+        for task in p.tasks
+        for entry in ("d_opsd_ema", "told", "d_opsd")
+    ]
+    assert "on every task? Yes. " in answer(p, rows, tested)
+    assert "chains: d_opsd_ema (our own is better), told (our" in answer(p, rows, tested)
+    for changes, words in (
+        ({"difference": -0.1}, "sudoku: d_opsd_ema (our own is worse)"),
+        ({"is_claim": False}, "sudoku: d_opsd_ema (no claim)"),
+        ({"budget": "seconds"}, "sudoku: d_opsd_ema (not tested)"),
+    ):
+        text = answer(p, rows, [tested[0] | changes, *tested[1:]])
+        assert "No claim of that" in text and words in text
+    assert "No claim of that" in answer(p, [], [])
 
 
 def test_a_gain_counts_from_the_first_of_two_checkpoints_in_a_row():
