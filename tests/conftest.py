@@ -68,7 +68,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which each algorithm has made two updates; a collapse is flagged."""
+    """A project in which each algorithm has made two updates; a collapse is flagged.
+
+    With seed 1, infill has made two by its other way to learn.
+    """
     from dopsd.algorithms.registry import ALGORITHMS
     from dopsd.cli.main import main
     from dopsd.training.collapse import CollapseDetector
@@ -77,7 +80,10 @@ def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     shutil.copytree(prepared, folder)
     with as_before(), contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.setattr(CollapseDetector, "is_collapsed", True)
-        write_params(train__updates=2, train__collapse_window=1)
+        short = {"train__updates": 2, "train__collapse_window": 1}
+        write_params(**short, method__infill__least_shift=1.0)  # learns from rewards
+        assert main(["train", "--method", "infill", "--seed", "1"]) == 0
+        write_params(**short)
         for name in ALGORITHMS.names:
             assert main(["train", "--method", name]) == 0, name
     return folder

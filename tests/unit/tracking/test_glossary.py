@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from pkgutil import resolve_name
@@ -19,7 +18,7 @@ from dopsd.pipeline import ablate, comparison
 from dopsd.tasks.registry import TASKS
 from dopsd.tracking.glossary import TABLES, own_metrics
 from dopsd.tracking.publish_run import _best_metrics
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.resuming import record_of
 
 RUN = Path("runs/sudoku/d_opsd/0")
 
@@ -27,11 +26,10 @@ RUN = Path("runs/sudoku/d_opsd/0")
 @pytest.fixture(scope="module")
 def logged(two_updates: Path) -> dict[str, set[str]]:
     """What each algorithm logs in two updates."""
-    names = {}
-    with contextlib.chdir(two_updates):
-        for name in ALGORITHMS.names:
-            log = scratch_folder(load_params().run("sudoku", name, 0)) / "log.jsonl"
-            names[name] = {key for row in read_log(log) for key in row}
+    names: dict[str, set[str]] = {name: set() for name in ALGORITHMS.names}
+    for folder in two_updates.glob("work/train-*"):
+        kind = record_of(folder)["settings"]["method"]
+        names[kind] |= {key for row in read_log(folder / "log.jsonl") for key in row}
     return names
 
 
