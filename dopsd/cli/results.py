@@ -68,6 +68,14 @@ def add_results(commands: Commands) -> None:
         metavar="NAME",
         help="tables of ablate.tables to make (default: none, list them)",
     )
+    _add_tournament(commands)
+    follow = commands.add_parser("follow")  # hidden: training starts it, not a person
+    follow.add_argument("--params", type=Path, default=Path("params.yaml"))
+    for argument in ("task", "method", "seed"):
+        cell_argument(follow, argument)
+
+
+def _add_tournament(commands: Commands) -> None:
     tournament = command(
         commands,
         "tournament",
@@ -109,10 +117,6 @@ def add_results(commands: Commands) -> None:
     tournament.add_argument(
         "--minutes", type=count, help="save and end after this time (default: no limit)"
     )
-    follow = commands.add_parser("follow")  # hidden: training starts it, not a person
-    follow.add_argument("--params", type=Path, default=Path("params.yaml"))
-    for argument in ("task", "method", "seed"):
-        cell_argument(follow, argument)
 
 
 def _add_leaderboard(commands: Commands) -> None:
@@ -176,13 +180,15 @@ def _leaderboard(a: argparse.Namespace, params: Params) -> None:
     leaderboard(params, a.results, a.out, a.publish)
 
 
-def _ablate(a: argparse.Namespace, params: Params) -> None:
+def _refuse_other_params(a: argparse.Namespace, advice: str) -> None:
     if a.params != Path("params.yaml"):
-        raise DopsdError(
-            f"--params {a.params}: variants run through DVC, which reads params.yaml; copy the"
-            " settings there",
-            code=Code.OPTIONS,
-        )
+        raise DopsdError(f"--params {a.params}: {advice}", code=Code.OPTIONS)
+
+
+def _ablate(a: argparse.Namespace, params: Params) -> None:
+    _refuse_other_params(
+        a, "variants run through DVC, which reads params.yaml; copy the settings there"
+    )
     from dopsd.pipeline.ablate import ablate
 
     ablate(params, a.tables)
@@ -193,12 +199,7 @@ def _tournament(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.tournament.choice import Chosen
     from dopsd.pipeline.tournament.tournament import PARTS, TABLE, tournament
 
-    if a.params != Path("params.yaml"):
-        raise DopsdError(
-            f"--params {a.params}: a tournament reads params.yaml; put changes in the plan, below"
-            " tasks",
-            code=Code.OPTIONS,
-        )
+    _refuse_other_params(a, "a tournament reads params.yaml; put changes in the plan, below tasks")
     known = (*PARTS, TABLE)
     for part in a.parts:
         if part not in known:

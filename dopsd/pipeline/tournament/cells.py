@@ -28,12 +28,13 @@ TUNE, RUN, SWITCH, TEST = "tune", "run", "switch", "test"
 IMPOSSIBLE = 3  # exit code of the process of a run that cannot be made
 BUDGETS = {"tokens": "tokens", "seconds": "cpu_seconds"}  # the cost that each limits
 COSTS = ("rollouts", "tokens", "cpu_seconds", "seconds", "flops")
-_known: dict[str, dict[str, Any]] = {}  # by run and settings
+_known: dict[tuple[str, str], dict[str, Any]] = {}  # by run, and by all settings
 
 
 @cache
-def _raw() -> dict[str, Any]:
-    """Return params.yaml as it was when this process first read it."""
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the settings in the text of params.yaml, which is that of the current folder."""
+    del text  # tells one file from another; the message of a fault names the file
     return read_yaml(PARAMS)
 
 
@@ -110,9 +111,12 @@ class Cell:
         }
 
     def _fixed(self) -> dict[str, Any]:
-        """Return what params.yaml, data and base decide; it is computed once in a process."""
+        """Return what params.yaml, data and base decide.
+
+        It is computed once for the same settings: data and base stay while a command runs.
+        """
         changes = json.dumps([self.settings, self.plan.tasks[self.task]], sort_keys=True)
-        name = f"{self.key} {changes}"
+        name = str(self.key.folder.resolve()), changes + PARAMS.read_text()
         if name not in _known:
             params = self.params(self.plan.most_updates)
             run, select = params.run(*self.key.parts), params.select
@@ -165,7 +169,7 @@ class Cell:
         Raises:
             DopsdError: if they are wrong.
         """
-        raw = merged(deepcopy(_raw()), self.plan.tasks[self.task])
+        raw = merged(deepcopy(_parsed(PARAMS.read_text())), self.plan.tasks[self.task])
         ends = {"updates": updates, "checkpoint_every": 1}
         section = merged(raw["method"].get(self.method, {}), self.settings)
         raw["method"][self.method] = merged(section, {"train": ends})

@@ -84,24 +84,39 @@ def leaders(plan: Plan, task: str) -> list[str]:
     knows as much as our own; and the best by the first budget until there are `best`. Ranks are the
     means over seeds of the chosen checkpoints on validation.
     """
-    ranks: dict[str, dict[str, float]] = {budget: {} for budget in BUDGETS}
+    rankings = {budget: ranking(plan, task, budget) for budget in BUDGETS}
     for entry in plan.entries:
-        cells = finals(plan, task, entry, plan.seeds)
-        if not all(cell.result or reason_of(cell) for cell in cells or tuning(plan, task, entry)):
+        cells = finals(plan, task, entry, plan.seeds) or tuning(plan, task, entry)
+        if not all(cell.result or reason_of(cell) for cell in cells):
             return []
-        for budget, ranking in ranks.items():
-            rows = [cell.chosen[budget] for cell in cells]
-            if rows and all(rows):
-                ranking[entry] = fmean(row["accuracy"] for row in rows if row)
-    known, named = plan.knows(plan.own, task), [plan.own]
-    for ranking in ranks.values():
-        order = sorted(ranking, key=ranking.__getitem__, reverse=True)
-        named += [entry for entry in order if plan.method_of(entry) == "d_opsd"][:1]
-        named += [e for e in order if e != plan.own and plan.knows(e, task) == known][:1]
-    first = ranks["tokens"]
-    named = [entry for entry in dict.fromkeys(named) if any(entry in r for r in ranks.values())]
-    others = sorted(first, key=first.__getitem__, reverse=True)
-    return list(dict.fromkeys([*named, *others]))[: max(plan.best, len(named))]
+    own = [plan.own] if any(plan.own in order for order in rankings.values()) else []
+    named = [name for order in rankings.values() for name in opponents(plan, task, order)]
+    named = list(dict.fromkeys(own + named))
+    return list(dict.fromkeys([*named, *rankings["tokens"]]))[: max(plan.best, len(named))]
+
+
+def ranking(plan: Plan, task: str, budget: str) -> list[str]:
+    """Return the entries with all first seeds, by the mean of their chosen checkpoints."""
+    means = {}
+    for entry in plan.entries:
+        rows = [cell.chosen[budget] for cell in finals(plan, task, entry, plan.seeds)]
+        if rows and all(rows):
+            means[entry] = fmean(row["accuracy"] for row in rows if row)
+    return sorted(means, key=means.__getitem__, reverse=True)
+
+
+def opponents(plan: Plan, task: str, order: Sequence[str]) -> list[str]:
+    """Return the strongest entry of d_opsd, and the strongest that knows as much as our own.
+
+    Args:
+        plan: the rules.
+        task: the task.
+        order: the entries, the strongest first.
+    """
+    known = plan.knows(plan.own, task)
+    others = [entry for entry in order if entry != plan.own]
+    named = [entry for entry in others if plan.method_of(entry) == "d_opsd"][:1]
+    return named + [e for e in others if plan.knows(e, task) == known and e not in named][:1]
 
 
 def cells_of(plan: Plan, part: str) -> list[Cell]:

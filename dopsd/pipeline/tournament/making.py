@@ -50,7 +50,7 @@ def test(cell: Cell) -> None:
 
 
 def make(cell: Cell) -> None:
-    """Train until a budget is used up, score the checkpoints, and write the result.
+    """Train until both budgets are used up, score the checkpoints, and write the result.
 
     Raises:
         DopsdError: if the run cannot learn, or was stopped by a signal.

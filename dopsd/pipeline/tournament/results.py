@@ -21,6 +21,8 @@ from dopsd.pipeline.tournament.choice import (
     best_within,
     cells_of,
     finals,
+    opponents,
+    ranking,
     reason_of,
     tried_rates,
     tuning,
@@ -61,7 +63,8 @@ def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
             code=Code.NO_RESULTS,
         )
     resamples = params.evaluate.bootstrap
-    rows, differences = standings(made, resamples), pairs(made, resamples)
+    differences = pairs(made, resamples)
+    named = {task: opponents(plan, task, ranking(plan, task, "tokens")) for task in plan.tasks}
     return {
         "version": VERSION,
         "plan": str(path),
@@ -70,9 +73,9 @@ def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
         "bases": {task: _base(params, made, task) for task in plan.tasks},
         "entries": {entry: _entry(plan, entry) for entry in plan.entries},
         "runs": [_run(cell, path, params) for cell in made],
-        "standings": rows,
+        "standings": standings(made, resamples),
         "pairs": differences,
-        "answer": answer(plan, rows, differences),
+        "answer": answer(plan, named, differences),
         "switches": [_switch(cell, made) for cell in switches],
         "warnings": _warnings(plan, made),
     }
@@ -204,12 +207,12 @@ def _warnings(plan: Plan, made: list[Cell]) -> list[str]:
 
 def _missing(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
     """Return which runs of an entry on a task are not in the tables, and why."""
-    tuned, seeds = tuning(plan, task, entry), finals(plan, task, entry, plan.seeds)
+    tuned = tuning(plan, task, entry)
+    seeds = finals(plan, task, entry, [*plan.seeds, *plan.more_seeds])
     name, warnings = f"{entry} on {task}", []
     if failed := [cell for cell in [*tuned, *seeds] if reason_of(cell)]:
         warnings.append(
-            f"{name}: {len(failed)} of {len(tuned) + len(seeds)} runs could not be made; the first:"
-            f" {reason_of(failed[0])}"
+            f"{name}: runs that could not be made: {len(failed)}; the first: {reason_of(failed[0])}"
         )
     elif not cells and all(cell.result for cell in tuned):
         warnings.append(f"{name}: no checkpoint of the tuning runs is within a budget.")

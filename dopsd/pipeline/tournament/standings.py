@@ -138,49 +138,33 @@ def pairs(cells: Sequence[Cell], resamples: int) -> Rows:
     return rows
 
 
-def answer(plan: Plan, rows: Rows, differences: Rows) -> str:
+def answer(plan: Plan, named: dict[str, list[str]], differences: Rows) -> str:
     """Return the answer to a tournament's question, with the opponents of each task.
 
     The question: at equal sampled tokens, is our own entry better than the strongest d-OPSD and
-    than the best entry that knows as much, on every task? Validation says who the opponents are.
+    than the best entry that knows as much, on every task?
 
     Args:
         plan: the rules.
-        rows: what `standings` returns.
+        named: these opponents, by task.
         differences: what `pairs` returns.
     """
-    own, is_better = plan.title_of(plan.own), True
+    found = {(row["task"], row["second"]): row for row in differences if row["budget"] == "tokens"}
+    words = {
+        task: {name: _verdict(found.get((task, name))) for name in names}
+        for task, names in named.items()
+    }
+    is_better = all(said and set(said.values()) == {BETTER} for said in words.values())
     texts = []
-    for task in plan.tasks:
-        named = _opponents(plan, task, rows)
-        found = {
-            row["second"]: row
-            for row in differences
-            if (row["budget"], row["task"]) == ("tokens", task) and row["second"] in named
-        }
-        words = {name: _verdict(found.get(name)) for name in named}
-        is_better = is_better and bool(words) and set(words.values()) == {BETTER}
-        listed = ", ".join(f"{plan.title_of(name)} ({word})" for name, word in words.items())
-        texts.append(f"{task}: {listed or 'no opponent yet'}")
-    verdict = "Yes" if is_better else "No claim of that"
+    for task, said in words.items():
+        listed = ", ".join(f"{plan.title_of(name)} ({word})" for name, word in said.items())
+        texts.append(f"{task}: {listed or 'none yet'}")
     return (
-        f"Is {own} better than the strongest d-OPSD and the best entry that knows as much, at equal"
-        f" sampled tokens, on every task? {verdict}. Its opponents by validation:"
+        f"Is {plan.title_of(plan.own)} better than the strongest d-OPSD and the best entry that"
+        " knows as much, at equal sampled tokens, on every task?"
+        f" {'Yes' if is_better else 'No claim of that'}. Its opponents by validation:"
         f" {'; '.join(texts)}."
     )
-
-
-def _opponents(plan: Plan, task: str, rows: Rows) -> list[str]:
-    """Return the strongest entry of d_opsd and the strongest that knows as much as our own."""
-    ranked = [row for row in rows if (row["budget"], row["task"]) == ("tokens", task)]
-    ranked.sort(key=lambda row: -row["validation"])
-    names = [row["entry"] for row in ranked if row["entry"] != plan.own]
-    known = plan.knows(plan.own, task)
-    kinds = [
-        [name for name in names if plan.method_of(name) == "d_opsd"],
-        [name for name in names if plan.knows(name, task) == known],
-    ]
-    return list(dict.fromkeys(name for kind in kinds for name in kind[:1]))
 
 
 def _verdict(row: dict[str, Any] | None) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from conftest import small_params
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
@@ -152,9 +153,17 @@ def test_a_test_counts_only_for_the_checkpoints_and_the_rules_it_was_made_with(
     shorter = Cell(plan(tokens=400), RUN, "sudoku", "own", 0, 0.001)
     assert shorter.result is None and shorter.tested is None
 
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    settings["train"]["weight_decay"] = 0.5
+    Path("params.yaml").write_text(yaml.safe_dump(settings))
+    assert cell.result is None  # of other settings, also in the same process
+    settings["train"]["weight_decay"] = small_params()["train"]["weight_decay"]
+    Path("params.yaml").write_text(yaml.safe_dump(settings))
+    assert cell.result
+
     problems = Path("data/sudoku/validation.jsonl")
     problems.write_text("".join(problems.read_text().splitlines(keepends=True)[:-1]))
-    monkeypatch.setattr("dopsd.pipeline.tournament.cells._known", {})  # a new process
+    monkeypatch.setattr("dopsd.pipeline.tournament.cells._known", {})  # another command
     assert cell.result is None
 
 
@@ -168,31 +177,27 @@ def test_a_seed_that_cannot_be_made_is_named(results, monkeypatch):
     for rate in p.tuning.rates:
         results[TUNE, "own", rate, 100] = curve(0.3, 0.4)
     named = [text for text in _missing(p, "sudoku", "own", [made]) if "nan" in text]
-    assert named == ["own on sudoku: 1 of 4 runs could not be made; the first: loss is nan"]
+    assert named == ["own on sudoku: runs that could not be made: 1; the first: loss is nan"]
 
 
-def test_the_question_is_answered_with_the_opponents_that_validation_names():
+def test_the_question_is_answered_with_its_opponents():
     p = plan(tasks={"sudoku": {}, "chains": {}})
-    rows = [
-        {"budget": "tokens", "task": task, "entry": entry, "validation": value}
-        for task in p.tasks
-        for entry, value in {"d_opsd": 0.5, "d_opsd_ema": 0.6, "told": 0.4, "rft": 0.9}.items()
-    ]
+    named = {task: ["d_opsd_ema", "told"] for task in p.tasks}
     tested = [
         {"budget": "tokens", "task": task, "second": entry, "is_claim": True, "difference": 0.1}
         for task in p.tasks
         for entry in ("d_opsd_ema", "told", "d_opsd")
     ]
-    assert "on every task? Yes. " in answer(p, rows, tested)
-    assert "chains: d_opsd_ema (our own is better), told (our" in answer(p, rows, tested)
+    assert "on every task? Yes. " in answer(p, named, tested)
+    assert "chains: d_opsd_ema (our own is better), told (our" in answer(p, named, tested)
     for changes, words in (
         ({"difference": -0.1}, "sudoku: d_opsd_ema (our own is worse)"),
         ({"is_claim": False}, "sudoku: d_opsd_ema (no claim)"),
         ({"budget": "seconds"}, "sudoku: d_opsd_ema (not tested)"),
     ):
-        text = answer(p, rows, [tested[0] | changes, *tested[1:]])
+        text = answer(p, named, [tested[0] | changes, *tested[1:]])
         assert "No claim of that" in text and words in text
-    assert "No claim of that" in answer(p, [], [])
+    assert "No claim of that" in answer(p, {"sudoku": []}, [])
 
 
 def test_a_gain_counts_from_the_first_of_two_checkpoints_in_a_row():
@@ -241,7 +246,6 @@ def test_before_the_test_standings_show_validation_and_no_difference(results):
         ({"entries": PLAN["entries"] | {"x": {"knows": "reward"}}}, "entries.x.method: x: unknown"),
         ({"seeds": [0, 100]}, "seeds, more_seeds and tuning.seed: expected each seed once"),
         ({"token": 3}, "plan.yaml: token: unknown key; did you mean tokens?"),
-        ({"checkpoints": {"every": 4}}, "dense and sparse: expected multiples of every"),
         ({"tasks": {"sudoku": {"data": {}}}}, "tasks.sudoku.data: a section that all runs share"),
     ],
 )
