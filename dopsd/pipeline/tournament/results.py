@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +82,10 @@ def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
     }
 
 
-def note_look(plan: Plan, tested: int) -> None:
-    """Note that chosen checkpoints are scored on the test split, and of how many runs."""
+def note_look(plan: Plan, task: str, tested: int) -> None:
+    """Note that chosen checkpoints are scored on a test split, and of how many runs."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    append_lines(folder_of(plan) / LOOKS, [{"at": at, "tested": tested}])
+    append_lines(folder_of(plan) / LOOKS, [{"at": at, "task": task, "tested": tested}])
 
 
 def write(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
@@ -194,9 +195,12 @@ def _warnings(plan: Plan, made: list[Cell]) -> list[str]:
     warnings, further = [], []
     if any(cell.tested is None for cell in made):
         warnings.append("Not tested: all accuracies are of the validation split, which chose them.")
-    looks = len(read_lines(folder_of(plan) / LOOKS))
-    if looks > 1:
-        warnings.append(f"The test split was looked at {looks} times, so the best may be too high.")
+    looks = Counter(row["task"] for row in read_lines(folder_of(plan) / LOOKS))
+    warnings += [
+        f"The test split of {task} was looked at {times} times, so the best may be too high."
+        for task, times in looks.items()
+        if times > 1
+    ]
     for task in plan.tasks:
         for entry in plan.entries:
             cells = [cell for cell in made if (cell.task, cell.entry) == (task, entry)]

@@ -25,6 +25,7 @@ from dopsd.pipeline.tournament.schedule import Schedule
 from dopsd.tasks.common.storage import DATA
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import Any
 
@@ -43,7 +44,7 @@ def tournament(
         params: settings of params.yaml.
         path: the plan.
         parts: those of PARTS to make, in their order; TABLE alone: none.
-        chosen: limits the runs of TUNE, RUN and SWITCH.
+        chosen: limits the runs of TUNE, RUN and SWITCH; TEST is limited by its tasks alone.
         jobs: runs side by side.
         minutes: time after which running ones save and the command ends; None: no limit.
 
@@ -61,7 +62,7 @@ def tournament(
     _prepare(plan)
     for part in parts:
         if part == TEST:
-            _test(plan, schedule)
+            _test(plan, chosen.tasks or list(plan.tasks), schedule)
             continue
         schedule.make(part, [cell for cell in cells_of(plan, part) if chosen.has(cell)])
         if part == RUN:  # leaders are known now
@@ -105,15 +106,15 @@ def _prepare(plan: Plan) -> None:
             prepare(checked(merged(read_yaml(PARAMS), changes), PARAMS), task)
 
 
-def _test(plan: Plan, schedule: Schedule) -> None:
-    """Test the chosen checkpoints of all runs, once all are made.
+def _test(plan: Plan, tasks: Sequence[str], schedule: Schedule) -> None:
+    """Test the chosen checkpoints of all runs of these tasks, once all are made.
 
     Raises:
         DopsdError: if runs are missing.
     """
-    runs = cells_of(plan, RUN)
+    runs = [cell for cell in cells_of(plan, RUN) if cell.task in tasks]
     missing = [cell for cell in runs if cell.result is None and not reason_of(cell)]
-    missing_tasks = [task for task in plan.tasks if not leaders(plan, task)]
+    missing_tasks = [task for task in tasks if not leaders(plan, task)]
     if missing or missing_tasks or not runs:
         what = f"{len(missing)} runs" if missing else f"the runs of {', '.join(missing_tasks)}"
         raise DopsdError(
@@ -122,8 +123,9 @@ def _test(plan: Plan, schedule: Schedule) -> None:
             code=Code.STAGE_MISSING,
         )
     finished = [cell for cell in runs if cell.result]
-    if untested := sum(cell.tested is None for cell in finished):
-        results.note_look(plan, untested)
+    for task in tasks:
+        if untested := sum(cell.tested is None for cell in finished if cell.task == task):
+            results.note_look(plan, task, untested)
     schedule.make(TEST, finished)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -12,11 +13,12 @@ from conftest import small_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.statistics import paired_t
+from dopsd.pipeline.tournament import tournament
 from dopsd.pipeline.tournament.cells import RESULT, RUN, TESTED, TUNE, Cell
 from dopsd.pipeline.tournament.choice import best_rate, cells_of, leaders
 from dopsd.pipeline.tournament.making import further_updates, scored_updates
 from dopsd.pipeline.tournament.plan import Plan, read_plan
-from dopsd.pipeline.tournament.results import _missing
+from dopsd.pipeline.tournament.results import _missing, _warnings
 from dopsd.pipeline.tournament.standings import answer, difference, reached, standings
 
 PLAN = {
@@ -263,3 +265,23 @@ def test_every_run_of_the_shipped_plans_has_sound_settings(monkeypatch):
         for cell in cells_of(read_plan(path), TUNE):
             run = cell.params(5).run(*cell.key.parts)
             assert run.train.learning_rate == cell.rate and run.train.updates == 5
+
+
+def test_a_task_is_tested_once_its_own_runs_are_made(project, results, monkeypatch):
+    p = plan(tasks={"sudoku": {}, "chains": {}}, more_seeds=[])
+    is_of = property(
+        lambda cell: curve(0.3, 0.4) if cell.task == "sudoku" else None  # chains: no run is made
+    )
+    monkeypatch.setattr(Cell, "result", is_of)
+    tested: list[Cell] = []
+    schedule = SimpleNamespace(path="plan", make=lambda _, cells: tested.extend(cells))
+    with pytest.raises(DopsdError, match="the runs of chains are missing"):
+        tournament._test(p, ["sudoku", "chains"], schedule)
+    assert not tested and not Path("reports/tournament/tests.jsonl").exists()
+    for _ in range(2):
+        tournament._test(p, ["sudoku"], schedule)
+    assert {cell.task for cell in tested} == {"sudoku"} and len(tested) == 2 * 5 * 2
+    warned = [text for text in _warnings(p, []) if "looked at" in text]
+    assert warned == [
+        "The test split of sudoku was looked at 2 times, so the best may be too high."
+    ]
