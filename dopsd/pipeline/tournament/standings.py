@@ -97,9 +97,10 @@ def _standing(
     is_tested = len(tested) == len(cells)
     results = {seed: found["budgets"][budget] for seed, found in tested.items()}
     over_base = {seed: gaps(results[seed], tested[seed]["base"]) for seed in tested}
-    curves = {c.seed: c.result["curve"] for c in cells if c.result}
-    gain = cells[0].plan.gain
-    costs = [row for curve in curves.values() if (row := reached(curve, gain))]
+    cost, limit, gain = BUDGETS[budget], cells[0].limits[BUDGETS[budget]], cells[0].plan.gain
+    curves = [cell.result["curve"] for cell in cells if cell.result]
+    within = [[row for row in curve if row[cost] <= limit] for curve in curves]
+    costs = [row for curve in within if (row := reached(curve, gain))]
     shown = {s: row["accuracy"] for s, row in (results if is_tested else chosen).items()}
     return {
         "budget": budget,

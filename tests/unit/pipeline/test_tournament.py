@@ -238,6 +238,13 @@ def test_before_the_test_standings_show_validation_and_no_difference(results):
     assert first["reached"]["tokens"] == 200 and first["reached_by"] == 2
 
 
+def test_a_gain_beyond_a_budget_does_not_count_in_its_table(results):
+    results[RUN, "own", 0.001, 0] = curve(*[0.3] * 6, 0.5, 0.5)  # at 1200 tokens and 6 seconds
+    rows = standings([Cell(plan(), RUN, "sudoku", "own", 0, 0.001)], 100)
+    found = {row["budget"]: row["reached"] and row["reached"]["update"] for row in rows}
+    assert found == {"tokens": None, "seconds": 30}
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
