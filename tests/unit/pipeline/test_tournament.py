@@ -10,6 +10,7 @@ import pytest
 import yaml
 from conftest import small_params
 
+from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.statistics import paired_t
@@ -292,3 +293,13 @@ def test_a_task_is_tested_once_its_own_runs_are_made(project, results, monkeypat
     assert warned == [
         "The test split of sudoku was looked at 2 times, so the best may be too high."
     ]
+
+
+def test_choosing_on_the_test_split_is_refused_before_any_run(project, capsys):
+    settings = yaml.safe_load(Path("params.yaml").read_text())
+    settings["select"]["split"] = "test"
+    Path("params.yaml").write_text(yaml.safe_dump(settings))
+    Path("plan.yaml").write_text(yaml.safe_dump(PLAN))
+    assert main(["tournament", "--plan", "plan.yaml"]) == 2
+    assert "chooses rates, checkpoints and leaders on validation" in capsys.readouterr().err
+    assert not Path("work/tournament").exists()
