@@ -21,6 +21,9 @@ class CountdownConfig(TaughtTaskConfig, RowTaskConfig):
     generate: Natural = 0  # training problems to generate instead of reading train; 0: read train
     generate_test: Natural = 0  # test problems to generate instead of reading test; 0: read test
     largest: Count = 100  # largest number of a generated problem; targets are 1 to 100
+    operators: Annotated[str, Field(pattern=r"^[-+*/]+$")] = (
+        "+-*/"  # operations of generated problems
+    )
 
     @property
     def has_solutions(self) -> bool:

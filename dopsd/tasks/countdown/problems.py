@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dopsd.tasks.common.rows import new_problem
-from dopsd.tasks.countdown.solver import BINDS, given, joined
+from dopsd.tasks.countdown.solver import given, joined
 
 if TYPE_CHECKING:
     import random
@@ -29,18 +29,20 @@ def problem_from(operands: list[int], target: int) -> Problem:
     )
 
 
-def make_problem(count: int, largest: int, rng: random.Random) -> Problem | None:
+def make_problem(count: int, largest: int, operators: str, rng: random.Random) -> Problem | None:
     """Join `count` random numbers in pairs by random operations with whole results.
 
-    Returns None if a result is negative, or the last one is not in 1 to TOP.
+    Returns None if no operation has such a result, or the last result is not in 1 to TOP.
     """
     operands = [rng.randint(1, largest) for _ in range(count)]
     pool = [given(n) for n in operands]
     while len(pool) > 1:
         rng.shuffle(pool)
         left, right = pool.pop(), pool.pop()
-        found = [joined(left, operator, right) for operator in BINDS]
-        pool.append(rng.choice([term for term in found if term]))
+        found = [term for sign in operators if (term := joined(left, sign, right))]
+        if not found:
+            return None
+        pool.append(rng.choice(found))
     return problem_from(operands, pool[0].value) if 1 <= pool[0].value <= TOP else None
 
 
@@ -53,11 +55,11 @@ def working(term: Term) -> str:
 def habit(operands: Sequence[int], target: int) -> Term:
     """Return what a careless solver writes: a rule of thumb, which misses most targets.
 
-    A target of at least the sum: multiply the two largest numbers and add the others; else add up
-    all but the smallest, and subtract it.
+    A target above the sum: multiply the two largest numbers and add the others; else add up all but
+    the smallest, and subtract it.
     """
     first, second, *others = [given(n) for n in sorted(operands, reverse=True)]
-    is_large = target >= sum(operands)
+    is_large = target > sum(operands)
     term = joined(first, "*" if is_large or not others else "+", second)
     for i, other in enumerate(others):
         sign = "-" if not is_large and i == len(others) - 1 else "+"

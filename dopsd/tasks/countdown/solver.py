@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 BINDS = {"+": 0, "-": 0, "*": 1, "/": 1}  # how tightly an operator binds
+OPERATORS = "".join(BINDS)
 
 
 @dataclass(frozen=True)
@@ -48,25 +49,26 @@ def joined(left: Term, operator: str, right: Term) -> Term | None:
     return Term(value, first + operator + second, operator, (*left.steps, *right.steps, step))
 
 
-def terms(pool: Sequence[Term]) -> Iterator[Term]:
-    """Yield every term that uses the whole pool, in a fixed order: sums first, left to right."""
+def terms(pool: Sequence[Term], operators: str) -> Iterator[Term]:
+    """Yield every term that uses the whole pool, in a fixed order: by operators, left to right."""
     if len(pool) == 1:
         yield pool[0]
         return
-    for operator in BINDS:
+    for operator in operators:
         for i, left in enumerate(pool):
             for j, right in enumerate(pool):
                 is_swapped = operator in "+*" and (right.value, j) > (left.value, i)
                 if i == j or is_swapped:  # sums and products begin with the larger number
                     continue
                 if term := joined(left, operator, right):
-                    yield from terms([*(p for k, p in enumerate(pool) if k not in (i, j)), term])
+                    rest = [p for k, p in enumerate(pool) if k not in (i, j)]
+                    yield from terms([*rest, term], operators)
 
 
-def solve(numbers: Sequence[int], target: int) -> Term | None:
+def solve(numbers: Sequence[int], target: int, operators: str = OPERATORS) -> Term | None:
     """Return the first term that reaches the target; None if there is none.
 
     The search takes about a millisecond for three numbers, and seconds for six.
     """
     pool = [given(number) for number in sorted(numbers, reverse=True)]
-    return next((term for term in terms(pool) if term.value == target), None)
+    return next((term for term in terms(pool, operators) if term.value == target), None)

@@ -48,6 +48,11 @@ def given_numbers(value: object) -> list[int] | None:
     return integers if len(integers) == len(items) > 1 else None
 
 
+def text_of(problem: Problem) -> Hashable:
+    """Return the text of a problem, which tells orders of its numbers apart."""
+    return problem.prompt
+
+
 class Countdown(RowTask):
     """The task Countdown: right or wrong, without partial scores."""
 
@@ -120,7 +125,7 @@ your thoughts
         taken = {tuple(sorted(p.extra["numbers"])) for p in test}
 
         def make(rng: random.Random) -> Problem | None:
-            problem = make_problem(c.numbers, c.largest, rng)
+            problem = make_problem(c.numbers, c.largest, c.operators, rng)
             numbers = tuple(sorted(problem.extra["numbers"])) if problem else ()
             is_here = numbers not in taken and split_of(self.name, str(numbers), c.seed) == split
             return problem if is_here else None
@@ -130,7 +135,8 @@ your thoughts
             f"data.countdown.{key}: found only {{found}} distinct problems of {{count}}; ask for"
             " fewer, or raise numbers or largest"
         )
-        return draw(stream(self.name, split, c.seed), count, make, self.identity, too_few)
+        identity = text_of if split == "train" else self.identity  # training may ask in any order
+        return draw(stream(self.name, split, c.seed), count, make, identity, too_few)
 
     def worked_solution(self, problem: Problem, is_careful: bool) -> str:
         """Return a generation that solves the problem, or follows a habit.
@@ -145,7 +151,7 @@ your thoughts
         operands, target = problem.extra["numbers"], problem.extra["target"]
         if not is_careful:
             return working(habit(operands, target))
-        if term := solve(operands, target):
+        if term := solve(operands, target, self.config.operators):
             return working(term)
         raise DopsdError(
             f"countdown: problem {problem.id} has no solution in whole numbers; leave it out of"
@@ -155,7 +161,7 @@ your thoughts
 
     def solver_answer(self, problem: Problem) -> str | None:
         """Return the solver's expression, as it stands in a box; None without a solution."""
-        term = solve(problem.extra["numbers"], problem.extra["target"])
+        term = solve(problem.extra["numbers"], problem.extra["target"], self.config.operators)
         return term.text if term else None
 
     def fault(self, problem: Problem) -> str | None:

@@ -271,9 +271,23 @@ def test_careful_solutions_are_right_and_the_habit_follows_the_size_of_the_targe
         text = task.worked_solution(problem, True)
         assert set(task.verify(problem, text).figures.values()) == {1.0}  # by both rules
         assert task.solver_answer(problem) in text
-    assert habit([3, 9, 5], 17).text == "9*5+3" and habit([3, 9, 5], 16).text == "9+5-3"
+    assert habit([3, 9, 5], 18).text == "9*5+3" and habit([3, 9, 5], 17).text == "9+5-3"
     scores = [task.verify(p, task.worked_solution(p, False)).score for p in problems]
     assert 0 < sum(scores) < 0.3 * len(scores)  # right for some problems, by chance
+
+
+def test_problems_and_solutions_need_only_the_operators_that_are_asked_for():
+    few = SMALL.model_copy(update={"operators": "+-", "generate": 900})
+    task = Countdown(few)
+    splits = task.build()
+    assert len({p.prompt for p in splits["train"]}) == 900
+    assert len({task.identity(p) for p in splits["train"]}) < 900  # in several orders
+    assert len({task.identity(p) for p in splits["test"]}) == 40
+    for problem in splits["train"]:
+        text = task.worked_solution(problem, True)
+        assert task.verify(problem, text).score == 1 and not set(text) & set("*")
+        assert set(task.solver_answer(problem)) <= set("0123456789+-()")
+    assert solve([6, 3, 2], 5, "+-").text == "6+2-3" and solve([6, 3, 2], 9, "+-") is None
 
 
 @pytest.mark.parametrize(
