@@ -73,6 +73,8 @@ def standing(budget: str, task: str, entry: str, values: list[float]) -> dict[st
         else None,
         "reached": {"update": 10, "tokens": 10 * TOKENS[entry], "cpu_seconds": 20.0},
         "reached_by": 1,
+        "reached_first": entry == "infill",
+        "checkpoints": 2 if is_tested else 0,
     }
 
 
@@ -111,6 +113,7 @@ def results() -> dict[str, Any]:
             "tokens": 64000,
             "seconds": 150.0,
             "gain": 0.05,
+            "notes": ["See the trials of infill."],
             "tuning": {"seed": 100, "rates": [0.0003, 0.001, 0.003], "share": 0.5},
         },
         "bases": {

@@ -80,10 +80,6 @@ class Board:
         ]
         return sorted(rows, key=lambda row: (row["test"] is None, -accuracy(row)))
 
-    def is_comparable(self, budget: str, task: str, *entries: str) -> bool:
-        """Return whether all these entries spend what the budget limits."""
-        return budget != "tokens" or not any(self.samples_nothing(task, name) for name in entries)
-
     def is_tested(self, task: str) -> bool:
         """Return whether a task has standings, and all of them were tested."""
         rows = [row for budget in BUDGETS for row in self.standings(budget, task)]
@@ -114,15 +110,8 @@ class Board:
         return self.own in (pair["first"], pair["second"])
 
     def claims(self, task: str, budget: str) -> list[dict[str, Any]]:
-        """Return the pairs that may be claimed, each with the better entry as `first`.
-
-        A pair is none where one of its entries does not spend what the budget limits.
-        """
-        rows = [
-            pair
-            for pair in self.pairs(task, budget)
-            if pair["is_claim"] and self.is_comparable(budget, task, pair["first"], pair["second"])
-        ]
+        """Return the pairs that may be claimed, each with the better entry as `first`."""
+        rows = [pair for pair in self.pairs(task, budget) if pair["is_claim"]]
         return [pair if pair["difference"] > 0 else _swapped(pair) for pair in rows]
 
     def at_edge(self, entry: str, task: str) -> bool:

@@ -52,6 +52,7 @@ def leaderboard_page(facts: LeaderboardFacts) -> str:
         "untested": [task for task in board.tasks if not board.is_tested(task)],
         "warnings": facts.results["warnings"],
         "rules": rules,
+        "looks": facts.results["looks"],
         "gain": f"{100 * rules['gain']:g}",
         "tuning_share": f"{100 * rules['tuning']['share']:g}",
         "bases": facts.results["bases"],
@@ -97,10 +98,7 @@ def _entry(board: Board, name: str) -> dict[str, Any]:
         "is_own": name == board.own,
         "knows": _by_task(knows),
         "settings": _by_task(
-            {
-                task: ", ".join(f"{key}: {value}" for key, value in settings.items()) or "–"
-                for task, settings in entry["settings"].items()
-            }
+            {task: rows.settings_text(settings) for task, settings in entry["settings"].items()}
         ),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 COSTS = {"tokens": "sampled tokens", "cpu_seconds": "CPU seconds"}  # of the first rise
 
 WHOLE = 10  # costs below it have a digit after the point
+ABSENT: dict[str, Any] = {"note": "no checkpoint within the budget", "cells": []}
 
 
 @dataclass(frozen=True)
@@ -41,38 +43,29 @@ def cost_text(value: float) -> str:
 def budget_rows(board: Board, budget: str, task: str) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of a task's table: ranked ones, and those without a rank.
 
-    Ranked are entries that were tested, if any was, and that spend what the budget limits.
+    Ranked are entries that were tested, if any was, with all seeds that were planned.
     """
     standings = board.standings(budget, task)
     with_tests = any(row["test"] is not None for row in standings)
     rows: dict[str, list[dict[str, Any]]] = {"ranked": [], "others": []}
     for standing in standings:
         note = _note(board, standing, with_tests)
-        row = _row(board, standing) | {"note": note}
+        is_free = budget == "tokens" and board.samples_nothing(task, standing["entry"])
+        row = _row(board, standing) | {"note": note or "samples no tokens" * is_free}
         rows["others" if note else "ranked"].append(row)
     for rank, row in enumerate(rows["ranked"], 1):
         row["rank"] = rank
     absent = [entry for entry in board.entries(task) if board.standing(budget, task, entry) is None]
-    rows["others"] += [_absent(board, budget, task, entry) for entry in absent]
+    rows["others"] += [names(board, task, entry) | ABSENT for entry in absent]
     return rows
 
 
 def _note(board: Board, standing: dict[str, Any], with_tests: bool) -> str:
     """Return why an entry has no rank; empty: it has one."""
-    if not board.is_comparable(standing["budget"], standing["task"], standing["entry"]):
-        return "samples no tokens: cannot be compared here"
     if with_tests and standing["test"] is None:
         return "not tested: the numbers are on validation"
     planned, made = len(board.results["rules"]["seeds"]), standing["seeds"]
     return f"only {made} of {planned} seeds: others failed or are missing" if made < planned else ""
-
-
-def _absent(board: Board, budget: str, task: str, entry: str) -> dict[str, Any]:
-    is_comparable = board.is_comparable(budget, task, entry)
-    note = "no checkpoint within the budget"
-    if not is_comparable:
-        note = "samples no tokens: cannot be compared here"
-    return names(board, task, entry) | {"note": note, "cells": []}
 
 
 def names(board: Board, task: str, entry: str) -> dict[str, Any]:
@@ -96,8 +89,8 @@ def _row(board: Board, standing: dict[str, Any]) -> dict[str, Any]:
     cells = {
         "over": Cell(percent(gain, "+"), gain, interval) if has_gain else Cell("–"),
         **{name: _reached(standing, name) for name in COSTS},
-        "updates": _mean_cost(board, standing, "update"),
-        "wall": _mean_cost(board, standing, "seconds"),
+        "updates": _updates(board, standing),
+        "spent": _spent(board, standing),
     }
     return names(board, task, entry) | {
         "seeds": standing["seeds"],
@@ -137,7 +130,21 @@ def _reached(standing: dict[str, Any], cost: str) -> Cell:
     if not reached[cost]:
         return Cell("spends none")
     more = f"by {by} of {count(seeds, 'seed')}" if by < seeds else ""
-    return Cell(cost_text(reached[cost]), reached[cost], more)
+    most = "≤ " if standing["reached_first"] else ""  # the first checkpoint is there already
+    return Cell(most + cost_text(reached[cost]), reached[cost], more)
+
+
+def _spent(board: Board, standing: dict[str, Any]) -> Cell:
+    """Return the sampled tokens until the chosen checkpoint, with the seconds below."""
+    tokens = _mean_cost(board, standing, "tokens")
+    cpu, wall = (_mean_cost(board, standing, name).text for name in ("cpu_seconds", "seconds"))
+    return Cell(tokens.text, tokens.sort, f"{cpu} / {wall} s")
+
+
+def _updates(board: Board, standing: dict[str, Any]) -> Cell:
+    """Return the updates until the chosen checkpoint, and how many it was chosen from."""
+    cell, choices = _mean_cost(board, standing, "update"), round(standing["checkpoints"])
+    return Cell(cell.text, cell.sort, f"best of {choices}" if choices else "")
 
 
 def pair_rows(board: Board, task: str) -> list[dict[str, Any]]:
@@ -147,10 +154,10 @@ def pair_rows(board: Board, task: str) -> list[dict[str, Any]]:
 
 def _pair(board: Board, pair: dict[str, Any]) -> dict[str, Any]:
     task, first, second = pair["task"], pair["first"], pair["second"]
-    is_comparable = board.is_comparable(pair["budget"], task, first, second)
     claim = "no"
     if pair["is_claim"]:
-        claim = "yes" if board.is_pair_tested(pair) else "on validation only"
+        better = "first" if pair["difference"] > 0 else "second"
+        claim = f"{better} is better" if board.is_pair_tested(pair) else "on validation only"
     return {
         "budget": BUDGETS[pair["budget"]].removeprefix("equal ").removeprefix("sampled "),
         "sides": [(board.title(name), anchor(task, name)) for name in (first, second)],
@@ -162,8 +169,8 @@ def _pair(board: Board, pair: dict[str, Any]) -> dict[str, Any]:
         ],
         "t": _interval(pair, "t"),
         "bootstrap": _interval(pair, "bootstrap"),
-        "claim": claim if is_comparable else "not compared: samples no tokens",
-        "is_first": is_comparable and (pair["is_claim"] or board.is_of_own(pair)),
+        "claim": claim,
+        "is_first": pair["is_claim"] or board.is_of_own(pair),
     }
 
 
@@ -175,16 +182,25 @@ def _interval(pair: dict[str, Any], kind: str) -> tuple[str, bool]:
     return ends(interval, "+"), interval == pair["interval"]
 
 
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value).replace('"', "")
+
+
+def settings_text(settings: dict[str, Any]) -> str:
+    """Return settings as people write them in YAML, on one line."""
+    return ", ".join(f"{key}: {_plain(value)}" for key, value in settings.items()) or "–"
+
+
 def switch_rows(board: Board, task: str) -> list[dict[str, Any]]:
     """Return the rows of a task's ablations."""
     return [
         {
             "switch": row["switch"],
+            "settings": settings_text(row["settings"]),
             "title": board.title(row["entry"]),
             "anchor": anchor(task, row["entry"]),
             "seed": row["seed"],
             "validation": _share(row["validation"]),
-            "test": _share(row["test"]),
             "over": Cell(_share(row["over_default"], "+"), row["over_default"]),
         }
         for row in board.results["switches"]

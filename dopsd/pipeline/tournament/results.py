@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,13 @@ from dopsd.pipeline.tournament.choice import (
     best_rate,
     best_within,
     cells_of,
-    finals,
     opponents,
     ranking,
-    reason_of,
     tried_rates,
-    tuning,
 )
+from dopsd.pipeline.tournament.limits import warnings_of
 from dopsd.pipeline.tournament.standings import answer, pairs, reached, standings
+from dopsd.tasks.registry import load_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +61,7 @@ def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
             f"{path}: no finished runs; run `dopsd tournament --plan {path}` first",
             code=Code.NO_RESULTS,
         )
-    resamples = params.evaluate.bootstrap
+    resamples, looks = params.evaluate.bootstrap, list(read_lines(folder_of(plan) / LOOKS))
     differences = pairs(made, resamples)
     named = {task: opponents(plan, task, ranking(plan, task, "tokens")) for task in plan.tasks}
     return {
@@ -78,7 +76,8 @@ def gather(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
         "pairs": differences,
         "answer": answer(plan, named, differences),
         "switches": [_switch(cell, made) for cell in switches],
-        "warnings": _warnings(plan, made),
+        "warnings": warnings_of(plan, made, looks),
+        "looks": looks,
     }
 
 
@@ -98,6 +97,7 @@ def write(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
 def _base(params: Params, made: list[Cell], task: str) -> dict[str, Any]:
     model = params.model_of(task)
     base: dict[str, Any] = {"path": model.path, "digest": base_digest(model)}
+    base["graded"] = load_task(task, params.data.tasks[task]).graded
     base |= dict.fromkeys(("validation", "validation_n", "test", "test_n"))
     for cell in made:
         if cell.task == task and cell.result:
@@ -143,7 +143,7 @@ def _run(cell: Cell, path: Path, params: Params) -> dict[str, Any]:
             "cpu_seconds": row["cpu_seconds"],
         }
     is_further = cell.seed in cell.plan.more_seeds  # of leaders, which the other runs decide
-    limits = "" if is_further else f" --task {cell.task} --entry {cell.entry}"
+    limits = f" --task {cell.task} --entry {cell.entry} --seed {cell.seed}"
     section = read_yaml(PARAMS)["method"].get(cell.method, {})
     of_task = {key: as_text(value) for key, value in flat(cell.plan.tasks[cell.task]).items()}
     return {
@@ -153,7 +153,7 @@ def _run(cell: Cell, path: Path, params: Params) -> dict[str, Any]:
         "folder": str(cell.key.folder),
         "rate": cell.rate,
         "settings": of_task | _changed(section, cell.settings, cell.method),
-        "command": f"dopsd tournament tune run --plan {path}{limits}",
+        "command": f"dopsd tournament tune run --plan {path}{'' if is_further else limits}",
         "fingerprint": result["fingerprint"],
         "code": result["code"],
         "ended": result["ended"],
@@ -188,59 +188,3 @@ def _switch(cell: Cell, made: list[Cell]) -> dict[str, Any]:
         "validation": best,
         "over_default": None if best is None or before is None else best - before,
     }
-
-
-def _warnings(plan: Plan, made: list[Cell]) -> list[str]:
-    """Return what limits the results beyond their intervals, the worst first."""
-    warnings, further = [], []
-    if any(cell.tested is None for cell in made):
-        warnings.append("Not tested: all accuracies are of the validation split, which chose them.")
-    looks = Counter(row["task"] for row in read_lines(folder_of(plan) / LOOKS))
-    warnings += [
-        f"The test split of {task} was looked at {times} times, so the best may be too high."
-        for task, times in looks.items()
-        if times > 1
-    ]
-    for task in plan.tasks:
-        for entry in plan.entries:
-            cells = [cell for cell in made if (cell.task, cell.entry) == (task, entry)]
-            warnings += _missing(plan, task, entry, cells)
-            further += _limits(plan, task, entry, cells)
-    return warnings + further
-
-
-def _missing(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
-    """Return which runs of an entry on a task are not in the tables, and why."""
-    tuned = tuning(plan, task, entry)
-    seeds = finals(plan, task, entry, [*plan.seeds, *plan.more_seeds])
-    name, warnings = f"{entry} on {task}", []
-    if failed := [cell for cell in [*tuned, *seeds] if reason_of(cell)]:
-        warnings.append(
-            f"{name}: runs that could not be made: {len(failed)}; the first: {reason_of(failed[0])}"
-        )
-    elif not cells and all(cell.result for cell in tuned):
-        warnings.append(f"{name}: no checkpoint of the tuning runs is within a budget.")
-    for budget in BUDGETS:
-        if empty := [cell for cell in cells if not cell.chosen[budget]]:
-            warnings.append(
-                f"{name}: {len(empty)} of {len(cells)} runs have no checkpoint within the budget of"
-                f" {budget}."
-            )
-    return warnings
-
-
-def _limits(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
-    """Return what limits the finished runs of an entry on a task."""
-    results = [result for cell in cells if (result := cell.result)]
-    name, rates, warnings = f"{entry} on {task}", plan.tuning.rates, []
-    if len({result["code"] for result in results}) > 1:
-        warnings.append(f"{name}: different versions of the code trained its runs.")
-    if ends := [result["ended"] for result in results if result["ended"]]:
-        warnings.append(
-            f"{name}: {len(ends)} of {len(cells)} runs ended before both budgets were used:"
-            f" {ends[0]}."
-        )
-    chosen = best_rate(plan, task, entry)
-    if cells and len(rates) > 1 and chosen in (min(rates), max(rates)):
-        warnings.append(f"{name}: {chosen:g} is at the edge of the rates that were tried.")
-    return warnings

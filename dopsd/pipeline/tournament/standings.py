@@ -114,6 +114,8 @@ def _standing(
         "spent": {n: fmean(row[n] for row in chosen.values()) for n in ("update", *COSTS)},
         "reached": {n: fmean(row[n] for row in costs) for n in costs[0]} if costs else None,
         "reached_by": len(costs),
+        "reached_first": all(row["update"] == curves[0][1]["update"] for row in costs),
+        "checkpoints": fmean(len(rows) - 1 for rows in within),
     }
 
 
@@ -158,10 +160,10 @@ def answer(plan: Plan, named: dict[str, list[str]], differences: Rows) -> str:
     is_better = all(said and set(said.values()) == {BETTER} for said in words.values())
     texts = []
     for task, said in words.items():
-        listed = ", ".join(f"{plan.title_of(name)} ({word})" for name, word in said.items())
+        listed = ", ".join(f"“{plan.title_of(name)}” ({word})" for name, word in said.items())
         texts.append(f"{task}: {listed or 'none yet'}")
     return (
-        f"Is {plan.title_of(plan.own)} better than the strongest d-OPSD and the best entry that"
+        f"Is “{plan.title_of(plan.own)}” better than the strongest d-OPSD and the best entry that"
         " knows as much, at equal sampled tokens, on every task?"
         f" {'Yes' if is_better else 'No claim of that'}. Its opponents by validation:"
         f" {'; '.join(texts)}."

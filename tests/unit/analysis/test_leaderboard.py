@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import html
 import json
 import re
@@ -22,7 +21,7 @@ from dopsd.analysis.html_report.leaderboard_words import headlines, limits
 from dopsd.cli.main import main
 from dopsd.core.files import write_json
 from dopsd.core.percent import ends, percent
-from dopsd.pipeline.leaderboard_results import Results
+from dopsd.pipeline.leaderboard_schema import Results
 from dopsd.tracking.client import connect, tracking_uri
 
 FILE, PAGE = Path("reports/tournament/results.json"), Path("reports/leaderboard.html")
@@ -62,7 +61,11 @@ def test_page_file_and_mlflow_have_the_same_numbers(tournament):
     assert main(["leaderboard", "--publish"]) == 0
     page, client = PAGE.read_text(), connect(tracking_uri(None))
     rows = table_rows(page, "sudoku-tokens")
-    assert list(rows) == ["infill", "d_opsd", "sft"]  # sft samples nothing: last, without a rank
+    assert list(rows) == [
+        "sft",
+        "infill",
+        "d_opsd",
+    ]  # sft samples nothing
     for entry, mean in (("infill", "68.0"), ("d_opsd", "58.0"), ("sft", "75.0")):
         _, _, seeds, accuracy, over, *_ = rows[entry]
         by_seed = re.findall(r'<a href="#([\w-]+)" title="seed \d">([\d.]+)</a>', accuracy)
@@ -78,13 +81,15 @@ def test_page_file_and_mlflow_have_the_same_numbers(tournament):
             assert percent(run.data.metrics["tournament/tokens/test_accuracy"]) == value
             assert anchor == "run-{task}-{entry}-{seed}".format(**run.data.tags)
     assert text_of(rows["d_opsd"][5]) == "1,000 by 1 of 5 seeds"
-    assert text_of(rows["infill"][0]) == "1. Answer infilling"
-    assert text_of(rows["sft"][0]) == "SFT samples no tokens: cannot be compared here"
+    assert text_of(rows["infill"][5]) == "≤ 400 by 1 of 5 seeds"  # by its first checkpoint
+    assert text_of(rows["infill"][7]) == "10 best of 2"
+    assert text_of(rows["infill"][0]) == "2. Answer infilling"
+    assert text_of(rows["sft"][0]) == "1. SFT samples no tokens"
     assert [text_of(cell) for cell in rows["sft"][5:]] == [
         "spends none",
         "20 by 1 of 2 seeds",
-        "10",
-        "30",
+        "10 best of 2",
+        "0 20 / 30 s",
     ]
     in_seconds = table_rows(page, "sudoku-seconds")
     assert text_of(next(iter(in_seconds.values()))[0]) == "1. SFT"
@@ -153,8 +158,9 @@ def test_only_pairs_that_may_be_claimed_are_claimed():
     sudoku, countdown, chains = headlines(board())
     assert sudoku.grounds == "2 to 5 seeds for each entry, on test"
     assert sudoku.sentences == [
-        "At equal sampled tokens: Answer infilling is better than d-OPSD (which knows reward, not"
-        " gold answer) by +10.0 points [+6.0, +14.0], over 5 seeds.",
+        "At equal sampled tokens: SFT is better than d-OPSD (which knows reward, not solution) by"
+        " +10.0 points [+6.0, +14.0], over 5 seeds. Answer infilling is better than d-OPSD (which"
+        " knows reward, not gold answer) by +10.0 points [+6.0, +14.0], over 5 seeds.",
         "At equal CPU seconds: no claim.",
     ]
     lost = pair("tokens", "sudoku", "infill", "d_opsd", difference=-0.1)
@@ -203,7 +209,8 @@ def test_pairs_of_the_own_entry_come_first():
 def test_limits_name_the_entries_that_they_concern():
     text = " ".join(limits(board()))
     assert "reward: d-OPSD; gold answer: Answer infilling; solution: SFT" in text
-    assert "Not at equal sampled tokens: SFT." in text
+    assert "Training of SFT samples no tokens, so the first budget does not limit it." in text
+    assert "from 0 to 2 within a budget" in text and "the trials of infill" in text
     assert "at the edge of the tried ones for SFT on sudoku:" in text
     assert "not run for every entry of countdown:" in text
     entries = results()["entries"]
@@ -222,9 +229,11 @@ def test_mean_curves_end_with_the_shortest_seed_and_colours_differ():
         (10, 0.585, 1000),  # of 0.58 and 0.59
     ]
     entries = results()["entries"]
-    further = copy.deepcopy(entries["d_opsd"])
-    colours = entry_colours(board(entries=entries | {"d_opsd_fast": further}))
-    assert len(set(colours.values())) == 4
+    many = {f"{entry}_{i}": entries[entry] for entry in entries for i in range(9)}
+    row = results()["standings"][0]
+    placed = [row | {"entry": name} for name in many] + results()["standings"]
+    colours = entry_colours(board(entries=entries | many, standings=placed))
+    assert len(set(colours.values())) == len(colours) >= 8 and next(iter(colours)) == "infill"
 
 
 DAMAGED = {
@@ -297,16 +306,16 @@ def test_headers_sort_by_mouse_and_keyboard(tournament, tmp_path_factory):
         for width, is_dark in ((400, True), (1280, False)):
             browser.open(PAGE, width, is_dark)
             assert browser.run("return document.documentElement.scrollWidth") <= width
-            assert browser.run(order) == ["infill", "d_opsd", "sft"]
+            assert browser.run(order) == ["sft", "infill", "d_opsd"]
             browser.run(f"{header.format(3)}.firstElementChild.click()")
-            assert browser.run(order) == ["d_opsd", "infill", "sft"]  # sft has no rank
+            assert browser.run(order) == ["d_opsd", "infill", "sft"]
             assert browser.run(f"return {header.format(3)}.ariaSort") == "ascending"
             browser.run(f"{header.format(3)}.firstElementChild.click()")
-            assert browser.run(order) == ["infill", "d_opsd", "sft"]  # descending again
+            assert browser.run(order) == ["sft", "infill", "d_opsd"]  # descending again
             browser.run(f"{header.format(0)}.firstElementChild.click()")
             assert browser.run(order) == ["infill", "d_opsd", "sft"]  # Answer infilling, d-OPSD
             browser.run(f"{header.format(0)}.firstElementChild.click()")
-            assert browser.run(order) == ["d_opsd", "infill", "sft"]
+            assert browser.run(order) == ["sft", "d_opsd", "infill"]
             browser.run(f"{header.format(5)}.firstElementChild.focus()")
             for kind in ("keyDown", "keyUp"):
                 browser.command(

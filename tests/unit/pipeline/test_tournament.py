@@ -13,13 +13,15 @@ from conftest import small_params
 from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
+from dopsd.core.jsonl import read_lines
 from dopsd.core.statistics import paired_t
 from dopsd.pipeline.tournament import tournament
 from dopsd.pipeline.tournament.cells import RESULT, RUN, TESTED, TUNE, Cell
 from dopsd.pipeline.tournament.choice import best_rate, cells_of, leaders
+from dopsd.pipeline.tournament.limits import _limits, _missing, warnings_of
 from dopsd.pipeline.tournament.making import further_updates, scored_updates
 from dopsd.pipeline.tournament.plan import Plan, read_plan
-from dopsd.pipeline.tournament.results import _missing, _warnings
+from dopsd.pipeline.tournament.results import LOOKS, folder_of
 from dopsd.pipeline.tournament.standings import answer, difference, reached, standings
 
 PLAN = {
@@ -174,7 +176,7 @@ def test_a_seed_that_cannot_be_made_is_named(results, monkeypatch):
     p = plan()
     results[RUN, "own", 0.001, 0] = curve(0.3, 0.4) | {"ended": "", "code": "a"}
     made = Cell(p, RUN, "sudoku", "own", 0, 0.001)
-    for module in ("choice", "results"):
+    for module in ("choice", "limits"):
         reason = f"dopsd.pipeline.tournament.{module}.reason_of"
         monkeypatch.setattr(reason, lambda cell: "loss is nan" if cell.seed == 1 else "")
     for rate in p.tuning.rates:
@@ -192,11 +194,11 @@ def test_the_question_is_answered_with_its_opponents():
         for entry in ("d_opsd_ema", "told", "d_opsd")
     ]
     assert "on every task? Yes. " in answer(p, named, tested)
-    assert "chains: d_opsd_ema (our own is better), told (our" in answer(p, named, tested)
+    assert "chains: “d_opsd_ema” (our own is better), “told” (our" in answer(p, named, tested)
     for changes, words in (
-        ({"difference": -0.1}, "sudoku: d_opsd_ema (our own is worse)"),
-        ({"is_claim": False}, "sudoku: d_opsd_ema (no claim)"),
-        ({"budget": "seconds"}, "sudoku: d_opsd_ema (not tested)"),
+        ({"difference": -0.1}, "sudoku: “d_opsd_ema” (our own is worse)"),
+        ({"is_claim": False}, "sudoku: “d_opsd_ema” (no claim)"),
+        ({"budget": "seconds"}, "sudoku: “d_opsd_ema” (not tested)"),
     ):
         text = answer(p, named, [tested[0] | changes, *tested[1:]])
         assert "No claim of that" in text and words in text
@@ -289,7 +291,11 @@ def test_a_task_is_tested_once_its_own_runs_are_made(project, results, monkeypat
     for _ in range(2):
         tournament._test(p, ["sudoku"], schedule)
     assert {cell.task for cell in tested} == {"sudoku"} and len(tested) == 2 * 5 * 2
-    warned = [text for text in _warnings(p, []) if "looked at" in text]
+    warned = [
+        text
+        for text in warnings_of(p, [], list(read_lines(folder_of(p) / LOOKS)))
+        if "looked at" in text
+    ]
     assert warned == [
         "The test split of sudoku was looked at 2 times, so the best may be too high."
     ]
@@ -303,3 +309,13 @@ def test_choosing_on_the_test_split_is_refused_before_any_run(project, capsys):
     assert main(["tournament", "--plan", "plan.yaml"]) == 2
     assert "chooses rates, checkpoints and leaders on validation" in capsys.readouterr().err
     assert not Path("work/tournament").exists()
+
+
+def test_collapsed_and_short_runs_are_named(results):
+    p = plan()
+    for rate in p.tuning.rates:
+        results[TUNE, "own", rate, 100] = curve(0.3, 0.4)
+    results[RUN, "own", 0.001, 0] = curve(0.3, 0.1) | {"ended": "most_updates", "code": "a"}
+    warned = " ".join(_limits(p, "sudoku", "own", [Cell(p, RUN, "sudoku", "own", 0, 0.001)]))
+    assert "1 of 1 runs ended before both budgets were used: at 300 updates." in warned
+    assert "1 of 1 runs collapsed, to 10.0% on validation at worst" in warned
