@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import yaml
 from error_reference import errors_page
 from settings_reference import configuration_page, table
+from tournament_tables import short_table, standings_table
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.error_codes import Code
@@ -138,6 +139,7 @@ PAGES = {
 WITH_TABLES = {  # pages with tables between comments, and how they lead to docs/algorithms
     "../README.md": "docs/algorithms/",
     "algorithms/index.md": "",
+    "experiments.md": "algorithms/",
     "tasks.md": "algorithms/",
 }
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -150,6 +152,9 @@ def page_text(name: str) -> str:
     tables = {
         "algorithms": lambda: algorithms_table(link=WITH_TABLES[name]),
         "tasks": tasks_table,
+        "tournament": short_table,
+        "tournament_tokens": lambda: standings_table("tokens"),
+        "tournament_seconds": lambda: standings_table("seconds"),
     }
     text = (DOCS / name).read_text()
     return TABLE.sub(lambda part: f"{part[1]}{tables[part[2]]()}\n{part[3]}", text)

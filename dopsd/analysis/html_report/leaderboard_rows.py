@@ -14,7 +14,7 @@ from dopsd.core.percent import ends, percent
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.leaderboard_board import Board
 
-COSTS = {"tokens": "sampled tokens", "cpu_seconds": "CPU seconds"}  # of the first rise
+COSTS = {"tokens": "tokens", "cpu_seconds": "CPU s"}  # of the first rise
 
 WHOLE = 10  # costs below it have a digit after the point
 ABSENT: dict[str, Any] = {"note": "no checkpoint within the budget", "cells": []}
