@@ -36,11 +36,11 @@ def standings_table(budget: str) -> str:
 
 
 def short_table() -> str:
-    """Return the best entries at equal sampled tokens, with d-OPSD as it is in the paper."""
+    """Return the best entries at equal sampled tokens, with d-OPSD and diffu-GRPO, the paper's two."""
     results = json.loads(RESULTS.read_text())
     rows, lines = _rows(results, "tokens"), []
     order = _order(results, rows)
-    for entry in dict.fromkeys([*order[:SHORT], "d_opsd", "diffu_grpo"]):
+    for entry in dict.fromkeys([*order[:SHORT], "d_opsd_one", "d_opsd", "diffu_grpo"]):
         found = [rows.get((task, entry)) for task in _tasks(results)]
         accuracies = [f"{percent(row['test'])} ({row['seeds']})" if row else "–" for row in found]
         described = results["entries"][entry]
