@@ -36,7 +36,7 @@ def standings_table(budget: str) -> str:
 
 
 def short_table() -> str:
-    """Return the best entries at equal sampled tokens, with d-OPSD and diffu-GRPO, the paper's two."""
+    """Return the best entries at equal sampled tokens, and the two that the paper compares."""
     results = json.loads(RESULTS.read_text())
     rows, lines = _rows(results, "tokens"), []
     order = _order(results, rows)
