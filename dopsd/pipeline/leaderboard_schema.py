@@ -137,7 +137,7 @@ class Gap(Row):
 class Standing(Row):
     """An entry on a task within a budget, as a mean over seeds; `by_seed`: on test if tested.
 
-    `checkpoints` is how many the best was chosen from; `reached_first`: no earlier one was scored.
+    `checkpoints` is how many the best was chosen from; `reached_first`: some seed's first one.
     """
 
     budget: Budget

@@ -59,7 +59,7 @@ def accuracy_chart(board: Board, task: str) -> Chart:
     note = (
         "Validation chooses checkpoints, so the best points are a little too high. Thin lines are"
         " seeds; thick ones are means over all seeds of an entry, as far as each of them goes."
-        " Lines end where a budget ends."
+        " Lines end where a budget or a run ends."
     )
     if any(point["accuracy"] < base - DEPTH for point in points):
         drawing.update(y_range=DataRange1d(start=max(0.0, base - DEPTH)))

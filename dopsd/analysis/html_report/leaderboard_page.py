@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dopsd.analysis.html_report import leaderboard_rows as rows
 from dopsd.analysis.html_report.leaderboard_board import BUDGETS, Board
 from dopsd.analysis.html_report.leaderboard_charts import AXES, accuracy_chart
+from dopsd.analysis.html_report.leaderboard_headlines import headlines
 from dopsd.analysis.html_report.leaderboard_runs import run_groups
-from dopsd.analysis.html_report.leaderboard_words import PUBLISHED, WORDS, headlines, limits
+from dopsd.analysis.html_report.leaderboard_words import PUBLISHED, WORDS, limits
 from dopsd.analysis.html_report.page import digest_of, render
 from dopsd.analysis.html_report.words import number
 from dopsd.analysis.papers import paper_tables

@@ -114,7 +114,7 @@ def _standing(
         "spent": {n: fmean(row[n] for row in chosen.values()) for n in ("update", *COSTS)},
         "reached": {n: fmean(row[n] for row in costs) for n in costs[0]} if costs else None,
         "reached_by": len(costs),
-        "reached_first": all(row["update"] == curves[0][1]["update"] for row in costs),
+        "reached_first": any(row["update"] == curves[0][1]["update"] for row in costs),
         "checkpoints": fmean(len(rows) - 1 for rows in within),
     }
 

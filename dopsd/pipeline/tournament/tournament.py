@@ -161,7 +161,8 @@ def markdown(found: dict[str, Any]) -> str:
             )
         )
     note = (
-        "The interval is the wider one of Student's t over seeds and the bootstrap over seeds and"
-        " problems. \\*: a claim, which needs 5 seeds and an interval without 0."
+        "Differences are over the seeds that both entries have. The interval is the wider one of"
+        " Student's t over seeds and the bootstrap over seeds and problems. \\*:"
+        " a claim, which needs 5 seeds and an interval without 0."
     )
     return "\n".join([*lines, "", note, ""])

@@ -17,7 +17,8 @@ from tournaments import BASES, SUDOKU, pair, results
 
 from dopsd.analysis.html_report.leaderboard_board import Board
 from dopsd.analysis.html_report.leaderboard_charts import entry_colours, mean_points
-from dopsd.analysis.html_report.leaderboard_words import headlines, limits
+from dopsd.analysis.html_report.leaderboard_headlines import headlines
+from dopsd.analysis.html_report.leaderboard_words import limits
 from dopsd.cli.main import main
 from dopsd.core.files import write_json
 from dopsd.core.percent import ends, percent
@@ -174,6 +175,18 @@ def test_only_pairs_that_may_be_claimed_are_claimed():
     ]
     assert chains.sentences == ["No claim: no entry has a result yet."]
     assert "compared on test only" in headlines(board(pairs=[]))[1].sentences[0]
+
+
+def test_entries_that_were_not_shown_to_be_worse_are_named():
+    few = {"seeds": 3, "is_claim": False}
+    open_to = [
+        pair("tokens", "sudoku", "infill", "sft", difference=-0.04, interval=[-0.06, -0.02], **few),
+        pair("tokens", "sudoku", "infill", "d_opsd", difference=0.1, interval=[0.05, 0.15], **few),
+    ]
+    assert headlines(board(pairs=open_to))[0].sentences[-1] == (
+        "No claim, but ahead of Answer infilling or not told apart from it, at equal sampled"
+        " tokens: SFT +4.0 points [+2.0, +6.0] (3 seeds)."
+    )
 
 
 def test_no_pair_without_a_claim_yields_a_sentence(tournament):
