@@ -18,8 +18,11 @@ SOURCE = Path(__file__).with_name("shim.cpp")
 
 
 def library() -> Path:
-    """Return the shim of this torch and this source, built once a machine."""
-    key = hashlib.sha256(SOURCE.read_bytes() + importlib.metadata.version("torch").encode())
+    """Return the shim of this torch, where it is installed, and of this source; built once."""
+    torch = (
+        f"{importlib.metadata.version('torch')} {_torch()}"  # the shim loads that folder's files
+    )
+    key = hashlib.sha256(SOURCE.read_bytes() + torch.encode())
     folder = Path(tempfile.gettempdir()) / f"dopsd-pretended-gpu-{os.getuid()}"
     target = folder / f"shim-{key.hexdigest()[:16]}.so"
     if not target.exists():
