@@ -19,9 +19,7 @@ SOURCE = Path(__file__).with_name("shim.cpp")
 
 def library() -> Path:
     """Return the shim of this torch, where it is installed, and of this source; built once."""
-    torch = (
-        f"{importlib.metadata.version('torch')} {_torch()}"  # it loads that folder's files
-    )
+    torch = f"{importlib.metadata.version('torch')} {_torch()}"  # it loads that folder's files
     key = hashlib.sha256(SOURCE.read_bytes() + torch.encode())
     folder = Path(tempfile.gettempdir()) / f"dopsd-pretended-gpu-{os.getuid()}"
     target = folder / f"shim-{key.hexdigest()[:16]}.so"
