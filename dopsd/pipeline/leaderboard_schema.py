@@ -38,7 +38,7 @@ class Tuning(Row):
 
 
 class Rules(Row):
-    """The rules that were fixed before the runs; `own` is the entry that claims are about."""
+    """The rules; `own` is the entry that claims are about."""
 
     tasks: dict[Part, Any] | list[Part]
     own: str = ""

@@ -55,7 +55,7 @@ def limits(board: Board) -> list[str]:
         " part of the answer then sees part of the reasoning too; a gain there need not appear in"
         " tasks whose answer is only a result.",
         "A t interval holds the test problems fixed, and the bootstrap takes each problem for"
-        " itself; puzzles that share a grid are alike. Both intervals are a little too narrow.",
+        " itself, though some are alike. Both intervals may be a little too narrow.",
         *_edges(board),
         f"Rates were tuned on seed {rules['tuning']['seed']} with"
         f" {100 * rules['tuning']['share']:g}% of the budget, at equal sampled tokens; the table of"
@@ -146,8 +146,9 @@ def _edges(board: Board) -> list[str]:
 def _more_seeds(rules: dict[str, Any]) -> list[str]:
     text = (
         f"After {count(len(rules['seeds']), 'seed')} {count(len(rules['more_seeds']), 'more seed')}"
-        " went, by validation, to our own entry, the strongest d-OPSD, the strongest that knows as"
-        f" much as our own, and the best others until there were {rules['best']}. An entry below"
+        " went, by validation, to our own entry, the strongest d-OPSD, the strongest that knows"
+        " just as much as our own (both by either budget), and the best others until there were"
+        f" {rules['best']}. An entry below"
         f" {ENOUGH_SEEDS} seeds can neither be claimed to be better nor to be worse."
     )
     return [text] if rules["more_seeds"] else []

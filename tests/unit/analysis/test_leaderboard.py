@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from browser import Browser, needs_chromium
-from conftest import write_params
+from conftest import ROOT, write_params
 from glossary_checks import check, table
 from tournaments import BASES, SUDOKU, pair, results
 
@@ -108,6 +108,13 @@ def test_page_file_and_mlflow_have_the_same_numbers(tournament):
         history = client.get_metric_history(run_id, metric)
         points = [(point.step, point.value) for point in sorted(history, key=lambda p: p.step)]
         assert points == list(zip((0, 10, 20), values, strict=True))
+
+
+def test_the_committed_results_make_a_page(project):
+    assert main(["leaderboard", "--results", str(ROOT / "benchmarks/tournament/results.json")]) == 0
+    page = PAGE.read_text()
+    assert list(table_rows(page, "sudoku-tokens"))[:3] == ["sft", "infill", "own"]
+    assert "Test scored on 2026-11-25" in page
 
 
 def test_publishing_twice_changes_nothing_and_the_page_is_an_artifact(tournament, capsys):

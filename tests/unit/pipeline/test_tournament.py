@@ -239,6 +239,7 @@ def test_before_the_test_standings_show_validation_and_no_difference(results):
     assert first["validation"] == pytest.approx(0.6) and first["by_seed"] == {0: 0.5, 1: 0.7}
     assert first["test"] is None and first["over_base"] is None
     assert first["reached"]["tokens"] == 200 and first["reached_by"] == 2
+    assert first["reached_first"] and first["checkpoints"] == 2
 
 
 def test_a_gain_beyond_a_budget_does_not_count_in_its_table(results):
@@ -246,6 +247,7 @@ def test_a_gain_beyond_a_budget_does_not_count_in_its_table(results):
     rows = standings([Cell(plan(), RUN, "sudoku", "own", 0, 0.001)], 100)
     found = {row["budget"]: row["reached"] and row["reached"]["update"] for row in rows}
     assert found == {"tokens": None, "seconds": 30}
+    assert [(row["reached_first"], row["checkpoints"]) for row in rows] == [(False, 5), (False, 7)]
 
 
 @pytest.mark.parametrize(
