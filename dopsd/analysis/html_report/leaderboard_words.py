@@ -51,9 +51,6 @@ def limits(board: Board) -> list[str]:
         "CPU seconds are those of a small model on one thread. On a GPU sampling, forward and"
         " backward passes cost other shares of the time, and another entry may be the cheapest:"
         " the second table does not carry over to LLaDA-8B.",
-        "In Sudoku the answer is the whole grid, so it repeats the reasoning. A teacher that sees"
-        " part of the answer then sees part of the reasoning too; a gain there need not appear in"
-        " tasks whose answer is only a result.",
         "A t interval holds the test problems fixed, and the bootstrap takes each problem for"
         " itself, though some are alike. Both intervals may be a little too narrow.",
         *_edges(board),
