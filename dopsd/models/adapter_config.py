@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # filled with the names of the block list and of the layers: a head of the same name never matches
 TARGETS = r".*\.{}\.\d+\.({})"
+NESTED_TARGETS = r".*\.{}\.\d+\.\w+\.({})"  # of blocks that keep layers in parts: self_attn, mlp
 # settings of peft that would change what is computed; none of them may be set
 PLAIN = (
     "use_dora",
@@ -163,8 +164,11 @@ def target_names(target_modules: str | list[str]) -> list[str]:
     """
     if not isinstance(target_modules, str):
         return target_modules
-    match = re.fullmatch(re.escape(TARGETS).replace(r"\{\}", r"([\w|]+)"), target_modules)
-    return match[2].split("|") if match else []
+    for pattern in (TARGETS, NESTED_TARGETS):
+        written = re.escape(pattern).replace(r"\{\}", r"([\w|]+)")
+        if match := re.fullmatch(written, target_modules):
+            return match[2].split("|")
+    return []
 
 
 def _faults(error: ValidationError) -> str:

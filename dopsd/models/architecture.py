@@ -1,7 +1,7 @@
 """Architectures: folders of dopsd/models, and packages of the entry points `dopsd.models`.
 
 A folder has `architecture.py`, which registers its config and model classes with transformers'
-AutoConfig and AutoModelForMaskedLM under the folder's name (model_type "my-model" is the folder
+AutoConfig and AutoModelForMaskedLM under the folder's name (model_type "My-model" is the folder
 my_model). The classes derive from those of denoiser.py; no code outside the folder asks which
 architecture it is.
 """
@@ -37,7 +37,7 @@ def register(folder: Path) -> None:
         model_type = json.loads((folder / "config.json").read_bytes())["model_type"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return  # read_config reports what is wrong with the file
-    name = str(model_type).replace("-", "_")
+    name = str(model_type).replace("-", "_").lower()
     if name not in ARCHITECTURES.names:
         raise DopsdError(
             f"{folder}/config.json: model_type {model_type!r} is not supported; there is"

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig
 
+    from dopsd.models.denoiser import DenoiserConfig
+
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 AGAIN = "download it again"
 SHOWN = 3  # names of tensors that a message lists
 Shapes = dict[str, tuple[int, ...]]  # shapes of tensors by name
 
 
-def check_folder(folder: Path, config: PretrainedConfig) -> None:
+def check_folder(folder: Path, config: DenoiserConfig) -> None:
     """Compare the headers of the weight files with the tensors that the config needs.
 
     Args:
@@ -35,13 +37,15 @@ def check_folder(folder: Path, config: PretrainedConfig) -> None:
     Raises:
         DopsdError: if tensors are missing, unknown, or of another shape.
     """
-    expected = expected_shapes(config)
+    expected, repeated = expected_shapes(config), config.repeated_tensors()
     actual: Shapes = {}
     for path, indexed_names in weight_files(folder).items():
         shapes = header(path)
         if indexed_names is not None:
             _refuse(path, f"missing, though {INDEX} lists them", indexed_names - set(shapes))
             _refuse(path, f"not listed in {INDEX}", set(shapes) - indexed_names)
+        for name in repeated:
+            shapes.pop(name, None)
         _refuse(path, "unknown to config.json", set(shapes) - set(expected))
         mismatched = {name for name, shape in shapes.items() if shape != expected[name]}
         example = next(iter(sorted(mismatched)), "")

@@ -25,9 +25,11 @@ class DenoiserConfig(PretrainedConfig):
         embedding_size: V, rows of the embedding.
         max_sequence_length: tokens of prompt and completion that the model was trained for.
         mask_token_id: id of the mask.
+        mask_token: text of the mask, which tokenizers of published checkpoints may lack; or empty.
         eos_token_id: id that ends a text, and fills padding.
         weight_tying: whether the head shares the weights of the embedding.
         has_fused_kernels: whether the model's `fuse` is written.
+        head_module: the head's full name in the model; it is not quantised.
     """
 
     if TYPE_CHECKING:  # transformers turns every annotation that it sees into a required field
@@ -38,13 +40,20 @@ class DenoiserConfig(PretrainedConfig):
         embedding_size: int
         max_sequence_length: int
         mask_token_id: int
-        eos_token_id: int
+        mask_token: str
         weight_tying: bool
         has_fused_kernels: bool
+        head_module: str
     else:
         output_shift = 0
         has_fused_kernels = False
         attention_pattern = "bidirectional"
+        head_module = "lm_head"
+        mask_token = ""
+
+    def repeated_tensors(self) -> tuple[str, ...]:
+        """Return the tensors that files may hold though others have the same values."""
+        return ()
 
     @abstractmethod
     def linear_shapes(self) -> dict[str, tuple[int, int]]:

@@ -183,9 +183,8 @@ def load_policy(
         DopsdError: if the checkpoint is missing, damaged or does not fit this machine.
     """
     target_device = device or take_device()
-    policy = LlmPolicy(
-        load_base(model, target_device, on_host=shard), load_tokenizer(Path(model.path)), lora, seed
-    )
+    base = load_base(model, target_device, on_host=shard)
+    policy = LlmPolicy(base, load_tokenizer(Path(model.path), base.config), lora, seed)
     if shard:
         policy.forwards = spread(policy.core, target_device)
     return policy

@@ -132,10 +132,13 @@ def compile_blocks(model: Denoiser) -> None:
         block.compile(dynamic=True)
 
 
-def nf4() -> BitsAndBytesConfig:
+def nf4(head: str) -> BitsAndBytesConfig:
     """Return the settings of 4-bit NormalFloat weights (QLoRA, arXiv 2305.14314).
 
     Scales are quantised too; computation is in bfloat16.
+
+    Args:
+        head: full name of the head, which stays whole.
     """
     import torch
     from transformers import BitsAndBytesConfig
@@ -145,8 +148,7 @@ def nf4() -> BitsAndBytesConfig:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
-        # the head, by its full name: blocks have an ff_out too
-        llm_int8_skip_modules=["model.transformer.ff_out"],
+        llm_int8_skip_modules=[head],
     )
 
 
@@ -221,12 +223,13 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Den
 
     from dopsd.models.denoiser import Denoiser
 
-    check_folder(Path(model.path), read_config(Path(model.path)))
+    config = read_config(Path(model.path))
+    check_folder(Path(model.path), config)
     weights: Denoiser = AutoModelForMaskedLM.from_pretrained(
         model.path,
         dtype=getattr(torch, model.dtype),
         attn_implementation=attention_of(model, device),
-        quantization_config=None if model.quantization == "none" else nf4(),
+        quantization_config=None if model.quantization == "none" else nf4(config.head_module),
         device_map=None if on_host or device.type == "cpu" else {"": device},
         use_safetensors=True,
         local_files_only=True,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.adapter_config import TARGETS, check_shape, target_names
+from dopsd.models.adapter_config import NESTED_TARGETS, TARGETS, check_shape, target_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,11 +70,13 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
             f" {', '.join(names)}",
             code=Code.LORA_TARGETS,
         )
+    children = {name for name, _ in model.blocks()[0].named_children()}
+    pattern = TARGETS if children.issuperset(lora.targets) else NESTED_TARGETS
     config = LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=TARGETS.format(_blocks_name(model), "|".join(sorted(lora.targets))),
+        target_modules=pattern.format(_blocks_name(model), "|".join(sorted(lora.targets))),
         base_model_name_or_path="base",
     )
     # peft's hook for other layer classes; saved files do not record it

@@ -83,7 +83,7 @@ class MergedModel:
         config = read_config(base)
         check_folder(base, config)
         self.base, self.files, self.rounding = base, file_of(base), Rounding()
-        self.tokenizer = load_tokenizer(base)
+        self.tokenizer = load_tokenizer(base, config)
         suppress_tokens(self.tokenizer, config)  # refuses the tokenizer of another checkpoint
         with torch.device("meta"):  # names and shapes only
             self.model = build_model(config)

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 def prompt_text(
     tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], prefill: str = ""
 ) -> str:
-    """Return a chat as the text that a model gets, up to where the answer begins."""
-    header = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    """Return a chat as the text that a model gets, up to where the answer begins.
+
+    A template that can ask for thinking first, as Qwen3's, does not.
+    """
+    header = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
     return f"{header}{prefill}"
 
 

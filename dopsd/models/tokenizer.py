@@ -10,7 +10,9 @@ from dopsd.core.errors import DopsdError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
+
+    from dopsd.models.denoiser import DenoiserConfig
 
 START, HEADER, HEADER_END, END_OF_TURN = (
     "<|startoftext|>",
@@ -18,6 +20,7 @@ START, HEADER, HEADER_END, END_OF_TURN = (
     "<|end_header_id|>",
     "<|eot_id|>",
 )
+ENDS_OF_TURN = (END_OF_TURN, "<|im_end|>", "<|role_end|>")  # of LLaDA, Qwen and LLaDA-MoE
 LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA always answers
     f"{START}{{% for message in messages %}}{HEADER}{{{{ message['role'] }}}}{HEADER_END}{{{{"
     f" '\\n\\n' }}}}{{{{ message['content'] | trim }}}}{END_OF_TURN}{{% endfor"
@@ -25,13 +28,18 @@ LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA always answer
 )
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(folder: Path, config: DenoiserConfig | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a folder.
 
     A tokenizer with LLaDA's special tokens and without a chat template gets LLaDA's template.
 
+    Args:
+        folder: the checkpoint.
+        config: its config; if it names the text of the mask, a tokenizer without one gets it.
+
     Raises:
-        DopsdError: if the files are missing or damaged, or there is no template to use.
+        DopsdError: if the files are missing or damaged, there is no template to use, or the mask
+            would get another id than the config's.
     """
     from transformers import AutoTokenizer
 
@@ -54,31 +62,48 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
                 code=Code.TOKENIZER,
             )
         tokenizer.chat_template = LLADA_TEMPLATE
+    if config is not None and config.mask_token:
+        _add_mask(tokenizer, config, folder)
     return tokenizer
 
 
-def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig) -> list[int]:
+def _add_mask(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig, folder: Path) -> None:
+    if config.mask_token_id in tokenizer.get_vocab().values():
+        return
+    tokenizer.add_special_tokens({"mask_token": config.mask_token})
+    if tokenizer.mask_token_id != config.mask_token_id:
+        raise DopsdError(
+            f"{folder}: the mask {config.mask_token} would be token {tokenizer.mask_token_id} of"
+            f" this tokenizer, but the model's is {config.mask_token_id}; take config.json and the"
+            " tokenizer from the same checkpoint",
+            code=Code.TOKENIZER,
+        )
+
+
+def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) -> list[int]:
     """Return the ids that must never be sampled, sorted.
 
-    These are the mask, every special token but end of text and end of turn, and rows of the
-    embedding without a token.
+    These are the mask, every special token but end of text, padding and end of turn, and rows of
+    the embedding without a token.
 
     Args:
         tokenizer: the checkpoint's tokenizer.
         config: the checkpoint's config, with mask_token_id, eos_token_id and embedding_size.
 
     Raises:
-        DopsdError: if mask_token_id is no special token, or equals eos_token_id.
+        DopsdError: if mask_token_id is no added token, or equals eos_token_id.
     """
-    vocabulary = tokenizer.get_vocab()
-    special = set(tokenizer.all_special_ids)
-    special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    if config.mask_token_id not in special or config.mask_token_id == config.eos_token_id:
+    vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
+    special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
+    mask = config.mask_token_id
+    if mask not in special | set(added) or mask == config.eos_token_id:
         raise DopsdError(
-            f"tokenizer: mask_token_id {config.mask_token_id} of config.json must be a special"
-            f" token, and not eos_token_id {config.eos_token_id}; take config.json and the"
-            " tokenizer from the same checkpoint",
+            f"tokenizer: mask_token_id {mask} of config.json must be a special token, and not"
+            f" eos_token_id {config.eos_token_id}; take config.json and the tokenizer from the same"
+            " checkpoint",
             code=Code.TOKENIZER,
         )
-    allowed = {config.eos_token_id, vocabulary.get(END_OF_TURN)}
-    return sorted(special - allowed | set(range(config.embedding_size)) - set(vocabulary.values()))
+    ends = {vocabulary.get(token) for token in ENDS_OF_TURN} - {mask}
+    allowed = {config.eos_token_id, tokenizer.pad_token_id} | ends
+    unused = set(range(config.embedding_size)) - set(vocabulary.values())
+    return sorted((special | {mask}) - allowed | unused)

@@ -45,7 +45,8 @@ def build_toy(base: Path, out: Path) -> None:
     if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
         from dopsd.models.tokenizer import load_tokenizer
 
-        tokenizer, config = load_tokenizer(base), read_config(base)
+        config = read_config(base)
+        tokenizer = load_tokenizer(base, config)
     else:
         tokenizer = build_tokenizer()
         ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}

@@ -6,6 +6,7 @@ from typing import Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.models.common.fields import check_fields
 from dopsd.models.denoiser import DenoiserConfig
 
 # fields of config.json that change the computation: each is required, none has a silent default
@@ -72,6 +73,7 @@ class LladaConfig(DenoiserConfig):
 
     model_type = "llada"
     has_fused_kernels = True
+    head_module = "model.transformer.ff_out"  # blocks have an ff_out too
 
     def __init__(  # noqa: PLR0913, PLR0917 (config.json by name, as transformers calls it)
         self,
@@ -129,18 +131,8 @@ class LladaConfig(DenoiserConfig):
 
 
 def _check(raw: dict[str, Any]) -> None:
-    missing = [name for name in READ if raw.get(name) is None]
-    if missing:
-        raise DopsdError(
-            f"config.json lacks {', '.join(missing)}; a LLaDA config must state all of them",
-            code=Code.MODEL_CONFIG,
-        )
-    for name, allowed in ({name: (value,) for name, value in FIXED.items()} | ABSENT_OR).items():
-        if raw.get(name, allowed[0]) not in allowed:
-            raise DopsdError(
-                f"config.json has {name}: {raw[name]!r}; this model computes {allowed[0]!r} only",
-                code=Code.UNSUPPORTED_MODEL,
-            )
+    fixed: dict[str, tuple[object, ...]] = {name: (value,) for name, value in FIXED.items()}
+    check_fields(raw, "LLaDA", READ, fixed | ABSENT_OR)
     width, heads, kv_heads = raw["d_model"], raw["n_heads"], raw["n_kv_heads"]
     if width % (2 * heads) or heads % kv_heads:
         raise DopsdError(

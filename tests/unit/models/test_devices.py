@@ -45,7 +45,7 @@ def test_a_process_that_sees_only_its_own_gpu_computes_there(gpus):
 def test_every_command_that_loads_a_model_makes_its_gpu_the_current_one(gpus, monkeypatch):
     current = gpus(2, LOCAL_RANK="1")
     for name in ("load_base", "load_tokenizer", "LlmPolicy"):
-        monkeypatch.setattr(llm_policy, name, lambda *given, **more: SimpleNamespace())
+        monkeypatch.setattr(llm_policy, name, lambda *given, **more: SimpleNamespace(config=None))
     llm_policy.load_policy(ModelConfig(path="."), None, 0)
     assert current == [torch.device("cuda", 1)]
     llm_policy.load_policy(ModelConfig(path="."), None, 0, torch.device("cuda", 0))

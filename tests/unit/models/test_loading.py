@@ -278,7 +278,7 @@ def test_kernels_that_this_machine_lacks_are_refused(
 def test_nf4_leaves_the_head_alone_and_not_the_blocks():
     from transformers.quantizers.quantizers_utils import should_convert_module
 
-    patterns = nf4().llm_int8_skip_modules
+    patterns = nf4(LladaConfig().head_module).llm_int8_skip_modules
     assert not should_convert_module("model.transformer.ff_out", patterns)
     assert should_convert_module("model.transformer.blocks.0.ff_out", patterns)
 

@@ -1,0 +1,38 @@
+"""Tiny-A2D (dllm-hub, 2025-12): Qwen3 with another mask, as a native transformers model.
+
+Tensor names and config are those of Qwen3; the output is not shifted. Importing this module
+registers model_type "a2d-qwen3" with AutoConfig and AutoModelForMaskedLM.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Model
+
+from dopsd.models.common.decoder import DecoderConfig, DecoderForMaskedLM, without_causal_mask
+
+
+class A2dQwen3Config(DecoderConfig, Qwen3Config):
+    """Shape of a Tiny-A2D model.
+
+    The published config.json names no mask; the tokenizers of the family add it as token 151669.
+    """
+
+    model_type = "a2d-qwen3"
+    mask_token = "<|mask|>"
+    required: ClassVar[tuple[str, ...]] = ("head_dim",)
+    allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}
+    mask_token_id: int = 151669
+
+
+class A2dQwen3ForMaskedLM(DecoderForMaskedLM):
+    """Tiny-A2D with its head."""
+
+    config_class = A2dQwen3Config
+    trunk_class = without_causal_mask(Qwen3Model)
+    _no_split_modules = ["Qwen3DecoderLayer"]  # noqa: RUF012
+
+
+AutoConfig.register("a2d-qwen3", A2dQwen3Config)
+AutoModelForMaskedLM.register(A2dQwen3Config, A2dQwen3ForMaskedLM)

@@ -1,0 +1,1 @@
+"""What several architectures share; not an architecture itself."""

@@ -1,0 +1,1 @@
+"""iLLaDA-8B: a bidirectional Llama with grouped-query attention, model_type "illada"."""

@@ -1,0 +1,41 @@
+"""iLLaDA-8B (arXiv 2606.25331): a Llama with grouped-query attention and without causal mask.
+
+Tensor names are Llama's; the output is not shifted. Importing this module registers model_type
+"illada" with AutoConfig and AutoModelForMaskedLM.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from transformers import AutoConfig, AutoModelForMaskedLM, LlamaConfig, LlamaModel
+
+from dopsd.models.common.decoder import DecoderConfig, DecoderForMaskedLM, without_causal_mask
+
+
+class IlladaConfig(DecoderConfig, LlamaConfig):
+    """Shape of an iLLaDA model.
+
+    The published config.json names no mask; it is token 5.
+    """
+
+    model_type = "illada"
+    allowed: ClassVar[dict[str, tuple[object, ...]]] = {
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "resid_pdrop": (0.0,),
+        "layer_norm_eps": (None,),  # a number: LayerNorm in place of RMSNorm
+    }
+    mask_token_id: int = 5
+
+
+class IlladaForMaskedLM(DecoderForMaskedLM):
+    """iLLaDA with its head."""
+
+    config_class = IlladaConfig
+    trunk_class = without_causal_mask(LlamaModel)
+    _no_split_modules = ["LlamaDecoderLayer"]  # noqa: RUF012
+
+
+AutoConfig.register("illada", IlladaConfig)
+AutoModelForMaskedLM.register(IlladaConfig, IlladaForMaskedLM)

@@ -1,0 +1,310 @@
+"""Architectures made of transformers' decoders, against a literal forward pass, in hub format.
+
+Config fields are those of the published files, at toy width.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from toys import rewrite
+from transformers import AutoModelForMaskedLM
+
+from dopsd.core.errors import DopsdError
+from dopsd.models.architecture import read_config
+from dopsd.models.config import AdapterConfig, ModelConfig
+from dopsd.models.embedded import build_tokenizer
+from dopsd.models.llm_policy import load_policy
+
+COMMON = {
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 500.0,
+    "rope_scaling": None,
+    "eos_token_id": 0,
+    "mask_token_id": 1,
+    "vocab_size": 112,
+}
+HUB = {
+    "a2d-qwen3": {
+        "architectures": ["A2DQwen3LMHeadModel"],
+        "auto_map": {"AutoModel": "modeling_qwen3.A2DQwen3LMHeadModel"},
+        "attention_bias": False,
+        "head_dim": 16,  # not hidden_size / num_attention_heads
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "max_window_layers": 2,
+    },
+    "Dream": {
+        "architectures": ["DreamModel"],
+        "auto_map": {"AutoModel": "modeling_dream.DreamModel"},
+        "tie_word_embeddings": False,
+        "use_mrope": False,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "max_window_layers": 2,
+    },
+    "illada": {
+        "architectures": ["ILLaDAForCausalLM"],
+        "attention_bias": False,
+        "mlp_bias": False,
+        "layer_norm_eps": None,
+        "resid_pdrop": 0.0,
+        "tie_word_embeddings": True,
+    },
+}
+NAMES = list(HUB)
+
+
+def save_hub(folder: Path, name: str) -> dict[str, Tensor]:
+    """Write a toy in the layout of the hub, in shards; return its tensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = COMMON | HUB[name] | {"model_type": name}
+    (folder / "config.json").write_text(json.dumps(raw))
+    torch.manual_seed(0)
+    model = AutoModelForMaskedLM.from_config(read_config(folder))
+    with torch.no_grad():
+        for tensor_name, p in model.named_parameters():
+            if p.ndim == 1:
+                p.normal_(mean=float(tensor_name.endswith("norm.weight")), std=0.2)
+            else:
+                p.normal_(std=p.shape[1] ** -0.5)
+    model.save_pretrained(folder, max_shard_size="16KB")
+    (folder / "config.json").write_text(json.dumps(raw))
+    build_tokenizer().save_pretrained(folder)
+    return {key: value.detach() for key, value in model.state_dict().items()}
+
+
+def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:
+    """The states of a Llama-like decoder without mask, written out one head at a time."""
+    heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
+    width = raw.get("head_dim", raw["hidden_size"] // heads)
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return x / (x.pow(2).mean(-1, keepdim=True) + raw["rms_norm_eps"]).sqrt() * w[name]
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", torch.zeros(()))
+
+    def turn(x: Tensor) -> Tensor:  # [T, width]
+        out = torch.empty_like(x)
+        for t in range(len(x)):
+            for i in range(width // 2):
+                angle = t * raw["rope_theta"] ** (-2 * i / width)
+                a, b = x[t, i], x[t, i + width // 2]
+                out[t, i] = a * math.cos(angle) - b * math.sin(angle)
+                out[t, i + width // 2] = b * math.cos(angle) + a * math.sin(angle)
+        return out
+
+    rows = []
+    for row, real in zip(ids, keep, strict=True):
+        x = w["model.embed_tokens.weight"][row]
+        for layer in range(raw["num_hidden_layers"]):
+            at = f"model.layers.{layer}."
+            h = norm(x, at + "input_layernorm.weight")
+            q, k, v = (linear(h, f"{at}self_attn.{name}_proj") for name in "qkv")
+            seen = []
+            for head in range(heads):
+                group = head // (heads // kv_heads)
+                mine = q[:, head * width : (head + 1) * width]
+                key, value = (z[:, group * width : (group + 1) * width] for z in (k, v))
+                if f"{at}self_attn.q_norm.weight" in w:
+                    mine = norm(mine, f"{at}self_attn.q_norm.weight")
+                    key = norm(key, f"{at}self_attn.k_norm.weight")
+                scores = turn(mine) @ turn(key).T / math.sqrt(width)
+                seen.append(scores.masked_fill(~real, -torch.inf).softmax(-1) @ value)
+            x = x + linear(torch.cat(seen, -1), f"{at}self_attn.o_proj")
+            h = norm(x, at + "post_attention_layernorm.weight")
+            gate = linear(h, f"{at}mlp.gate_proj")
+            fed = gate * gate.sigmoid() * linear(h, f"{at}mlp.up_proj")
+            x = x + linear(fed, f"{at}mlp.down_proj")
+        rows.append(norm(x, "model.norm.weight"))
+    return torch.stack(rows)
+
+
+def texts(padding: int) -> tuple[Tensor, Tensor]:
+    ids = torch.randint(2, 100, (2, 9), generator=torch.Generator().manual_seed(1))
+    keep = torch.ones(2, 9, dtype=torch.bool)
+    keep[0, :padding] = False
+    return ids, keep
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_are_those_of_the_literal_forward(name: str, padding: int, tmp_path: Path):
+    w = save_hub(tmp_path, name)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    policy, (ids, keep) = load_policy(ModelConfig(path=str(tmp_path)), None, 0), texts(padding)
+    with torch.no_grad():
+        hidden = policy.hidden(ids, keep if padding else None)
+        ours = policy.head(hidden)
+    states = literal(raw, w, ids, keep)
+    if name == "Dream":  # position i - 1 predicts token i
+        states = torch.cat([states[:, :1], states[:, :-1]], 1)
+    head = w["model.embed_tokens.weight" if raw["tie_word_embeddings"] else "lm_head.weight"]
+    real = keep if name != "Dream" else keep & keep.roll(1, 1)
+    expected = states @ head.T
+    assert 0.5 < expected[real].std() < 3
+    assert (ours - expected)[real].abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tied_head_that_the_files_repeat_is_no_unknown_tensor(name: str, tmp_path: Path):
+    from safetensors.torch import load_file, save_file
+
+    w = save_hub(tmp_path, name)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    last = sorted(set(index["weight_map"].values()))[-1]
+    embedding = w["model.embed_tokens.weight"]
+    tensors = load_file(tmp_path / last) | {"lm_head.weight": embedding.clone()}
+    index["weight_map"]["lm_head.weight"] = last
+    if HUB[name]["tie_word_embeddings"]:
+        save_file(tensors, tmp_path / last, {"format": "pt"})
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    assert torch.equal(policy.core.get_input_embeddings().weight, embedding)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recomputed_activations_give_the_same_gradients(name: str, tmp_path: Path):
+    save_hub(tmp_path, name)
+    lora = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["q_proj", "down_proj"])
+    found = []
+    for is_recomputing in (False, True):
+        policy = load_policy(ModelConfig(path=str(tmp_path)), lora, 0)
+        with torch.no_grad():
+            for p in policy.trainable().values():
+                p.normal_(std=0.1, generator=torch.Generator().manual_seed(3))
+        if is_recomputing:
+            policy.use_gradient_checkpointing()
+        policy.head(policy.hidden(*texts(3))).logsumexp(-1).sum().backward()
+        found.append([p.grad for p in policy.trainable().values()])
+    assert all(a.abs().max() > 0 and torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("a2d-qwen3", {"head_dim": None}, "config.json lacks head_dim"),
+        ("a2d-qwen3", {"rope_theta": None}, "lacks rope_theta"),
+        ("a2d-qwen3", {"attention_bias": True}, "attention_bias: True; this model computes False"),
+        ("Dream", {"block_size": 32}, "block_size: 32; this model computes no such thing"),
+        ("Dream", {"mask_token_id": None}, "lacks mask_token_id"),
+        ("Dream", {"rope_scaling": {"type": "yarn"}}, "rope_scaling"),
+        ("illada", {"layer_norm_eps": 1e-5}, "layer_norm_eps: 1e-05"),
+        ("illada", {"num_key_value_heads": None}, "lacks num_key_value_heads"),
+    ],
+)
+def test_what_the_classes_do_not_compute_is_refused(
+    name: str, change: dict, expected: str, tmp_path: Path
+):
+    save_hub(tmp_path, name)
+    rewrite(tmp_path / "config.json", **change)
+    with pytest.raises(DopsdError, match=expected):
+        read_config(tmp_path)
+
+
+QWEN3_TEMPLATE = (  # the parts of Qwen3's that matter here
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content"
+    " }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% if"
+    " enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n{% endif"
+    " %}{% endif %}"
+)
+
+
+def qwen3_tokenizer(folder: Path) -> None:
+    """Write a tokenizer with Qwen3's special tokens and template, and without a mask."""
+    tokenizer = build_tokenizer()
+    raw = json.loads(tokenizer.backend_tokenizer.to_str())
+    del tokenizer
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    raw["added_tokens"] = []
+    raw["model"]["vocab"] = {chr(33 + i): i for i in range(90)}
+    raw["model"]["unk_token"] = "!"
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(raw)),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )
+    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
+    made.chat_template = QWEN3_TEMPLATE
+    made.save_pretrained(folder)
+
+
+def test_a_tokenizer_without_mask_gets_the_familys(tmp_path: Path):
+    save_hub(tmp_path, "a2d-qwen3")
+    qwen3_tokenizer(tmp_path)
+    # 90 characters, then end of turn, padding, start of turn; so the mask is token 93
+    rewrite(tmp_path / "config.json", mask_token_id=93, eos_token_id=90)
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    assert policy.text.tokens("<|im_end|><|endoftext|><|im_start|><|mask|>").tolist() == [
+        *range(90, 94)
+    ]
+    assert policy.suppress_tokens == [*range(92, 112)]
+    asked = policy.tokenizer.decode(policy.text.encode([{"role": "user", "content": "1+1"}]))
+    assert (
+        asked.replace("!", "")
+        == "<|im_start|>user1+1<|im_end|><|im_start|>assistant<think></think>"
+    )
+    rewrite(tmp_path / "config.json", mask_token_id=95)
+    with pytest.raises(
+        DopsdError, match="would be token 93 of this tokenizer, but the model's is 95"
+    ):
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters", "tensors"),
+    [
+        (
+            "a2d-qwen3",  # config.json of Qwen3-0.6B, of which the weights are
+            {
+                "hidden_size": 1024,
+                "intermediate_size": 3072,
+                "num_hidden_layers": 28,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "vocab_size": 151936,
+            },
+            596_049_920,
+            310,
+        ),
+        (
+            "illada",  # the model card: 7.62B parameters, 6.98B without the embedding
+            {
+                "hidden_size": 4096,
+                "intermediate_size": 14336,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 8,
+                "vocab_size": 155136,
+            },
+            7_615_025_152,
+            290,
+        ),
+    ],
+)
+def test_at_true_size_it_has_the_published_number_of_parameters(
+    name: str, shape: dict, parameters: int, tensors: int, tmp_path: Path
+):
+    raw = COMMON | HUB[name] | {"model_type": name} | shape
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    with torch.device("meta"):
+        model = AutoModelForMaskedLM.from_config(read_config(tmp_path))
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert len(model.state_dict()) == tensors
