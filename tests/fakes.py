@@ -52,6 +52,7 @@ class FakePolicy:
         self.head_rows = 0
         self.text: Text = FakeText()
         self.attention_pattern: Attention = "bidirectional"
+        self.block_size: int | None = None
 
     def hidden(
         self,
@@ -64,6 +65,9 @@ class FakePolicy:
         places = torch.eye(self.length)
         prompt = torch.zeros(ids.shape[1] - self.length, self.length)
         return torch.cat([prompt, places]).expand(len(ids), -1, -1)
+
+    def masked_states(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
+        return self.hidden(ids, attention_mask)[:, -clean.shape[1] :]
 
     def head(self, hidden: Tensor) -> Tensor:
         self.head_rows += hidden.shape[:-1].numel()

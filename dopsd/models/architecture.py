@@ -9,6 +9,7 @@ architecture it is.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
@@ -17,8 +18,7 @@ from dopsd.core.registry import Registry, abstract_members
 from dopsd.models.checkpoint_files import AGAIN
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from dopsd.models.config import ModelConfig
     from dopsd.models.denoiser import DenoiserConfig
 
 ARCHITECTURES = Registry("dopsd.models", "architecture", marker="architecture")
@@ -89,3 +89,27 @@ def read_config(folder: Path) -> DenoiserConfig:
         ) from error
     require_members(config.model_type, config, DenoiserConfig)
     return config
+
+
+def config_of(model: ModelConfig) -> DenoiserConfig:
+    """Read the config of the base that section `model` names, with its changes.
+
+    Raises:
+        DopsdError: if the file is damaged, or the architecture has no such attention.
+    """
+    config = read_config(Path(model.path))
+    if model.block_size:
+        config.block_size = model.block_size
+    if config.attention_pattern in config.attention_patterns:
+        return config
+    if config.block_size is None:
+        raise DopsdError(
+            f"{model.path}/config.json: no block_size, and {config.model_type} attends in blocks;"
+            " set model.block_size to the tokens of a block",
+            code=Code.MODEL_CONFIG,
+        )
+    raise DopsdError(
+        f"model.block_size: {config.block_size}: in {config.model_type} every token sees every"
+        " other; leave the key out",
+        code=Code.UNSUPPORTED_MODEL,
+    )

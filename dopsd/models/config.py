@@ -22,7 +22,7 @@ PromptStyle = Literal["compact", "instructions"]
 class ModelConfig(Section):
     """The base model: a folder in the layout of the Hugging Face hub, and how it is computed."""
 
-    LATER: ClassVar[dict[str, Any]] = {"kernels": "torch"}
+    LATER: ClassVar[dict[str, Any]] = {"kernels": "torch", "block_size": None}
 
     path: str = "base/sudoku"  # folder with config.json, safetensors and a tokenizer
     dtype: Dtype = "float32"  # of weights and activations; bfloat16 halves the memory
@@ -31,6 +31,7 @@ class ModelConfig(Section):
     kernels: Kernels = "torch"  # liger: fused ones on a GPU; auto: liger where it can run
     compile: bool = False  # compile the blocks with torch.compile; changes results by rounding
     prompt_style: PromptStyle = "instructions"  # compact: the bare problem, for the embedded base
+    block_size: Count | None = None  # of block-causal attention; null: what config.json says
 
     @model_validator(mode="after")
     def kernels_and_dtypes_fit(self) -> Self:
@@ -60,6 +61,7 @@ class ModelOverrides(Section):
     kernels: Kernels | None = None  # as model.kernels
     compile: bool | None = None  # as model.compile
     prompt_style: PromptStyle | None = None  # as model.prompt_style
+    block_size: Count | None = None  # as model.block_size
 
     @field_validator("path")
     @classmethod

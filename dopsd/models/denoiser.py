@@ -19,7 +19,8 @@ class DenoiserConfig(PretrainedConfig):
 
     Attributes:
         output_shift: 0: the state at position i predicts token i; 1: it predicts token i + 1.
-        attention_pattern: which tokens see which.
+        attention_patterns: the patterns that the model class computes.
+        block_size: tokens of a block, if no token sees a later block; None: each sees all.
         d_model: D, width of the hidden states.
         n_layers: number of blocks.
         embedding_size: V, rows of the embedding.
@@ -34,7 +35,8 @@ class DenoiserConfig(PretrainedConfig):
 
     if TYPE_CHECKING:  # transformers turns every annotation that it sees into a required field
         output_shift: int
-        attention_pattern: Attention
+        attention_patterns: tuple[Attention, ...]
+        block_size: int | None
         d_model: int
         n_layers: int
         embedding_size: int
@@ -47,9 +49,15 @@ class DenoiserConfig(PretrainedConfig):
     else:
         output_shift = 0
         has_fused_kernels = False
-        attention_pattern = "bidirectional"
+        attention_patterns = ("bidirectional",)
+        block_size = None
         head_module = "lm_head"
         mask_token = ""
+
+    @property
+    def attention_pattern(self) -> Attention:
+        """Which tokens see which."""
+        return "block_causal" if self.block_size else "bidirectional"
 
     def repeated_tensors(self) -> tuple[str, ...]:
         """Return the tensors that files may hold though others have the same values."""
@@ -77,14 +85,20 @@ class Denoiser(PreTrainedModel):
         attention_mask: Tensor | None = None,
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
+        copied: int = 0,
     ) -> Tensor:
         """Return the last hidden states, before an output shift is undone.
+
+        Blocks of block-causal attention are counted from the end of the sequence, or of the window.
 
         Args:
             ids: [B, T], or [B, W] with `cache_positions`.
             attention_mask: [B, T], False on padding; None without padding.
             kv_cache: filled by a whole forward, read by one of `cache_positions`.
             cache_positions: the W positions to compute; None: all.
+            copied: the last tokens are a second, masked copy of so many before them. Each block of
+                the copy sees itself and the blocks before it in the first copy, and none sees the
+                second. Under block-causal attention alone.
 
         Returns:
             [B, T, D], or [B, W, D] with `cache_positions`.

@@ -62,6 +62,7 @@ class LlmPolicy(WeightContexts):
         self.eos_id = model.config.eos_token_id
         self.output_shift = model.config.output_shift
         self.attention_pattern = model.config.attention_pattern
+        self.block_size = model.config.block_size
         self.suppress_tokens = suppress_tokens(tokenizer, model.config)
         self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}
@@ -90,6 +91,15 @@ class LlmPolicy(WeightContexts):
         self.forwards.before_forward()
         states = self.core.trunk(ids, attention_mask, kv_cache, cache_positions)
         return self._unshifted(states, kv_cache, cache_positions) if self.output_shift else states
+
+    def masked_states(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
+        """Return the states [B, G, D] of a masked completion, as `Forward.masked_states` says."""
+        length = clean.shape[1]
+        if self.attention_pattern == "bidirectional":
+            return self.hidden(ids, attention_mask)[:, -length:]
+        self.forwards.before_forward()
+        doubled = torch.cat([ids[:, :-length], clean, ids[:, -length:]], 1)
+        return self.core.trunk(doubled, attention_mask, copied=length)[:, -length:]
 
     def _unshifted(
         self, states: Tensor, kv_cache: KVCache | None, cache_positions: slice | None

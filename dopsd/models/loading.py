@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import read_config, require_members
+from dopsd.models.architecture import config_of, read_config, require_members
 from dopsd.models.checkpoint_files import check_finite, check_folder, file_tensors
 from dopsd.models.device import keep_freed_memory, own_device
 
@@ -223,10 +223,11 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Den
 
     from dopsd.models.denoiser import Denoiser
 
-    config = read_config(Path(model.path))
+    config = config_of(model)
     check_folder(Path(model.path), config)
     weights: Denoiser = AutoModelForMaskedLM.from_pretrained(
         model.path,
+        config=config,
         dtype=getattr(torch, model.dtype),
         attn_implementation=attention_of(model, device),
         quantization_config=None if model.quantization == "none" else nf4(config.head_module),

@@ -33,6 +33,7 @@ class Forward(Protocol):
         vocabulary: V, entries of the head.
         max_length: tokens of prompt and completion that the model was trained for.
         attention_pattern: which tokens see which.
+        block_size: tokens of a block of block-causal attention; None: bidirectional.
     """
 
     mask_id: int
@@ -40,6 +41,7 @@ class Forward(Protocol):
     vocabulary: int
     max_length: int
     attention_pattern: Attention
+    block_size: int | None
 
     @property
     def suppress_tokens(self) -> Sequence[int]:
@@ -71,6 +73,22 @@ class Forward(Protocol):
 
         Returns:
             [B, T, D], or [B, W, D] with `cache_positions`.
+        """
+        ...
+
+    def masked_states(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
+        """Return the hidden states of masked completions, to predict what is masked.
+
+        A block-causal model predicts each block given the earlier blocks without masks, all blocks
+        in one forward (BD3LM, arXiv 2503.09573, section 3). To any other it is `hidden`.
+
+        Args:
+            ids: [B, P+G], prompt and masked completion.
+            attention_mask: [B, P+G], False on padding; None without padding.
+            clean: [B, G], the completion without masks.
+
+        Returns:
+            [B, G, D].
         """
         ...
 

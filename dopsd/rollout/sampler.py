@@ -7,19 +7,22 @@ whole batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
-from dopsd.core.tensors import index_of, left_pad, pack, upload
-from dopsd.core.types import Rollout
+from dopsd.core.tensors import index_of, pack, take
+from dopsd.rollout.denoising_state import DenoisingState, GrowingStates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dopsd.core.types import Rollout
     from dopsd.models.policy import Forward
 
 # entries of noise made at once: what a CPU's cache holds, what fills a GPU
@@ -138,6 +141,7 @@ class StepInput:
     mask: Tensor | None  # [B, T], None without padding
     slots: Tensor  # [B, m] positions in T
     keys: Tensor  # [B]
+    states: Tensor | None = None  # [B, m, D] of the slots, where they are known
 
 
 def most_confident(
@@ -149,75 +153,13 @@ def most_confident(
     """
     ids, slots = step.ids, step.slots
     rows = torch.arange(len(ids), device=ids.device)[:, None]
-    hidden = model.hidden(ids, step.mask)[rows, slots]  # [B, m, D]
+    hidden = model.hidden(ids, step.mask)[rows, slots] if step.states is None else step.states
     # counted from the start of the completion, so that padding does not change the noise
     positions = slots - (ids.shape[1] - decoding.gen_length)
     noise_keys = fold_in(step.keys[:, None], positions)  # [B, m]
     tokens, confidence = propose(model, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
     return slots.gather(1, order), tokens.view_as(slots).gather(1, order)
-
-
-class DenoisingState:
-    """A batch during denoising: prompts and completions, padding, and the step of each commit."""
-
-    def __init__(
-        self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
-    ) -> None:
-        self.model, self.requests, self.decoding, self.step = model, requests, decoding, 0
-        prompts = [request.prompt_ids.cpu() for request in requests]
-        prompt, prompt_mask = left_pad(prompts, model.eos_id)  # [B, P]
-        size, length, device = len(requests), decoding.gen_length, model.device
-        blank = prompt.new_full((length,), model.mask_id)
-        hints = torch.stack([blank if d.hints is None else d.hints.cpu() for d in requests])
-        self.ids = upload(torch.cat([prompt, hints], 1), device)  # [B, T]
-        is_even = len({len(ids) for ids in prompts}) == 1 or not decoding.mask_padding
-        mask = torch.cat([prompt_mask, prompt_mask.new_ones(size, length)], 1)
-        self.attention = None if is_even else upload(mask, device)  # [B, T]
-        self.revealed_at = torch.full((size, length), decoding.steps, device=device)  # [B, G]
-        self.keys = upload(torch.tensor([request.key for request in requests]), device)  # [B]
-        self.start = self.ids.shape[1] - length
-
-    @property
-    def blocks(self) -> list[slice]:
-        """Columns of each block."""
-        size = self.decoding.block_length
-        return [slice(first, first + size) for first in range(self.start, self.ids.shape[1], size)]
-
-    def attention_of(self, rows: Tensor) -> Tensor | None:
-        """Return the attention mask [B, T] of these rows; None without padding."""
-        return None if self.attention is None else self.attention[rows]
-
-    def commit(self, rows: Tensor, columns: Tensor, tokens: Tensor) -> None:
-        """Commit the tokens of one step; rows, columns and tokens broadcast."""
-        self.ids[rows, columns] = tokens
-        self.revealed_at[rows, columns - self.start] = self.step
-
-    def unfinished(self, rows: Tensor, end: int) -> Tensor:
-        """Return the rows still to denoise, after the block that ends at column `end`.
-
-        With `stop_after_eos` a row whose text has ended is filled with EOS and left out; only
-        then, and once a block, the process waits for the GPU.
-        """
-        if not self.decoding.stop_after_eos or end == self.ids.shape[1]:
-            return rows
-        finished = (self.ids[rows, self.start : end] == self.model.eos_id).any(1)
-        rest = self.ids[rows, end:]
-        self.ids[rows, end:] = rest.masked_fill(finished[:, None], self.model.eos_id)
-        return rows[~finished]
-
-    def rollouts(self) -> list[Rollout]:
-        """Return the rollout of each request, copied from the device at once."""
-        completions = torch.cat([self.ids[:, self.start :], self.revealed_at], 1).cpu()  # [B, 2G]
-        return [
-            Rollout(
-                request.problem_id,
-                request.attempt,
-                request.prompt_ids.cpu(),
-                *(part.clone() for part in row.chunk(2)),
-            )
-            for request, row in zip(self.requests, completions, strict=True)
-        ]
 
 
 @torch.no_grad()
@@ -229,22 +171,38 @@ def denoise(
     A row does not depend on its batch: noise is keyed by the request, and padding is masked
     (without `mask_padding`, as published, a row sees its padding). With `stop_after_eos` the
     positions after the block in which a text ends become EOS.
+
+    Raises:
+        DopsdError: if a block-causal model has blocks of another length.
     """
+    if model.block_size not in {None, decoding.block_length}:
+        raise DopsdError(
+            f"block_length {decoding.block_length}: this base attends in blocks of"
+            f" {model.block_size}; set block_length to it",
+            code=Code.CONTRADICTION,
+        )
     state = DenoisingState(model, requests, decoding)
+    growing = None if model.block_size is None else GrowingStates(model)
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
         state.ids[active, block] = model.mask_id
         num_masked = decoding.block_length  # known here: counting masks would wait for the GPU
         for k in decoding.num_transfer_tokens:
-            active_ids = state.ids[active]
+            active_ids, mask = state.ids[active], state.attention_of(active)
             slots = pack(active_ids[:, block] == model.mask_id, num_masked)[0] + block.start
             keys = fold_in(state.keys[active], state.step)
-            step = StepInput(active_ids, state.attention_of(active), slots, keys)
+            step = StepInput(active_ids, mask, slots, keys)
+            if growing is not None:
+                hidden = growing.of(active_ids, mask, block)
+                step = replace(step, states=take(hidden, slots - block.start))
             positions, tokens = most_confident(model, step, k, decoding)
             state.commit(active[:, None], positions, tokens)
             num_masked -= k
             state.step += 1
-        active = state.unfinished(active, block.stop)
+        rest = state.unfinished(active, block.stop)
+        if growing is not None:
+            growing.keep(active, rest)
+        active = rest
         if len(active) == 0:
             break
     return state.rollouts()

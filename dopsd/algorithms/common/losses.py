@@ -40,7 +40,7 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     """
     length = batch.targets.shape[1]
     rows, columns = true_positions(batch.on_host("loss_mask"), batch.ids.device)  # [N]
-    hidden = policy.hidden(batch.ids, batch.attention_mask())[:, -length:]  # [B, G, D]
+    hidden = policy.masked_states(batch.ids, batch.attention_mask(), batch.targets)
     cross_entropy = masked_cross_entropy(
         policy.head(hidden[rows, columns]), batch.targets[rows, columns]
     )
@@ -63,8 +63,7 @@ def token_logps(policy: Policy, ids: Tensor, mask: Tensor | None, targets: Tenso
     Returns:
         [B, G].
     """
-    length = targets.shape[1]
-    hidden = policy.hidden(ids, mask)[:, -length:]  # [B, G, D]
+    hidden = policy.masked_states(ids, mask, targets)  # [B, G, D]
     return -masked_cross_entropy(policy.head(hidden).flatten(0, 1), targets.flatten()).view_as(
         targets
     )

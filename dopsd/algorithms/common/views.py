@@ -138,8 +138,9 @@ def _logps(policy: Policy, views: Views) -> Tensor:
     size, count, length = views.loss_mask.shape
     rows, columns = true_positions(views.loss_mask.flatten(0, 1), views.ids.device)
     mask = None if views.mask is None else views.mask.repeat_interleave(count, 0)
-    hidden = policy.hidden(views.ids.flatten(0, 1), mask)[:, -length:]  # [B*N, G, D]
-    targets = views.targets.repeat_interleave(count, 0)[rows, columns]
+    clean = views.targets.repeat_interleave(count, 0)  # [B*N, G]
+    hidden = policy.masked_states(views.ids.flatten(0, 1), mask, clean)  # [B*N, G, D]
+    targets = clean[rows, columns]
     logps = -masked_cross_entropy(policy.head(hidden[rows, columns]), targets)
     empty = torch.zeros(size * count, length, device=logps.device)
     return empty.index_put((rows, columns), logps).view(size, count, length)

@@ -33,13 +33,13 @@ def unmasking(
     Returns:
         The loss [B], and the metrics `cross_entropy` and `entropy`, each [B].
     """
-    size, length = batch.targets.shape
+    size = len(batch.targets)
     cross_entropies, entropies = [], torch.zeros(size, device=batch.targets.device)
     num_correct = torch.zeros_like(entropies)
     for ids, name in ((batch.ids, "loss_mask"), (batch.other_ids, "other_loss_mask")):
         loss_mask = batch.on_host(name)
         rows, columns = true_positions(loss_mask, ids.device)
-        hidden = policy.hidden(ids, batch.attention_mask())[:, -length:]
+        hidden = policy.masked_states(ids, batch.attention_mask(), batch.targets)
         logits, targets = policy.head(hidden[rows, columns]).float(), batch.targets[rows, columns]
         sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
         num_masked = upload(loss_mask.sum(1).clamp(min=1), ids.device)

@@ -21,9 +21,11 @@ class A2dQwen3Config(DecoderConfig, Qwen3Config):
 
     model_type = "a2d-qwen3"
     mask_token = "<|mask|>"
-    required: ClassVar[tuple[str, ...]] = ("head_dim",)
+    attention_patterns = ("bidirectional", "block_causal")
+    required: ClassVar[tuple[str, ...]] = ("head_dim", "eos_token_id")
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}
     mask_token_id: int = 151669
+    block_size: int | None = None
 
 
 class A2dQwen3ForMaskedLM(DecoderForMaskedLM):

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel  # noqa: TC002  # it evaluates annotati
 from transformers.modeling_outputs import MaskedLMOutput
 
 from dopsd.models.common.fields import check_fields
+from dopsd.models.common.layout import Layout
 from dopsd.models.denoiser import Denoiser, DenoiserConfig
 from dopsd.models.kv_cache import KVCache
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 READ = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
     *("intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps"),
-    *("tie_word_embeddings", "eos_token_id"),
+    "tie_word_embeddings",
 )
 ALLOWED: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
@@ -75,8 +76,11 @@ class DecoderConfig(DenoiserConfig):
 
     def toy(self) -> Self:
         """Return a tiny model of the same kind with the same tokens, for rehearsals in seconds."""
-        fields = self.to_dict() | TOY
-        del fields["layer_types"]  # one entry for each layer of the whole model
+        return self._toy({})
+
+    def _toy(self, changes: dict[str, Any]) -> Self:
+        fields = self.to_dict() | TOY | changes
+        fields.pop("layer_types", None)  # one entry for each layer of the whole model
         return type(self).from_dict(fields)
 
     @classmethod
@@ -86,13 +90,18 @@ class DecoderConfig(DenoiserConfig):
         Raises:
             DopsdError: if a field is missing, or has a value that the classes do not compute.
         """
-        rope = config_dict.get("rope_parameters") or {"rope_theta": config_dict.get("rope_theta")}
-        raw = config_dict | {name: rope.get(name) for name in ("rope_theta", "rope_type")}
-        fixed = ALLOWED | {"rope_type": ("default", None)} | cls.allowed
-        check_fields(raw, cls.model_type, (*READ, "rope_theta", *cls.required), fixed)
+        cls.check(config_dict)
         fields = {name: value for name, value in config_dict.items() if name != "auto_map"}
         config: Self = super().from_dict(fields, **kwargs)
         return config
+
+    @classmethod
+    def check(cls, raw: dict[str, Any]) -> None:
+        """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
+        rope = raw.get("rope_parameters") or {"rope_theta": raw.get("rope_theta")}
+        raw = raw | {name: rope.get(name) for name in ("rope_theta", "rope_type")}
+        allowed = ALLOWED | {"rope_type": ("default", None)} | cls.allowed
+        check_fields(raw, cls.model_type, (*READ, "rope_theta", *cls.required), allowed)
 
 
 class LayerCache:
@@ -117,14 +126,16 @@ def states(
     attention_mask: Tensor | None = None,
     kv_cache: KVCache | None = None,
     cache_positions: slice | None = None,
+    copied: int = 0,
 ) -> Tensor:
-    """Return the hidden states [B, T, D] of ids [B, T]; for the cache see Denoiser.trunk."""
+    """Return the hidden states [B, T, D] of ids [B, T]; for the arguments see Denoiser.trunk."""
     first = 0 if cache_positions is None else cache_positions.start
     x = trunk.embed_tokens(ids)
-    positions = torch.arange(first, first + ids.shape[1], device=ids.device)[None]
+    layout = Layout(first, first + ids.shape[1], copied, trunk.config.block_size)
+    is_flash = str(trunk.config._attn_implementation).startswith("flash")
     inputs = {
-        "attention_mask": _mask(trunk.config, attention_mask),
-        "position_embeddings": trunk.rotary_emb(x, positions),
+        "attention_mask": attention_mask if is_flash else layout.mask(attention_mask, ids.device),
+        "position_embeddings": trunk.rotary_emb(x, layout.positions(ids.device)[None]),
         "past_key_values": None if kv_cache is None else LayerCache(kv_cache, cache_positions),
     }
     for layer in trunk.layers:
@@ -138,25 +149,17 @@ def states(
     return hidden
 
 
-def _mask(config: DecoderConfig, attention_mask: Tensor | None) -> Tensor | None:
-    """Return the mask as the attention function takes it.
-
-    Flash attention takes [B, T] to remove padding, sdpa [B, 1, 1, T]; both boolean.
-    """
-    if attention_mask is None or str(config._attn_implementation).startswith("flash"):
-        return attention_mask
-    return attention_mask[:, None, None, :].bool()
-
-
 class DecoderForMaskedLM(Denoiser):
     """A trunk with its head, by transformers' names: `model` and, unless tied, `lm_head`.
 
     Attributes:
-        trunk_class: made by `without_causal_mask`.
+        trunk_class: made by `without_causal_mask`, or a class with the same modules and forward.
+        embedding_name: the trunk's name of the token embedding.
     """
 
     model: Any  # transformers evaluates every annotation that it sees
-    trunk_class: ClassVar[type[PreTrainedModel]]
+    trunk_class: ClassVar[type[nn.Module]]
+    embedding_name: ClassVar[str] = "embed_tokens"
     base_model_prefix = "model"
     main_input_name = "input_ids"
     # some files of tied weights hold the embedding twice
@@ -171,8 +174,9 @@ class DecoderForMaskedLM(Denoiser):
         self.model = self.trunk_class(config)
         if not config.weight_tying:
             self.lm_head = nn.Linear(config.d_model, config.embedding_size, bias=False)
-        for layer in self.model.layers:
-            layer.self_attn.is_causal = False
+        for module in self.model.layers.modules():
+            if hasattr(module, "is_causal"):
+                module.is_causal = False
         self.post_init()
 
     def trunk(
@@ -181,9 +185,10 @@ class DecoderForMaskedLM(Denoiser):
         attention_mask: Tensor | None = None,
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
+        copied: int = 0,
     ) -> Tensor:
         """Return the last hidden states [B, T, D] (see Denoiser.trunk)."""
-        hidden: Tensor = self.model(ids, attention_mask, kv_cache, cache_positions)
+        hidden: Tensor = self.model(ids, attention_mask, kv_cache, cache_positions, copied)
         return hidden
 
     def head(self, hidden: Tensor) -> Tensor:
@@ -197,11 +202,11 @@ class DecoderForMaskedLM(Denoiser):
 
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""
-        return KVCache(self.config.n_layers)
+        return KVCache(self.config.n_layers, grows=self.config.attention_pattern == "block_causal")
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the token embedding."""
-        embedding: nn.Module = self.model.embed_tokens
+        embedding: nn.Module = getattr(self.model, self.embedding_name)
         return embedding
 
     def get_output_embeddings(self) -> nn.Module:

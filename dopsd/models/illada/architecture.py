@@ -20,6 +20,7 @@ class IlladaConfig(DecoderConfig, LlamaConfig):
     """
 
     model_type = "illada"
+    required: ClassVar[tuple[str, ...]] = ("eos_token_id",)
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {
         "attention_bias": (False,),
         "mlp_bias": (False,),

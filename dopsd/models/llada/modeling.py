@@ -202,8 +202,10 @@ class LladaForMaskedLM(Denoiser):
         attention_mask: Tensor | None = None,
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
+        copied: int = 0,
     ) -> Tensor:
         """Return the last hidden states [B, T, D] (see Denoiser.trunk)."""
+        assert not copied, "every token sees every other"
         hidden: Tensor = self.model(ids, attention_mask, kv_cache, cache_positions)
         return hidden
 

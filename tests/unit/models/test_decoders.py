@@ -1,7 +1,4 @@
-"""Architectures made of transformers' decoders, against a literal forward pass, in hub format.
-
-Config fields are those of the published files, at toy width.
-"""
+"""Architectures made of transformers' decoders, against a literal forward pass, in hub format."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hub_toys import COMMON, HUB, NAMES, save_hub
 from torch import Tensor
 from toys import rewrite
 from transformers import AutoModelForMaskedLM
@@ -21,74 +19,15 @@ from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import load_policy
 
-COMMON = {
-    "hidden_act": "silu",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 500.0,
-    "rope_scaling": None,
-    "eos_token_id": 0,
-    "mask_token_id": 1,
-    "vocab_size": 112,
-}
-HUB = {
-    "a2d-qwen3": {
-        "architectures": ["A2DQwen3LMHeadModel"],
-        "auto_map": {"AutoModel": "modeling_qwen3.A2DQwen3LMHeadModel"},
-        "attention_bias": False,
-        "head_dim": 16,  # not hidden_size / num_attention_heads
-        "tie_word_embeddings": True,
-        "use_sliding_window": False,
-        "sliding_window": None,
-        "max_window_layers": 2,
-    },
-    "Dream": {
-        "architectures": ["DreamModel"],
-        "auto_map": {"AutoModel": "modeling_dream.DreamModel"},
-        "tie_word_embeddings": False,
-        "use_mrope": False,
-        "use_sliding_window": False,
-        "sliding_window": None,
-        "max_window_layers": 2,
-    },
-    "illada": {
-        "architectures": ["ILLaDAForCausalLM"],
-        "attention_bias": False,
-        "mlp_bias": False,
-        "layer_norm_eps": None,
-        "resid_pdrop": 0.0,
-        "tie_word_embeddings": True,
-    },
-}
-NAMES = list(HUB)
-
-
-def save_hub(folder: Path, name: str) -> dict[str, Tensor]:
-    """Write a toy in the layout of the hub, in shards; return its tensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    raw = COMMON | HUB[name] | {"model_type": name}
-    (folder / "config.json").write_text(json.dumps(raw))
-    torch.manual_seed(0)
-    model = AutoModelForMaskedLM.from_config(read_config(folder))
-    with torch.no_grad():
-        for tensor_name, p in model.named_parameters():
-            if p.ndim == 1:
-                p.normal_(mean=float(tensor_name.endswith("norm.weight")), std=0.2)
-            else:
-                p.normal_(std=p.shape[1] ** -0.5)
-    model.save_pretrained(folder, max_shard_size="16KB")
-    (folder / "config.json").write_text(json.dumps(raw))
-    build_tokenizer().save_pretrained(folder)
-    return {key: value.detach() for key, value in model.state_dict().items()}
-
 
 def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:
-    """The states of a Llama-like decoder without mask, written out one head at a time."""
+    """The states of a Llama-like decoder, written out one head at a time.
+
+    No token sees padding; with `block_size` none sees a later block, counted from the end.
+    """
+    length, size = ids.shape[1], raw.get("block_size") or ids.shape[1]
+    blocks = torch.tensor([-((length - 1 - i) // size) for i in range(length)])
+    is_later = blocks > blocks[:, None]
     heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
     width = raw.get("head_dim", raw["hidden_size"] // heads)
 
@@ -124,7 +63,8 @@ def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tenso
                     mine = norm(mine, f"{at}self_attn.q_norm.weight")
                     key = norm(key, f"{at}self_attn.k_norm.weight")
                 scores = turn(mine) @ turn(key).T / math.sqrt(width)
-                seen.append(scores.masked_fill(~real, -torch.inf).softmax(-1) @ value)
+                scores = scores.masked_fill(~real | is_later, -torch.inf)
+                seen.append(scores.softmax(-1).nan_to_num() @ value)
             x = x + linear(torch.cat(seen, -1), f"{at}self_attn.o_proj")
             h = norm(x, at + "post_attention_layernorm.weight")
             gate = linear(h, f"{at}mlp.gate_proj")
@@ -158,6 +98,70 @@ def test_logits_are_those_of_the_literal_forward(name: str, padding: int, tmp_pa
     expected = states @ head.T
     assert 0.5 < expected[real].std() < 3
     assert (ours - expected)[real].abs().max() <= 1e-5
+
+
+def test_all_blocks_of_a_masked_copy_are_scored_in_one_forward_as_one_by_one(tmp_path: Path):
+    save_hub(tmp_path, "sdar")
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    ids, keep = texts(3)
+    ids, keep = torch.cat([ids, ids.flip(0, 1)[:, :4]], 1), torch.cat([keep, keep[:, -4:]], 1)
+    clean = ids[:, -8:]
+    masked = ids.clone()
+    masked[:, -8:][torch.rand(2, 8, generator=torch.Generator().manual_seed(2)) < 0.6] = 1
+    with torch.no_grad():
+        together = policy.masked_states(masked, keep, clean)
+        first = policy.hidden(masked[:, :-4], keep[:, :-4])[:, -4:]
+        second = policy.hidden(torch.cat([ids[:, :-4], masked[:, -4:]], 1), keep)[:, -4:]
+    assert (masked != ids).any() and not torch.equal(policy.hidden(masked, keep)[:, -4:], second)
+    assert (together - torch.cat([first, second], 1)).abs().max() <= 1e-5
+
+
+def test_windows_of_a_growing_cache_are_those_of_the_whole_forward(tmp_path: Path):
+    save_hub(tmp_path, "sdar")
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    ids, keep = torch.cat([texts(3)[0]] * 2, 1)[:, :17], torch.ones(2, 17, dtype=torch.bool)
+    keep[0, :3] = False
+    kv_cache = policy.new_kv_cache()
+    with torch.no_grad():
+        whole = policy.hidden(ids, keep)
+        first = policy.hidden(ids[:, :9], keep, kv_cache, slice(0, 9))
+        noisy = policy.hidden(ids[:, 9:13] * 0 + 1, keep, kv_cache, slice(9, 13))
+        both = policy.hidden(ids[:, 9:17], keep, kv_cache, slice(9, 17))
+        kv_cache.keep(torch.tensor([1]))
+        last = policy.hidden(ids[1:, 13:17], keep[1:], kv_cache, slice(13, 17))
+    assert (noisy - whole[:, 9:13]).abs().max() > 0.1
+    assert (torch.cat([first, both], 1) - whole)[keep].abs().max() <= 1e-5
+    assert (last - whole[1:, 13:]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [
+        ("Dream", 4, "model.block_size: 4: in Dream every token sees every other"),
+        ("sdar", None, "no block_size, and sdar attends in blocks; set model.block_size"),
+    ],
+)
+def test_attention_that_an_architecture_has_not_is_refused(
+    name: str, size: int | None, expected: str, tmp_path: Path
+):
+    save_hub(tmp_path, name)
+    rewrite(tmp_path / "config.json", block_size=None)
+    with pytest.raises(DopsdError, match=expected):
+        load_policy(ModelConfig(path=str(tmp_path), block_size=size), None, 0)
+
+
+def test_the_settings_make_a_block_causal_model_of_tiny_a2d(tmp_path: Path):
+    save_hub(tmp_path, "a2d-qwen3")
+    ids = texts(0)[0]
+    found = []
+    for size in (None, 3):
+        policy = load_policy(ModelConfig(path=str(tmp_path), block_size=size), None, 0)
+        with torch.no_grad():
+            found.append(policy.hidden(ids, None))
+            shorter = policy.hidden(ids[:, :6], None)
+    assert (found[0] - found[1]).abs().max() > 0.1
+    assert policy.attention_pattern == "block_causal"
+    assert (found[1][:, :6] - shorter).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,153 @@
+"""LLaDA2.0-mini and -flash (arXiv 2512.15745), with the tensor names of the published checkpoints.
+
+Block-causal attention with norms of queries and keys, rotary embeddings of the first dimensions of
+each head, and a mixture of experts after the first layers. The output is not shifted. Importing
+this module registers model_type "llada2_moe" with AutoConfig and AutoModelForMaskedLM.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from dopsd.models.common.decoder import DecoderForMaskedLM, LayerCache
+from dopsd.models.common.layout import Layout
+from dopsd.models.kernels.plain import rope_tables, rotated
+from dopsd.models.llada2_moe.configuration import Llada2MoeConfig
+from dopsd.models.llada2_moe.experts import Experts, FeedForward, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dopsd.models.kv_cache import KVCache
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with normalised queries and keys."""
+
+    is_causal = False  # read by transformers' attention functions, like num_key_value_groups
+
+    def __init__(self, config: Llada2MoeConfig, layer: int) -> None:
+        super().__init__()
+        self.config, self.layer = config, layer
+        heads, kv_heads, head = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        self.num_key_value_groups = heads // kv_heads
+        self.sizes = [heads * head, kv_heads * head, kv_heads * head]
+        self.query_key_value = nn.Linear(config.hidden_size, sum(self.sizes), bias=False)
+        self.dense = nn.Linear(heads * head, config.hidden_size, bias=False)
+        self.query_layernorm = nn.RMSNorm(head, config.rms_norm_eps)
+        self.key_layernorm = nn.RMSNorm(head, config.rms_norm_eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: LayerCache | None,
+    ) -> Tensor:
+        """Return [B, T, D] of normalised states x [B, T, D]."""
+        parts = self.query_key_value(x).split(self.sizes, -1)
+        q, k, v = (part.unflatten(-1, (-1, self.config.head_dim)).transpose(1, 2) for part in parts)
+        q, k = (_turned(z, rope) for z in (self.query_layernorm(q), self.key_layernorm(k)))
+        if cache is not None:
+            k, v = cache.update(k, v, self.layer)
+        attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        out, _ = attention(self, q, k, v, mask, is_causal=False)  # [B, T, heads, width]
+        projected: Tensor = self.dense(out.flatten(2))
+        return projected
+
+
+def _turned(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotate the first dimensions of each head of x [B, heads, T, width]."""
+    width = rope[0].shape[-1]
+    return torch.cat([rotated(x[..., :width], *rope), x[..., width:]], -1)
+
+
+class Block(nn.Module):
+    """Attention, then a feed-forward or experts; both pre-normalised."""
+
+    def __init__(self, config: Llada2MoeConfig, layer: int) -> None:
+        super().__init__()
+        is_dense = layer < config.first_k_dense_replace
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.attention = Attention(config, layer)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = FeedForward(config, config.intermediate_size) if is_dense else Experts(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        rope: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """Return [B, T, D] of x [B, T, D]."""
+        x = x + self.attention(self.input_layernorm(x), rope, mask, cache)
+        fed: Tensor = self.mlp(self.post_attention_layernorm(x))
+        return x + fed
+
+
+class Trunk(nn.Module):
+    """LLaDA2.0 without its head."""
+
+    gradient_checkpointing = False  # both are set by model.gradient_checkpointing_enable()
+    _gradient_checkpointing_func: Callable[..., Tensor]
+
+    def __init__(self, config: Llada2MoeConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList([Block(config, i) for i in range(config.num_hidden_layers)])
+        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None = None,
+        kv_cache: KVCache | None = None,
+        cache_positions: slice | None = None,
+        copied: int = 0,
+    ) -> Tensor:
+        """Return the hidden states [B, T, D] of ids [B, T] (see Denoiser.trunk)."""
+        first = 0 if cache_positions is None else cache_positions.start
+        layout = Layout(first, first + ids.shape[1], copied, self.config.block_size)
+        tables = rope_tables(layout.end, self.config.rotary_dim, self.config.rope_theta, ids.device)
+        places = layout.positions(ids.device)
+        rope, mask = (tables[0][places], tables[1][places]), layout.mask(attention_mask, ids.device)
+        cache = None if kv_cache is None else LayerCache(kv_cache, cache_positions)
+        x = self.word_embeddings(ids)
+        # also in eval mode, in which training with dropout 0 runs
+        is_recomputing = self.gradient_checkpointing and torch.is_grad_enabled()
+        for block in self.layers:
+            x = (
+                self._gradient_checkpointing_func(block, x, rope, mask)
+                if is_recomputing
+                else block(x, rope, mask, cache)
+            )
+        hidden: Tensor = self.norm(x)
+        return hidden
+
+
+class Llada2MoeForMaskedLM(DecoderForMaskedLM):
+    """LLaDA2.0 with its head."""
+
+    config_class = Llada2MoeConfig
+    trunk_class = Trunk
+    embedding_name = "word_embeddings"
+    _no_split_modules = ["Block"]  # noqa: RUF012
+
+    def _init_weights(self, module: Any) -> None:  # noqa: ANN401  # transformers' own
+        if isinstance(module, nn.Linear | nn.Embedding | Router):
+            nn.init.normal_(module.weight, std=0.02)
+
+
+AutoConfig.register("llada2_moe", Llada2MoeConfig)
+AutoModelForMaskedLM.register(Llada2MoeConfig, Llada2MoeForMaskedLM)

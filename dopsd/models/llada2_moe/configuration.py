@@ -1,0 +1,88 @@
+"""Check config.json of a LLaDA2.0 checkpoint: required fields, and values that are computed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.models.common.decoder import DecoderConfig
+
+RANKED = 2  # experts whose scores rank a group
+TOY = {"num_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
+TOY |= {"moe_intermediate_size": 32, "rotary_dim": 8}
+
+
+class Llada2MoeConfig(DecoderConfig):
+    """Shape of a LLaDA2.0 model; the published files name neither mask nor end nor block."""
+
+    model_type = "llada2_moe"
+    attention_patterns = ("block_causal",)
+    mask_token = "<|mask|>"
+    required: ClassVar[tuple[str, ...]] = (
+        *("head_dim", "num_experts", "num_experts_per_tok", "num_shared_experts", "n_group"),
+        *("topk_group", "moe_intermediate_size", "first_k_dense_replace", "routed_scaling_factor"),
+        "rotary_dim",
+    )
+    allowed: ClassVar[dict[str, tuple[object, ...]]] = {
+        "score_function": ("sigmoid",),
+        "norm_topk_prob": (True,),
+        "moe_router_enable_expert_bias": (True,),
+        "use_qk_norm": (True,),
+        "use_qkv_bias": (False,),
+        "use_bias": (False,),
+        "norm_head": (False,),
+    }
+    vocab_size: int = 157184
+    hidden_size: int = 2048
+    intermediate_size: int = 5120
+    num_hidden_layers: int = 20
+    num_attention_heads: int = 16
+    num_key_value_heads: int = 4
+    head_dim: int = 128
+    rotary_dim: int = 64
+    max_position_embeddings: int = 16384
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 600000.0
+    num_experts: int = 256
+    num_experts_per_tok: int = 8
+    num_shared_experts: int = 1
+    n_group: int = 8
+    topk_group: int = 4
+    moe_intermediate_size: int = 512
+    first_k_dense_replace: int = 1
+    routed_scaling_factor: float = 2.5
+    tie_word_embeddings: bool = False
+    eos_token_id: int = 156892
+    pad_token_id: int = 156892
+    mask_token_id: int = 156895
+    block_size: int = 32
+
+    def linear_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return (inputs, outputs) of a block's linear layers; of experts, what a token uses."""
+        width, head = self.hidden_size, self.head_dim
+        wide = head * self.num_attention_heads
+        used = self.moe_intermediate_size * (self.num_experts_per_tok + self.num_shared_experts)
+        return {
+            "query_key_value": (width, wide + 2 * head * self.num_key_value_heads),
+            "dense": (wide, width),
+            "gate_proj": (width, used),
+            "up_proj": (width, used),
+            "down_proj": (used, width),
+        }
+
+    def toy(self) -> Self:
+        """Return a tiny model of the same kind with the same tokens, for rehearsals in seconds."""
+        return self._toy(TOY)
+
+    @classmethod
+    def check(cls, raw: dict[str, Any]) -> None:
+        """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
+        super().check(raw)
+        experts, groups, kept = raw["num_experts"], raw["n_group"], raw["topk_group"]
+        if experts % groups or experts // groups < RANKED or not 0 < kept <= groups:
+            raise DopsdError(
+                f"config.json: num_experts {experts} must be n_group {groups} times {RANKED} or"
+                f" more, and topk_group {kept} at most n_group",
+                code=Code.MODEL_CONFIG,
+            )

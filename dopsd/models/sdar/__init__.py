@@ -1,0 +1,1 @@
+"""SDAR: Qwen3 with block-causal attention, model_type "sdar"."""

@@ -1,0 +1,37 @@
+"""SDAR (arXiv 2510.06303): Qwen3 with block-causal attention, in blocks of 4 to 64 tokens.
+
+Tensor names and config are those of Qwen3; the output is not shifted. Importing this module
+registers model_type "sdar" with AutoConfig and AutoModelForMaskedLM.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Model
+
+from dopsd.models.common.decoder import DecoderConfig, DecoderForMaskedLM, without_causal_mask
+
+
+class SdarConfig(DecoderConfig, Qwen3Config):
+    """Shape of an SDAR model; `block_size` may also come from the settings."""
+
+    model_type = "sdar"
+    mask_token = "<|MASK|>"
+    attention_patterns = ("block_causal",)
+    required: ClassVar[tuple[str, ...]] = ("head_dim", "eos_token_id")
+    allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}
+    mask_token_id: int = 151669
+    block_size: int | None = None
+
+
+class SdarForMaskedLM(DecoderForMaskedLM):
+    """SDAR with its head."""
+
+    config_class = SdarConfig
+    trunk_class = without_causal_mask(Qwen3Model)
+    _no_split_modules = ["Qwen3DecoderLayer"]  # noqa: RUF012
+
+
+AutoConfig.register("sdar", SdarConfig)
+AutoModelForMaskedLM.register(SdarConfig, SdarForMaskedLM)

@@ -1,0 +1,113 @@
+"""A batch of completions during denoising, and the states of their blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.core.tensors import left_pad, upload
+from dopsd.core.types import Rollout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dopsd.models.policy import Forward
+    from dopsd.rollout.sampler import Decoding, GenerationRequest
+
+
+class DenoisingState:
+    """A batch during denoising: prompts and completions, padding, and the step of each commit."""
+
+    def __init__(
+        self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
+    ) -> None:
+        self.model, self.requests, self.decoding, self.step = model, requests, decoding, 0
+        prompts = [request.prompt_ids.cpu() for request in requests]
+        prompt, prompt_mask = left_pad(prompts, model.eos_id)  # [B, P]
+        size, length, device = len(requests), decoding.gen_length, model.device
+        blank = prompt.new_full((length,), model.mask_id)
+        hints = torch.stack([blank if d.hints is None else d.hints.cpu() for d in requests])
+        self.ids = upload(torch.cat([prompt, hints], 1), device)  # [B, T]
+        is_even = len({len(ids) for ids in prompts}) == 1 or not decoding.mask_padding
+        mask = torch.cat([prompt_mask, prompt_mask.new_ones(size, length)], 1)
+        self.attention = None if is_even else upload(mask, device)  # [B, T]
+        self.revealed_at = torch.full((size, length), decoding.steps, device=device)  # [B, G]
+        self.keys = upload(torch.tensor([request.key for request in requests]), device)  # [B]
+        self.start = self.ids.shape[1] - length
+
+    @property
+    def blocks(self) -> list[slice]:
+        """Columns of each block."""
+        size = self.decoding.block_length
+        return [slice(first, first + size) for first in range(self.start, self.ids.shape[1], size)]
+
+    def attention_of(self, rows: Tensor) -> Tensor | None:
+        """Return the attention mask [B, T] of these rows; None without padding."""
+        return None if self.attention is None else self.attention[rows]
+
+    def commit(self, rows: Tensor, columns: Tensor, tokens: Tensor) -> None:
+        """Commit the tokens of one step; rows, columns and tokens broadcast."""
+        self.ids[rows, columns] = tokens
+        self.revealed_at[rows, columns - self.start] = self.step
+
+    def unfinished(self, rows: Tensor, end: int) -> Tensor:
+        """Return the rows still to denoise, after the block that ends at column `end`.
+
+        With `stop_after_eos` a row whose text has ended is filled with EOS and left out; only
+        then, and once a block, the process waits for the GPU.
+        """
+        if not self.decoding.stop_after_eos or end == self.ids.shape[1]:
+            return rows
+        finished = (self.ids[rows, self.start : end] == self.model.eos_id).any(1)
+        rest = self.ids[rows, end:]
+        self.ids[rows, end:] = rest.masked_fill(finished[:, None], self.model.eos_id)
+        return rows[~finished]
+
+    def rollouts(self) -> list[Rollout]:
+        """Return the rollout of each request, copied from the device at once."""
+        completions = torch.cat([self.ids[:, self.start :], self.revealed_at], 1).cpu()  # [B, 2G]
+        return [
+            Rollout(
+                request.problem_id,
+                request.attempt,
+                request.prompt_ids.cpu(),
+                *(part.clone() for part in row.chunk(2)),
+            )
+            for request, row in zip(self.requests, completions, strict=True)
+        ]
+
+
+class GrowingStates:
+    """States of one block after the other under block-causal attention, with an exact cache.
+
+    A finished block never changes, and no token sees a later one. So the keys and values of what is
+    before a block are computed once, with the first step of that block.
+
+    Args:
+        model: a block-causal model.
+    """
+
+    def __init__(self, model: Forward) -> None:
+        self.model, self.kv_cache = model, model.new_kv_cache()
+        self.end = 0  # positions before it have their last keys and values
+
+    def of(self, ids: Tensor, attention_mask: Tensor | None, block: slice) -> Tensor:
+        """Return the states [B, L, D] of a block of ids [B, T].
+
+        Args:
+            ids: [B, T], whose tokens before the block are final.
+            attention_mask: [B, T], False on padding; None without padding.
+            block: the columns of the block.
+        """
+        window = slice(self.end, block.stop)
+        mask = None if attention_mask is None else attention_mask[:, : block.stop]
+        hidden = self.model.hidden(ids[:, window], mask, self.kv_cache, window)
+        self.end = block.start
+        return hidden[:, block.start - block.stop :]
+
+    def keep(self, before: Tensor, after: Tensor) -> None:
+        """Keep the rows `after` [N] of the rows `before` [B], in their order."""
+        if len(after) < len(before):
+            self.kv_cache.keep(torch.isin(before, after).nonzero()[:, 0])

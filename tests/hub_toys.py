@@ -1,0 +1,119 @@
+"""Toys of the architectures made of transformers' decoders, in the layout of the hub.
+
+Config fields are those of the published files, at toy width.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForMaskedLM
+
+from dopsd.models.architecture import read_config
+from dopsd.models.embedded import build_tokenizer
+
+COMMON = {
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 500.0,
+    "rope_scaling": None,
+    "eos_token_id": 0,
+    "mask_token_id": 1,
+    "vocab_size": 112,
+}
+HUB = {
+    "a2d-qwen3": {
+        "architectures": ["A2DQwen3LMHeadModel"],
+        "auto_map": {"AutoModel": "modeling_qwen3.A2DQwen3LMHeadModel"},
+        "attention_bias": False,
+        "head_dim": 16,  # not hidden_size / num_attention_heads
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "max_window_layers": 2,
+    },
+    "Dream": {
+        "architectures": ["DreamModel"],
+        "auto_map": {"AutoModel": "modeling_dream.DreamModel"},
+        "tie_word_embeddings": False,
+        "use_mrope": False,
+        "use_sliding_window": False,
+        "sliding_window": None,
+        "max_window_layers": 2,
+    },
+    "illada": {
+        "architectures": ["ILLaDAForCausalLM"],
+        "attention_bias": False,
+        "mlp_bias": False,
+        "layer_norm_eps": None,
+        "resid_pdrop": 0.0,
+        "tie_word_embeddings": True,
+    },
+}
+HUB["sdar"] = HUB["a2d-qwen3"] | {
+    "architectures": ["SDARForCausalLM"],
+    "auto_map": {"AutoModel": "modeling_sdar.SDARForCausalLM"},
+    "block_size": 4,
+    "tie_word_embeddings": False,
+}
+NAMES = list(HUB)
+LLADA2 = {  # names neither mask nor end of text nor block; the family's are the defaults
+    "architectures": ["LLaDA2MoeModelLM"],
+    "model_type": "llada2_moe",
+    "first_k_dense_replace": 1,
+    "head_dim": 8,
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "moe_intermediate_size": 16,
+    "moe_router_enable_expert_bias": True,
+    "n_group": 4,
+    "norm_topk_prob": True,
+    "num_attention_heads": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2,
+    "num_shared_experts": 1,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 500.0,
+    "rotary_dim": 4,
+    "routed_scaling_factor": 2.5,
+    "score_function": "sigmoid",
+    "tie_word_embeddings": False,
+    "topk_group": 2,
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "vocab_size": 112,
+}
+
+
+def save_hub(folder: Path, name: str) -> dict[str, Tensor]:
+    """Write a toy in the layout of the hub, in shards; return its tensors."""
+    folder.mkdir(parents=True, exist_ok=True)
+    raw = COMMON | HUB[name] | {"model_type": name}
+    (folder / "config.json").write_text(json.dumps(raw))
+    torch.manual_seed(0)
+    model = AutoModelForMaskedLM.from_config(read_config(folder))
+    with torch.no_grad():
+        for tensor_name, p in model.named_parameters():
+            if p.ndim == 1:
+                p.normal_(mean=float(tensor_name.endswith("norm.weight")), std=0.2)
+            else:
+                p.normal_(std=p.shape[1] ** -0.5)
+    model.save_pretrained(folder, max_shard_size="16KB")
+    (folder / "config.json").write_text(json.dumps(raw))
+    build_tokenizer().save_pretrained(folder)
+    return {key: value.detach() for key, value in model.state_dict().items()}

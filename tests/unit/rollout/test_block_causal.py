@@ -1,0 +1,53 @@
+"""Sampling under block-causal attention: an exact cache, growing length, blocks of the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hub_toys import save_hub
+
+from dopsd.core.errors import DopsdError
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+
+GREEDY = Decoding(gen_length=12, block_length=4, steps=6, batch_size=64)
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> LlmPolicy:
+    save_hub(tmp_path, "sdar")
+    return load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+
+
+def requests(count: int) -> list[GenerationRequest]:
+    """Prompts of 3 to 11 tokens, so that rows are padded."""
+    draw = torch.Generator().manual_seed(5)
+    lengths = torch.randint(3, 12, (count,), generator=draw).tolist()
+    prompts = [torch.randint(2, 100, (length,), generator=draw) for length in lengths]
+    return [GenerationRequest(str(i), 0, ids, 100 + i) for i, ids in enumerate(prompts)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_the_cache_changes_no_token(policy: LlmPolicy, temperature: float):
+    how = Decoding(12, 4, 6, temperature, stop_after_eos=True)
+    cached = denoise(policy, requests(64), how)
+    policy.block_size = None  # whole forwards, without a cache
+    assert [r.to_dict() for r in cached] == [
+        r.to_dict() for r in denoise(policy, requests(64), how)
+    ]
+    ends = [(r.completion_ids == policy.eos_id).any() for r in cached]
+    assert 0 < sum(ends) < 64 or temperature == 0.0
+
+
+def test_a_row_does_not_depend_on_its_batch(policy: LlmPolicy):
+    together = denoise(policy, requests(16), GREEDY)
+    alone = [denoise(policy, [request], GREEDY)[0] for request in requests(16)]
+    assert [r.to_dict() for r in together] == [r.to_dict() for r in alone]
+
+
+def test_blocks_of_another_length_than_the_models_are_refused(policy: LlmPolicy):
+    with pytest.raises(DopsdError, match="block_length 6: this base attends in blocks of 4"):
+        denoise(policy, requests(1), Decoding(12, 6, 6))
