@@ -19,6 +19,7 @@ from tournament_tables import short_table, standings_table
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.pipeline.bases import architectures_table, checkpoints_table
 from dopsd.tasks.registry import TASKS, load_task
 from dopsd.tracking.glossary import TABLES, Table, own_metrics
 
@@ -139,6 +140,7 @@ PAGES = {
 WITH_TABLES = {  # pages with tables between comments, and how they lead to docs/algorithms
     "../README.md": "docs/algorithms/",
     "algorithms/index.md": "",
+    "bases.md": "algorithms/",
     "experiments.md": "algorithms/",
     "tasks.md": "algorithms/",
 }
@@ -152,6 +154,8 @@ def page_text(name: str) -> str:
     tables = {
         "algorithms": lambda: algorithms_table(link=WITH_TABLES[name]),
         "tasks": tasks_table,
+        "bases": lambda: "\n".join(checkpoints_table()),
+        "architectures": lambda: "\n".join(architectures_table()),
         "tournament": short_table,
         "tournament_tokens": lambda: standings_table("tokens"),
         "tournament_seconds": lambda: standings_table("seconds"),

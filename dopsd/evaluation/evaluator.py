@@ -20,10 +20,10 @@ from dopsd.core.progress import Progress, is_main_rank, log
 from dopsd.evaluation.generate import LOOK_EVERY, Answer, Answering, Trials
 from dopsd.evaluation.report import report
 from dopsd.models.adapter_files import identity
+from dopsd.models.backends import resolved
 from dopsd.models.device import own_device
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.loading import resolved
 from dopsd.models.measured_on import in_words, measured_on
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files

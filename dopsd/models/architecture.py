@@ -47,6 +47,19 @@ def register(folder: Path) -> None:
     ARCHITECTURES.module(name, "architecture")
 
 
+def config_class(name: str) -> type[DenoiserConfig]:
+    """Return the config class of an architecture, by the name of its folder."""
+    from transformers import CONFIG_MAPPING
+
+    ARCHITECTURES.module(name, "architecture")
+    kinds: dict[str, type[DenoiserConfig]] = {
+        str(key).replace("-", "_").lower(): CONFIG_MAPPING[key]  # type: ignore[misc]
+        for key in CONFIG_MAPPING
+        if str(key).replace("-", "_").lower() == name
+    }
+    return kinds[name]
+
+
 def require_members(name: str, made: object, base: type) -> None:
     """Refuse a config or a model of an architecture that does not fit its base class.
 

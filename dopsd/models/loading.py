@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import config_of, read_config, require_members
+from dopsd.models.architecture import config_of, require_members
+from dopsd.models.backends import attention_of, check_kernels, kernels_of
 from dopsd.models.checkpoint_files import check_finite, check_folder, file_tensors
-from dopsd.models.device import keep_freed_memory, own_device
+from dopsd.models.device import keep_freed_memory
 
 if TYPE_CHECKING:
     import torch
@@ -21,90 +19,9 @@ if TYPE_CHECKING:
     from dopsd.models.config import ModelConfig
     from dopsd.models.denoiser import Denoiser, DenoiserConfig
 
-NEEDS = {
-    "nf4": ("quantization", "bitsandbytes", "nf4"),
-    "flash_attention_2": ("attention", "flash_attn", "gpu"),
-    "liger": ("kernels", "liger_kernel", "liger"),
-}
 # variants of a block's graph: with and without gradients, adapters, padding, several rows; torch's
 # default of 8 is too few
 RECOMPILE_LIMIT = 32
-
-
-def check_kernels(model: ModelConfig, device: torch.device) -> None:
-    """Refuse settings that this machine cannot compute.
-
-    Without the check, transformers would look for a kernel on the network.
-
-    Raises:
-        DopsdError: if a package, a GPU or a compiler is missing.
-    """
-    for value, (key, library, extra) in NEEDS.items():
-        if vars(model)[key] == value:
-            if find_spec(library) is None:
-                raise DopsdError(
-                    f"model.{key}: {value} needs {library}, which is not installed: pip install"
-                    f" 'dopsd[{extra}]'",
-                    code=Code.PACKAGE_MISSING,
-                )
-            if device.type != "cuda":
-                raise DopsdError(
-                    f"model.{key}: {value} needs an NVIDIA GPU, and none was found; leave the key"
-                    " out",
-                    code=Code.NO_GPU,
-                )
-    compiler = (
-        os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
-    )
-    if model.compile and which(compiler) is None:
-        raise DopsdError(
-            f"model.compile needs a compiler, and {compiler} was not found; install {compiler} or"
-            " leave the key out",
-            code=Code.COMPILER,
-        )
-
-
-def attention_of(model: ModelConfig, device: torch.device) -> str:
-    """Return the attention implementation to use.
-
-    `auto` is flash attention if its package, a GPU and bfloat16 are there, else sdpa.
-    """
-    if model.attention != "auto":
-        return model.attention
-    can_flash = (
-        find_spec("flash_attn") is not None and device.type == "cuda" and model.dtype == "bfloat16"
-    )
-    return "flash_attention_2" if can_flash else "sdpa"
-
-
-def kernels_of(
-    model: ModelConfig, device: torch.device, config: DenoiserConfig | None = None
-) -> str:
-    """Return the kernels to use.
-
-    `auto` is liger if its package, a GPU, a C compiler (for Triton) and the architecture's fused
-    kernels are there, else torch. The config is read from model.path unless it is given.
-    """
-    if model.kernels != "auto":
-        return model.kernels
-    has_compiler = any(which(name) for name in (os.environ.get("CC", "gcc"), "clang"))
-    if device.type != "cuda" or find_spec("liger_kernel") is None or not has_compiler:
-        return "torch"
-    config = config or read_config(Path(model.path))
-    return "liger" if config.has_fused_kernels else "torch"
-
-
-def resolved(model: ModelConfig) -> ModelConfig:
-    """Return the settings with `auto` replaced by what this machine computes.
-
-    Results are identified by these settings, so they must not contain `auto`.
-    """
-    if not model.has_auto:
-        return model
-    device = own_device()
-    return model.model_copy(
-        update={"attention": attention_of(model, device), "kernels": kernels_of(model, device)}
-    )
 
 
 def fuse(weights: Denoiser, kernels: str) -> None:
@@ -229,7 +146,7 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Den
         model.path,
         config=config,
         dtype=getattr(torch, model.dtype),
-        attn_implementation=attention_of(model, device),
+        attn_implementation=attention_of(model, device, config),
         quantization_config=None if model.quantization == "none" else nf4(config.head_module),
         device_map=None if on_host or device.type == "cpu" else {"": device},
         use_safetensors=True,

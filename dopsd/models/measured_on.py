@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.machine import device_name, package_version
-from dopsd.models.loading import resolved
+from dopsd.models.backends import resolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -109,7 +109,7 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
     if run.train.schedule == "cosine" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
     if model.has_auto:
-        from dopsd.models.loading import resolved  # slow to import and rarely needed
+        from dopsd.models.backends import resolved  # slow to import and rarely needed
 
         model = resolved(model)
     algorithm = run.algorithm.decisive("train")  # these are part of run.train

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from dopsd.config.params import Params
+from dopsd.models.backends import kernels_of
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.models.loading import kernels_of
 from dopsd.pipeline.bench_gpu.subject import random_policy
 from gpu.device import Device
 

@@ -18,8 +18,8 @@ from dopsd.core.fingerprint import fingerprint
 from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.progress import Progress
 from dopsd.core.rng import key_from
+from dopsd.models.backends import resolved
 from dopsd.models.files import base_files
-from dopsd.models.loading import resolved
 from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import Decoding, GenerationRequest

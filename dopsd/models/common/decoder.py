@@ -91,7 +91,8 @@ class DecoderConfig(DenoiserConfig):
             DopsdError: if a field is missing, or has a value that the classes do not compute.
         """
         cls.check(config_dict)
-        fields = {name: value for name, value in config_dict.items() if name != "auto_map"}
+        left_out = {"auto_map", "rope_scaling"}  # the latter is None, and an older name
+        fields = {name: value for name, value in config_dict.items() if name not in left_out}
         config: Self = super().from_dict(fields, **kwargs)
         return config
 

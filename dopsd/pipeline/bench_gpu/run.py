@@ -17,8 +17,8 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.machine import package_version
 from dopsd.core.progress import log
+from dopsd.models.backends import attention_of, kernels_of
 from dopsd.models.llada.configuration import LladaConfig
-from dopsd.models.loading import attention_of, kernels_of
 from dopsd.pipeline.bench_gpu import kernel_checks, ranks
 from dopsd.pipeline.bench_gpu.cases import CASES, COPIED, RATES, SIZE, Case
 from dopsd.pipeline.bench_gpu.checks import CHECKS, Found

@@ -14,10 +14,11 @@ from dopsd.algorithms.d_opsd.algorithm import build
 from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.config.params_file import with_changes
+from dopsd.models.backends import attention_of, kernels_of
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.models.loading import attention_of, fuse, kernels_of
+from dopsd.models.loading import fuse
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.batch import States

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from toys import IDS, SHAPE, save_toy, toy
 
 from dopsd.core.errors import DopsdError
-from dopsd.models import loading
+from dopsd.models import backends, loading
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.kernels import operators
@@ -183,26 +183,26 @@ def test_auto_is_torch_where_fused_kernels_cannot_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     auto, gpu = ModelConfig(kernels="auto"), torch.device("cuda", 0)
-    monkeypatch.setattr(loading, "find_spec", lambda name: object())
-    assert loading.kernels_of(auto, torch.device("cpu")) == "torch"
-    assert loading.kernels_of(auto, gpu, LladaConfig()) == "liger"
-    assert loading.kernels_of(ModelConfig(), gpu) == "torch"
+    monkeypatch.setattr(backends, "find_spec", lambda name: object())
+    assert backends.kernels_of(auto, torch.device("cpu")) == "torch"
+    assert backends.kernels_of(auto, gpu, LladaConfig()) == "liger"
+    assert backends.kernels_of(ModelConfig(), gpu) == "torch"
     monkeypatch.setattr(LladaConfig, "has_fused_kernels", False)
     save_toy(tmp_path)
     without = ModelConfig(kernels="auto", path=str(tmp_path))
-    assert loading.kernels_of(without, gpu) == "torch"  # as its config.json says
-    monkeypatch.setattr(loading, "find_spec", lambda name: None)
-    assert loading.kernels_of(auto, gpu) == "torch"
+    assert backends.kernels_of(without, gpu) == "torch"  # as its config.json says
+    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    assert backends.kernels_of(auto, gpu) == "torch"
 
 
 def test_results_of_plain_torch_keep_the_identity_that_they_had_before_the_setting():
-    assert "kernels" not in loading.resolved(ModelConfig(kernels="torch")).decisive("path")
+    assert "kernels" not in backends.resolved(ModelConfig(kernels="torch")).decisive("path")
     assert ModelConfig(kernels="liger").decisive("path")["kernels"] == "liger"
 
 
 def test_liger_on_a_cpu_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     save_toy(tmp_path)
-    monkeypatch.setattr(loading, "find_spec", lambda name: object())
+    monkeypatch.setattr(backends, "find_spec", lambda name: object())
     model = ModelConfig(path=str(tmp_path), kernels="liger")
     with pytest.raises(DopsdError, match=r"^model\.kernels: liger needs an NVIDIA GPU") as raised:
         load_policy(model, None, 0, torch.device("cpu"))

@@ -20,10 +20,11 @@ from toys import rewrite, save_toy, toy
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from dopsd.core.errors import DopsdError
+from dopsd.models.backends import check_kernels
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llada.configuration import READ, LladaConfig
 from dopsd.models.llm_policy import load_policy
-from dopsd.models.loading import check_kernels, nf4
+from dopsd.models.loading import nf4
 
 PUBLISHED = json.loads(
     Path(__file__).with_name("llada_8b_instruct.json").read_text()
@@ -266,10 +267,10 @@ def test_kernels_that_this_machine_lacks_are_refused(
     settings: dict, library: str, monkeypatch: pytest.MonkeyPatch
 ):
     model = ModelConfig(dtype="bfloat16", **settings)
-    monkeypatch.setattr("dopsd.models.loading.find_spec", lambda name: None)
+    monkeypatch.setattr("dopsd.models.backends.find_spec", lambda name: None)
     with pytest.raises(DopsdError, match=rf"needs {library}, which is not installed: pip install"):
         check_kernels(model, torch.device("cuda"))
-    monkeypatch.setattr("dopsd.models.loading.find_spec", lambda name: object())
+    monkeypatch.setattr("dopsd.models.backends.find_spec", lambda name: object())
     with pytest.raises(DopsdError, match="needs an NVIDIA GPU"):
         check_kernels(model, torch.device("cpu"))
     check_kernels(model, torch.device("cuda"))
@@ -389,7 +390,7 @@ def test_compiling_is_refused_where_it_cannot_work(tmp_path: Path, monkeypatch: 
 
 
 def test_attention_left_to_the_machine_is_sdpa_without_a_gpu():
-    from dopsd.models.loading import attention_of
+    from dopsd.models.backends import attention_of
 
     assert (
         attention_of(ModelConfig(attention="auto", dtype="bfloat16"), torch.device("cpu")) == "sdpa"

@@ -1,0 +1,46 @@
+"""Commands models and inspect: which bases there are, and whether one can be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from dopsd.cli.arguments import Commands
+
+
+def add_bases(commands: Commands) -> None:
+    """Add models and inspect."""
+    description = (
+        "List published checkpoints that can be a base, and what each architecture supports."
+    )
+    commands.add_parser("models", description=description, help=description)
+    description = (
+        "Say what a folder of weights is, and whether it can be a base; nothing is loaded."
+    )
+    parser = commands.add_parser("inspect", description=description, help=description)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a checkpoint in hub format")
+    parser.add_argument(
+        "--block-size",
+        type=int,
+        metavar="N",
+        help="tokens of a block, as model.block_size (default: what config.json says)",
+    )
+
+
+def _models(_: argparse.Namespace) -> None:
+    from dopsd.pipeline.bases import list_bases
+
+    list_bases()
+
+
+def _inspect(a: argparse.Namespace) -> None:
+    from dopsd.pipeline.bases import inspect
+
+    inspect(a.folder, a.block_size)
+
+
+FREE: dict[str, Callable[[argparse.Namespace], None]] = {"models": _models, "inspect": _inspect}

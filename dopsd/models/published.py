@@ -1,0 +1,41 @@
+"""Published checkpoints of each architecture, from the file checkpoints.yaml in its folder."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import NamedTuple
+
+from ruamel.yaml import YAML
+
+from dopsd.models.architecture import ARCHITECTURES
+
+
+class Published(NamedTuple):
+    """A published checkpoint.
+
+    Attributes:
+        name: its name on the Hugging Face hub.
+        architecture: folder of dopsd/models, or a plug-in.
+        parameters: number of weights; None: not known.
+        gigabytes: of its weights in bfloat16; None: not known.
+        licence: of the weights, or why it is not known.
+        settings: settings that it needs, as `dopsd params --set` takes them.
+    """
+
+    name: str
+    architecture: str
+    parameters: float | None
+    gigabytes: float | None
+    licence: str
+    settings: str = ""
+
+
+def published() -> list[Published]:
+    """Return all published checkpoints, smallest first."""
+    found = []
+    for architecture, package in ARCHITECTURES.packages.items():
+        path = files(package).joinpath("checkpoints.yaml")
+        if path.is_file():
+            rows = YAML(typ="safe", pure=True).load(path.read_text()) or {}
+            found += [Published(name, architecture, **row) for name, row in rows.items()]
+    return sorted(found, key=lambda row: (row.parameters or float("inf"), row.name))

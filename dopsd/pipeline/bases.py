@@ -1,0 +1,155 @@
+"""`dopsd models` and `dopsd inspect`: which bases there are, and whether one can be used."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from dopsd.analysis.tables import head, line, print_markdown
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.models.architecture import ARCHITECTURES, config_class, config_of
+from dopsd.models.checkpoint_files import check_folder, expected_shapes, header, weight_files
+from dopsd.models.config import ModelConfig
+from dopsd.models.loading import require_base
+from dopsd.models.published import published
+from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dopsd.models.denoiser import DenoiserConfig
+
+GIGA = 1e9
+NOTE = (
+    "None of these weights was run by this project: the classes are compared with forward passes"
+    " written out by hand. Licences are those of the weights; read the model card before you use"
+    " one. Get one with `hf download NAME --local-dir models/NAME`, then look at it with `dopsd"
+    " inspect models/NAME`."
+)
+
+
+def checkpoints_table() -> list[str]:
+    """Return the published checkpoints that can be a base, as a table."""
+    lines = head("checkpoint", "architecture", "parameters", "GB in bfloat16", "licence", "needs")
+    for row in published():
+        size = "not known" if row.parameters is None else f"{row.parameters / GIGA:.2g} B"
+        weight = "not known" if row.gigabytes is None else f"{row.gigabytes:g}"
+        needs = f"`{row.settings}`" if row.settings else ""
+        lines.append(line(row.name, row.architecture, size, weight, row.licence, needs))
+    return lines
+
+
+def architectures_table() -> list[str]:
+    """Return what each architecture supports, as a table."""
+    columns = ("architecture", "a token sees", "predicts", "cache", "flash", "fused kernels")
+    return [*head(*columns), *map(_supports, ARCHITECTURES.names)]
+
+
+def list_bases() -> None:
+    """Print the published checkpoints that can be a base, and what each architecture supports."""
+    print_markdown("\n".join([*checkpoints_table(), "", *architectures_table(), "", NOTE, ""]))
+
+
+def _supports(name: str) -> str:
+    kind = config_class(name)
+    sees = {"bidirectional": "every token", "block_causal": "its block and earlier ones"}
+    cache = {"bidirectional": "approximate", "block_causal": "exact"}
+    patterns = kind.attention_patterns
+    return line(
+        name,
+        " or ".join(sees[pattern] for pattern in patterns),
+        "the next token" if kind.output_shift else "its own token",
+        " or ".join(cache[pattern] for pattern in patterns),
+        "yes" if "bidirectional" in patterns else "no",
+        "yes" if kind.has_fused_kernels else "no",
+    )
+
+
+class Finding(NamedTuple):
+    """What was found of a base: lines that describe it, and faults that keep it from use."""
+
+    lines: list[str]
+    faults: list[str]
+
+
+def inspect(folder: Path, block_size: int | None) -> None:
+    """Print what a folder holds and whether it can be a base; no weights are loaded.
+
+    Args:
+        folder: the folder.
+        block_size: as model.block_size.
+
+    Raises:
+        DopsdError: with every fault, if it cannot be a base.
+    """
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise DopsdError(
+            f"{folder}: an adapter, which is no base; name the folder of its base, and the adapter"
+            " with method.NAME.start_from",
+            code=Code.NO_MODEL,
+        )
+    require_base(folder)
+    config = config_of(ModelConfig(path=str(folder), block_size=block_size))
+    found = Finding(_described(config), [])
+    for part in (_weights, _tokenizer):
+        _add(found, part, folder, config)
+    print("\n".join([f"{folder}:", *(f"  {text}" for text in found.lines)]))
+    if found.faults:
+        raise DopsdError(found.faults, code=Code.UNSUPPORTED_MODEL)
+    print(f"  can be used: set model.path={folder}")
+
+
+def _add(
+    found: Finding,
+    part: Callable[[Path, DenoiserConfig], list[str]],
+    folder: Path,
+    config: DenoiserConfig,
+) -> None:
+    try:
+        found.lines.extend(part(folder, config))
+    except DopsdError as error:
+        found.faults.extend(str(error).splitlines())
+
+
+def _described(config: DenoiserConfig) -> list[str]:
+    sees = "every token sees every other"
+    if config.block_size:
+        sees = f"a token sees its block of {config.block_size} and earlier ones"
+    count = sum(math.prod(shape) for shape in expected_shapes(config).values())
+    return [
+        f"architecture: {config.model_type}, {count:,} parameters, {config.n_layers} blocks of"
+        f" width {config.d_model}",
+        f"attention: {sees}; the state of a token predicts"
+        f" {'the next one' if config.output_shift else 'the token itself'}",
+        f"longest text: {config.max_sequence_length:,} tokens, vocabulary of"
+        f" {config.embedding_size:,}",
+        f"layers for LoRA: {', '.join(config.linear_shapes())}",
+    ]
+
+
+def _weights(folder: Path, config: DenoiserConfig) -> list[str]:
+    from safetensors import safe_open
+
+    check_folder(folder, config)
+    paths, dtypes = list(weight_files(folder)), Counter[str]()
+    for path in paths:
+        with safe_open(path, "numpy") as file:
+            dtypes.update(file.get_slice(name).get_dtype() for name in header(path))
+    size = sum(path.stat().st_size for path in paths) / GIGA
+    count = f"{len(paths)} file" + "s" * (len(paths) > 1)
+    return [f"weights: {size:.3g} GB in {count}, {' and '.join(sorted(dtypes))}"]
+
+
+def _tokenizer(folder: Path, config: DenoiserConfig) -> list[str]:
+    tokenizer = load_tokenizer(folder, config)
+    suppress_tokens(tokenizer, config)
+    mask, end = map(
+        str, tokenizer.convert_ids_to_tokens([config.mask_token_id, config.eos_token_id])
+    )
+    return [
+        f"tokens: {len(tokenizer):,}, mask {mask} ({config.mask_token_id}), end of text {end}"
+        f" ({config.eos_token_id})"
+    ]

@@ -1,0 +1,67 @@
+"""`dopsd models` and `dopsd inspect`: bases that can be used, and faults by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hub_toys import save_hub
+from toys import rewrite
+
+from dopsd.core.errors import DopsdError
+from dopsd.models.architecture import ARCHITECTURES
+from dopsd.models.backends import attention_of
+from dopsd.models.config import ModelConfig
+from dopsd.models.published import published
+from dopsd.pipeline.bases import inspect, list_bases
+
+
+def test_each_architecture_names_its_checkpoints_and_their_licence(capsys):
+    rows = published()
+    assert {row.architecture for row in rows} == set(ARCHITECTURES.names)
+    assert all(row.licence for row in rows)
+    list_bases()
+    shown = capsys.readouterr().out
+    assert all(row.name in shown for row in rows)
+
+
+def test_a_base_is_described_without_its_weights(tmp_path: Path, capsys):
+    save_hub(tmp_path, "sdar")
+    inspect(tmp_path, None)
+    shown = capsys.readouterr().out
+    # 2 x (32 x (64 + 32 + 32) + 64 x 32 + 3 x 32 x 48 + 2 x 16 + 2 x 32) + 2 x 112 x 32 + 32
+    assert "sdar, 28,896 parameters, 2 blocks of width 32" in shown
+    assert "a token sees its block of 4 and earlier ones" in shown
+    assert "mask <|mdm_mask|> (1), end of text <|endoftext|> (0)" in shown
+    assert f"can be used: set model.path={tmp_path}" in shown
+
+
+def test_all_faults_of_a_folder_are_named_at_once(tmp_path: Path, capsys):
+    save_hub(tmp_path, "Dream")
+    rewrite(tmp_path / "config.json", num_hidden_layers=3, mask_token_id=50)
+    with pytest.raises(DopsdError) as refused:
+        inspect(tmp_path, None)
+    weights, tokenizer = str(refused.value).splitlines()
+    assert "12 tensors missing: model.layers.2." in weights
+    assert "mask_token_id 50 of config.json must be a special token" in tokenizer
+    assert "can be used" not in capsys.readouterr().out
+
+
+def test_an_adapter_is_no_base(tmp_path: Path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(DopsdError, match="an adapter, which is no base"):
+        inspect(tmp_path, None)
+
+
+def test_flash_attention_has_no_mask_of_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save_hub(tmp_path, "sdar")
+    monkeypatch.setattr("dopsd.models.backends.find_spec", lambda name: object())
+    gpu = torch.device("cuda", 0)
+    automatic = ModelConfig(path=str(tmp_path), attention="auto", dtype="bfloat16")
+    assert attention_of(automatic, gpu) == "sdpa"
+    named = automatic.model_copy(update={"attention": "flash_attention_2"})
+    with pytest.raises(DopsdError, match="takes no mask of blocks"):
+        attention_of(named, gpu)
+    rewrite(tmp_path / "config.json", model_type="a2d-qwen3", block_size=None)
+    assert attention_of(automatic, gpu) == "flash_attention_2"
