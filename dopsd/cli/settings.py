@@ -177,6 +177,7 @@ def _task(a: argparse.Namespace, params: Params) -> None:
 
 
 def _check(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.base_fit import block_faults
     from dopsd.pipeline.own_task.rows import check_columns
     from dopsd.pipeline.run_request import mismatched_bases
 
@@ -187,6 +188,8 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     if faults:
         other = starts[0].code if starts else Code.BASE_DIFFERS
         raise DopsdError(faults, code=Code.NAMED_FILE_MISSING if missing else other)
+    if unseen := [f"{path}: {line}" for line in block_faults(params)]:
+        raise DopsdError(unseen, code=Code.CONTRADICTION)
     check_columns(params)
     print(f"{path}: no errors")
 

@@ -92,13 +92,14 @@ class AdapterConfig(Section):
 
 
 class EmbeddedShape(Section):
-    """Shape of the embedded model, a LLaDA of about a million parameters."""
+    """Shape of the embedded model, a LLaDA of about a million parameters, or an SDAR in blocks."""
 
     d_model: Count = 128  # width of the hidden states
     n_layers: Count = 4  # transformer blocks
     n_heads: Count = 4  # attention heads
     mlp_hidden_size: Count = 384  # width inside the feed-forward layers
     rope_theta: Positive = 100.0  # base of the rotary frequencies; low for short sequences
+    block_size: Count | None = None  # makes base/<task>_blocks, block-causal; null: base/<task>
 
     @model_validator(mode="after")
     def heads_divide_width(self) -> Self:

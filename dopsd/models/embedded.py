@@ -1,4 +1,4 @@
-"""The embedded model: a LLaDA of about a million parameters and a character tokenizer."""
+"""The embedded model: about a million parameters and a character tokenizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from dopsd.models.config import EmbeddedShape
-    from dopsd.models.llada.configuration import LladaConfig
+    from dopsd.models.denoiser import DenoiserConfig
 
 EOS, MASK, BOS = "<|endoftext|>", "<|mdm_mask|>", "<|startoftext|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -49,13 +49,35 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def build_config(shape: EmbeddedShape, tokenizer: PreTrainedTokenizerFast) -> LladaConfig:
-    """Return the config of the embedded model: the architecture of LLaDA-8B at a small width.
+def build_config(shape: EmbeddedShape, tokenizer: PreTrainedTokenizerFast) -> DenoiserConfig:
+    """Return the config of the embedded model: LLaDA-8B's architecture, or SDAR's, at small width.
 
     Args:
-        shape: widths and depth.
+        shape: widths and depth, and the blocks of SDAR.
         tokenizer: the tokenizer, whose vocabulary and special tokens count.
     """
+    ids = {
+        "mask_token_id": tokenizer.mask_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    if shape.block_size:
+        from dopsd.models.sdar.architecture import SdarConfig
+
+        return SdarConfig(
+            hidden_size=shape.d_model,
+            num_attention_heads=shape.n_heads,
+            num_key_value_heads=shape.n_heads,
+            head_dim=shape.d_model // shape.n_heads,
+            num_hidden_layers=shape.n_layers,
+            intermediate_size=shape.mlp_hidden_size,
+            vocab_size=len(tokenizer),
+            tie_word_embeddings=False,
+            max_position_embeddings=256,
+            rope_parameters={"rope_theta": shape.rope_theta, "rope_type": "default"},
+            block_size=shape.block_size,
+            **ids,
+        )
     from dopsd.models.llada.configuration import LladaConfig
 
     return LladaConfig(
@@ -69,7 +91,5 @@ def build_config(shape: EmbeddedShape, tokenizer: PreTrainedTokenizerFast) -> Ll
         weight_tying=False,
         max_sequence_length=256,
         rope_theta=shape.rope_theta,
-        mask_token_id=tokenizer.mask_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        **ids,
     )

@@ -1,4 +1,4 @@
-"""Record what base/<task>/ was made from, so that it is retrained only on request.
+"""Record what an embedded base was made from, so that it is retrained only on request.
 
 The record holds settings and digests of data and files. The number `pretrain.recipe` stands for
 the code: a base behaves like a downloaded checkpoint, not like a cached result.
@@ -32,15 +32,20 @@ class Origin(Section):
     files: dict[str, str]  # digest of each file that pretraining wrote
 
 
-def place(task: str) -> Path:
-    """Return the folder of a task's embedded base: base/<task>, or base itself of release 0.1."""
-    return BASES if is_base(BASES) else BASES / task
+def place(task: str, block_size: int | None = None) -> Path:
+    """Return the folder of a task's embedded base.
+
+    It is base/<task>, base/<task>_blocks of a block-causal one, or base itself of release 0.1.
+    """
+    name = f"{task}_blocks" if block_size else task
+    return BASES if is_base(BASES) else BASES / name
 
 
 def settings(base: BaseSettings) -> dict[str, Any]:
     """Return the settings that decide a base's weights, by key of params.yaml."""
+    unset = {"tasks", *(() if base.shape.block_size else ("block_size",))}
     shape = {
-        f"pretrain.{key}": value for key, value in base.shape.model_dump(exclude={"tasks"}).items()
+        f"pretrain.{key}": value for key, value in base.shape.model_dump(exclude=unset).items()
     }
     return shape | {
         "sampling.gen_length": base.gen_length,
@@ -67,7 +72,7 @@ def mismatch(base: BaseSettings, task: str) -> str | None:
         One line with the difference, how to keep the base and how to retrain it; None if the base
         matches or does not exist.
     """
-    folder = place(task)
+    folder = place(task, base.shape.block_size)
     if not any(folder.glob("*.safetensors")) and not (folder / ORIGIN).exists():
         return None
     difference = _difference(base, task, folder)

@@ -26,8 +26,8 @@ from dopsd.core.tensor_files import fsync_rename
 from dopsd.core.tensors import left_pad
 from dopsd.models.device import keep_freed_memory
 from dopsd.models.embedded import build_config, build_tokenizer
-from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.models.loading import build_model
 from dopsd.tasks.registry import TASKS
 from dopsd.training import origin
 from dopsd.training.resume_point import read_resume_point, write_resume_point
@@ -45,7 +45,7 @@ SAVE_EVERY = 50  # updates between resume points
 
 
 def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
-    """Train base/<task>/ if it is missing, or if retraining is allowed and needed.
+    """Train a task's base if it is missing, or if retraining is allowed and needed.
 
     Args:
         base: the settings that decide the base.
@@ -60,7 +60,7 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
     scratch = (
         WORK / f"pretrain-{fingerprint(origin.settings(base), [origin.problems_of(task_name)])}"
     )
-    folder = recover(task_name)
+    folder = recover(origin.place(task_name, shape.block_size))
     allowed, mismatch = origin.allowance(), origin.mismatch(base, task_name)
     if mismatch and not allowed:
         raise DopsdError(mismatch, code=Code.BASE_DIFFERS)
@@ -88,7 +88,7 @@ def fresh(base: BaseSettings) -> LlmPolicy:
     tokenizer = build_tokenizer()
     with torch.random.fork_rng([]):
         torch.default_generator.manual_seed(base.shape.seed)
-        model = LladaForMaskedLM(build_config(base.shape, tokenizer))
+        model = build_model(build_config(base.shape, tokenizer))
         initialise(model)
     return LlmPolicy(model, tokenizer, None, 0)
 
@@ -103,7 +103,8 @@ def initialise(model: nn.Module) -> None:
 
 
 def _write(policy: LlmPolicy, base: BaseSettings, task_name: str, tmp: Path) -> None:
-    folder, (new, old) = origin.place(task_name), _beside(task_name)
+    folder = origin.place(task_name, base.shape.block_size)
+    new, old = _beside(folder)
     for stale in (tmp, new):
         shutil.rmtree(stale, ignore_errors=True)
     tmp.mkdir(parents=True)
@@ -118,14 +119,14 @@ def _write(policy: LlmPolicy, base: BaseSettings, task_name: str, tmp: Path) -> 
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _beside(task_name: str) -> tuple[Path, Path]:
+def _beside(folder: Path) -> tuple[Path, Path]:
     """Return the folders of a complete new base, and of the old base during the replacement."""
-    return WORK / f"base.{task_name}.new", WORK / f"base.{task_name}.old"
+    return WORK / f"base.{folder.name}.new", WORK / f"base.{folder.name}.old"
 
 
-def recover(task_name: str) -> Path:
-    """Restore the old base if a replacement was interrupted, and return the base's folder."""
-    folder, (_, old) = origin.place(task_name), _beside(task_name)
+def recover(folder: Path) -> Path:
+    """Restore the old base if its replacement was interrupted, and return the base's folder."""
+    _, old = _beside(folder)
     if old.exists() and folder.exists():
         shutil.rmtree(old)
     elif old.exists():

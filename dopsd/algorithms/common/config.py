@@ -100,6 +100,11 @@ class AlgorithmConfig(Section):
         """Whether the method learns from a problem's one gold answer, which not every task has."""
         return False
 
+    @property
+    def unseen_by_blocks(self) -> tuple[str, str] | None:
+        """A setting that shows the teacher later blocks alone, and what to do instead."""
+        return None
+
     def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
         """Return lengths and steps of the method's rollouts: those of the section."""
         return sampling
@@ -128,10 +133,7 @@ class AlgorithmConfig(Section):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the method computes with the initial policy, which takes a copy of all weights.
-
-        An adapter is switched off instead.
-        """
+        """Whether the method computes with the initial policy: a copy of weights, or no adapter."""
         return True
 
 
@@ -202,6 +204,12 @@ class SelfDistillationConfig(SelectingConfig):
     def reveals_own_future(self) -> bool:
         """Whether the teacher is shown tokens of the rollout that the student has not reached."""
         return self.reveal_ratio > 0
+
+    @property
+    def unseen_by_blocks(self) -> tuple[str, str] | None:
+        """A reveal of later blocks."""
+        is_later = self.reveals_own_future and self.reveal_scope == "future_blocks"
+        return ("reveal_scope: future_blocks", "set it to all_masked") if is_later else None
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: every recorded state is seen by teacher and student."""

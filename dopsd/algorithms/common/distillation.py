@@ -15,8 +15,6 @@ from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.divergence import divergence_of, entropy, shared_mass, top_overlap
 from dopsd.algorithms.common.states import BlockSchedule, states_by_update
 from dopsd.algorithms.common.teacher_view import AS_STUDENT, gathered
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import index_of, index_without, pack, take, widest
 from dopsd.rollout.prompts import decoding
@@ -42,18 +40,8 @@ def build_components(
     Args:
         config: settings of the algorithm.
         context: task, policy and lengths of the run.
-
-    Raises:
-        DopsdError: if the base's attention pattern hides what the teacher is shown.
     """
     policy, sampling = context.policy, context.sampling
-    is_revealing = config.reveals_own_future and config.reveal_scope == "future_blocks"
-    if is_revealing and policy.attention_pattern == "block_causal":
-        raise DopsdError(
-            "reveal_scope: future_blocks teaches nothing with this base: under its block-causal"
-            " attention no token sees a later block; set reveal_scope: all_masked",
-            code=Code.CONTRADICTION,
-        )
     policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout)
     num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)
     blocks = BlockSchedule(

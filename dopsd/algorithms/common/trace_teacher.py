@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from dopsd.algorithms.common.views import random_ranks, rollout_keys
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
 from dopsd.core.rng import fold_in, uniform
 from dopsd.core.tensors import first_index
 from dopsd.rollout.answer_span import answer_span, with_answer
@@ -28,26 +26,8 @@ if TYPE_CHECKING:
     from dopsd.algorithms.common.trace_gradient import Collect
     from dopsd.algorithms.common.trace_states import Plan
     from dopsd.core.types import Problem
-    from dopsd.models.policy import Attention, Policy
+    from dopsd.models.policy import Policy
     from dopsd.tasks.common.task import Task
-
-
-def refuse_block_causal(attention: Attention, setting: str) -> None:
-    """Refuse a base whose tokens never see a later block.
-
-    Args:
-        attention: the attention pattern of the base.
-        setting: the setting that needs a teacher, for the message.
-
-    Raises:
-        DopsdError: if it is block-causal.
-    """
-    if attention == "block_causal":
-        raise DopsdError(
-            f"{setting}: a future teaches nothing with this base: under its block-causal attention"
-            " no token sees a later block",
-            code=Code.CONTRADICTION,
-        )
 
 
 class Verified(NamedTuple):

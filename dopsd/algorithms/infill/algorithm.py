@@ -22,8 +22,6 @@ from dopsd.algorithms.common.trace_states import Trace
 from dopsd.algorithms.infill.answers import Answers
 from dopsd.algorithms.infill.gate import answer_shift
 from dopsd.algorithms.infill.lessons import count, lesson, trained_blocks, view
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
 from dopsd.rollout.answer_span import answer_span
@@ -47,7 +45,7 @@ def build(config: InfillConfig, context: AlgorithmContext) -> Infill:
     """Return the algorithm with its settings and the run's context.
 
     Raises:
-        DopsdError: if the task has no such answers, or no token of the base sees a later block.
+        DopsdError: if the task has no such answers.
     """
     return Infill(config, context)
 
@@ -58,12 +56,6 @@ class Infill(SelfDistillation):
     config: InfillConfig
 
     def __init__(self, config: InfillConfig, context: AlgorithmContext) -> None:
-        if config.reads_later_blocks and context.policy.attention_pattern == "block_causal":
-            raise DopsdError(
-                "method.infill.place: span teaches nothing with this base: under its block-causal"
-                " attention no token sees a later block; set place to prompt, or target to answer",
-                code=Code.CONTRADICTION,
-            )
         self.answers = Answers(config, context.task, context.seed)
         super().__init__(config, *build_components(config, context))
         self.prompts = TeacherPrompts("infill", self.collector, config.max_teacher_prompt)

@@ -49,9 +49,11 @@ class InfillConfig(SelfDistillationConfig):
         return self.reveal_ratio > 0 and self.show != "answer"
 
     @property
-    def reads_later_blocks(self) -> bool:
-        """Whether the teacher knows more than the student only by later blocks."""
-        return self.place == "span" and self.target == "teacher"
+    def unseen_by_blocks(self) -> tuple[str, str] | None:
+        """A teacher that knows more than the student by later blocks alone."""
+        if self.place == "span" and self.target == "teacher":
+            return "place: span", "set it to prompt, or target to answer"
+        return super().unseen_by_blocks
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: its states, or the masks of its answer."""

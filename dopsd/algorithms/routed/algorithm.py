@@ -17,7 +17,7 @@ from dopsd.algorithms.common.distillation import sampleable_logits
 from dopsd.algorithms.common.losses import masked_cross_entropy, metric_sums
 from dopsd.algorithms.common.teacher_prompt import TeacherPrompts
 from dopsd.algorithms.common.trace_gradient import TraceGradient
-from dopsd.algorithms.common.trace_teacher import refuse_block_causal, verified_future
+from dopsd.algorithms.common.trace_teacher import verified_future
 from dopsd.algorithms.routed.batch import RoutedTrace
 from dopsd.algorithms.routed.loss import anchor, lesson, strength
 from dopsd.core.metrics import MetricSums
@@ -35,13 +35,7 @@ if TYPE_CHECKING:
 
 
 def build(config: RoutedConfig, context: AlgorithmContext) -> Routed:
-    """Return the algorithm with its settings and the run's context.
-
-    Raises:
-        DopsdError: if the base's attention pattern hides what the teacher is shown.
-    """
-    if config.distil_weight:
-        refuse_block_causal(context.policy.attention_pattern, "method.routed.distil_weight")
+    """Return the algorithm with its settings and the run's context."""
     return Routed("routed", config, context)
 
 

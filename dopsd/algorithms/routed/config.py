@@ -32,6 +32,11 @@ class RoutedConfig(TraceConfig):
     max_teacher_prompt: Count = 400  # teach wrong: keep the last tokens of the teacher's prompt
 
     @property
+    def unseen_by_blocks(self) -> tuple[str, str] | None:
+        """A teacher that is shown later blocks."""
+        return ("distil_weight", "set it to 0") if self.distil_weight else None
+
+    @property
     def depends_on_length(self) -> bool:
         """Whether beta depends on the number of updates."""
         return self.distil_weight > 0 and (self.distil_decay or self.distil_warmup > 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dopsd.algorithms.common.trace_gradient import TraceGradient
-from dopsd.algorithms.common.trace_teacher import refuse_block_causal, verified_future
+from dopsd.algorithms.common.trace_teacher import verified_future
 from dopsd.algorithms.trace_rl.credit import credit_weight, credited
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 
 def build(config: TraceRlConfig, context: AlgorithmContext) -> TraceRl:
-    """Return the algorithm with its settings and the run's context.
-
-    Raises:
-        DopsdError: if the base's attention pattern hides what the teacher is shown.
-    """
-    if config.credit is not None:
-        refuse_block_causal(context.policy.attention_pattern, "method.trace_rl.credit")
+    """Return the algorithm with its settings and the run's context."""
     return TraceRl("trace_rl", config, context)
 
 

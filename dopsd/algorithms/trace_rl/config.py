@@ -34,6 +34,11 @@ class TraceRlConfig(TraceConfig):
     reveal_ratio: Share = 0.5  # share of the verified future that the teacher of credit is shown
 
     @property
+    def unseen_by_blocks(self) -> tuple[str, str] | None:
+        """A teacher that is shown later blocks."""
+        return ("credit", "set it to null") if self.credit is not None else None
+
+    @property
     def depends_on_length(self) -> bool:
         """Whether the weight of the credit depends on the number of updates."""
         return self.credit is not None and self.credit_decay

@@ -16,7 +16,6 @@ from dopsd.algorithms.common.trace_gradient import Collect
 from dopsd.algorithms.common.trace_states import plan_states
 from dopsd.algorithms.common.trace_teacher import (
     Verified,
-    refuse_block_causal,
     shown_positions,
     verified,
     verified_future,
@@ -24,7 +23,6 @@ from dopsd.algorithms.common.trace_teacher import (
 from dopsd.algorithms.trace_rl import algorithm as trace_rl
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.algorithms.trace_rl.credit import credit_weight, credited
-from dopsd.core.errors import DopsdError
 from dopsd.core.types import Rollout
 
 TOKENS = torch.tensor([1, 2, 3, 4, 5, 6, EOS, EOS])
@@ -176,9 +174,3 @@ class Refusing:
         from dopsd.core.types import Score
 
         return Score(None, 0.0, correct=False)
-
-
-def test_a_base_that_sees_no_later_block_is_refused():
-    with pytest.raises(DopsdError, match=r"method\.trace_rl\.credit: a future teaches nothing"):
-        refuse_block_causal("block_causal", "method.trace_rl.credit")
-    refuse_block_causal("bidirectional", "method.trace_rl.credit")

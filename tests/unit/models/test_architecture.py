@@ -11,14 +11,12 @@ import torch
 from fakes import FakePolicy
 from toys import rewrite, save_toy
 
-from dopsd.algorithms.common.distillation import build_components
-from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.registry import ALGORITHMS, load_algorithm
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import ARCHITECTURES
 from dopsd.models.config import ModelConfig
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
-from dopsd.rollout.config import SamplingConfig
 
 SHIFTED = """
 from torch import nn
@@ -97,11 +95,35 @@ def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path,
         load_policy(ModelConfig(path=str(shifted)), None, 0)
 
 
-def test_a_reveal_of_later_blocks_is_refused_where_no_token_sees_them():
+@pytest.mark.parametrize(
+    ("name", "settings", "remedy"),
+    [
+        ("d_opsd", {}, "reveal_scope: future_blocks teaches nothing.*; set it to all_masked"),
+        ("infill", {}, "place: span teaches nothing.*; set it to prompt"),
+        ("trace_rl", {"credit": 0.5}, "credit teaches nothing.*; set it to null"),
+        ("routed", {}, "distil_weight teaches nothing.*; set it to 0"),
+    ],
+)
+def test_what_no_token_of_a_block_causal_base_sees_is_refused(
+    name: str, settings: dict, remedy: str
+):
     policy = FakePolicy()
     policy.attention_pattern = "block_causal"
-    sampling = SamplingConfig(gen_length=8, block_length=4, steps=8)
-    context = SimpleNamespace(policy=policy, sampling=sampling, collector=lambda config: None)
-    with pytest.raises(DopsdError, match="set reveal_scope: all_masked"):
-        build_components(DOpsdConfig(), context)
-    build_components(DOpsdConfig(reveal_scope="all_masked"), context)
+    config = ALGORITHMS.config_class(name)(**settings)
+    with pytest.raises(DopsdError, match=rf"^method\.{name}\.{remedy}"):
+        load_algorithm(name, config, SimpleNamespace(policy=policy))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("d_opsd", {"reveal_scope": "all_masked"}),
+        ("d_opsd", {"reveal_ratio": 0.0}),
+        ("infill", {"place": "prompt"}),
+        ("infill", {"target": "answer"}),
+        ("trace_rl", {}),
+        ("routed", {"distil_weight": 0.0}),
+    ],
+)
+def test_what_a_block_causal_base_sees_is_not_refused(name: str, settings: dict):
+    assert ALGORITHMS.config_class(name)(**settings).unseen_by_blocks is None

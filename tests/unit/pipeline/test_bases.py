@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import write_params
 from hub_toys import save_hub
 from toys import rewrite
 
+from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import ARCHITECTURES
 from dopsd.models.backends import attention_of
@@ -65,3 +67,23 @@ def test_flash_attention_has_no_mask_of_blocks(tmp_path: Path, monkeypatch: pyte
         attention_of(named, gpu)
     rewrite(tmp_path / "config.json", model_type="a2d-qwen3", block_size=None)
     assert attention_of(automatic, gpu) == "flash_attention_2"
+
+
+def test_check_names_what_does_not_fit_a_block_causal_base(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    save_hub(Path("models/toy"), "sdar")
+    write_params(model__path="models/toy", pretrain__tasks=[], matrix__methods=["d_opsd", "spg"])
+    assert main(["check"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "sampling.block_length: 8: models/toy attends in blocks of 4; set it to 4" in lines[0]
+    assert "evaluate.protocols.greedy.block_length: 8" in lines[1]
+    assert "method.d_opsd.reveal_scope: future_blocks teaches nothing with this base" in lines[2]
+    rewrite(Path("models/toy/config.json"), block_size=8)
+    write_params(
+        model__path="models/toy",
+        pretrain__tasks=[],
+        matrix__methods=["d_opsd", "spg"],
+        method__d_opsd__reveal_scope="all_masked",
+    )
+    assert main(["check"]) == 0
