@@ -8,16 +8,24 @@ from pydantic import Field, model_validator
 
 from dopsd.core.settings import Count, Section, Share
 
+TopP = Annotated[float, Field(gt=0, le=1)]
+
 
 class SamplingConfig(Section):
     """Lengths and steps of a rollout, which is denoised block by block."""
 
-    LATER: ClassVar[dict[str, Any]] = {"text_after_eos": False}
+    LATER: ClassVar[dict[str, Any]] = {
+        "text_after_eos": False,
+        "order": "probability",
+        "top_p": None,
+    }
 
     gen_length: Count = 256  # tokens of a completion
     block_length: Count = 32  # tokens of a block; divides gen_length
     steps: Count = 128  # denoising steps of the whole completion; a multiple of the blocks
     gumbel_dtype: Literal["float32", "bfloat16"] = "float32"  # bfloat16: the published noise
+    order: Literal["probability", "entropy", "margin"] = "probability"  # of commits in a block
+    top_p: TopP | None = None  # sample from the likeliest tokens that hold this share; null: all
     stop_after_eos: bool = False  # stop after the block in which the text ends
     text_after_eos: bool = False  # also score the text after its first end, as published
     batch_size: Count = 64  # rollouts in one forward pass; affects memory only
@@ -37,6 +45,16 @@ class SamplingConfig(Section):
             raise ValueError(
                 f"steps {self.steps} must be a multiple of the {blocks} blocks and at most"
                 f" gen_length {self.gen_length}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def a_threshold_is_a_probability(self) -> Self:
+        """Refuse a threshold together with an order that is no probability."""
+        if self.order != "probability" and vars(self).get("threshold") is not None:
+            raise ValueError(
+                f"threshold is a probability, which order {self.order} does not rank by; set order"
+                " to probability or leave threshold out"
             )
         return self
 

@@ -45,6 +45,8 @@ class Decoding:
     threshold: float | None = None  # for this and `cache` see fast_dllm.py
     cache: str = "none"
     fallback: str = "surest"  # token committed where none reaches the threshold: surest, leftmost
+    order: str = "probability"  # what ranks the tokens of a block, see `certainty`
+    top_p: float | None = None
 
     @property
     def num_transfer_tokens(self) -> list[int]:
@@ -104,13 +106,13 @@ def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 def propose(
     model: Forward, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
-    """Return tokens [N] and their noise-free probabilities [N] at N positions, computed in parts.
+    """Return tokens [N] and what ranks them [N] at N positions, computed in parts.
 
     Args:
         model: the model, whose head is applied.
         hidden: [N, D].
         keys: [N], keys of the noise.
-        decoding: temperature and gumbel_dtype.
+        decoding: temperature, gumbel_dtype, top_p and order.
     """
     rows = max(1, HEAD_ENTRIES // model.vocabulary)
     outputs = [
@@ -128,9 +130,49 @@ def _propose_part(
     logits = model.head(hidden).float()  # [N, V]
     suppressed = index_of(tuple(model.suppress_tokens), logits.device)
     logits.index_fill_(1, suppressed, -torch.inf)
+    if decoding.top_p is not None:
+        logits = nucleus(logits, decoding.top_p, decoding.temperature)
     tokens = choose(logits, keys, decoding)
-    confidence = logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
-    return tokens, confidence
+    return tokens, certainty(logits, tokens, decoding)
+
+
+def nucleus(logits: Tensor, share: float, temperature: float) -> Tensor:
+    """Return logits [N, V] with -inf outside the likeliest tokens that hold this share.
+
+    The token that reaches the share is the last one inside (arXiv 1904.09751).
+
+    Args:
+        logits: [N, V].
+        share: share of the probability.
+        temperature: of the probabilities; 0: as they are.
+    """
+    ranked, order = (
+        (logits / (temperature or 1)).softmax(-1).sort(dim=-1, descending=True, stable=True)
+    )
+    is_out = ranked.cumsum(-1) - ranked >= share
+    return logits.masked_fill(is_out.scatter(-1, order, is_out), -torch.inf)
+
+
+def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
+    """Return what ranks the proposed tokens [N]; higher ones are committed first.
+
+    `probability` is that of the token, without noise and temperature (LLaDA). `entropy`, negative,
+    and `margin`, between the two likeliest tokens, are of the distribution at the temperature
+    (Dream, arXiv 2508.15487, section 3.3).
+
+    Args:
+        logits: [N, V].
+        tokens: [N].
+        decoding: order and temperature.
+    """
+    if decoding.order == "probability":
+        return logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
+    probabilities = (logits / (decoding.temperature or 1)).softmax(-1)
+    if decoding.order == "entropy":
+        entropy: Tensor = torch.special.entr(probabilities).sum(-1)
+        return -entropy
+    first, second = probabilities.topk(2, -1).values.unbind(-1)
+    return first - second
 
 
 @dataclass(frozen=True)

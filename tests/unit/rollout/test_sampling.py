@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from dopsd.core.rng import bfloat16_uniform, fold_in, key_from, uniform, uniform_table
 from dopsd.core.types import Problem
 from dopsd.rollout.engine import SamplingPlan, denoise_all, generate_until_correct
-from dopsd.rollout.sampler import CPU_NOISE, Decoding, GenerationRequest, choose, denoise
+from dopsd.rollout.sampler import (
+    CPU_NOISE,
+    Decoding,
+    GenerationRequest,
+    certainty,
+    choose,
+    denoise,
+    nucleus,
+)
 
 PROMPT = torch.tensor([1, 2])
 
@@ -28,6 +36,44 @@ def test_the_most_confident_positions_of_the_block_are_committed_first():
     rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 4, 2))[0]
     assert rollout.completion_ids.tolist() == [1, 2, 3, 4]
     assert rollout.revealed_at.tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("order", "temperature", "expected"),
+    [
+        # position 0: 0.5, 0.5; position 1: 0.6, 0.2, 0.2; position 2: 0.55, 0.45
+        ("probability", 0.0, [2, 0, 1]),
+        ("margin", 0.0, [2, 0, 1]),  # 0, 0.4, 0.1
+        ("entropy", 0.0, [1, 2, 0]),  # 0.693, 0.950, 0.688
+        ("entropy", 0.1, [2, 0, 1]),  # nearly sure are 1, then 2: 0.693, 0.0002, 0.37
+    ],
+)
+def test_tokens_are_committed_in_the_named_order(order: str, temperature: float, expected: list):
+    shares = torch.tensor([[0.5, 0.5, 0.0], [0.6, 0.2, 0.2], [0.55, 0.45, 0.0]])
+    how = Decoding(3, 3, 3, temperature, order=order)
+    ranks = certainty(shares.log(), shares.argmax(-1), how).argsort(descending=True, stable=True)
+    assert ranks.argsort().tolist() == expected
+    rows = torch.zeros(3, 10).fill_(-100.0)
+    rows[:, :3] = shares.log().clamp(min=-100.0)
+    found = denoise(FakePolicy(3, table=rows), [GenerationRequest("p", 0, PROMPT, 0)], how)[0]
+    assert found.revealed_at.tolist() == expected
+
+
+def test_only_the_likeliest_tokens_that_hold_the_share_are_sampled():
+    shares = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.3, 0.6]])
+    kept = nucleus(shares.log(), 0.6, 0.0).isfinite()
+    assert kept.tolist() == [[False, True, True], [False, False, True]]
+    # at temperature 0.5 shares are squared: 0.04, 0.25, 0.09 of 0.38, so 0.66 for the first
+    assert nucleus(shares.log(), 0.6, 0.5).isfinite()[0].tolist() == [False, True, False]
+    drawn = set()
+    how = Decoding(3, 3, 1, 1.0, top_p=0.6)
+    rows = torch.full((3, 10), -1e4)
+    rows[:, :3] = shares[0].log()
+    for key in range(40):
+        request = GenerationRequest("p", 0, PROMPT, key)
+        found = denoise(FakePolicy(3, table=rows), [request], how)
+        drawn |= set(found[0].completion_ids.tolist())
+    assert drawn == {1, 2}
 
 
 def test_blocks_are_finished_left_to_right_whatever_the_confidence():
