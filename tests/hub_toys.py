@@ -100,10 +100,15 @@ LLADA2 = {  # names neither mask nor end of text nor block; the family's are the
 }
 
 
-def save_hub(folder: Path, name: str) -> dict[str, Tensor]:
-    """Write a toy in the layout of the hub, in shards; return its tensors."""
+def save_hub(folder: Path, name: str, **changes: object) -> dict[str, Tensor]:
+    """Write a toy in the layout of the hub, in shards; return its tensors.
+
+    `changes` are fields of config.json.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    raw = COMMON | HUB[name] | {"model_type": name}
+    ids = {"mask_token_id": 1, "eos_token_id": 0}
+    raw = LLADA2 | ids if name == "llada2_moe" else COMMON | HUB[name] | {"model_type": name}
+    raw |= changes
     (folder / "config.json").write_text(json.dumps(raw))
     torch.manual_seed(0)
     model = AutoModelForMaskedLM.from_config(read_config(folder))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import AlgorithmConfig
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
 from dopsd.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -40,13 +38,10 @@ def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext
         context: task, policy and lengths of the run.
 
     Raises:
-        DopsdError: if there is no such algorithm, its folder is incomplete, or the base's attention
-            hides what its teacher is shown.
+        DopsdError: if there is no such algorithm, or its folder is incomplete.
     """
     from dopsd.algorithms.common.base import Algorithm  # imports torch; only training needs it
 
-    if context.policy.attention_pattern == "block_causal" and (fault := blocks_fault(name, config)):
-        raise DopsdError(fault, code=Code.CONTRADICTION)
     arguments = {"config": config, "context": context}
     algorithm: Algorithm = ALGORITHMS.make(name, "algorithm.build", Algorithm, **arguments)
     return algorithm

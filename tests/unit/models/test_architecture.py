@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes import FakePolicy
 from toys import rewrite, save_toy
 
-from dopsd.algorithms.registry import ALGORITHMS, load_algorithm
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import ARCHITECTURES
 from dopsd.models.config import ModelConfig
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
+from dopsd.training.run_policy import refuse_unseen
 
 SHIFTED = """
 from torch import nn
@@ -107,11 +107,9 @@ def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path,
 def test_what_no_token_of_a_block_causal_base_sees_is_refused(
     name: str, settings: dict, remedy: str
 ):
-    policy = FakePolicy()
-    policy.attention_pattern = "block_causal"
     config = ALGORITHMS.config_class(name)(**settings)
     with pytest.raises(DopsdError, match=rf"^method\.{name}\.{remedy}"):
-        load_algorithm(name, config, SimpleNamespace(policy=policy))
+        refuse_unseen(SimpleNamespace(kind=name, algorithm=config))
 
 
 @pytest.mark.parametrize(
