@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import blocks_fault
 from dopsd.models.architecture import config_of
+from dopsd.rollout.denoising_state import blocks_misfit
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -29,14 +30,14 @@ def block_faults(params: Params) -> list[str]:
         size = config_of(model).block_size
         if size is None:
             continue
-        lengths = {"sampling": params.sampling.block_length}
-        lengths |= {
-            f"evaluate.protocols.{protocol}": params.evaluate.protocols[protocol].block_length
+        lengths = {
+            "sampling": params.sampling,
+            f"evaluate.protocols.{protocol}": params.evaluate.protocols[protocol],
         }
-        for key, length in lengths.items():
-            if length != size:
-                line = f"{key}.block_length: {length}: {model.path} attends in blocks of {size};"
-                found[f"{line} set it to {size}"] = None
+        for key, sampling in lengths.items():
+            fault = blocks_misfit(size, sampling.gen_length, sampling.block_length)
+            if fault:
+                found[f"{key}: {model.path}: {fault}"] = None
         for method in params.matrix.methods:
             run = params.run(task, method, params.matrix.seeds[0])
             if fault := blocks_fault(method, run.algorithm):

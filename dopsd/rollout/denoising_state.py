@@ -83,14 +83,18 @@ class GrowingStates:
     """States of one block after the other under block-causal attention, with an exact cache.
 
     A finished block never changes, and no token sees a later one. So the keys and values of what is
-    before a block are computed once, with the first step of that block.
+    before a block of the model are computed once, with the first step in that block. The blocks of
+    sampling may be parts of the model's.
 
     Args:
         model: a block-causal model.
+        start: the column of the first block.
     """
 
-    def __init__(self, model: Forward) -> None:
-        self.model, self.kv_cache = model, model.new_kv_cache()
+    def __init__(self, model: Forward, start: int) -> None:
+        assert model.block_size is not None
+        self.model, self.kv_cache, self.size = model, model.new_kv_cache(), model.block_size
+        self.start = start
         self.end = 0  # positions before it have their last keys and values
 
     def of(self, ids: Tensor, attention_mask: Tensor | None, block: slice) -> Tensor:
@@ -101,13 +105,32 @@ class GrowingStates:
             attention_mask: [B, T], False on padding; None without padding.
             block: the columns of the block.
         """
-        window = slice(self.end, block.stop)
-        mask = None if attention_mask is None else attention_mask[:, : block.stop]
+        first = block.start - (block.start - self.start) % self.size
+        window = slice(self.end, first + self.size)
+        mask = None if attention_mask is None else attention_mask[:, : window.stop]
         hidden = self.model.hidden(ids[:, window], mask, self.kv_cache, window)
-        self.end = block.start
-        return hidden[:, block.start - block.stop :]
+        self.end = first
+        return hidden[:, block.start - window.start : block.stop - window.start]
 
     def keep(self, before: Tensor, after: Tensor) -> None:
         """Keep the rows `after` [N] of the rows `before` [B], in their order."""
         if len(after) < len(before):
             self.kv_cache.keep(torch.isin(before, after).nonzero()[:, 0])
+
+
+def blocks_misfit(size: int | None, gen_length: int, block_length: int) -> str | None:
+    """Return why blocks of sampling do not fit a block-causal model; None if they do.
+
+    Args:
+        size: tokens of the model's blocks; None: it has none.
+        gen_length: tokens of a completion.
+        block_length: tokens of a block of sampling.
+    """
+    if size is None or (gen_length % size == 0 and size % block_length == 0):
+        return None
+    if gen_length % size:
+        return f"gen_length {gen_length} is no multiple of {size}, this base's blocks of attention"
+    return (
+        f"block_length {block_length}: this base attends in blocks of {size}; set block_length to"
+        " it, or to a part of it"
+    )

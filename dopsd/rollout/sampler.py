@@ -17,7 +17,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import index_of, pack, take
-from dopsd.rollout.denoising_state import DenoisingState, GrowingStates
+from dopsd.rollout.denoising_state import DenoisingState, GrowingStates, blocks_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,16 +215,12 @@ def denoise(
     positions after the block in which a text ends become EOS.
 
     Raises:
-        DopsdError: if a block-causal model has blocks of another length.
+        DopsdError: if the blocks are not those of a block-causal model, or parts of them.
     """
-    if model.block_size not in {None, decoding.block_length}:
-        raise DopsdError(
-            f"block_length {decoding.block_length}: this base attends in blocks of"
-            f" {model.block_size}; set block_length to it",
-            code=Code.CONTRADICTION,
-        )
+    if fault := blocks_misfit(model.block_size, decoding.gen_length, decoding.block_length):
+        raise DopsdError(fault, code=Code.CONTRADICTION)
     state = DenoisingState(model, requests, decoding)
-    growing = None if model.block_size is None else GrowingStates(model)
+    growing = None if model.block_size is None else GrowingStates(model, state.start)
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
         state.ids[active, block] = model.mask_id

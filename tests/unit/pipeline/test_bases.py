@@ -76,8 +76,9 @@ def test_check_names_what_does_not_fit_a_block_causal_base(tmp_path: Path, monke
     assert main(["check"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert "sampling.block_length: 8: models/toy attends in blocks of 4; set it to 4" in lines[0]
-    assert "evaluate.protocols.greedy.block_length: 8" in lines[1]
+    misfit = "models/toy: block_length 8: this base attends in blocks of 4; set block_length to it"
+    assert f"sampling: {misfit}" in lines[0]
+    assert f"evaluate.protocols.greedy: {misfit}" in lines[1]
     assert "method.d_opsd.reveal_scope: future_blocks teaches nothing with this base" in lines[2]
     rewrite(Path("models/toy/config.json"), block_size=8)
     write_params(

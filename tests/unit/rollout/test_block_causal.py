@@ -30,9 +30,11 @@ def requests(count: int) -> list[GenerationRequest]:
     return [GenerationRequest(str(i), 0, ids, 100 + i) for i, ids in enumerate(prompts)]
 
 
+@pytest.mark.parametrize("block_length", [4, 2, 1])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_the_cache_changes_no_token(policy: LlmPolicy, temperature: float):
-    how = Decoding(12, 4, 6, temperature, stop_after_eos=True)
+def test_the_cache_changes_no_token(policy: LlmPolicy, temperature: float, block_length: int):
+    steps = 12 if block_length == 1 else 6
+    how = Decoding(12, block_length, steps, temperature, stop_after_eos=True)
     cached = denoise(policy, requests(64), how)
     policy.block_size = None  # whole forwards, without a cache
     assert [r.to_dict() for r in cached] == [
@@ -48,6 +50,16 @@ def test_a_row_does_not_depend_on_its_batch(policy: LlmPolicy):
     assert [r.to_dict() for r in together] == [r.to_dict() for r in alone]
 
 
-def test_blocks_of_another_length_than_the_models_are_refused(policy: LlmPolicy):
-    with pytest.raises(DopsdError, match="block_length 6: this base attends in blocks of 4"):
-        denoise(policy, requests(1), Decoding(12, 6, 6))
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        (Decoding(12, 6, 6), "block_length 6: this base attends in blocks of 4"),
+        (Decoding(16, 8, 8), "block_length 8: this base attends in blocks of 4"),
+        (Decoding(10, 2, 5), "gen_length 10 is no multiple of 4"),
+    ],
+)
+def test_blocks_that_do_not_fit_the_models_are_refused(
+    policy: LlmPolicy, how: Decoding, expected: str
+):
+    with pytest.raises(DopsdError, match=expected):
+        denoise(policy, requests(1), how)
