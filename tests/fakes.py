@@ -82,7 +82,9 @@ class FakePolicy:
     def new_kv_cache(self) -> KVCache:
         raise NotImplementedError("a table has no keys to keep")
 
-    def use_teacher(self, kind: str, ema_decay: float, dropout: bool = False) -> None:
+    def use_teacher(
+        self, kind: str, ema_decay: float, dropout: bool = False, sees_all: bool = False
+    ) -> None:
         """The table is its own teacher."""
 
     def after_update(self) -> None: ...

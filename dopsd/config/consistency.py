@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig, SelfDistillationConfig
+from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig
+from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
 from dopsd.core.errors import unknown
 from dopsd.models.config import ModelConfig
 from dopsd.training.start import start_run

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dopsd.models.config import AdapterConfig, ModelConfig
     from dopsd.models.denoiser import Denoiser
     from dopsd.models.kv_cache import KVCache
-    from dopsd.models.policy import Text
+    from dopsd.models.policy import Attention, Text
 
 
 class LlmPolicy(WeightContexts):
@@ -61,8 +61,6 @@ class LlmPolicy(WeightContexts):
         self.mask_id = model.config.mask_token_id
         self.eos_id = model.config.eos_token_id
         self.output_shift = model.config.output_shift
-        self.attention_pattern = model.config.attention_pattern
-        self.block_size = model.config.block_size
         self.suppress_tokens = suppress_tokens(tokenizer, model.config)
         self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}
@@ -74,6 +72,16 @@ class LlmPolicy(WeightContexts):
     def device(self) -> torch.device:
         """Device of the weights; prompts and rollouts are in main memory."""
         return self.core.device
+
+    @property
+    def attention_pattern(self) -> Attention:
+        """Which tokens see which."""
+        return self.core.config.attention_pattern
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens of a block of block-causal attention; None: each token sees every other."""
+        return self.core.config.block_size
 
     @property
     def is_locked(self) -> bool:

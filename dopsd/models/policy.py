@@ -32,16 +32,22 @@ class Forward(Protocol):
         eos_id: id that ends a text, and fills padding.
         vocabulary: V, entries of the head.
         max_length: tokens of prompt and completion that the model was trained for.
-        attention_pattern: which tokens see which.
-        block_size: tokens of a block of block-causal attention; None: bidirectional.
     """
 
     mask_id: int
     eos_id: int
     vocabulary: int
     max_length: int
-    attention_pattern: Attention
-    block_size: int | None
+
+    @property
+    def attention_pattern(self) -> Attention:
+        """Which tokens see which."""
+        ...
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens of a block of block-causal attention; None: each token sees every other."""
+        ...
 
     @property
     def suppress_tokens(self) -> Sequence[int]:
@@ -104,7 +110,9 @@ class Forward(Protocol):
 class Teachers(Protocol):
     """Contexts around `hidden` and `head` that compute with other weights than the student's."""
 
-    def use_teacher(self, kind: str, ema_decay: float, dropout: bool = False) -> None:
+    def use_teacher(
+        self, kind: str, ema_decay: float, dropout: bool = False, sees_all: bool = False
+    ) -> None:
         """Choose the teacher.
 
         Args:
@@ -112,6 +120,7 @@ class Teachers(Protocol):
                 average).
             ema_decay: decay of the moving average per update; used by ema alone.
             dropout: keep the adapter's dropout on in training; used by live alone.
+            sees_all: let each token see every other, also where the base is block-causal.
         """
         ...
 

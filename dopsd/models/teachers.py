@@ -45,7 +45,7 @@ class WeightContexts:
     def __init__(self, core: Denoiser, adapted: PeftModel | None) -> None:
         self.core, self.adapted = core, adapted
         self.teacher_kind, self.ema_decay = "base", 0.0
-        self.teacher_dropout = False
+        self.teacher_dropout = self.teacher_sees_all = False
         self.ema: dict[str, Tensor] = {}  # moving average of what trains; empty unless kind is ema
         self.start: dict[str, Tensor] = {}  # the reference's weights; empty: adapter off
         # float32 weights in training where the model computes in bfloat16: steps of a small
@@ -150,24 +150,42 @@ class WeightContexts:
             )
         return self.adapted.disable_adapter() if self.adapted else nullcontext()
 
-    def teacher(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def teacher(self) -> Iterator[None]:
         """Compute as the teacher while the context lasts.
 
         base: the initial policy; live: the student's own weights; ema: their moving average. There
         is no dropout, unless the live teacher keeps it.
         """
+        with self._teaching(), self.seeing_all() if self.teacher_sees_all else nullcontext():
+            yield
+
+    @contextmanager
+    def seeing_all(self) -> Iterator[None]:
+        """Let each token see every other while the context lasts, also in a block-causal model."""
+        size, self.core.config.block_size = self.core.config.block_size, None
+        try:
+            yield
+        finally:
+            self.core.config.block_size = size
+
+    def _teaching(self) -> AbstractContextManager[object]:
         if self.teacher_kind == "live" and self.teacher_dropout:
             return nullcontext()
         return self.reference() if self.teacher_kind == "base" else self._computing_with(self.ema)
 
-    def use_teacher(self, kind: str, ema_decay: float, dropout: bool = False) -> None:
+    def use_teacher(
+        self, kind: str, ema_decay: float, dropout: bool = False, sees_all: bool = False
+    ) -> None:
         """Choose the teacher: base, live or ema with this decay per update.
 
         Args:
             kind: base, live or ema.
             ema_decay: decay of the moving average per update.
             dropout: keep dropout on in the live teacher.
+            sees_all: let each token see every other, also in a block-causal model.
         """
+        self.teacher_sees_all = sees_all
         self.teacher_kind, self.ema_decay, self.teacher_dropout = kind, ema_decay, dropout
         if kind == "ema":
             self.ema = {name: p.detach().clone() for name, p in self.trainable().items()}

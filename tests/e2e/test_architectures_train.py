@@ -27,7 +27,7 @@ BASE = Path("models/toy")
 BLOCKS = 8  # as sampling.block_length
 FITS = {  # what a block-causal base learns from
     "method__d_opsd__reveal_scope": "all_masked",
-    "method__infill__place": "prompt",
+    "method__infill__teacher_attention": "all",
     "method__routed__distil_weight": 0.0,
 }
 

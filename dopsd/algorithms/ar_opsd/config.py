@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dopsd.algorithms.common.config import SelfDistillationConfig
+from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
 from dopsd.core.settings import Count, Share
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.common.batch import Batch, States
-    from dopsd.algorithms.common.config import SelfDistillationConfig
+    from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
     from dopsd.algorithms.common.teacher_view import TeacherView
     from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
@@ -42,7 +42,8 @@ def build_components(
         context: task, policy and lengths of the run.
     """
     policy, sampling = context.policy, context.sampling
-    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout)
+    sees_all = config.teacher_attention == "all"
+    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, sees_all)
     num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)
     blocks = BlockSchedule(
         sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dopsd.algorithms.common.config import SelfDistillationConfig
+    from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
 
 
 @dataclass(frozen=True)

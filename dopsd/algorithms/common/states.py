@@ -20,7 +20,7 @@ from dopsd.core.tensors import first_index, left_pad
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dopsd.algorithms.common.config import SelfDistillationConfig
+    from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
     from dopsd.core.types import Rollout
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import SelfDistillationConfig
+from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
 
 
 class DOpsdConfig(SelfDistillationConfig):

@@ -6,7 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.algorithms.common.config import Forwards, SelfDistillationConfig
+from dopsd.algorithms.common.config import Forwards
+from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
 from dopsd.algorithms.common.trace_config import TraceConfig
 from dopsd.core.settings import LARGEST, Count, Share
 from dopsd.rollout.config import SamplingConfig
@@ -51,8 +52,9 @@ class InfillConfig(SelfDistillationConfig):
     @property
     def unseen_by_blocks(self) -> tuple[str, str] | None:
         """A teacher that knows more than the student by later blocks alone."""
-        if self.place == "span" and self.target == "teacher":
-            return "place: span", "set it to prompt, or target to answer"
+        is_blind = self.place == "span" and self.target == "teacher"
+        if is_blind and self.teacher_attention == "base":
+            return "place: span", "set it to prompt, target to answer, or teacher_attention to all"
         return super().unseen_by_blocks
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:

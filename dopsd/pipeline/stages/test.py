@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dopsd.algorithms.common.config import SelfDistillationConfig
+from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
 from dopsd.algorithms.common.states import BlockSchedule, reveal
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import run_folder

@@ -5,10 +5,13 @@ self-teacher generates greedily again with a share of the final answer's tokens 
 block clears the block. All are measured with the base on training problems. Where a task has gold
 answers or a solver, the teacher of method infill is measured too: of its own greedy completion it
 is shown the answer's place, with a share of the right answer in it, if the verifier reads it there.
+Rows of a block-causal base come twice: as the base attends, and with a teacher that sees all blocks
+(teacher_attention: all).
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.task import Task
 
 SPLIT = "train"
+SEES_ALL = ", sees all"  # of rows of a teacher whose tokens see every other
 TEACHER, STUDENT = "#b35900", "#1e3cff"  # colours of bars; white text is legible on both
 
 
@@ -61,7 +65,7 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
     }
     for name, row in table.items():
         log(
-            f"{name:16} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]"
+            f"{name:26} {row['accuracy']:.4f}  [{row['interval'][0]:.4f}, {row['interval'][1]:.4f}]"
             f"  n = {row['n']}"
         )
     with fresh_folder(REPORTS / task_name / "teacher") as tmp:
@@ -158,9 +162,16 @@ class Verification:
                 ]
                 for ratio in s.answer_ratios
             }
+        # of a block-causal base, tokens of later blocks teach only a teacher that sees them
+        views = {"": nullcontext} | (
+            {} if policy.block_size is None else {SEES_ALL: policy.seeing_all}
+        )
         for name, shown in rows.items():
-            for problem, score in zip(problems, self._shown(policy, greedy, shown), strict=True):
-                scores[problem.id][name] = score
+            for suffix, view in views.items():
+                with view():
+                    found = self._shown(policy, greedy, shown)
+                for problem, score in zip(problems, found, strict=True):
+                    scores[problem.id][name + suffix] = score
         return scores
 
     def _shown(

@@ -117,6 +117,8 @@ def test_what_no_token_of_a_block_causal_base_sees_is_refused(
     [
         ("d_opsd", {"reveal_scope": "all_masked"}),
         ("d_opsd", {"reveal_ratio": 0.0}),
+        ("d_opsd", {"teacher_attention": "all"}),
+        ("infill", {"teacher_attention": "all"}),
         ("infill", {"place": "prompt"}),
         ("infill", {"target": "answer"}),
         ("trace_rl", {}),

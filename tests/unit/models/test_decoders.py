@@ -134,6 +134,22 @@ def test_windows_of_a_growing_cache_are_those_of_the_whole_forward(tmp_path: Pat
     assert (last - whole[1:, 13:]).abs().max() <= 1e-5
 
 
+def test_a_teacher_that_sees_all_sees_later_blocks_and_the_student_does_not(tmp_path: Path):
+    save_hub(tmp_path, "sdar")
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    ids = torch.cat([texts(0)[0]] * 2, 1)[:, :16]
+    other = ids.clone()
+    other[:, -4:] = 7
+    for sees_all in (False, True):
+        policy.use_teacher("base", 0.0, sees_all=sees_all)
+        with torch.no_grad():
+            with policy.teacher():
+                moved = policy.hidden(ids, None)[:, :-4] - policy.hidden(other, None)[:, :-4]
+            assert policy.block_size == 4
+            still = policy.hidden(ids, None)[:, :-4] - policy.hidden(other, None)[:, :-4]
+        assert still.abs().max() == 0 and bool(moved.abs().max() > 0.01) == sees_all
+
+
 @pytest.mark.parametrize(
     ("name", "size", "expected"),
     [
