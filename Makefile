@@ -51,6 +51,7 @@ bench: install
 	python benchmarks/update.py --repeats 3 --out reports/bench/update.json
 	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
+	python benchmarks/block_cache.py --repeats 3 --out reports/bench/block_cache.json
 
 tournament: install # the small form; benchmarks/tournament.yaml is the whole one
 	dopsd tournament --plan benchmarks/tournament_small.yaml --jobs 2

@@ -17,7 +17,8 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import index_of, pack, take
-from dopsd.rollout.denoising_state import DenoisingState, GrowingStates, blocks_misfit
+from dopsd.rollout.blocks import blocks_misfit
+from dopsd.rollout.denoising_state import DenoisingState, GrowingStates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
