@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 ARCHITECTURES = Registry("dopsd.models", "architecture", marker="architecture")
 
 
+def folder_name(model_type: str) -> str:
+    """Return the folder of an architecture, by the model_type of its checkpoints."""
+    return model_type.replace("-", "_").lower()
+
+
 def register(folder: Path) -> None:
     """Import the architecture of a checkpoint, so that transformers' Auto classes know it.
 
@@ -37,7 +42,7 @@ def register(folder: Path) -> None:
         model_type = json.loads((folder / "config.json").read_bytes())["model_type"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return  # read_config reports what is wrong with the file
-    name = str(model_type).replace("-", "_").lower()
+    name = folder_name(str(model_type))
     if name not in ARCHITECTURES.names:
         raise DopsdError(
             f"{folder}/config.json: model_type {model_type!r} is not supported; there is"
@@ -52,12 +57,9 @@ def config_class(name: str) -> type[DenoiserConfig]:
     from transformers import CONFIG_MAPPING
 
     ARCHITECTURES.module(name, "architecture")
-    kinds: dict[str, type[DenoiserConfig]] = {
-        str(key).replace("-", "_").lower(): CONFIG_MAPPING[key]  # type: ignore[misc]
-        for key in CONFIG_MAPPING
-        if str(key).replace("-", "_").lower() == name
-    }
-    return kinds[name]
+    known = {folder_name(str(model_type)): model_type for model_type in CONFIG_MAPPING}
+    kind: type[DenoiserConfig] = CONFIG_MAPPING[known[name]]  # type: ignore[assignment]
+    return kind
 
 
 def require_members(name: str, made: object, base: type) -> None:

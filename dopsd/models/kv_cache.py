@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 class KVCache:
@@ -51,8 +49,6 @@ class KVCache:
         return kv_cache
 
     def _grown(self, layer: int, k: Tensor, v: Tensor, window: slice) -> tuple[Tensor, Tensor]:
-        import torch
-
         kept = self.layers[layer]
         assert kept is not None
         if window.stop > kept[0].shape[2]:

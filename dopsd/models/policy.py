@@ -86,7 +86,7 @@ class Forward(Protocol):
         """Return the hidden states of masked completions, to predict what is masked.
 
         A block-causal model predicts each block given the earlier blocks without masks, all blocks
-        in one forward (BD3LM, arXiv 2503.09573, section 3). To any other it is `hidden`.
+        in one forward (BD3LM, arXiv 2503.09573). To any other it is `hidden`.
 
         Args:
             ids: [B, P+G], prompt and masked completion.

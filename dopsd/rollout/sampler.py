@@ -159,7 +159,7 @@ def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
 
     `probability` is that of the token, without noise and temperature (LLaDA). `entropy`, negative,
     and `margin`, between the two likeliest tokens, are of the distribution at the temperature
-    (Dream, arXiv 2508.15487, section 3.3).
+    (Dream, arXiv 2508.15487).
 
     Args:
         logits: [N, V].
