@@ -21,8 +21,8 @@ from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.pipeline.bench_gpu.subject import PROMPT, moved, random_policy
-from dopsd.pipeline.estimate import Shape as Flops
-from dopsd.pipeline.estimate import lora_parameters
+from dopsd.pipeline.shape import Shape as Flops
+from dopsd.pipeline.shape import lora_parameters
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import Decoding
 

@@ -17,7 +17,7 @@ from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat
 from dopsd.config.profiles import names, resolve
-from dopsd.config.profiles.layers import llada
+from dopsd.config.profiles.layers import language_models
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.settings import LARGEST, Section
 from dopsd.tasks.custom.config import CustomTaskConfig
@@ -190,10 +190,10 @@ def profiles_text() -> str:
     """Return the profiles that come with the package, and what presets and hardware set in them."""
     head = ["profile", "tasks", "base", "length, block, steps", *IN_PROFILES, "protocols"]
     parts = ["## Profiles", table(head, [profile_row(name) for name in names()])]
-    layers = llada()
+    layers = language_models()
     for option, layer in (("--preset", "presets"), ("--hardware", "hardware")):
         rows = [layer_row(*item) for item in layers[layer].items()]
-        parts.append(table([f"`{option}` of a llada-8b profile", "sets"], rows))
+        parts.append(table([f"`{option}` of a language model", "sets"], rows))
     return "\n\n".join(parts)
 
 

@@ -41,9 +41,9 @@ def compare(
         profiles: Ready settings, one task each. Empty: embedded, which is 4x4 Sudoku on a CPU.
         methods: Methods to compare. Empty: d_opsd and diffu_grpo.
         seeds: Seeds of each method. Empty: 0, 1 and 2.
-        preset: For llada-8b profiles: `reference` follows the published code, `paper` the paper's
-            equations.
-        hardware: For llada-8b profiles: the GPUs of this worker.
+        preset: For profiles of language models: `reference` follows the published code, `paper`
+            the paper's equations; `small` is `reference` on few problems.
+        hardware: For profiles of language models: the hardware of this worker.
         max_updates: Number of updates of every method (train.updates). Empty: that of the profile.
         overrides: Other keys of params.yaml by full name, with their values, for all profiles.
         allow_retrain: Train the embedded base again if it does not match these settings or their

@@ -28,9 +28,9 @@ def rehearse(
 
     Args:
         profile: Ready settings to rehearse.
-        preset: For llada-8b profiles: `reference` follows the published code, `paper` the paper's
-            equations.
-        hardware: For llada-8b profiles: the GPUs that the estimate is for.
+        preset: For profiles of language models: `reference` follows the published code, `paper`
+            the paper's equations; `small` is `reference` on few problems.
+        hardware: For profiles of language models: the hardware that the estimate is for.
         overrides: Keys of params.yaml by full name, with their values.
     """
     words = [f"--set={key}={json.dumps(value)}" for key, value in (overrides or {}).items()]

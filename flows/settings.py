@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     Profile: TypeAlias = str
     Task: TypeAlias = str
     Method: TypeAlias = str
+    Preset: TypeAlias = str
+    Hardware: TypeAlias = str
 else:  # the registered names, which Prefect's forms offer as choices
     Profile = Literal[(*profiles.names(), AS_IT_STANDS)]
     Task = Literal[(*TASKS.names, *own_task_names())]
     Method = Literal[tuple(ALGORITHMS.names)]
-Preset = Literal["reference", "paper"]
-Hardware = Literal["1x80gb", "4x80gb", "1xh200"]
+    Preset = Literal[tuple(profiles.presets())]
+    Hardware = Literal[tuple(profiles.hardware())]
 OtherCode = Literal["stop", "continue", "anew"]
 
 

@@ -54,11 +54,11 @@ def train(
     interruption, a retry continues from the last checkpoint.
 
     Args:
-        profile: Ready settings. `embedded` is 4x4 Sudoku on a CPU in minutes; the llada-8b profiles
-            are LLaDA-8B on GPUs.
-        preset: For llada-8b profiles: `reference` follows the published code, `paper` the paper's
-            equations.
-        hardware: For llada-8b profiles: the GPUs of this worker.
+        profile: Ready settings. `embedded` is 4x4 Sudoku on a CPU in minutes; the others
+            are language models.
+        preset: For profiles of language models: `reference` follows the published code, `paper`
+            the paper's equations; `small` is `reference` on few problems.
+        hardware: For profiles of language models: the hardware of this worker.
         task: One task, such as sudoku or gsm8k. Empty: that of the profile.
         methods: Methods to run, such as d_opsd and rft. Empty: those of the profile.
         seeds: Seeds to run. Empty: those of the profile.

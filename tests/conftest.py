@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 from fakes import FakePolicy
+from hub_server import TOKEN, Hub, hub_server
 from toy_project import ROOT as ROOT
 from toy_project import TOY, small_params
 
@@ -143,3 +144,18 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     connect(f"sqlite:///{path}").search_experiments()
     return path
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub, for the client in this process: it has read the environment already."""
+    from huggingface_hub import constants
+
+    with hub_server() as server:
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.address + template)
+        monkeypatch.setattr(constants, "ENDPOINT", server.address)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield server

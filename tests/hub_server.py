@@ -185,9 +185,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def info(self, body: bytes, name: str, revision: str | None = None) -> None:
         commit = self.commit_of(name, revision or "main")
-        siblings = [{"rfilename": file} for file in sorted(commit.files)]
+        files = sorted(commit.files.items())
+        siblings = [{"rfilename": file, "size": len(content)} for file, content in files]
         repo = self.repo(name)
         answer = {"id": name, "modelId": name, "sha": commit.oid, "private": repo.is_private}
+        card = commit.files.get("README.md", b"").split(b"---\n")
+        answer |= {"cardData": yaml.safe_load(card[1])} if len(card) > 2 else {}
         self.send(200, answer | {"siblings": siblings, "tags": [], "downloads": 0, "likes": 0})
 
     def tree(self, body: bytes, name: str, revision: str, folder: str | None = None) -> None:

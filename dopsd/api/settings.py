@@ -10,7 +10,7 @@ from dopsd.algorithms.common.config import BETWEEN
 from dopsd.algorithms.variants import unknown_method
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
-from dopsd.config.profiles import EMBEDDED, names, resolve
+from dopsd.config.profiles import EMBEDDED, listed, names, resolve
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.tasks.registry import load_task as load_registered_task
@@ -82,7 +82,8 @@ def _read(source: str | Path) -> dict[str, Any]:
         return read_yaml(path)
     if str(source) not in names():
         raise DopsdError(
-            unknown(f"settings {source}", names()) + ", or the path of a .yaml", code=Code.PROFILE
+            unknown(f"settings {source}", names(), f"{listed()}, or the path of a .yaml"),
+            code=Code.PROFILE,
         )
     return resolve(str(source))
 

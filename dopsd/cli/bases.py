@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,10 +18,13 @@ def add_bases(commands: Commands) -> None:
     )
     commands.add_parser("models", description=description, help=description)
     description = (
-        "Say what a folder of weights is, and whether it can be a base; nothing is loaded."
+        "Say what a folder or a name on the hub is, and whether it can be a base; no weights are"
+        " loaded."
     )
     parser = commands.add_parser("inspect", description=description, help=description)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a checkpoint in hub format")
+    parser.add_argument(
+        "base", metavar="BASE", help="a checkpoint in hub format, or organization/name on the hub"
+    )
     parser.add_argument(
         "--block-size",
         type=int,
@@ -40,7 +42,7 @@ def _models(_: argparse.Namespace) -> None:
 def _inspect(a: argparse.Namespace) -> None:
     from dopsd.pipeline.bases import inspect
 
-    inspect(a.folder, a.block_size)
+    inspect(a.base, a.block_size)
 
 
 FREE: dict[str, Callable[[argparse.Namespace], None]] = {"models": _models, "inspect": _inspect}

@@ -50,7 +50,7 @@ SMALLER = (
     " train.gradient_checkpointing; then the same command continues from the last checkpoint"
 )
 # may use the Hugging Face hub
-ONLINE = ("prepare", "push", "rehearse", "repro", "run", "task")
+ONLINE = ("inspect", "prepare", "push", "rehearse", "repro", "run", "task")
 # commands that do not read params.yaml first, and those that do
 FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
 FREE |= bench_gpu.FREE | bases.FREE

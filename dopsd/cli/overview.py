@@ -32,7 +32,7 @@ GROUPS = {
         "check": "report every error in params.yaml",
         "estimate": "estimate hours and memory of a profile on GPUs",
         "models": "list bases that can be used, with licence and size",
-        "inspect": "say what a folder of weights is, and what is missing",
+        "inspect": "say what a folder or a name on the hub is, and what is missing",
         "explain": "say what an error code means, and what to do",
         "task": "check a task of your own, or list all tasks",
     },

@@ -49,7 +49,9 @@ def _run_command(commands: Commands) -> None:
     parser.add_argument(
         "--profile", help="ready settings that replace params.yaml (default: params.yaml as it is)"
     )
-    parser.add_argument("--preset", help=f"reference or paper, of a profile (default: {PRESET})")
+    parser.add_argument(
+        "--preset", help=f"reference, paper or small, of a profile (default: {PRESET})"
+    )
     parser.add_argument("--hardware", help=f"GPUs of a profile (default: {HARDWARE})")
     set_argument(parser)
     parser.add_argument(

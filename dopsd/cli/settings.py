@@ -89,15 +89,21 @@ def add_profiles(commands: Commands) -> None:
         parser = command(commands, name, description)
         parser.add_argument(
             "--profile",
-            help="ready settings: embedded, or llada-8b-<task> (default: those of --params)",
+            help=(
+                "ready settings: embedded, or BASE-TASK such as a2d-0.6b-gsm8k (default: those of"
+                " --params)"
+            ),
         )
         parser.add_argument(
             "--preset",
-            help="reference: as the published code; paper: as its equations (default: reference)",
+            help=(
+                "reference: as the published code; paper: as its equations; small: on few problems"
+                " (default: reference)"
+            ),
         )
         parser.add_argument(
             "--hardware",
-            help="GPUs: 1x80gb, 4x80gb or 1xh200 (default: 1x80gb)",
+            help="1x80gb, 4x80gb, 1xh200; for small bases also 1x16gb, cpu (default: 1x80gb)",
         )
         set_argument(parser)
 

@@ -16,7 +16,7 @@ from dopsd.config.profiles import (
     HARDWARE,
     NEEDS_PROFILE,
     PRESET,
-    names,
+    listed,
     resolve,
     without_overrides,
 )
@@ -169,8 +169,8 @@ def params(
 
     Args:
         profile: the profile to start from; None starts from the settings in `path`.
-        preset: preset of a llada-8b profile.
-        hardware: hardware of a llada-8b profile.
+        preset: preset of a language model's profile.
+        hardware: hardware of a language model's profile.
         changes: `key=value` pairs to apply.
         path: the file to write.
         needs_files: refuse settings that name missing files, or a start that does not fit.
@@ -185,7 +185,7 @@ def params(
         raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
     if profile is None and not old:
         raise DopsdError(
-            f"{path}: no such file; name a --profile: {', '.join(names())}",
+            f"{path}: no such file; name a --profile: {listed()}",
             code=Code.NO_SETTINGS_FILE,
         )
     start = deepcopy(old) if profile is None else of_profile(profile, preset, hardware, old)

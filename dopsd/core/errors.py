@@ -75,17 +75,18 @@ def readable(line: str) -> str:
     return line if len(line) <= WIDEST else f"{line[: WIDEST // 2]} ... {line[-WIDEST // 2 :]}"
 
 
-def unknown(subject: str, known: Iterable[object]) -> str:
+def unknown(subject: str, known: Iterable[object], shown: str = "") -> str:
     """Return the line that refuses an unknown name, lists those that exist, and a similar one.
 
     Args:
         subject: where the name was found, and the name itself, such as `--task chess`.
         known: the names that exist, in the order in which they are shown.
+        shown: what the line lists in place of many names; empty: all names.
     """
     names = [str(name) for name in known]
     similar = get_close_matches(subject.split(" ")[-1][:80], names, 1)
     hint = f"; did you mean {similar[0]}?" if similar else ""
-    return f"{subject}: unknown; there is {', '.join(names)}{hint}"
+    return f"{subject}: unknown; there is {shown or ', '.join(names)}{hint}"
 
 
 def is_unicode(text: str) -> bool:

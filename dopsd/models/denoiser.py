@@ -59,6 +59,16 @@ class DenoiserConfig(PretrainedConfig):
         """Which tokens see which."""
         return "block_causal" if self.block_size else "bidirectional"
 
+    @property
+    def attention_width(self) -> int:
+        """Width of all heads of a layer together."""
+        return self.d_model
+
+    @property
+    def idle_parameters(self) -> int:
+        """Weights of all blocks that one token does not use, such as those of other experts."""
+        return 0
+
     def repeated_tensors(self) -> tuple[str, ...]:
         """Return the tensors that files may hold though others have the same values."""
         return ()

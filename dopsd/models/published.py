@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ruamel.yaml import YAML
 
-from dopsd.models.architecture import ARCHITECTURES
+from dopsd.models.architecture import ARCHITECTURES, config_class
+
+if TYPE_CHECKING:
+    from dopsd.models.denoiser import DenoiserConfig
 
 
 class Published(NamedTuple):
@@ -20,6 +23,7 @@ class Published(NamedTuple):
         gigabytes: of its weights in bfloat16; None: not known.
         licence: of the weights, or why it is not known.
         settings: settings that it needs, as `dopsd params --set` takes them.
+        shape: fields of its config.json that decide its size; None: not known.
     """
 
     name: str
@@ -28,6 +32,11 @@ class Published(NamedTuple):
     gigabytes: float | None
     licence: str
     settings: str = ""
+    shape: dict[str, Any] | None = None
+
+    def config(self) -> DenoiserConfig | None:
+        """Return a config of its size; None if that is not known."""
+        return None if self.shape is None else config_class(self.architecture)(**self.shape)
 
 
 def published() -> list[Published]:

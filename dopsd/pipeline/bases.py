@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from dopsd.analysis.tables import head, line, print_markdown
+from dopsd.config.profiles.layers import MODELS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import ARCHITECTURES, config_class, config_of
@@ -15,10 +18,10 @@ from dopsd.models.config import ModelConfig
 from dopsd.models.loading import require_base
 from dopsd.models.published import published
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
+from dopsd.tracking.hub_base import fetch, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from dopsd.models.denoiser import DenoiserConfig
 
@@ -75,16 +78,30 @@ class Finding(NamedTuple):
     faults: list[str]
 
 
-def inspect(folder: Path, block_size: int | None) -> None:
-    """Print what a folder holds and whether it can be a base; no weights are loaded.
+def inspect(base: str, block_size: int | None = None) -> None:
+    """Print what a base is and whether it can be used; no weights are loaded.
 
     Args:
-        folder: the folder.
+        base: a folder; or organization/name on the hub, if there is no such folder.
         block_size: as model.block_size.
 
     Raises:
-        DopsdError: with every fault, if it cannot be a base.
+        DopsdError: with every fault, if it cannot be used.
     """
+    if Path(base).exists() or not is_name(base):
+        _inspect(Path(base), block_size, base, [], f"set model.path={base}")
+        return
+    how = f"hf download {base} --local-dir {MODELS}/{base.rpartition('/')[2]} --exclude '*.py'"
+    with TemporaryDirectory() as folder:
+        about = fetch(base, Path(folder))
+        try:
+            _inspect(Path(folder), block_size, base, about, how)
+        except DopsdError as error:
+            lines = [text.replace(folder, base) for text in error.lines]
+            raise DopsdError(lines, error.exit_code, code=error.code) from error
+
+
+def _inspect(folder: Path, block_size: int | None, name: str, about: list[str], how: str) -> None:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise DopsdError(
             f"{folder}: an adapter, which is no base; name the folder of its base, and the adapter"
@@ -93,13 +110,13 @@ def inspect(folder: Path, block_size: int | None) -> None:
         )
     require_base(folder)
     config = config_of(ModelConfig(path=str(folder), block_size=block_size))
-    found = Finding(_described(config), [])
+    found = Finding([*about, *_described(config)], [])
     for part in (_weights, _tokenizer):
         _add(found, part, folder, config)
-    print("\n".join([f"{folder}:", *(f"  {text}" for text in found.lines)]))
+    print("\n".join([f"{name}:", *(f"  {text}" for text in found.lines)]))
     if found.faults:
         raise DopsdError(found.faults, code=Code.UNSUPPORTED_MODEL)
-    print(f"  can be used: set model.path={folder}")
+    print(f"  can be used: {how}")
 
 
 def _add(

@@ -24,8 +24,8 @@ class Planned:
 
     Attributes:
         profile: Name of the profile; None for the settings of `path`.
-        preset: `reference` or `paper`, for llada-8b profiles.
-        hardware: GPUs of the estimate: 1x80gb, 4x80gb or 1xh200.
+        preset: `reference`, `paper` or `small`, for profiles of language models.
+        hardware: hardware of the estimate, such as 1x80gb.
         changes: KEY=VALUE changes of the settings.
         path: Settings file, usually params.yaml.
     """
@@ -73,7 +73,7 @@ def print_estimate(planned: Planned) -> None:
     if full.pretrain.tasks:
         raise DopsdError(
             f"estimate: {planned.source(full)}: trains the small base, in minutes on a CPU; name"
-            " settings of LLaDA-8B, such as --profile llada-8b-gsm8k",
+            " settings of a language model, such as --profile llada-8b-gsm8k",
             code=Code.OPTIONS,
         )
     sys.stdout.write(f"{planned.source(full)}\n")
@@ -83,7 +83,7 @@ def print_estimate(planned: Planned) -> None:
 def print_cost(full: Params, hardware: str) -> None:
     """Print the estimated cost of the real run of every method of the matrix.
 
-    The shape is that of the base if its config.json is here, else that of LLaDA-8B.
+    The shape is that of the base if its config.json is here, else the published one's.
 
     Args:
         full: Settings of the real run.
@@ -93,7 +93,7 @@ def print_cost(full: Params, hardware: str) -> None:
     from dopsd.pipeline.task_sizes import facts
 
     task = full.matrix.tasks[0]
-    config, known = _config(Path(full.model_of(task).path)), Facts(**facts(full, task))
+    config, known = size_of(Path(full.model_of(task).path)), Facts(**facts(full, task))
     for method in full.matrix.methods:
         matrix = full.matrix.model_copy(update={"methods": [method]})
         cost = estimate(full.model_copy(update={"matrix": matrix}), config, known)
@@ -108,8 +108,21 @@ def print_cost(full: Params, hardware: str) -> None:
     sys.stdout.flush()  # a rehearsal's stages write to the same file
 
 
-def _config(base: Path) -> DenoiserConfig:
-    from dopsd.models.architecture import read_config
-    from dopsd.models.llada.configuration import LladaConfig
+def size_of(base: Path) -> DenoiserConfig:
+    """Return the config of a base; if it is not here, that of the published one of its name.
 
-    return read_config(base) if (base / "config.json").is_file() else LladaConfig()
+    Raises:
+        DopsdError: if there is no published one of its name, or its size is not known.
+    """
+    from dopsd.models.architecture import read_config
+    from dopsd.models.published import published
+
+    if (base / "config.json").is_file():
+        return read_config(base)
+    named = [row.config() for row in published() if row.name.endswith(f"/{base.name}")]
+    if named and named[0]:
+        return named[0]
+    raise DopsdError(
+        f"model.path: {base}: is not here, and its size is not known; download it first",
+        code=Code.NO_MODEL,
+    )

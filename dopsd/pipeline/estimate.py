@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dopsd.algorithms.common.config import Forwards, SelectingConfig, kind_of
-from dopsd.pipeline.memory_model import memory, trains_all
+from dopsd.pipeline.memory_model import memory
+from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.pipeline.task_sizes import problems
 
 if TYPE_CHECKING:
@@ -22,17 +23,19 @@ if TYPE_CHECKING:
 
 
 class Gpu(NamedTuple):
-    """A GPU by its maker's data sheet: SXM variants."""
+    """A GPU by its maker's data sheet (SXM variants), or by tables of others (16 GB)."""
 
     peak: float  # dense bfloat16, TFLOP/s
     memory: float  # GB
-    bandwidth: float  # of the memory, TB/s
+    bandwidth: float = 0.0  # of the memory, TB/s; 0: not looked up
 
 
 GPUS = {
     "a100-80gb": Gpu(312.0, 80.0, 2.039),
     "h100-80gb": Gpu(989.0, 80.0, 3.35),
     "h200": Gpu(989.0, 141.0, 4.8),
+    "rtx-4080": Gpu(97.4, 16.0),
+    "a2": Gpu(18.1, 16.0),
 }
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
 PETA, GIGA = 1e15, 1e9
@@ -77,82 +80,6 @@ class Facts:
     prompt: int = 200
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Floating-point operations of a model; `length` is the number of tokens of a sequence."""
-
-    config: DenoiserConfig
-    lora_parameters: int
-
-    @property
-    def block_parameters(self) -> int:
-        """Parameters of the linear layers of all blocks."""
-        layers = self.config.linear_shapes().values()
-        return self.config.n_layers * sum(inputs * outputs for inputs, outputs in layers)
-
-    @property
-    def parameters(self) -> int:
-        """All parameters: blocks, embedding, head and norms."""
-        c = self.config
-        vocabulary = c.embedding_size * c.d_model * (1 if c.weight_tying else 2)
-        return self.block_parameters + vocabulary + (2 * c.n_layers + 1) * c.d_model
-
-    def attention(self, length: int) -> float:
-        """Return the operations of attention's two products in one forward pass."""
-        return 4 * length**2 * self.config.d_model * self.config.n_layers
-
-    def forward(self, length: int) -> float:
-        """Return the operations of one forward pass through the blocks, without the head."""
-        return 2 * length * self.block_parameters + self.attention(length)
-
-    def denoising_step(self, length: int, masked: float) -> float:
-        """Return the operations of one step of one row, with the adapter.
-
-        Args:
-            length: tokens of the sequence.
-            masked: masks of the current block, at which the head is computed.
-        """
-        head = 2 * masked * self.config.d_model * self.config.embedding_size
-        return self.forward(length) + 2 * length * self.lora_parameters + head
-
-    def answer(self, prompt: int, sampling: SamplingConfig) -> float:
-        """Return the operations of all denoising steps of one answer.
-
-        Args:
-            prompt: tokens of the prompt.
-            sampling: lengths and steps of the answer.
-        """
-        steps_per_block = sampling.steps * sampling.block_length / sampling.gen_length
-        masked = sampling.block_length * (1 + 1 / steps_per_block) / 2  # on average
-        return sampling.steps * self.denoising_step(prompt + sampling.gen_length, masked)
-
-    def state(self, length: int, is_checkpointed: bool) -> float:
-        """Return the operations of training on one state: teacher forward, and the student's."""
-        return self.forward(length) + self.trained(length, is_checkpointed)
-
-    def trained(self, length: int, is_checkpointed: bool) -> float:
-        """Return the operations of a forward and backward pass of one sequence.
-
-        They are: forward, gradients of activations and of what trains, and with checkpointing the
-        blocks again, but for a block's last layer: no gradient needs what it returned.
-        """
-        adapter = 2 * length * self.lora_parameters
-        student = self.forward(length) + adapter
-        products = 2 if self.lora_parameters else 4  # for activations, and for all weights
-        backward = products * length * self.block_parameters + 2 * self.attention(length)
-        inputs, outputs = list(self.config.linear_shapes().values())[-1]
-        repeated = student - 2 * length * self.config.n_layers * inputs * outputs
-        return student + backward + 2 * adapter + (repeated if is_checkpointed else 0)
-
-
-def lora_parameters(config: DenoiserConfig, params: Params) -> int:
-    """Count the adapter's parameters: r x (in + out) for every adapted layer; 0 without one."""
-    if trains_all(params):
-        return 0
-    shapes, lora = config.linear_shapes(), params.train.lora
-    return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)
-
-
 def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
     """Estimate the cost of a run of the first method of the matrix on its first task.
 
@@ -167,7 +94,7 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
     params = params.of(params.matrix.methods[0])
     shape = Shape(config, lora_parameters(config, params))
     selection, test = _evaluations(params, shape, facts)
-    length = facts.prompt + params.sampling.gen_length
+    length = shape.scored_length(facts.prompt, params.sampling.gen_length)
     rollouts, training = _updates(params, shape, facts)
     return Cost(
         rollouts / PETA,
@@ -188,7 +115,7 @@ def _updates(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
     attempts: float = forwards.rollouts
     if isinstance(config, SelectingConfig):  # attempts may end with the first correct one
         attempts = min(facts.attempts, attempts)
-    length = facts.prompt + params.sampling.gen_length
+    length = shape.scored_length(facts.prompt, params.sampling.gen_length)
     trained = forwards.trained * shape.trained(length, t.gradient_checkpointing)
     training = forwards.scored * shape.forward(length) + trained
     return problems * attempts * shape.answer(facts.prompt, sampling), problems * training
@@ -236,7 +163,7 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     required = sum(cost.memory.values())
     fixed = required - cost.memory.get("work", 0.0)
-    output.append(f"memory of each GPU: about {required:.0f} GB ({breakdown})")
+    output.append(f"memory of each process: about {required:.0f} GB ({breakdown})")
     for name in gpus:
         peak, memory, _ = GPUS[name]
         hours = cost.total * 1e3 / (peak * UTILISATION * processes) / 3600

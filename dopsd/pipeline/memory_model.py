@@ -15,7 +15,7 @@ from dopsd.rollout.sampler import HEAD_ENTRIES
 if TYPE_CHECKING:
     from dopsd.algorithms.common.config import AlgorithmConfig
     from dopsd.config.params import Params
-    from dopsd.pipeline.estimate import Shape
+    from dopsd.pipeline.shape import Shape
     from dopsd.rollout.config import SamplingConfig
 
 HEAD_BYTES = 23  # an entry of the logits while tokens are chosen, with their noise
@@ -60,14 +60,17 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
         length: tokens of a sequence.
     """
     model = params.model_of(params.matrix.tasks[0])
-    linear = NF4_BYTES if model.quantization == "nf4" else 2
+    wide = 4 if model.dtype == "float32" else 2
+    linear = NF4_BYTES if model.quantization == "nf4" else wide
     linear /= params.launch.processes if params.launch.shard else 1
-    block = block_bytes(model.kernels)
+    is_plain = model.kernels == "auto" and not shape.config.has_fused_kernels
+    block = block_bytes("torch" if is_plain else model.kernels)
     return {
-        "weights": linear * shape.block_parameters
-        + 2 * (shape.parameters - shape.block_parameters),
+        "weights": linear * shape.stored_parameters
+        + wide * (shape.parameters - shape.stored_parameters),
         **trained_bytes(params, shape),
-        "work": max(
+        "work": (wide / 2)
+        * max(
             update_bytes(params, shape, block, length),
             rollout_bytes(params.sampling, shape, block, length),
         ),

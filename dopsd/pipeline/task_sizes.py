@@ -15,19 +15,22 @@ ASSUMED = 256  # problems of a split whose rows were never read
 
 def problems(params: Params, task: str, split: str) -> int:
     """Return how many problems a split has: as set, as prepared, or ASSUMED."""
-    size = vars(params.data.tasks[task]).get(split)
+    section = vars(params.data.tasks[task])
+    size = section.get(split)
     if isinstance(size, int):
-        return size
+        return min(size, section.get("limit") or size)
     path = DATA / task / f"{split}.jsonl"
     return len(path.read_bytes().splitlines()) if path.is_file() else ASSUMED
 
 
 def facts(params: Params, task: str) -> dict[str, Any]:
-    """Return the figures of LLaDA-8B-Instruct on a task, as `profiles.facts` has them.
+    """Return `attempts`, mean rollouts of a problem, and `test`, problems of the test split.
 
-    For a task without published figures every problem takes all attempts of d_opsd.
+    Without a figure for the base every problem takes all attempts of d_opsd.
     """
-    if task in profiles.known_facts():
-        return profiles.facts(task)
-    attempts = float(params.method.d_opsd.attempts)
-    return {"attempts": attempts, "test": problems(params, task, "test")}
+    attempts = profiles.attempts(params.model_of(task).path, task)
+    test = vars(params.data.tasks[task]).get("limit") or profiles.tests().get(task)
+    return {
+        "attempts": attempts or float(params.method.d_opsd.attempts),
+        "test": test or problems(params, task, "test"),
+    }

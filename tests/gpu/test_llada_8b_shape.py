@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dopsd.models.llada.configuration import LladaConfig
-from dopsd.pipeline.estimate import Shape, lora_parameters
 from dopsd.pipeline.memory_model import block_bytes, memory, rollout_bytes
+from dopsd.pipeline.shape import Shape, lora_parameters
 from gpu import runs
 
 pytestmark = pytest.mark.full

@@ -7,19 +7,32 @@ from itertools import product
 from typing import Any
 
 from dopsd.config.params import Params
-from dopsd.config.profiles.layers import embedded, llada
+from dopsd.config.profiles.layers import Family, embedded, families, language_models
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 
 EMBEDDED = "embedded"
 AS_IT_STANDS = "params.yaml as it stands"  # in place of a profile: the settings of that file
 PRESET, HARDWARE = "reference", "1x80gb"
+FEW = 32  # problems of each split in a preset with few updates
 NEEDS_PROFILE = "--preset and --hardware need a profile; add --profile llada-8b-gsm8k or another"
 
 
 def names() -> list[str]:
     """Return the names of all profiles."""
-    return [EMBEDDED, *(f"llada-8b-{task}" for task in llada()["tasks"])]
+    tasks = language_models()["tasks"]
+    return [EMBEDDED, *(f"{family}-{task}" for family in families() for task in tasks)]
+
+
+def listed() -> str:
+    """Return the names of all profiles in few words."""
+    bases, tasks = (", ".join(part) for part in (families(), language_models()["tasks"]))
+    return f"{EMBEDDED}, and BASE-TASK for the bases {bases} and the tasks {tasks}"
+
+
+def family_of(profile: str) -> Family | None:
+    """Return the base that a profile is for; None for `embedded` and unknown names."""
+    return families().get(profile.rpartition("-")[0])
 
 
 def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -38,28 +51,30 @@ def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dict[str, Any]:
     """Return every setting of a profile.
 
-    A llada-8b profile is the code's defaults with the layers of llada-8b.yaml merged over them:
-    common, task, preset and hardware.
+    A profile of a language model is the code's defaults with these layers merged over them: what
+    all share, and what the base changes of it; the task; the preset; the hardware.
 
     Raises:
         DopsdError: if the profile, the preset or the hardware is unknown.
     """
     if profile not in names():
-        raise DopsdError(unknown(f"--profile {profile}", names()), code=Code.PROFILE)
-    if profile == EMBEDDED:
+        raise DopsdError(unknown(f"--profile {profile}", names(), listed()), code=Code.PROFILE)
+    family = family_of(profile)
+    if family is None:
         if (preset, hardware) != (PRESET, HARDWARE):
             raise DopsdError(
-                f"--profile {EMBEDDED}: --preset and --hardware apply to llada-8b profiles only;"
-                " remove them",
+                f"--profile {EMBEDDED}: --preset and --hardware apply to profiles of language"
+                " models only; remove them",
                 code=Code.PROFILE,
             )
         return embedded()
-    layers, task = llada(), profile.removeprefix("llada-8b-")
-    for option, value in (("presets", preset), ("hardware", hardware)):
-        if value not in layers[option]:
-            raise DopsdError(
-                unknown(f"--{option.removesuffix('s')} {value}", layers[option]), code=Code.PROFILE
-            )
+    layers, task = language_models(), profile.rpartition("-")[2]
+    for option, value, known in (
+        ("preset", preset, list(layers["presets"])),
+        ("hardware", hardware, family.hardware),
+    ):
+        if value not in known:
+            raise DopsdError(unknown(f"--{option} {value}", known), code=Code.PROFILE)
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
     raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}
     raw["ablate"]["task"] = task
@@ -70,6 +85,8 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
         }
     chosen = (
         layers["common"],
+        {"model": {"path": family.path}},
+        family.common,
         layers["tasks"][task],
         layers["presets"][preset],
         layers["hardware"][hardware],
@@ -77,11 +94,23 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     for layer in chosen:
         merge(raw, {key: value for key, value in layer.items() if key != "protocol"})
     raw["matrix"]["tasks"] = [task]
+    if "updates" in layers["presets"][preset].get("train", {}):
+        shortened(raw, task)
     collects = -(-raw["train"]["updates"] // raw["method"]["d_opsd"]["updates_per_trajectory"])
     raw["ablate"]["variants"]["one_update_same_data"]["train"] = {"updates": collects}
     for protocol in raw["evaluate"]["protocols"].values():
-        protocol |= layers["hardware"][hardware]["protocol"]
+        protocol |= family.protocol | layers["hardware"][hardware]["protocol"]
     return raw
+
+
+def presets() -> list[str]:
+    """Return the presets of the profiles of language models."""
+    return list(language_models()["presets"])
+
+
+def hardware() -> list[str]:
+    """Return the kinds of hardware that profiles of language models know."""
+    return list(language_models()["hardware"])
 
 
 def without_overrides(section: dict[str, Any]) -> dict[str, Any]:
@@ -90,28 +119,42 @@ def without_overrides(section: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if (key, value) not in overrides}
 
 
+def shortened(raw: dict[str, Any], task: str) -> None:
+    """Let a preset with few updates hold for every method and for the task's splits, in place."""
+    for method in raw["method"].values():
+        for key in ("updates", "checkpoint_every"):
+            method["train"].pop(key, None)
+    raw["data"][task]["limit"] = FEW
+
+
 def choices(task: str) -> list[tuple[str, str, str]]:
     """Return profile, preset and hardware of every choice of settings that a task has."""
-    layers = llada()
-    of_task = f"llada-8b-{task}"
-    combined = product((of_task,), layers["presets"], layers["hardware"])
-    return [(EMBEDDED, PRESET, HARDWARE), *(combined if of_task in names() else ())]
+    found = [(EMBEDDED, PRESET, HARDWARE)]
+    for name, family in families().items():
+        if f"{name}-{task}" in names():
+            presets = language_models()["presets"]
+            found += product((f"{name}-{task}",), presets, family.hardware)
+    return found
 
 
-def known_facts() -> list[str]:
-    """Return the tasks that `facts` knows."""
-    return list(llada()["facts"])
+def attempts(base: str, task: str) -> float | None:
+    """Return the mean rollouts of a problem with an untrained base, under pass@8.
 
-
-def facts(task: str) -> dict[str, Any]:
-    """Return LLaDA-8B-Instruct's figures on a task for estimates.
+    Args:
+        base: folder of the base.
+        task: the task.
 
     Returns:
-        `attempts`: mean rollouts for each problem under pass@8; `test`: problems of the published
-        test set.
+        None if nobody has measured it.
     """
-    values: dict[str, Any] = llada()["facts"][task]
-    return values
+    known = [family.attempts for family in families().values() if family.path == base]
+    return known[0].get(task) if known else None
+
+
+def tests() -> dict[str, int]:
+    """Return the problems of the published test set of each task that has one."""
+    known: dict[str, int] = language_models()["test"]
+    return known
 
 
 def gpus(hardware: str) -> list[str]:
@@ -120,7 +163,7 @@ def gpus(hardware: str) -> list[str]:
     Raises:
         DopsdError: if the hardware is unknown.
     """
-    known: dict[str, list[str]] = llada()["gpus"]
+    known: dict[str, list[str]] = language_models()["gpus"]
     if hardware not in known:
         raise DopsdError(unknown(f"--hardware {hardware}", known), code=Code.PROFILE)
     return known[hardware]

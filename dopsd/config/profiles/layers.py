@@ -1,4 +1,4 @@
-"""The YAML files of the profiles: those of this folder, and those in the folders of algorithms."""
+"""The YAML files of the profiles: in this folder, and in those of algorithms and architectures."""
 
 from __future__ import annotations
 
@@ -6,21 +6,47 @@ from copy import deepcopy
 from functools import cache
 from importlib.resources import files
 from textwrap import indent
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
+from dopsd.models.architecture import ARCHITECTURES
 
 FOLDER = files("dopsd.config.profiles")
-EMBEDDED, LLADA = "embedded.yaml", "llada-8b.yaml"
+EMBEDDED, LANGUAGE_MODELS = "embedded.yaml", "language_models.yaml"
+PROFILES = "profiles.yaml"  # in the folder of an algorithm or an architecture
+MODELS = "models"  # folder of downloaded bases
 
 
-def _of_algorithms(file: str) -> dict[str, str]:
-    """Return the text of this file in each algorithm's folder that has it, by algorithm."""
-    paths = {name: files(package) / file for name, package in ALGORITHMS.packages.items()}
+class Family(NamedTuple):
+    """The profiles of one base, a profile for each task.
+
+    Attributes:
+        base: its name on the Hugging Face hub.
+        hardware: hardware that the profiles are for.
+        common: what they change of the settings that all language models share.
+        protocol: what they change of every evaluation protocol.
+        attempts: mean rollouts of a problem with the untrained base, by task, where it is known.
+    """
+
+    base: str
+    hardware: list[str]
+    common: dict[str, Any] = {}  # noqa: RUF012  # read only
+    protocol: dict[str, Any] = {}  # noqa: RUF012
+    attempts: dict[str, float] = {}  # noqa: RUF012
+
+    @property
+    def path(self) -> str:
+        """The folder that its weights are downloaded to."""
+        return f"{MODELS}/{self.base.rpartition('/')[2]}"
+
+
+def _in_folders(packages: dict[str, str], file: str) -> dict[str, str]:
+    """Return the text of this file in each package that has it, by the package's name."""
+    paths = {name: files(package) / file for name, package in packages.items()}
     return {name: path.read_text() for name, path in paths.items() if path.is_file()}
 
 
@@ -34,7 +60,8 @@ def embedded_text() -> str:
     """Return the profile `embedded` as text: its file, with the sections of the algorithms."""
     before, method, after = (FOLDER / EMBEDDED).read_text().partition("\nmethod:")
     comment, _, rest = after.partition("\n")
-    sections = "".join(indent(text, "  ") for text in _of_algorithms(EMBEDDED).values())
+    texts = _in_folders(ALGORITHMS.packages, EMBEDDED).values()
+    sections = "".join(indent(text, "  ") for text in texts)
     return f"{before}{method}{comment}\n{sections}{rest}"
 
 
@@ -44,12 +71,12 @@ def _embedded() -> dict[str, Any]:
 
 
 @cache
-def _llada() -> dict[str, Any]:
-    layers = _parsed((FOLDER / LLADA).read_text())
-    for name, text in _of_algorithms(LLADA).items():
+def _language_models() -> dict[str, Any]:
+    layers = _parsed((FOLDER / LANGUAGE_MODELS).read_text())
+    for name, text in _in_folders(ALGORITHMS.packages, PROFILES).items():
         for kind, changes in _parsed(text).items():
             for choice, settings in changes.items():
-                label = f"algorithm {name}: {LLADA}: {kind}.{choice}"
+                label = f"algorithm {name}: {PROFILES}: {kind}.{choice}"
                 known = [f"{k}.{c}" for k in ("tasks", "presets") for c in layers[k]]
                 if f"{kind}.{choice}" not in known:
                     raise DopsdError(unknown(label, known), code=Code.PLUGIN_BROKEN)
@@ -57,15 +84,40 @@ def _llada() -> dict[str, Any]:
     return layers
 
 
+@cache
+def families() -> dict[str, Family]:
+    """Return the bases that have profiles, by the name that their profiles begin with.
+
+    Raises:
+        DopsdError: if an architecture's file has an unknown key, lacks one, or names unknown
+            hardware.
+    """
+    found = {}
+    hardware = _language_models()["hardware"]
+    for architecture, text in _in_folders(ARCHITECTURES.packages, PROFILES).items():
+        for name, values in _parsed(text).items():
+            label = f"architecture {architecture}: {PROFILES}: {name}"
+            for key in values.keys() - set(Family._fields):
+                raise DopsdError(unknown(f"{label}.{key}", Family._fields), code=Code.PLUGIN_BROKEN)
+            for key in {"base", "hardware"} - values.keys():
+                raise DopsdError(f"{label}.{key}: missing; add it", code=Code.PLUGIN_BROKEN)
+            for kind in set(values["hardware"]) - set(hardware):
+                raise DopsdError(
+                    unknown(f"{label}.hardware: {kind}", hardware), code=Code.PLUGIN_BROKEN
+                )
+            found[name] = Family(**values)
+    return found
+
+
 def embedded() -> dict[str, Any]:
     """Return a copy of the settings of the profile `embedded`."""
     return deepcopy(_embedded())
 
 
-def llada() -> dict[str, Any]:
-    """Return a copy of the layers of the profiles of LLaDA-8B.
+def language_models() -> dict[str, Any]:
+    """Return a copy of the layers that the profiles of all language models share.
 
     Raises:
         DopsdError: if an algorithm's file names a task or a preset that does not exist.
     """
-    return deepcopy(_llada())
+    return deepcopy(_language_models())

@@ -61,11 +61,16 @@ class DecoderConfig(DenoiserConfig):
         """The head, if its weights are those of the embedding: some files hold both."""
         return ("lm_head.weight",) if self.weight_tying else ()
 
+    @property
+    def attention_width(self) -> int:
+        """Width of all heads of a layer together."""
+        head = getattr(self, "head_dim", None) or self.hidden_size // self.num_attention_heads
+        return int(head * self.num_attention_heads)
+
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
         """Return (inputs, outputs) of every linear layer of a block."""
-        width, hidden = self.hidden_size, self.intermediate_size
-        head = getattr(self, "head_dim", None) or width // self.num_attention_heads
-        wide, narrow = head * self.num_attention_heads, head * self.num_key_value_heads
+        width, hidden, wide = self.hidden_size, self.intermediate_size, self.attention_width
+        narrow = wide // self.num_attention_heads * self.num_key_value_heads
         shapes = {"q_proj": (width, wide), "k_proj": (width, narrow), "v_proj": (width, narrow)}
         return shapes | {
             "o_proj": (wide, width),

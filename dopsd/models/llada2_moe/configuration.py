@@ -58,6 +58,13 @@ class Llada2MoeConfig(DecoderConfig):
     mask_token_id: int = 156895
     block_size: int = 32
 
+    @property
+    def idle_parameters(self) -> int:
+        """Weights of the experts that one token does not use."""
+        idle = self.num_experts - self.num_experts_per_tok
+        layers = self.num_hidden_layers - self.first_k_dense_replace
+        return int(layers * idle * 3 * self.hidden_size * self.moe_intermediate_size)
+
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
         """Return (inputs, outputs) of a block's linear layers; of experts, what a token uses."""
         width, head = self.hidden_size, self.head_dim

@@ -11,8 +11,9 @@ import torch
 from dopsd.core.types import Rollout
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.pipeline.bench_gpu.subject import PROMPT, Subject, algorithm, settings, states_of
-from dopsd.pipeline.estimate import GIGA, Shape, lora_parameters
+from dopsd.pipeline.estimate import GIGA
 from dopsd.pipeline.memory_model import block_bytes, memory, rollout_bytes, update_bytes
+from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
 from dopsd.training.grad_accumulation import MicroBatches

@@ -40,7 +40,7 @@ def known(device: str) -> Card | None:
     if words & VARIANTS:
         return None
     for name, gpu in GPUS.items():
-        if words.issuperset(name.split("-")):
+        if gpu.bandwidth and words.issuperset(name.split("-")):
             return Card(name, gpu.peak, gpu.bandwidth)
     return None
 

@@ -12,7 +12,7 @@ from dopsd.core.paths import LOG, RunKey
 from dopsd.core.tables import read_log
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models.architecture import read_config
-from dopsd.pipeline.estimate import Shape, lora_parameters
+from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.pipeline.tournament.cells import COSTS, RESULT, TESTED, TUNE, Cell
 from dopsd.training.run_start import answer_of
 from dopsd.training.train import train

@@ -19,17 +19,31 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```text\n(.*?)\n```", (ROOT / "docs" / page).read_text(), re.DOTALL)
 
 
-def test_the_estimate_of_the_guide_is_the_one_that_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+@pytest.mark.parametrize(
+    ("page", "profile", "hardware"),
+    [
+        ("first-gpu-run.md", "llada-8b-gsm8k", "1x80gb"),
+        ("bases.md", "a2d-0.6b-gsm8k", "1x16gb"),
+    ],
+)
+def test_the_estimate_of_a_guide_is_the_one_that_is_printed(
+    page: str,
+    profile: str,
+    hardware: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ):
     monkeypatch.chdir(tmp_path)
-    assert main(["estimate", "--profile", "llada-8b-gsm8k", "--hardware", "1x80gb"]) == 0
-    assert capsys.readouterr().out.rstrip() == blocks("first-gpu-run.md")[0]
+    assert main(["estimate", "--profile", profile, "--hardware", hardware]) == 0
+    assert capsys.readouterr().out.rstrip() == blocks(page)[0]
 
 
 def test_the_small_base_has_no_estimate(capsys: pytest.CaptureFixture):
     assert main(["estimate", "--profile", "embedded"]) == 2
-    assert "name settings of LLaDA-8B, such as --profile llada-8b" in capsys.readouterr().err
+    assert (
+        "name settings of a language model, such as --profile llada-8b" in capsys.readouterr().err
+    )
 
 
 def pattern(node: ast.AST) -> str:

@@ -21,8 +21,15 @@ from dopsd.core.errors import DopsdError
 from dopsd.evaluation.published import published_tables
 from dopsd.models.config import AdapterConfig
 
-LLADA = [name for name in profiles.names() if name != profiles.EMBEDDED]
-EVERY = list(itertools.product(LLADA, ("reference", "paper"), ("1x80gb", "4x80gb", "1xh200")))
+TASKS = ("gsm8k", "math500", "countdown", "sudoku")
+EVERY = [
+    choice
+    for name, family in profiles.families().items()
+    for choice in (
+        *itertools.product((f"{name}-{task}" for task in TASKS), profiles.presets(), ("1x80gb",)),
+        *itertools.product((f"{name}-gsm8k",), profiles.presets(), family.hardware),
+    )
+]
 
 
 @pytest.mark.parametrize(("name", "preset", "hardware"), EVERY, ids="-".join)
@@ -32,6 +39,11 @@ def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(
     raw = profiles.resolve(name, preset, hardware)
     checked(raw, Path(name))
     assert yaml.safe_load(render(raw)) == raw
+
+
+def test_profiles_are_there_for_six_families_and_four_tasks():
+    assert len(profiles.names()) == 1 + 6 * len(TASKS)
+    assert {f"a2d-0.6b-{task}" for task in TASKS} < set(profiles.names())
 
 
 def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
@@ -139,10 +151,13 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--profile", "llama"], "--profile llama: unknown; there is embedded, llada-8b-gsm8k"),
+        (
+            ["--profile", "llama"],
+            "--profile llama: unknown; there is embedded, and BASE-TASK for the bases a2d-0.6b",
+        ),
         (
             ["--profile", "llada-8b-gsm8k", "--preset", "best"],
-            "--preset best: unknown; there is reference, paper",
+            "--preset best: unknown; there is reference, paper, small",
         ),
         (
             ["--profile", "llada-8b-gsm8k", "--hardware", "tpu"],
@@ -159,7 +174,7 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_pat
         (["--hardware", "4x80gb"], "--preset and --hardware need a profile"),
         (
             ["--profile", "embedded", "--hardware", "4x80gb"],
-            "--profile embedded: --preset and --hardware apply to llada-8b",
+            "--profile embedded: --preset and --hardware apply to profiles of language models",
         ),
     ],
 )
@@ -217,21 +232,21 @@ def plug_in(tmp_path, monkeypatch) -> Path:
         vars(profiles.layers.ALGORITHMS), "packages", dict(sorted(packages.items()))
     )
     monkeypatch.delitem(sys.modules, folder.name, raising=False)  # of another test's folder
-    for cached in (profiles.layers._llada, profiles.layers.embedded_text):
+    for cached in (profiles.layers._language_models, profiles.layers.embedded_text):
         monkeypatch.setattr(profiles.layers, cached.__name__, cached.__wrapped__)
     return folder
 
 
 def test_an_algorithms_folder_has_its_part_of_every_profile_and_its_papers_figures(plug_in: Path):
     (plug_in / "embedded.yaml").write_text("mine: # like rft\n  draws: 3\n")
-    (plug_in / "llada-8b.yaml").write_text("tasks: {math500: {draws: 4}}\n")
+    (plug_in / "profiles.yaml").write_text("tasks: {math500: {draws: 4}}\n")
     table = "source: arXiv 1\n  protocol: of mine\n  lengths: {gsm8k: [256]}\n"
     (plug_in / "published.yaml").write_text(
         f"- {table}  methods: {{mine: {{gsm8k: {{accuracy: [9.0]}}}}}}\n"
     )
     assert "\n  just_grpo:" in (text := profiles.layers.embedded_text())
     assert "\n  mine: # like rft\n    draws: 3\n  rft:" in text
-    layers = profiles.llada()["tasks"]
+    layers = profiles.language_models()["tasks"]
     assert layers["math500"]["method"]["mine"] == {"draws": 4}
     assert "mine" not in layers["gsm8k"]["method"]
     (mine,) = [table for table in published_tables() if "mine" in table.methods]
@@ -239,10 +254,10 @@ def test_an_algorithms_folder_has_its_part_of_every_profile_and_its_papers_figur
 
 
 def test_a_wrong_file_in_an_algorithms_folder_is_one_line(plug_in: Path):
-    (plug_in / "llada-8b.yaml").write_text("tasks: {math: {draws: 4}}\n")
-    said = "algorithm mine: llada-8b.yaml: tasks.math: unknown; there is tasks.gsm8k, tasks.math500"
+    (plug_in / "profiles.yaml").write_text("tasks: {math: {draws: 4}}\n")
+    said = "algorithm mine: profiles.yaml: tasks.math: unknown; there is tasks.gsm8k, tasks.math500"
     with pytest.raises(DopsdError, match=re.escape(said)):
-        profiles.llada()
+        profiles.language_models()
     (plug_in / "published.yaml").write_text("- {source: arXiv 1, protocol: p, methods: {}}\n")
     with pytest.raises(DopsdError, match=r"mine: published.yaml: lengths: Field required"):
         published_tables()

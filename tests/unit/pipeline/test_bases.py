@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import write_params
+from hub_server import Hub
 from hub_toys import save_hub
 from toys import rewrite
 
 from dopsd.cli.main import main
+from dopsd.config import profiles
+from dopsd.config.loading import checked
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import ARCHITECTURES
 from dopsd.models.backends import attention_of
+from dopsd.models.checkpoint_files import expected_shapes
 from dopsd.models.config import ModelConfig
-from dopsd.models.published import published
+from dopsd.models.published import Published, published
+from dopsd.pipeline.base_fit import block_faults
 from dopsd.pipeline.bases import inspect, list_bases
 
 
@@ -28,9 +34,18 @@ def test_each_architecture_names_its_checkpoints_and_their_licence(capsys):
     assert all(row.name in shown for row in rows)
 
 
+@pytest.mark.parametrize(
+    "row", [row for row in published() if row.shape is not None], ids=lambda row: row.name
+)
+def test_the_published_shape_has_the_published_number_of_parameters(row: Published):
+    count = sum(math.prod(shape) for shape in expected_shapes(row.config()).values())
+    assert count == pytest.approx(row.parameters, rel=5e-3)
+    assert 2 * count / 1e9 == pytest.approx(row.gigabytes, rel=0.01)
+
+
 def test_a_base_is_described_without_its_weights(tmp_path: Path, capsys):
     save_hub(tmp_path, "sdar")
-    inspect(tmp_path, None)
+    inspect(str(tmp_path))
     shown = capsys.readouterr().out
     # 2 x (32 x (64 + 32 + 32) + 64 x 32 + 3 x 32 x 48 + 2 x 16 + 2 x 32) + 2 x 112 x 32 + 32
     assert "sdar, 28,896 parameters, 2 blocks of width 32" in shown
@@ -43,7 +58,7 @@ def test_all_faults_of_a_folder_are_named_at_once(tmp_path: Path, capsys):
     save_hub(tmp_path, "Dream")
     rewrite(tmp_path / "config.json", num_hidden_layers=3, mask_token_id=50)
     with pytest.raises(DopsdError) as refused:
-        inspect(tmp_path, None)
+        inspect(str(tmp_path))
     weights, tokenizer = str(refused.value).splitlines()
     assert "12 tensors missing: model.layers.2." in weights
     assert "mask_token_id 50 of config.json must be a special token" in tokenizer
@@ -53,7 +68,7 @@ def test_all_faults_of_a_folder_are_named_at_once(tmp_path: Path, capsys):
 def test_an_adapter_is_no_base(tmp_path: Path):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(DopsdError, match="an adapter, which is no base"):
-        inspect(tmp_path, None)
+        inspect(str(tmp_path))
 
 
 def test_flash_attention_has_no_mask_of_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -67,6 +82,18 @@ def test_flash_attention_has_no_mask_of_blocks(tmp_path: Path, monkeypatch: pyte
         attention_of(named, gpu)
     rewrite(tmp_path / "config.json", model_type="a2d-qwen3", block_size=None)
     assert attention_of(automatic, gpu) == "flash_attention_2"
+
+
+def test_profiles_of_block_causal_bases_fit_them(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for profile, name, size in (("sdar-1.7b", "sdar", 4), ("llada2-mini", "llada2_moe", 32)):
+        folder = Path(profiles.families()[profile].path)
+        save_hub(folder, name, block_size=size)
+        for preset in profiles.presets():
+            settings = checked(profiles.resolve(f"{profile}-gsm8k", preset), "p")
+            assert block_faults(settings) == []
+        rewrite(folder / "config.json", block_size=3)
+        assert block_faults(settings)  # the test sees the base
 
 
 def test_check_names_what_does_not_fit_a_block_causal_base(tmp_path: Path, monkeypatch, capsys):
@@ -88,3 +115,46 @@ def test_check_names_what_does_not_fit_a_block_causal_base(tmp_path: Path, monke
         method__d_opsd__reveal_scope="all_masked",
     )
     assert main(["check"]) == 0
+
+
+def on_the_hub(hub: Hub, folder: Path, **extra: bytes) -> None:
+    files = {path.name: path.read_bytes() for path in folder.iterdir()} | extra
+    hub.add("someone/toy", files)
+
+
+def test_a_name_on_the_hub_is_inspected_by_headers_alone(hub: Hub, tmp_path: Path, capsys):
+    save_hub(tmp_path, "sdar")
+    card = b"---\nlicense: apache-2.0\n---\nA toy.\n"
+    on_the_hub(hub, tmp_path, **{"README.md": card, "modeling_sdar.py": b"raise SystemExit"})
+    assert main(["inspect", "someone/toy"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("someone/toy:\n") and "sdar, 28,896 parameters" in shown
+    assert "download: 0.000118 GB of weights" in shown and "licence: apache-2.0" in shown
+    assert "can be used: hf download someone/toy --local-dir models/toy" in shown
+    fetched = [line for line in hub.requests if "/resolve/" in line]
+    assert not any(name in line for line in fetched for name in (".py", "README"))
+    weights = [line for line in fetched if line.endswith(".safetensors")]
+    assert len(weights) == len(set(weights)) == len(list(tmp_path.glob("*.safetensors")))
+
+
+def test_faults_of_a_name_on_the_hub_are_named(hub: Hub, tmp_path: Path, capsys):
+    save_hub(tmp_path, "sdar")
+    rewrite(tmp_path / "config.json", num_hidden_layers=3)
+    on_the_hub(hub, tmp_path)
+    assert main(["inspect", "someone/toy"]) == 2
+    assert "dopsd: someone/toy: 11 tensors missing: model.layers.2." in capsys.readouterr().err
+    for path in tmp_path.glob("*.safetensors*"):
+        path.unlink()
+    on_the_hub(hub, tmp_path, **{"pytorch_model.bin": b"pickle"})
+    assert main(["inspect", "someone/toy"]) == 2
+    err = capsys.readouterr().err
+    assert "someone/toy: only pytorch_model.bin, and pickle files are not loaded" in err
+    assert main(["inspect", "someone/other"]) == 2
+    err = capsys.readouterr().err
+    assert "inspect: someone/other: 404 (Repository not found): no folder and no repository" in err
+    hub.failing = {"GET /api/models": 403}
+    assert main(["inspect", "someone/toy"]) == 2
+    assert "it asks for consent; accept its terms on its page" in capsys.readouterr().err
+    hub.failing = {"GET /api/models": 503}
+    assert main(["inspect", "someone/toy"]) == 75
+    assert "the hub cannot answer now; run the same command later" in capsys.readouterr().err

@@ -27,19 +27,20 @@ from dopsd.cli.main import main
 from dopsd.config import profiles
 from dopsd.config.loading import checked, load_params
 from dopsd.config.params_file import with_changes
+from dopsd.core.errors import DopsdError
 from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.lora import attach
+from dopsd.pipeline.cost import size_of
 from dopsd.pipeline.estimate import (
     Cost,
     Facts,
-    Shape,
     estimate,
     lines,
-    lora_parameters,
 )
 from dopsd.pipeline.memory_model import KERNEL_BYTES
+from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.training.trainer import Trainer
 
 TOKENS = 400
@@ -59,6 +60,58 @@ def test_flops_and_parameters_are_those_of_the_shape():
     assert shape.state(456, False) / 1e12 == pytest.approx(20.0, abs=0.1)
     # again the student's 6.63, without the last layers' 2 x 456 x 32 x 4096 x 12288 = 1.47
     assert shape.state(456, True) / 1e12 == pytest.approx(20.0 + 5.16, abs=0.1)
+
+
+def shape_of(profile: str) -> Shape:
+    """The shape of a profile's base, whose files are not here."""
+    settings = checked(profiles.resolve(profile), Path("p"))
+    config = size_of(Path(settings.model.path))
+    return Shape(config, lora_parameters(config, settings))
+
+
+def test_a_base_that_is_not_here_has_the_size_of_the_published_one():
+    """Qwen3-0.6B's heads are together twice as wide as its states."""
+    shape = shape_of("a2d-0.6b-gsm8k")
+    layer = 1024 * (2048 + 1024 + 1024) + 2048 * 1024 + 3 * 1024 * 3072
+    assert shape.block_parameters == 28 * layer
+    assert shape.parameters == pytest.approx(596_049_920, rel=1e-4)  # without the norms of heads
+    assert shape.attention(10, 10) == 4 * 10 * 10 * 2048 * 28
+    adapted = (1024 + 2048) + 2 * (1024 + 1024) + (1024 + 3072)  # q, k, v, up
+    assert shape.lora_parameters == 28 * 128 * adapted
+    with pytest.raises(DopsdError, match="models/Other: is not here, and its size is not known"):
+        size_of(Path("models/Other"))
+
+
+def test_blocks_are_sampled_from_a_cache_and_scored_with_a_copy_of_the_answer():
+    """SDAR: 64 blocks of 4 tokens in 2 steps each; 200 tokens of prompt, on average 328 seen."""
+    shape = shape_of("sdar-1.7b-gsm8k")
+    layer = 2048 * (2048 + 1024 + 1024) + 2048 * 2048 + 3 * 2048 * 6144
+    attention = 4 * 328 * 2048 * 28  # of a token
+    adapter = 2 * 28 * 128 * ((2048 + 2048) + 2 * (2048 + 1024) + (2048 + 6144))
+    head = 2 * 2048 * 151936
+    once = 2 * 456 * 28 * layer + 4 * 200 * 200 * 2048 * 28 + 256 * attention
+    step = 4 * (2 * 28 * layer + attention + adapter) + 3 * head  # 4 masks, then 2
+    answer = shape.answer(200, checked(profiles.resolve("sdar-1.7b-gsm8k"), Path("p")).sampling)
+    assert answer == pytest.approx(once + 128 * step)
+    assert shape.scored_length(200, 256) == 200 + 2 * 256
+    assert shape_of("llada-8b-gsm8k").scored_length(200, 256) == 456
+
+
+def test_idle_experts_take_memory_and_no_time():
+    """LLaDA2.0-mini: 16.3e9 weights, of which a token uses 1.4e9."""
+    settings = checked(profiles.resolve("llada2-mini-gsm8k"), Path("p"))
+    shape = shape_of("llada2-mini-gsm8k")
+    assert shape.parameters / 1e9 == pytest.approx(16.3, abs=0.1)
+    assert (shape.parameters - shape.config.idle_parameters) / 1e9 == pytest.approx(1.4, abs=0.1)
+    found = estimate(settings, shape.config, Facts(attempts=8.0, test=1319))
+    assert found.memory["weights"] == pytest.approx(32.5, abs=0.2)
+
+
+def test_a_cpu_computes_in_float32_and_has_no_hours(capsys):
+    words = ["estimate", "--profile", "a2d-0.6b-gsm8k", "--preset", "small", "--hardware", "cpu"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "(weights 2.4," in out and "TFLOP/s" not in out
 
 
 def test_a_denoising_step_also_computes_the_adapter_and_the_head_at_its_masks():

@@ -11,14 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from conftest import ROOT, write_params
-from hub_server import TOKEN, Hub, hub_server
+from hub_server import TOKEN, hub_server
 from huggingface_hub import constants, snapshot_download
 from peft import PeftModel
 from toys import rewrite
@@ -33,19 +32,6 @@ REPO, BEST = "someone/sudoku", Path("runs/sudoku/d_opsd/0/best")
 PAGE = Path("reports/sudoku-d_opsd-0.html")
 FILES = {".gitattributes", "README.md", "report.html"}
 FILES |= {ADAPTER, "adapter_config.json", "digests.json"}
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub, for the client in this process: it has read the environment already."""
-    with hub_server() as server:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.removeprefix(constants.ENDPOINT)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.address + template)
-        monkeypatch.setattr(constants, "ENDPOINT", server.address)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        yield server
 
 
 def logits(folder: Path | str, adapter: Path | None = None) -> torch.Tensor:
