@@ -1,12 +1,14 @@
-"""Run LLaDA-8B's shape once on a CPU: random weights, and the product's own commands on them.
+"""Run a base's true shape once on a CPU: random weights, and the product's own commands on them.
 
     python benchmarks/full_size.py --folder /tmp/full-size --out full_size.json
+    python benchmarks/full_size.py --folder /tmp/small --base a2d-0.6b
     python benchmarks/full_size.py --folder /tmp/toy --toy
 
 The steps: write weights, load, sample, train two updates of two states, the same killed after its
 first checkpoint and resumed, export merged to bfloat16, and the logits of the export and of the
-model merged in memory. Each is a process of its own, and its figures stay in the folder: the same
-command continues with the first step that is missing. Needs a disk of 45 GB.
+model merged in memory; for a2d-0.6b also the evaluation of the base on two problems. Each is a
+process of its own, and its figures stay in the folder: the same command continues with the first
+step that is missing. LLaDA-8B needs a disk of 45 GB, a2d-0.6b of 8 GB.
 
 A step is killed when less than 0.7 GB of memory is available; `--layers 24` makes a model of fewer
 layers at true width instead. Peaks are resident bytes: all, and those that are no pages of files,
@@ -17,24 +19,33 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measured import Failed, measured
+
 ROOT = Path(__file__).parents[1]
-LEAST = 0.7e9  # available bytes below which a step is killed
-EVERY = 0.1  # seconds between two looks at a process
 RUN = ["--task", "sudoku", "--method", "d_opsd", "--seed", "0"]
 LAST = "runs/sudoku/d_opsd/0/train/step-000002"
-SEVEN = "[q_proj, k_proj, v_proj, attn_out, ff_proj, up_proj, ff_out]"
+SEVEN = "[q_proj, k_proj, v_proj, attn_out, ff_proj, up_proj, ff_out]"  # of LLaDA
+PROFILES = {  # by base
+    "llada-8b": ["--profile", "llada-8b-sudoku", "--hardware", "1x80gb"],
+    "a2d-0.6b": ["--profile", "a2d-0.6b-sudoku", "--preset", "small", "--hardware", "cpu"],
+}
+LONGER = [  # changes for a2d-0.6b: answers of 64 tokens, and an evaluation
+    "data.sudoku.limit=2",
+    "sampling.gen_length=64",
+    "sampling.block_length=32",
+    "sampling.steps=32",
+    "sampling.max_prompt_tokens=null",
+    "evaluate.protocols.128.gen_length=64",
+    "evaluate.protocols.128.steps=32",
+]
 CHANGES = [  # to the profile: four states in two updates of one short answer
     "pretrain.tasks=[]",
     "data.sudoku.limit=4",
@@ -58,78 +69,13 @@ CHANGES = [  # to the profile: four states in two updates of one short answer
 ]
 
 
-class Failed(Exception):
-    """A step that did not end well; the text is what the table says of it."""
-
-
-@dataclass
-class Peak:
-    """The most bytes that a process held, by kind."""
-
-    total: int = 0
-    anonymous: int = 0
-
-    def look(self, pid: int) -> None:
-        """Read Linux' counts of a process that may have ended."""
-        try:
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
-        if "VmHWM" in sizes:
-            self.total = max(self.total, int(sizes["VmHWM"].split()[0]) * 1024)
-            self.anonymous = max(self.anonymous, int(sizes["RssAnon"].split()[0]) * 1024)
-
-
-def available() -> int:
-    """Return the bytes of memory that Linux can still give."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) * 1024
-
-
-def measured(
-    words: list[str], cwd: Path, until: Callable[[], bool] | None = None
-) -> dict[str, Any]:
-    """Run a process and return its figures; it is killed once `until` holds.
-
-    Raises:
-        Failed: if it fails, or takes memory that others need.
-    """
-    cwd.mkdir(parents=True, exist_ok=True)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    started, peak, is_killed = time.monotonic(), Peak(), False
-    with (cwd / "output.txt").open("w+") as output:
-        process = subprocess.Popen(
-            [sys.executable, *words], cwd=cwd, env=env, stdout=output, stderr=sys.stderr
-        )
-        try:
-            while process.poll() is None:
-                peak.look(process.pid)
-                if available() < LEAST:
-                    raise Failed(f"needs more memory: killed at {peak.anonymous / 1e9:.2f} GB")
-                if until is not None and until():
-                    process.kill()
-                    is_killed = True
-                    break
-                time.sleep(EVERY)
-        finally:
-            process.kill()
-            status = process.wait()
-        output.seek(0)
-        printed = output.read()
-    if status != (-signal.SIGKILL if is_killed else 0):
-        raise Failed(f"{' '.join(words[:4])} ended with {status}")
-    figures = {"seconds": round(time.monotonic() - started, 1)}
-    figures |= {"peak_gb": peak.total / 1e9, "anonymous_gb": peak.anonymous / 1e9}
-    return figures | (json.loads(printed) if printed.startswith("{") else {})
-
-
 @dataclass(frozen=True)
 class Bench:
     """The folder of a run, and what is measured in it."""
 
     folder: Path
-    layers: int
+    base: str
+    layers: int | None
     is_toy: bool
     is_all_linear: bool
 
@@ -139,12 +85,16 @@ class Bench:
         adapter = self.folder / "whole" / LAST
         export = ["export", "--merged", "--model", str(base), "--adapter", str(adapter)]
         export += ["--out", str(merged), "--dtype", "bfloat16"]
-        toy = ["--toy"] if self.is_toy else []
+        options = ["--base", self.base, *(["--toy"] if self.is_toy else [])]
+        options += ["--layers", str(self.layers)] if self.layers else []
+        evaluate = lambda: self._dopsd("whole", "evaluate_base", *RUN[:2])  # noqa: E731
+        evaluation = {"evaluate the base": evaluate} if self.base == "a2d-0.6b" else {}
         return {
-            "weights": lambda: self._own("weights", base, "--layers", str(self.layers), *toy),
+            "weights": lambda: self._own("weights", base, *options),
             "load": lambda: self._own("load", base),
             "prepare": self._prepare,
             "sample": lambda: self._own("sample", self.folder / "whole" / "params.yaml"),
+            **evaluation,
             "train": self._train,
             "train, killed": self._killed,
             "train, resumed": self._resumed,
@@ -166,10 +116,10 @@ class Bench:
     def _prepare(self) -> dict[str, Any]:
         """Make the projects `whole` and `killed` with equal settings and data."""
         changes = [*CHANGES, f"model.path={self.folder / 'base'}"]
+        changes += LONGER if self.base == "a2d-0.6b" else []
         changes += [f"train.lora.targets={SEVEN}"] if self.is_all_linear else []
         words = [word for change in changes for word in ("--set", change)]
-        profile = ["--profile", "llada-8b-sudoku", "--hardware", "1x80gb"]
-        self._dopsd("whole", "params", *profile, *words)
+        self._dopsd("whole", "params", *PROFILES[self.base], *words)
         figures = self._dopsd("whole", "prepare", "--task", "sudoku")
         shutil.copytree(self.folder / "whole", self.folder / "killed", dirs_exist_ok=True)
         return figures
@@ -225,14 +175,18 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, required=True, help="for weights and results")
     parser.add_argument("--out", type=Path, help="JSON file")
-    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--base", choices=PROFILES, default="llada-8b")
+    parser.add_argument("--layers", type=int, help="of a smaller model of the same width")
     parser.add_argument("--toy", action="store_true", help="two narrow layers, in a minute")
-    parser.add_argument("--all-linear", action="store_true", help="adapt all seven linear layers")
+    parser.add_argument(
+        "--all-linear", action="store_true", help="LLaDA: adapt all seven linear layers"
+    )
     a = parser.parse_args()
     a.folder.mkdir(parents=True, exist_ok=True)
-    results = Bench(a.folder.resolve(), a.layers, a.toy, a.all_linear).run()
+    results = Bench(a.folder.resolve(), a.base, a.layers, a.toy, a.all_linear).run()
     logits = ("logits of the export", "logits merged in memory")
     report = {
+        "base": a.base,
         "layers": a.layers,
         "is_toy": a.toy,
         "all_linear": a.all_linear,

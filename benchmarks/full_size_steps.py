@@ -15,31 +15,55 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dopsd.models.llada.configuration import TOY, LladaConfig
-
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
+    from dopsd.models.denoiser import DenoiserConfig
+
 SHARD = "3GB"  # six files of LLaDA-8B, as on the hub
-NAMED = {  # LLaDA's special tokens by id
-    126080: "<|startoftext|>",
-    126081: "<|endoftext|>",
-    126336: "<|mdm_mask|>",
-    126346: "<|start_header_id|>",
-    126347: "<|end_header_id|>",
-    126348: "<|eot_id|>",
+NAMED = {  # special tokens by id
+    "llada-8b": {
+        126080: "<|startoftext|>",
+        126081: "<|endoftext|>",
+        126336: "<|mdm_mask|>",
+        126346: "<|start_header_id|>",
+        126347: "<|end_header_id|>",
+        126348: "<|eot_id|>",
+    },
+    "a2d-0.6b": {151643: "<|endoftext|>", 151644: "<|im_start|>", 151645: "<|im_end|>"},
 }
+ENDS = {"llada-8b": 126081, "a2d-0.6b": 151645}
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n"
+)
 
 
-def weights(folder: Path, layers: int, is_toy: bool) -> dict[str, Any]:
-    """Write random weights of LLaDA-8B's shape as the hub has them, one file at a time."""
+def shape(base: str, layers: int | None, is_toy: bool) -> DenoiserConfig:
+    """Return the config of the base's profiles, or of one with fewer layers, or a toy."""
+    from dopsd.config.profiles.layers import families
+    from dopsd.models.architecture import config_class
+    from dopsd.models.published import published
+
+    row = next(row for row in published() if row.name == families()[base].base)
+    kind = config_class(row.architecture)
+    fewer = {kind.attribute_map.get("n_layers", "n_layers"): layers} if layers else {}
+    config = kind(**(row.shape or {}) | fewer | {"eos_token_id": ENDS[base]})
+    if is_toy:
+        config = config.toy()
+    config.dtype = torch.bfloat16
+    return config
+
+
+def weights(folder: Path, base: str, layers: int | None, is_toy: bool) -> dict[str, Any]:
+    """Write random weights of a base's shape as the hub has them, one file at a time."""
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors.torch import save_file
 
     from dopsd.models.checkpoint_files import INDEX, expected_shapes
 
-    config = LladaConfig(**(TOY if is_toy else {"n_layers": layers}), dtype="bfloat16")
+    config = shape(base, layers, is_toy)
     shapes = expected_shapes(config)
     tensors = {n: torch.empty(s, dtype=torch.bfloat16, device="meta") for n, s in shapes.items()}
     numbers = {name: number for number, name in enumerate(sorted(tensors))}
@@ -56,9 +80,8 @@ def weights(folder: Path, layers: int, is_toy: bool) -> dict[str, Any]:
     if plan.is_sharded:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
-    config.architectures = ["LLaDAModelLM"]
     config.save_pretrained(folder)
-    tokenizer(config).save_pretrained(folder)
+    tokenizer(base, config).save_pretrained(folder)
     files = len(plan.filename_to_tensors)
     return {"parameters": sum(t.numel() for t in tensors.values()), "files": files}
 
@@ -72,21 +95,31 @@ def random(shape: tuple[int, ...], seed: int) -> Tensor:
     return tensor.normal_(0.0, shape[-1] ** -0.5, generator=generator)
 
 
-def tokenizer(config: LladaConfig) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with a word for each id: characters, and LLaDA's special tokens."""
+def tokenizer(base: str, config: DenoiserConfig) -> PreTrainedTokenizerFast:
+    """Return a tokenizer with a word for each id: characters, and the base's special tokens.
+
+    That of a2d-0.6b lacks the mask, as the published one.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     from dopsd.models.embedded import CHARACTERS
 
-    words = dict(enumerate(CHARACTERS)) | NAMED
-    vocabulary = {words.get(i, f"<{i}>"): i for i in range(config.vocab_size)}
+    named = NAMED[base]
+    words = dict(enumerate(CHARACTERS)) | named
+    size = config.vocab_size if base == "llada-8b" else config.mask_token_id
+    vocabulary = {words.get(i, f"<{i}>"): i for i in range(size)}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     core.decoder = decoders.Fuse()
-    core.add_special_tokens(list(NAMED.values()))
-    names = {"bos_token": NAMED[126080], "eos_token": NAMED[126081], "pad_token": NAMED[126081]}
-    return PreTrainedTokenizerFast(tokenizer_object=core, **names)
+    core.add_special_tokens(list(named.values()))
+    end = named[ENDS[base]]
+    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=end, pad_token=end)
+    if base == "llada-8b":
+        made.bos_token = named[126080]
+    else:
+        made.chat_template = TEMPLATE
+    return made
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -127,8 +160,9 @@ def merged_logits(folder: Path) -> dict[str, Any]:
     """Load the export with transformers alone, after the import that registers the class."""
     from transformers import AutoModelForMaskedLM
 
-    import dopsd.models.llada  # noqa: F401
+    from dopsd.models.architecture import register
 
+    register(folder)
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     return logits_digest(model, model.config.vocab_size)
 
@@ -155,12 +189,13 @@ def main() -> None:
     parser.add_argument("step")
     parser.add_argument("folder", type=Path)
     parser.add_argument("adapter", type=Path, nargs="?")
-    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--base", choices=NAMED, default="llada-8b")
+    parser.add_argument("--layers", type=int)
     parser.add_argument("--toy", action="store_true")
     a = parser.parse_args()
     figures: dict[str, Any]
     if a.step == "weights":
-        figures = weights(a.folder, a.layers, a.toy)
+        figures = weights(a.folder, a.base, a.layers, a.toy)
     elif a.adapter:
         figures = adapted_logits(a.folder, a.adapter)
     else:

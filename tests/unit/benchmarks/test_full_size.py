@@ -10,8 +10,9 @@ from conftest import ROOT
 
 
 @pytest.mark.full
-def test_the_steps_of_the_full_size_run_agree_on_a_toy(tmp_path: Path):
-    words = [sys.executable, str(ROOT / "benchmarks" / "full_size.py"), "--toy"]
+@pytest.mark.parametrize("base", ["llada-8b", "a2d-0.6b"])
+def test_the_steps_of_the_full_size_run_agree_on_a_toy(base: str, tmp_path: Path):
+    words = [sys.executable, str(ROOT / "benchmarks" / "full_size.py"), "--toy", "--base", base]
     words += ["--folder", str(tmp_path), "--out", str(tmp_path / "report.json")]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     report = json.loads((tmp_path / "report.json").read_text())
