@@ -1,5 +1,6 @@
-"""Every algorithm that fits takes two updates on a toy of every architecture of the hub; the last
-checkpoint is exported.
+"""Every algorithm that fits takes two updates on a toy of every architecture; the last checkpoint
+is exported. One algorithm an architecture also runs by `dvc repro`, and one architecture by the
+deployment; `make nightly` runs all of both.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_params
-from hub_toys import NAMES, save_hub
+from conftest import ROOT, write_params
+from deployed import services, submit_changes
 from safetensors.torch import load_file
+from trained_toys import BASE, BASES, make_base, settings
+from workspace import CHANGES, Workspace, overrides
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
@@ -20,45 +23,18 @@ from dopsd.config.loading import load_params
 from dopsd.core.tables import read_table
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
-from dopsd.tasks.registry import load_task
-from dopsd.training.pretrain import Pretrainer
 
-BASE = Path("models/toy")
-BLOCKS = 8  # as sampling.block_length
-FITS = {  # what a block-causal base learns from
-    "method__d_opsd__reveal_scope": "all_masked",
-    "method__infill__teacher_attention": "all",
-    "method__routed__distil_weight": 0.0,
-}
-
-
-def pretrain(name: str) -> bool:
-    """Write a toy that can nearly answer puzzles; return whether it is block-causal."""
-    has_blocks = name in {"sdar", "llada2_moe"}
-    changes = {"max_position_embeddings": 256, "rope_theta": 100.0}
-    changes |= {"block_size": BLOCKS} if has_blocks else {}
-    save_hub(BASE, name, **changes)
-    raw = (BASE / "config.json").read_text()
-    policy = load_policy(ModelConfig(path=str(BASE)), None, 0)
-    policy.core.requires_grad_(True)
-    params = load_params()
-    task = load_task("sudoku", params.data.sudoku)
-    trainer = Pretrainer(params.embedded_base("sudoku"), task, policy)
-    for update in range(150):
-        trainer.step(update)
-    policy.core.save_pretrained(BASE)
-    (BASE / "config.json").write_text(raw)
-    return has_blocks
+METHODS = ["d_opsd", "rft", "sft", "d3llm", "infill", "trace_rl"]  # of BASES, in their order
+needs_checkout = pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
+)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", [*NAMES, "llada2_moe"])
+@pytest.mark.parametrize("name", BASES)
 def test_each_algorithm_takes_two_updates(name: str, project: Path):
-    has_blocks = pretrain(name)
-    targets = ["query_key_value", "dense"] if name == "llada2_moe" else ["q_proj", "down_proj"]
-    changes = {"model__path": str(BASE), "pretrain__tasks": [], "train__updates": 2}
-    changes |= {"train__lora__targets": targets} | (FITS if has_blocks else {})
-    write_params(**changes)
+    make_base(name)
+    write_params(**settings(name))
     for method in ALGORITHMS.names:
         assert main(["train", "--method", method]) == 0, method
         run = Path("runs/sudoku") / method / "0"
@@ -78,3 +54,50 @@ def test_each_algorithm_takes_two_updates(name: str, project: Path):
     with torch.no_grad():
         both = [policy.head(policy.hidden(ids, None)) for policy in (trained, merged)]
     assert (both[0] - both[1]).abs().max() <= 1e-4
+
+
+def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
+    """Run every stage with these methods, and require that each was trained and tested."""
+    made = Workspace(folder)
+    assert main(["prepare", "--task", "sudoku"]) == 0
+    make_base(name)
+    (folder / "base").mkdir()  # stages depend on the folder
+    changes = settings(name) | {"matrix__methods": methods}
+    if by == "dvc":
+        made.write(**CHANGES | changes)
+        made.repro()
+    else:
+        with services(made):
+            submit_changes(made, overrides(**changes))
+    for method in methods:
+        run = folder / "runs/sudoku" / method / "0"
+        assert json.loads((run / "train.json").read_text())["updates"] == 2, method
+        assert (run / "test.json").is_file(), method
+
+
+@pytest.mark.full
+@needs_checkout
+@pytest.mark.parametrize(("name", "method"), zip(BASES, METHODS, strict=True))
+def test_an_algorithm_runs_by_dvc_on_each_architecture(
+    name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    run_all("dvc", name, [method], tmp_path)
+
+
+@pytest.mark.full
+@needs_checkout
+def test_an_architecture_runs_by_the_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    run_all("deployment", "Dream", ["rft"], tmp_path)
+
+
+@pytest.mark.nightly
+@needs_checkout
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("by", ["dvc", "deployment"])
+def test_every_algorithm_runs_on_every_architecture(
+    by: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    run_all(by, name, ALGORITHMS.names, tmp_path)

@@ -1,0 +1,57 @@
+"""Toys of every architecture of the hub that can nearly answer puzzles, and settings for them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from conftest import ROOT
+from hub_toys import NAMES, save_hub
+
+from dopsd.config.loading import load_params
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import load_policy
+from dopsd.tasks.registry import load_task
+from dopsd.training.pretrain import Pretrainer
+
+BASE = Path("models/toy")
+EMBEDDED = "sudoku_blocks"  # made by the stage pretrain
+BASES = [*NAMES, "llada2_moe", EMBEDDED]
+BLOCKS = 8  # as sampling.block_length
+FITS = {  # what a block-causal base learns from
+    "method__d_opsd__reveal_scope": "all_masked",
+    "method__infill__teacher_attention": "all",
+    "method__routed__distil_weight": 0.0,
+}
+
+
+def make_base(name: str) -> None:
+    """Write the base to BASE, with the settings and the tokenizer of the project around it."""
+    if name == EMBEDDED:
+        shutil.copytree(ROOT / "base" / EMBEDDED, BASE)
+        return
+    changes = {"max_position_embeddings": 256, "rope_theta": 100.0}
+    changes |= {"block_size": BLOCKS} if has_blocks(name) else {}
+    save_hub(BASE, name, **changes)
+    raw = (BASE / "config.json").read_text()
+    policy = load_policy(ModelConfig(path=str(BASE)), None, 0)
+    policy.core.requires_grad_(True)
+    params = load_params()
+    task = load_task("sudoku", params.data.sudoku)
+    trainer = Pretrainer(params.embedded_base("sudoku"), task, policy)
+    for update in range(150):
+        trainer.step(update)
+    policy.core.save_pretrained(BASE)
+    (BASE / "config.json").write_text(raw)
+
+
+def has_blocks(name: str) -> bool:
+    return name in {"sdar", "llada2_moe", EMBEDDED}
+
+
+def settings(name: str) -> dict[str, object]:
+    """Changes to the small settings, as keys of `small_params`."""
+    targets = ["query_key_value", "dense"] if name == "llada2_moe" else ["q_proj", "down_proj"]
+    changes: dict[str, object] = {"model__path": str(BASE), "pretrain__tasks": []}
+    changes |= {"train__updates": 2, "train__lora__targets": targets}
+    return changes | (FITS if has_blocks(name) else {})
