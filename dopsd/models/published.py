@@ -10,6 +10,8 @@ from ruamel.yaml import YAML
 from dopsd.models.architecture import ARCHITECTURES, config_class
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dopsd.models.denoiser import DenoiserConfig
 
 
@@ -37,6 +39,11 @@ class Published(NamedTuple):
     def config(self) -> DenoiserConfig | None:
         """Return a config of its size; None if that is not known."""
         return None if self.shape is None else config_class(self.architecture)(**self.shape)
+
+
+def named(base: Path) -> Published | None:
+    """Return the published checkpoint that a folder is named after; None if there is none."""
+    return next((row for row in published() if row.name.endswith(f"/{base.name}")), None)
 
 
 def published() -> list[Published]:

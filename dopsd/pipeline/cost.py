@@ -115,13 +115,13 @@ def size_of(base: Path) -> DenoiserConfig:
         DopsdError: if there is no published one of its name, or its size is not known.
     """
     from dopsd.models.architecture import read_config
-    from dopsd.models.published import published
+    from dopsd.models.published import named
 
     if (base / "config.json").is_file():
         return read_config(base)
-    named = [row.config() for row in published() if row.name.endswith(f"/{base.name}")]
-    if named and named[0]:
-        return named[0]
+    row = named(base)
+    if row and (config := row.config()):
+        return config
     raise DopsdError(
         f"model.path: {base}: is not here, and its size is not known; download it first",
         code=Code.NO_MODEL,

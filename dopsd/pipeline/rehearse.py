@@ -1,6 +1,6 @@
 """`dopsd rehearse --profile llada-8b-gsm8k`: estimate the cost, then run every stage in small.
 
-The commands are those of the real run, in a folder of their own, with a tiny random LLaDA. So a
+The commands are those of the real run, in a folder of their own, with a tiny random model. So a
 mistake in data, prompts, settings or disk shows in minutes on a laptop, before a GPU is paid for.
 All that is made smaller is logged.
 """
@@ -56,7 +56,7 @@ def rehearse(planned: Planned) -> None:
         log(f"rehearse: {planned.source(full)}, in {folder}")
         log(f"  will run: {', '.join(STAGES)}; for {task}/{method}/0")
         log(f"  takes: {DURATION}, in {processes} process{'es' if processes > 1 else ''}")
-        log(f"  replaced: {base} by a random LLaDA of 2 layers")
+        log(f"  replaced: {base} by a random model of its kind, of few layers")
         log(f"  reduced: 2 updates, {PROBLEMS} problems per split, short answers")
         log("  every answer is kept, since a random model has no correct ones")
         build_toy(base, folder / "toy")

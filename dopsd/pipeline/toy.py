@@ -31,15 +31,16 @@ def build_toy(base: Path, out: Path) -> None:
     """Write a tiny random model with the base's architecture and tokenizer.
 
     Args:
-        base: Base model folder; if absent, the toy is a LLaDA whose tokens are characters.
+        base: Base model folder; if absent, the tokens of the toy are characters, and it is of the
+            kind of the published base of that name, or a LLaDA.
         out: Folder to write.
     """
     import torch
 
-    from dopsd.models.architecture import read_config
+    from dopsd.models.architecture import config_class, read_config
     from dopsd.models.embedded import build_tokenizer
-    from dopsd.models.llada import LladaConfig
     from dopsd.models.loading import build_model
+    from dopsd.models.published import named
     from dopsd.training.pretrain import initialise
 
     if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
@@ -50,12 +51,11 @@ def build_toy(base: Path, out: Path) -> None:
     else:
         tokenizer = build_tokenizer()
         ids = {"mask_token_id": tokenizer.mask_token_id, "eos_token_id": tokenizer.eos_token_id}
-        size = {
-            "vocab_size": len(tokenizer),
-            "embedding_size": len(tokenizer),
-            "pad_token_id": tokenizer.pad_token_id,
-        }
-        config = LladaConfig(**ids, **size)
+        size = dict.fromkeys(("vocab_size", "embedding_size"), len(tokenizer))
+        size["pad_token_id"] = tokenizer.pad_token_id
+        row = named(base)
+        shape = (row.shape if row else None) or {}
+        config = config_class(row.architecture if row else "llada")(**shape | ids | size)
         log(f"rehearse: {base}: no tokenizer there; using single characters as tokens")
     with torch.random.fork_rng([]):
         torch.manual_seed(0)

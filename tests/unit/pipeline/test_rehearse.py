@@ -19,7 +19,12 @@ import pytest
 from conftest import ROOT
 
 from dopsd.cli.main import main
+from dopsd.config import profiles
+from dopsd.config.loading import checked
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import load_policy
 from dopsd.pipeline import rehearse
+from dopsd.pipeline.toy import build_toy
 
 FOLDER = Path("work/rehearse/llada-8b-gsm8k")
 
@@ -33,6 +38,28 @@ def rows(path: Path, first: int, count: int) -> Path:
     return path
 
 
+@pytest.mark.parametrize("family", profiles.families())
+def test_the_toy_of_a_base_that_is_not_here_is_of_its_kind(family: str, tmp_path: Path):
+    settings = checked(profiles.resolve(f"{family}-gsm8k"), "p")
+    build_toy(Path(settings.model.path), tmp_path)
+    policy = load_policy(ModelConfig(path=str(tmp_path)), settings.train.lora, 0)
+    assert policy.trainable()  # its layers have the names that the profile adapts
+    assert policy.core.config.model_type.lower()[:4] == family[:4]
+    size = settings.sampling.block_length
+    assert policy.block_size in (None, size) and (policy.block_size == 4) == (family[:4] == "sdar")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["a2d-0.6b", "sdar-1.7b", "llada2-mini"])
+def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changes = ["data.gsm8k.train.path=train.jsonl", "data.gsm8k.test.path=test.jsonl"]
+    rows(Path("train.jsonl"), 0, 12)
+    rows(Path("test.jsonl"), 100, 6)
+    words = [word for change in (*changes, "data.gsm8k.validation=5") for word in ("--set", change)]
+    assert main(["rehearse", "--profile", f"{family}-gsm8k", *words]) == 0
+
+
 @pytest.mark.full
 def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
@@ -43,7 +70,7 @@ def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkey
     assert main(["rehearse", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb", *words]) == 0
     out, err = capfd.readouterr()
     assert "2 processes" in err and "every stage ran" in err and "Traceback" not in err
-    assert "memory of each GPU: about" in out and "4 x h100-80gb: about" in out
+    assert "memory of each process: about" in out and "4 x h100-80gb: about" in out
     log = [
         json.loads(line)
         for line in next((FOLDER / "work").glob("train-*/log.jsonl")).read_text().splitlines()

@@ -1,0 +1,95 @@
+"""Bases of the hub's other architectures: in parts over two processes, compiled, in 4 bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shutil import which
+
+import forks
+import pytest
+import rank_gradients
+import torch
+from conftest import write_params
+from hub_toys import save_hub
+from trained_toys import BASE, BLOCKS, has_blocks, settings
+
+from dopsd.core.tensor_files import load_tensors
+from dopsd.models.architecture import ARCHITECTURES, config_class
+from dopsd.models.config import AdapterConfig, ModelConfig
+from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.loading import build_model, nf4
+
+OTHERS = ["Dream", "sdar", "llada2_moe"]
+
+
+def toy(name: str, folder: Path = BASE) -> list[str]:
+    """Write a toy with random weights; return layers for its adapters."""
+    changes = {"block_size": BLOCKS} if has_blocks(name) else {}
+    save_hub(folder, name, max_position_embeddings=256, **changes)
+    targets = settings(name)["train__lora__targets"]
+    assert isinstance(targets, list)
+    return targets
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project: Path, name: str):
+    toy(name)
+    changes = settings(name) | {
+        "train__prompts_per_collect": 2,
+        "method__d_opsd__keep": "all",
+        "method__d_opsd__attempts": 1,
+    }
+    found = []
+    for is_sharded in (False, True):
+        write_params(**changes, launch__shard=is_sharded)
+        path = Path(f"{is_sharded}.safetensors")
+        processes = forks.start_ranks(2, rank_gradients.main, path, "d_opsd")
+        assert forks.statuses(processes) == [0, 0], forks.output()
+        found.append(load_tensors(path))
+        assert json.loads(path.with_suffix(".json").read_text())["sharded"] is is_sharded
+    whole, parts = found
+    assert any(tensor.abs().max() > 0 for tensor in whole.values())
+    assert all(torch.equal(parts[key], tensor) for key, tensor in whole.items())
+
+
+@pytest.mark.full
+@pytest.mark.skipif(which("g++") is None, reason="torch.compile needs g++ on a CPU")
+@pytest.mark.parametrize("name", OTHERS)
+def test_compiled_blocks_give_the_same_answers_and_gradients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    """Traced, and computed without the C++ that would take half a minute."""
+    slow = torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda block, **kinds: slow(block, backend="eager", **kinds)
+    )
+    targets = toy(name, tmp_path)
+    lora = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=targets)
+    ids = torch.arange(5, 5 + 2 * 2 * BLOCKS).view(2, -1)
+
+    def results(is_compiled: bool) -> list[torch.Tensor]:
+        model = ModelConfig(path=str(tmp_path), compile=is_compiled)
+        policy: LlmPolicy = load_policy(model, lora, 0, torch.device("cpu"))
+        for number, p in enumerate(policy.trainable().values()):
+            torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(number))
+        out = policy.hidden(ids, None)
+        out.square().mean().backward()
+        return [out.detach(), *(p.grad for p in policy.trainable().values())]
+
+    for eager, compiled in zip(results(False), results(True), strict=True):
+        torch.testing.assert_close(eager, compiled, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES.names)
+def test_nf4_leaves_the_head_alone_and_not_the_blocks(name: str):
+    from transformers.quantizers.quantizers_utils import should_convert_module
+
+    config = config_class(name)(eos_token_id=0)
+    with torch.device("meta"):
+        model = build_model(config.toy())
+    patterns = nf4(config.head_module).llm_int8_skip_modules
+    linear = [n for n, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    kept = [n for n in linear if not should_convert_module(n, patterns)]
+    assert kept == [config.head_module] and len(linear) > 7
