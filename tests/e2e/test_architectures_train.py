@@ -30,6 +30,10 @@ FITS = {  # what a block-causal base learns from
     "method__infill__teacher_attention": "all",
     "method__routed__distil_weight": 0.0,
 }
+TARGETS = {  # of a mixture none of its experts
+    "llada2_moe": ["query_key_value", "dense"],
+    "llada_moe": ["q_proj", "o_proj"],
+}
 
 
 def pretrain(name: str) -> bool:
@@ -55,7 +59,7 @@ def pretrain(name: str) -> bool:
 @pytest.mark.parametrize("name", [*NAMES, "llada2_moe"])
 def test_each_algorithm_takes_two_updates(name: str, project: Path):
     has_blocks = pretrain(name)
-    targets = ["query_key_value", "dense"] if name == "llada2_moe" else ["q_proj", "down_proj"]
+    targets = TARGETS.get(name, ["q_proj", "down_proj"])
     changes = {"model__path": str(BASE), "pretrain__tasks": [], "train__updates": 2}
     changes |= {"train__lora__targets": targets} | (FITS if has_blocks else {})
     write_params(**changes)
