@@ -24,7 +24,7 @@ class Trunk(Qwen3Model):
             layer.mlp = Experts(config)
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, Qwen3MoeTopKRouter):
             nn.init.normal_(module.weight, std=self.config.initializer_range)
 

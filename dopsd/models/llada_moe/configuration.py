@@ -9,7 +9,7 @@ from transformers import Qwen3Config
 from dopsd.models.common.decoder import DecoderConfig
 from dopsd.models.common.fields import check_fields
 
-TOY = {"num_experts": 8, "num_experts_per_tok": 2, "expert_intermediate_size": 32}
+TOY: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "expert_intermediate_size": 32}
 TOY |= {"intermediate_size": 32, "moe_layer_freq": None}  # the latter lists all layers
 
 
@@ -40,7 +40,7 @@ class LladaMoeConfig(DecoderConfig, Qwen3Config):
     def __post_init__(self, **kwargs: Any) -> None:  # noqa: ANN401  # transformers' own
         self.head_dim = self.hidden_size // self.num_attention_heads
         self.intermediate_size = self.expert_intermediate_size
-        super().__post_init__(**kwargs)
+        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
     @property
     def idle_parameters(self) -> int:
