@@ -65,6 +65,21 @@ HUB["sdar"] = HUB["a2d-qwen3"] | {
     "block_size": 4,
     "tie_word_embeddings": False,
 }
+HUB["llada_moe"] = {
+    "architectures": ["LLaDAMoEModelLM"],
+    "attention_bias": False,
+    "expert_intermediate_size": 16,
+    "intermediate_size": 16,
+    "moe_layer_freq": [1, 1],
+    "norm_topk_prob": False,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "output_router_logits": False,
+    "qk_layernorm": True,
+    "router_aux_loss_coef": 0.01,
+    "shared_expert_intermediate_size": None,
+    "tie_word_embeddings": False,
+}
 NAMES = list(HUB)
 LLADA2 = {  # names neither mask nor end of text nor block; the family's are the defaults
     "architectures": ["LLaDA2MoeModelLM"],

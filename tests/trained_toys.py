@@ -23,6 +23,10 @@ FITS = {  # what a block-causal base learns from
     "method__infill__teacher_attention": "all",
     "method__routed__distil_weight": 0.0,
 }
+TARGETS = {  # of a mixture none of its experts
+    "llada2_moe": ["query_key_value", "dense"],
+    "llada_moe": ["q_proj", "o_proj"],
+}
 
 
 def make_base(name: str) -> None:
@@ -51,7 +55,7 @@ def has_blocks(name: str) -> bool:
 
 def settings(name: str) -> dict[str, object]:
     """Changes to the small settings, as keys of `small_params`."""
-    targets = ["query_key_value", "dense"] if name == "llada2_moe" else ["q_proj", "down_proj"]
+    targets = TARGETS.get(name, ["q_proj", "down_proj"])
     changes: dict[str, object] = {"model__path": str(BASE), "pretrain__tasks": []}
     changes |= {"train__updates": 2, "train__lora__targets": targets}
     return changes | (FITS if has_blocks(name) else {})

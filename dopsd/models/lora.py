@@ -21,19 +21,22 @@ if TYPE_CHECKING:
     from dopsd.models.denoiser import Denoiser
 
 PREFIX = "base_model.model."  # of the base's names in peft's files
+NESTED = 2  # dots in the path of a layer in a part of a block: 3.self_attn.q_proj
+NO_LAYER = "match no layer of the model; it has"
+EXPERTS = "names layers of experts, which get no adapters; there are"
 
 
 def block_modules(model: Denoiser) -> list[str]:
-    """Return the names of the layers that LoRA may adapt: linear layers in the blocks."""
+    """Return the names of the layers that LoRA may adapt: linear ones in blocks, not of experts."""
+    return sorted(_layers(model, is_expert=False) - _layers(model, is_expert=True))
+
+
+def _layers(model: Denoiser, is_expert: bool) -> set[str]:
+    """Return the names of the linear layers of experts, or of all others in the blocks."""
     from torch import nn
 
-    return sorted(
-        {
-            name.split(".")[-1]
-            for name, m in model.blocks().named_modules()
-            if isinstance(m, nn.Linear)
-        }
-    )
+    paths = [name for name, m in model.blocks().named_modules() if isinstance(m, nn.Linear)]
+    return {path.rpartition(".")[2] for path in paths if (path.count(".") > NESTED) is is_expert}
 
 
 def _blocks_name(model: Denoiser) -> str:
@@ -65,9 +68,10 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     names = block_modules(model)
     unknown = sorted(set(lora.targets) - set(names))
     if unknown:
+        are_experts = _layers(model, is_expert=True).issuperset(unknown)
+        problem = EXPERTS if are_experts else NO_LAYER
         raise DopsdError(
-            f"lora.targets: {', '.join(unknown)} match no layer of the model; it has"
-            f" {', '.join(names)}",
+            f"lora.targets: {', '.join(unknown)} {problem} {', '.join(names)}",
             code=Code.LORA_TARGETS,
         )
     children = {name for name, _ in model.blocks()[0].named_children()}

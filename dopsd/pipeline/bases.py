@@ -15,7 +15,8 @@ from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import ARCHITECTURES, config_class, config_of
 from dopsd.models.checkpoint_files import check_folder, expected_shapes, header, weight_files
 from dopsd.models.config import ModelConfig
-from dopsd.models.loading import require_base
+from dopsd.models.loading import build_model, require_base
+from dopsd.models.lora import block_modules
 from dopsd.models.published import published
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 from dopsd.tracking.hub_base import fetch, is_name
@@ -132,10 +133,14 @@ def _add(
 
 
 def _described(config: DenoiserConfig) -> list[str]:
+    import torch
+
     sees = "every token sees every other"
     if config.block_size:
         sees = f"a token sees its block of {config.block_size} and earlier ones"
     count = sum(math.prod(shape) for shape in expected_shapes(config).values())
+    with torch.device("meta"):
+        layers = block_modules(build_model(config))
     return [
         f"architecture: {config.model_type}, {count:,} parameters, {config.n_layers} blocks of"
         f" width {config.d_model}",
@@ -143,7 +148,7 @@ def _described(config: DenoiserConfig) -> list[str]:
         f" {'the next one' if config.output_shift else 'the token itself'}",
         f"longest text: {config.max_sequence_length:,} tokens, vocabulary of"
         f" {config.embedding_size:,}",
-        f"layers for LoRA: {', '.join(config.linear_shapes())}",
+        f"layers for LoRA: {', '.join(layers)}",
     ]
 
 

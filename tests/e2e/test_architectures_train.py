@@ -24,7 +24,7 @@ from dopsd.core.tables import read_table
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
 
-METHODS = ["d_opsd", "rft", "sft", "d3llm", "infill", "trace_rl"]  # of BASES, in their order
+METHODS = ["d_opsd", "rft", "sft", "d3llm", "infill", "wd1", "trace_rl"]  # of BASES, in their order
 needs_checkout = pytest.mark.skipif(
     not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
 )

@@ -49,6 +49,17 @@ def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tenso
                 out[t, i + width // 2] = b * math.cos(angle) + a * math.sin(angle)
         return out
 
+    def fed(x: Tensor, at: str) -> Tensor:
+        gate = linear(x, f"{at}.gate_proj")
+        return linear(gate * gate.sigmoid() * linear(x, f"{at}.up_proj"), f"{at}.down_proj")
+
+    def mixed(x: Tensor, at: str) -> Tensor:  # a softmax over all experts; the first few count
+        out = torch.zeros_like(x)
+        for t, shares in enumerate(linear(x, f"{at}.gate").softmax(-1)):
+            for e in shares.argsort(descending=True)[: raw["num_experts_per_tok"]]:
+                out[t] += shares[e] * fed(x[t], f"{at}.experts.{e}")
+        return out
+
     rows = []
     for row, real in zip(ids, keep, strict=True):
         x = w["model.embed_tokens.weight"][row]
@@ -69,9 +80,7 @@ def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tenso
                 seen.append(scores.softmax(-1).nan_to_num() @ value)
             x = x + linear(torch.cat(seen, -1), f"{at}self_attn.o_proj")
             h = norm(x, at + "post_attention_layernorm.weight")
-            gate = linear(h, f"{at}mlp.gate_proj")
-            fed = gate * gate.sigmoid() * linear(h, f"{at}mlp.up_proj")
-            x = x + linear(fed, f"{at}mlp.down_proj")
+            x = x + (mixed if f"{at}mlp.gate.weight" in w else fed)(h, f"{at}mlp")
         rows.append(norm(x, "model.norm.weight"))
     return torch.stack(rows)
 
@@ -199,7 +208,7 @@ def test_a_tied_head_that_the_files_repeat_is_no_unknown_tensor(name: str, tmp_p
 @pytest.mark.parametrize("name", NAMES)
 def test_recomputed_activations_give_the_same_gradients(name: str, tmp_path: Path):
     save_hub(tmp_path, name)
-    lora = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["q_proj", "down_proj"])
+    lora = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["q_proj", "o_proj"])
     found = []
     for is_recomputing in (False, True):
         policy = load_policy(ModelConfig(path=str(tmp_path)), lora, 0)
@@ -310,6 +319,23 @@ def test_a_tokenizer_without_mask_gets_the_familys(tmp_path: Path):
             },
             7_615_025_152,
             290,
+        ),
+        (
+            "llada_moe",  # cards and papers: 7B, of which a token uses 1.4B without the embedding
+            {
+                "hidden_size": 2048,
+                "intermediate_size": 1024,
+                "expert_intermediate_size": 1024,
+                "num_hidden_layers": 16,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 16,
+                "num_experts": 64,
+                "num_experts_per_tok": 8,
+                "moe_layer_freq": [1] * 16,
+                "vocab_size": 157184,
+            },
+            7_356_880_896,
+            3219,
         ),
     ],
 )

@@ -12,8 +12,9 @@ import rank_gradients
 import torch
 from conftest import write_params
 from hub_toys import save_hub
-from trained_toys import BASE, BLOCKS, has_blocks, settings
+from trained_toys import BASE, BLOCKS, TARGETS, has_blocks, settings
 
+from dopsd.core.errors import DopsdError
 from dopsd.core.tensor_files import load_tensors
 from dopsd.models.architecture import ARCHITECTURES, config_class
 from dopsd.models.config import AdapterConfig, ModelConfig
@@ -93,3 +94,15 @@ def test_nf4_leaves_the_head_alone_and_not_the_blocks(name: str):
     linear = [n for n, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     kept = [n for n in linear if not should_convert_module(n, patterns)]
     assert kept == [config.head_module] and len(linear) > 7
+
+
+@pytest.mark.parametrize("name", ["llada2_moe", "llada_moe"])
+def test_experts_get_no_adapters(name: str, tmp_path: Path):
+    """Neither in silence nor for the dense layers alone."""
+    save_hub(tmp_path, name)
+    model = ModelConfig(path=str(tmp_path))
+    for targets in (["down_proj"], [*TARGETS[name], "up_proj"]):
+        said = rf"lora.targets: {targets[-1]} names layers of experts, which get no adapters"
+        with pytest.raises(DopsdError, match=said):
+            load_policy(model, AdapterConfig(r=2, targets=targets), 0)
+    assert load_policy(model, AdapterConfig(r=2, targets=TARGETS[name]), 0).trainable()
