@@ -64,7 +64,7 @@ def _limits(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
     name, rates, warnings = f"{entry} on {task}", plan.tuning.rates, []
     if len({result["code"] for result in results}) > 1:
         warnings.append(f"{name}: different versions of the code trained its runs.")
-    if ends := [result["ended"] for result in results if result["ended"]]:
+    if ends := [r["ended"] for r in results if r["ended"] and not _is_used(plan, r["curve"][-1])]:
         why = f"at {plan.most_updates} updates" if ends[0] == "most_updates" else ends[0]
         warnings.append(
             f"{name}: {len(ends)} of {len(cells)} runs ended before both budgets were used: {why}."
@@ -72,11 +72,16 @@ def _limits(plan: Plan, task: str, entry: str, cells: list[Cell]) -> list[str]:
     last = [(r["curve"][0]["accuracy"], r["curve"][-1]["accuracy"]) for r in results]
     if fallen := [end for base, end in last if end < base - plan.gain]:
         warnings.append(
-            f"{name}: {len(fallen)} of {len(cells)} runs collapsed, to {percent(min(fallen))}% on"
-            " validation at worst, below the base: the accuracy is that of a checkpoint before, and"
-            " no tried rate may suit the method."
+            f"{name}: {len(fallen)} of {len(cells)} runs collapsed: the last checkpoint has"
+            f" {percent(min(fallen))}% on validation at worst, below the base. The accuracy is that"
+            " of a checkpoint before, and no tried rate may suit the method."
         )
     chosen = best_rate(plan, task, entry)
     if cells and len(rates) > 1 and chosen in (min(rates), max(rates)):
         warnings.append(f"{name}: {chosen:g} is at the edge of the rates that were tried.")
     return warnings
+
+
+def _is_used(plan: Plan, last: dict[str, Any]) -> bool:
+    """Return whether a run had used both budgets at its last checkpoint."""
+    return bool(last["tokens"] >= plan.tokens and last["cpu_seconds"] >= plan.seconds)

@@ -320,4 +320,8 @@ def test_collapsed_and_short_runs_are_named(results):
     results[RUN, "own", 0.001, 0] = curve(0.3, 0.1) | {"ended": "most_updates", "code": "a"}
     warned = " ".join(_limits(p, "sudoku", "own", [Cell(p, RUN, "sudoku", "own", 0, 0.001)]))
     assert "1 of 1 runs ended before both budgets were used: at 300 updates." in warned
-    assert "1 of 1 runs collapsed, to 10.0% on validation at worst" in warned
+    assert "1 of 1 runs collapsed: the last checkpoint has 10.0% on validation at worst" in warned
+    used = {"tokens": p.tokens, "cpu_seconds": p.seconds}
+    results[RUN, "own", 0.001, 0]["curve"][-1] |= used
+    warned = " ".join(_limits(p, "sudoku", "own", [Cell(p, RUN, "sudoku", "own", 0, 0.001)]))
+    assert "ended before" not in warned and "collapsed" in warned
