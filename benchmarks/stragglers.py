@@ -122,7 +122,7 @@ def main() -> None:
     table = Table("task", "processes", "problems each", "own %", "shared %", "ahead %", box=SIMPLE)
     generator = torch.Generator().manual_seed(0)
     for task, accuracy in ACCURACY.items():
-        beta = fitted(accuracy, profiles.facts(task)["attempts"])
+        beta = fitted(accuracy, profiles.families()["llada-8b"].attempts[task])
         for ranks in (8, 64, 512):
             for problems in a.problems:
                 first = first_right(

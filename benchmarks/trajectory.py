@@ -37,7 +37,7 @@ class Work:
 
     def __init__(self, shape: Shape, temperature: float) -> None:
         self.shape, self.decoding = shape, replace(shape.sampling, temperature=temperature)
-        beta = fitted(ACCURACY[TASK], profiles.facts(TASK)["attempts"])
+        beta = fitted(ACCURACY[TASK], profiles.families()["llada-8b"].attempts[TASK])
         drawn = first_right(beta, (1, 1, len(shape.prompts)), torch.Generator().manual_seed(0))
         self.first = drawn.flatten().tolist()
         d, policy = shape.sampling, shape.policy
