@@ -8,6 +8,7 @@ from pathlib import Path
 from conftest import ROOT
 from hub_toys import NAMES, save_hub
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.loading import load_params
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
@@ -58,4 +59,10 @@ def settings(name: str) -> dict[str, object]:
     targets = TARGETS.get(name, ["q_proj", "down_proj"])
     changes: dict[str, object] = {"model__path": str(BASE), "pretrain__tasks": []}
     changes |= {"train__updates": 2, "train__lora__targets": targets}
+    if name == EMBEDDED:  # it is sure of its answers, and rewards of a group must differ
+        changes |= {
+            f"method__{method}__temperature": 3.0
+            for method in ALGORITHMS.names
+            if "temperature" in ALGORITHMS.config_class(method).model_fields
+        }
     return changes | (FITS if has_blocks(name) else {})
