@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 
 from ports import free_port
-from workspace import Workspace
+from workspace import CHANGES, Workspace, overrides
 
 SERVICES = (sys.executable, "infra/local/services.py")
 START = '. work/services/env; exec prefect deployment run dopsd/train --watch "$@"'
@@ -46,3 +46,13 @@ def submit_changes(workspace: Workspace, changes: Mapping[str, object], **more: 
     """Run the deployment with changed keys of params.yaml; it must succeed."""
     found = submit(workspace, overrides=changes, **more)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def run_by(entry: str, workspace: Workspace, changes: Mapping[str, object]) -> None:
+    """Run all stages with changed small settings, by `dvc` or by `deployment`."""
+    if entry == "dvc":
+        workspace.write(**CHANGES | dict(changes))
+        workspace.repro()
+    else:
+        with services(workspace):
+            submit_changes(workspace, overrides(**changes))

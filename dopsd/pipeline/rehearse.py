@@ -51,7 +51,10 @@ def rehearse(planned: Planned) -> None:
     base = Path(full.model_of(task).path)
     name = planned.profile or planned.path.stem
     if not full.pretrain.tasks:
-        print_cost(full, planned.hardware)
+        try:
+            print_cost(full, planned.hardware)
+        except DopsdError as error:  # the size of the base is not known
+            log(f"rehearse: no estimate: {error}")
     with _stopped_by_signals(), unused_folder(name) as (folder, lock):
         log(f"rehearse: {planned.source(full)}, in {folder}")
         log(f"  will run: {', '.join(STAGES)}; for {task}/{method}/0")

@@ -29,7 +29,7 @@ def facts(params: Params, task: str) -> dict[str, Any]:
     Without a figure for the base every problem takes all attempts of d_opsd.
     """
     attempts = profiles.attempts(params.model_of(task).path, task)
-    test = vars(params.data.tasks[task]).get("limit") or profiles.tests().get(task)
+    test = vars(params.data.tasks[task]).get("limit") or profiles.test_sizes().get(task)
     return {
         "attempts": attempts or float(params.method.d_opsd.attempts),
         "test": test or problems(params, task, "test"),

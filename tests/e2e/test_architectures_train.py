@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, write_params
-from deployed import services, submit_changes
+from deployed import run_by
 from safetensors.torch import load_file
 from trained_toys import BASE, BASES, make_base, settings
-from workspace import CHANGES, Workspace, overrides
+from workspace import Workspace
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
@@ -63,12 +63,7 @@ def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
     make_base(name)
     (folder / "base").mkdir()  # stages depend on the folder
     changes = settings(name) | {"matrix__methods": methods}
-    if by == "dvc":
-        made.write(**CHANGES | changes)
-        made.repro()
-    else:
-        with services(made):
-            submit_changes(made, overrides(**changes))
+    run_by(by, made, changes)
     for method in methods:
         run = folder / "runs/sudoku" / method / "0"
         assert json.loads((run / "train.json").read_text())["updates"] == 2, method

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from deployed import services, submit_changes
+from deployed import run_by, services, submit_changes
 from workspace import CHANGES, Workspace, overrides
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -129,10 +129,5 @@ def test_a_method_trains_by_the_deployment(tmp_path: Path):
 def test_every_method_trains_on_every_task(by: str, which: str, tmp_path: Path):
     made, tasks, methods = workspace(tmp_path), tasks_of(which), [*ROUNDS[which]]
     changes = settings(which, tasks, methods)
-    if by == "dvc":
-        made.write(**CHANGES | changes)
-        made.repro()
-    else:
-        with services(made):
-            submit_changes(made, overrides(**changes))
+    run_by(by, made, changes)
     assert updates(tmp_path, "test.json") == dict.fromkeys(product(tasks, methods), 2)

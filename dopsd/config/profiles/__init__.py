@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from dopsd.config.params import Params
@@ -14,7 +15,7 @@ from dopsd.core.errors import DopsdError, unknown
 EMBEDDED = "embedded"
 AS_IT_STANDS = "params.yaml as it stands"  # in place of a profile: the settings of that file
 PRESET, HARDWARE = "reference", "1x80gb"
-FEW = 32  # problems of each split in a preset with few updates
+NO_SECTIONS = ("protocol", "limit")  # keys of layers that are no sections of params.yaml
 NEEDS_PROFILE = "--preset and --hardware need a profile; add --profile llada-8b-gsm8k or another"
 
 
@@ -92,10 +93,10 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
         layers["hardware"][hardware],
     )
     for layer in chosen:
-        merge(raw, {key: value for key, value in layer.items() if key != "protocol"})
+        merge(raw, {key: value for key, value in layer.items() if key not in NO_SECTIONS})
     raw["matrix"]["tasks"] = [task]
-    if "updates" in layers["presets"][preset].get("train", {}):
-        shortened(raw, task)
+    if limit := layers["presets"][preset].get("limit"):
+        shorten(raw, task, limit)
     collects = -(-raw["train"]["updates"] // raw["method"]["d_opsd"]["updates_per_trajectory"])
     raw["ablate"]["variants"]["one_update_same_data"]["train"] = {"updates": collects}
     for protocol in raw["evaluate"]["protocols"].values():
@@ -119,12 +120,12 @@ def without_overrides(section: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if (key, value) not in overrides}
 
 
-def shortened(raw: dict[str, Any], task: str) -> None:
-    """Let a preset with few updates hold for every method and for the task's splits, in place."""
+def shorten(raw: dict[str, Any], task: str, limit: int) -> None:
+    """Limit the problems of each split, and the updates of every method to section train's."""
     for method in raw["method"].values():
         for key in ("updates", "checkpoint_every"):
             method["train"].pop(key, None)
-    raw["data"][task]["limit"] = FEW
+    raw["data"][task]["limit"] = limit
 
 
 def choices(task: str) -> list[tuple[str, str, str]]:
@@ -141,17 +142,18 @@ def attempts(base: str, task: str) -> float | None:
     """Return the mean rollouts of a problem with an untrained base, under pass@8.
 
     Args:
-        base: folder of the base.
+        base: folder of the base, whose name decides.
         task: the task.
 
     Returns:
         None if nobody has measured it.
     """
-    known = [family.attempts for family in families().values() if family.path == base]
+    name = Path(base).name
+    known = [f.attempts for f in families().values() if Path(f.path).name == name]
     return known[0].get(task) if known else None
 
 
-def tests() -> dict[str, int]:
+def test_sizes() -> dict[str, int]:
     """Return the problems of the published test set of each task that has one."""
     known: dict[str, int] = language_models()["test"]
     return known

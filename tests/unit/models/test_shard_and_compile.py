@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import forks
 import pytest
@@ -62,9 +64,15 @@ def test_compiled_blocks_give_the_same_answers_and_gradients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     """Traced, and computed without the C++ that would take half a minute."""
+    graphs: list[int] = []
+
+    def traced(graph: torch.fx.GraphModule, given: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(len(given))
+        return graph.forward
+
     slow = torch.nn.Module.compile
     monkeypatch.setattr(
-        torch.nn.Module, "compile", lambda block, **kinds: slow(block, backend="eager", **kinds)
+        torch.nn.Module, "compile", lambda block, **kinds: slow(block, backend=traced, **kinds)
     )
     targets = toy(name, tmp_path)
     lora = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=targets)
@@ -77,6 +85,7 @@ def test_compiled_blocks_give_the_same_answers_and_gradients(
             torch.nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(number))
         out = policy.hidden(ids, None)
         out.square().mean().backward()
+        assert bool(graphs) is is_compiled
         return [out.detach(), *(p.grad for p in policy.trainable().values())]
 
     for eager, compiled in zip(results(False), results(True), strict=True):

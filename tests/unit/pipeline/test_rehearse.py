@@ -49,6 +49,16 @@ def test_the_toy_of_a_base_that_is_not_here_is_of_its_kind(family: str, tmp_path
     assert policy.block_size in (None, size) and (policy.block_size == 4) == (family[:4] == "sdar")
 
 
+def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    ran: list[str] = []
+    monkeypatch.setattr(rehearse, "_run", lambda stage, *_: ran.append(stage))
+    words = ["rehearse", "--profile", "llada-8b-gsm8k", "--set", "model.path=models/mine"]
+    assert main(words) == 0
+    said = "rehearse: no estimate: model.path: models/mine: is not here, and its size is not known"
+    assert said in capsys.readouterr().err and ran == list(rehearse.STAGES)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("family", ["a2d-0.6b", "sdar-1.7b", "llada2-mini"])
 def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkeypatch):
