@@ -182,7 +182,9 @@ def profile_row(name: str) -> list[str]:
 
 def layer_row(name: str, layer: dict[str, Any]) -> list[str]:
     """Return what a preset or a kind of hardware sets, a key a line."""
-    keys = {re.sub("^protocol[.]", "evaluate.protocols.*.", k): v for k, v in flat(layer).items()}
+    sections = {"protocol.": "evaluate.protocols.*.", "limit": "data.TASK.limit"}
+    found = re.compile("^(protocol[.]|limit$)")
+    keys = {found.sub(lambda m: sections[m[0]], k): v for k, v in flat(layer).items()}
     return [f"`{name}`", "<br>".join(f"`{key}: {shown(value)}`" for key, value in keys.items())]
 
 
