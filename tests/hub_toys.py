@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM
 from dopsd.models.architecture import read_config
 from dopsd.models.embedded import build_tokenizer
 
+ABSENT = "absent"  # a field that files do not name
 COMMON = {
     "hidden_act": "silu",
     "hidden_size": 32,
@@ -68,15 +69,23 @@ HUB["sdar"] = HUB["a2d-qwen3"] | {
 HUB["llada_moe"] = {
     "architectures": ["LLaDAMoEModelLM"],
     "attention_bias": False,
+    "dense_intermediate_size": 24,
     "expert_intermediate_size": 16,
-    "intermediate_size": 16,
+    "intermediate_size": ABSENT,
+    "model_type": "llada",
     "moe_layer_freq": [1, 1],
-    "norm_topk_prob": False,
+    "moe_router_enable_expert_bias": False,
+    "moe_router_score_function": "softmax",
+    "norm_topk_prob": None,
     "num_experts": 8,
     "num_experts_per_tok": 2,
     "output_router_logits": False,
+    "partial_rotary_factor": 1,
     "qk_layernorm": True,
+    "routed_scaling_factor": 1,
     "router_aux_loss_coef": 0.01,
+    "router_num_group": None,
+    "router_topk_group": None,
     "shared_expert_intermediate_size": None,
     "tie_word_embeddings": False,
 }
@@ -122,8 +131,9 @@ def save_hub(folder: Path, name: str, **changes: object) -> dict[str, Tensor]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     ids = {"mask_token_id": 1, "eos_token_id": 0}
-    raw = LLADA2 | ids if name == "llada2_moe" else COMMON | HUB[name] | {"model_type": name}
+    raw = LLADA2 | ids if name == "llada2_moe" else COMMON | {"model_type": name} | HUB[name]
     raw |= changes
+    raw = {field: value for field, value in raw.items() if value != ABSENT}
     (folder / "config.json").write_text(json.dumps(raw))
     torch.manual_seed(0)
     model = AutoModelForMaskedLM.from_config(read_config(folder))

@@ -2,8 +2,9 @@
 
 A folder has `architecture.py`, which registers its config and model classes with transformers'
 AutoConfig and AutoModelForMaskedLM under the folder's name (model_type "My-model" is the folder
-my_model). The classes derive from those of denoiser.py; no code outside the folder asks which
-architecture it is.
+my_model). Files that name another architecture's model_type are told by their class, which
+checkpoints.yaml has. The classes derive from those of denoiser.py; no code outside the folder asks
+which architecture it is.
 """
 
 from __future__ import annotations
@@ -29,27 +30,35 @@ def folder_name(model_type: str) -> str:
     return model_type.replace("-", "_").lower()
 
 
-def register(folder: Path) -> None:
-    """Import the architecture of a checkpoint, so that transformers' Auto classes know it.
+def architecture_of(folder: Path) -> str | None:
+    """Return the architecture of a checkpoint, by the name of its folder in dopsd/models.
 
     Args:
-        folder: the checkpoint, whose config.json names the architecture.
+        folder: the checkpoint, whose config.json names its model_type and its class.
+
+    Returns:
+        The name; None if config.json names no model_type.
 
     Raises:
         DopsdError: if there is no such architecture; the message lists those that exist.
     """
+    from dopsd.models.published import by_class  # it imports this module
+
     try:
-        model_type = json.loads((folder / "config.json").read_bytes())["model_type"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return  # read_config reports what is wrong with the file
-    name = folder_name(str(model_type))
+        raw = json.loads((folder / "config.json").read_bytes())
+        model_type, classes = raw["model_type"], raw.get("architectures") or []
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+    known = by_class()
+    name = next((known[kind] for kind in map(str, classes) if kind in known), None)
+    name = name or folder_name(str(model_type))
     if name not in ARCHITECTURES.names:
         raise DopsdError(
             f"{folder}/config.json: model_type {model_type!r} is not supported; there is"
             f" {', '.join(ARCHITECTURES.names)}",
             code=Code.UNSUPPORTED_MODEL,
         )
-    ARCHITECTURES.module(name, "architecture")
+    return name
 
 
 def config_class(name: str) -> type[DenoiserConfig]:
@@ -93,9 +102,16 @@ def read_config(folder: Path) -> DenoiserConfig:
 
     from dopsd.models.denoiser import DenoiserConfig
 
-    register(folder)
+    name = architecture_of(folder)
     try:
-        config: DenoiserConfig = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if name is None:  # transformers says what is wrong with the file
+            config: DenoiserConfig = AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+        else:
+            kind = config_class(name)
+            raw, _ = kind.get_config_dict(folder, local_files_only=True)
+            config = kind.from_dict(raw | {"model_type": kind.model_type})
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(

@@ -28,6 +28,9 @@ class DenoiserConfig(PretrainedConfig):
         mask_token_id: id of the mask.
         mask_token: text of the mask, which tokenizers of published checkpoints may lack; or empty.
         eos_token_id: id that ends a text, and fills padding.
+        tokenizer_name: transformers' class for a tokenizer that comes with its own code and without
+            a tokenizer.json; or empty.
+        end_of_answer: text of the token to take for it, if the tokenizer has it; or empty.
         weight_tying: whether the head shares the weights of the embedding.
         has_fused_kernels: whether the model's `fuse` is written.
         head_module: the head's full name in the model; it is not quantised.
@@ -43,6 +46,8 @@ class DenoiserConfig(PretrainedConfig):
         max_sequence_length: int
         mask_token_id: int
         mask_token: str
+        tokenizer_name: str
+        end_of_answer: str
         weight_tying: bool
         has_fused_kernels: bool
         head_module: str
@@ -52,7 +57,7 @@ class DenoiserConfig(PretrainedConfig):
         attention_patterns = ("bidirectional",)
         block_size = None
         head_module = "lm_head"
-        mask_token = ""
+        mask_token = tokenizer_name = end_of_answer = ""
 
     @property
     def attention_pattern(self) -> Attention:

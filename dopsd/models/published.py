@@ -26,6 +26,8 @@ class Published(NamedTuple):
         licence: of the weights, or why it is not known.
         settings: settings that it needs, as `dopsd params --set` takes them.
         shape: fields of its config.json that decide its size; None: not known.
+        class_name: the class that its config.json names, if the model_type there is another
+            architecture's.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Published(NamedTuple):
     licence: str
     settings: str = ""
     shape: dict[str, Any] | None = None
+    class_name: str = ""
 
     def config(self) -> DenoiserConfig | None:
         """Return a config of its size; None if that is not known."""
@@ -44,6 +47,11 @@ class Published(NamedTuple):
 def named(base: Path) -> Published | None:
     """Return the published checkpoint that a folder is named after; None if there is none."""
     return next((row for row in published() if row.name.endswith(f"/{base.name}")), None)
+
+
+def by_class() -> dict[str, str]:
+    """Return the architecture of each class whose files name another one's model_type."""
+    return {row.class_name: row.architecture for row in published() if row.class_name}
 
 
 def published() -> list[Published]:

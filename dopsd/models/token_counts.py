@@ -22,8 +22,9 @@ class TokenCounts:
     def __init__(self, folder: Path) -> None:
         from dopsd.models.architecture import read_config
 
-        self.longest: int = read_config(folder).max_sequence_length
-        self.tokenizer = load_tokenizer(folder)
+        config = read_config(folder)
+        self.longest: int = config.max_sequence_length
+        self.tokenizer = load_tokenizer(folder, config)
 
     def prompt(self, messages: list[dict[str, str]], prefill: str) -> str:
         """Return a chat as the text that the model gets."""

@@ -28,23 +28,22 @@ LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA always answer
 )
 
 
-def load_tokenizer(folder: Path, config: DenoiserConfig | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a folder.
+def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a folder; no code in the folder is run.
 
     A tokenizer with LLaDA's special tokens and without a chat template gets LLaDA's template.
 
     Args:
         folder: the checkpoint.
-        config: its config; if it names the text of the mask, a tokenizer without one gets it.
+        config: its config; if it names the text of the mask, a tokenizer without one gets it; if it
+            names the token that ends an answer, it gets that token's id.
 
     Raises:
         DopsdError: if the files are missing or damaged, there is no template to use, or the mask
             would get another id than the config's.
     """
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = _read(folder, config)
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         files = "tokenizer.json and tokenizer_config.json"
@@ -62,8 +61,33 @@ def load_tokenizer(folder: Path, config: DenoiserConfig | None = None) -> PreTra
                 code=Code.TOKENIZER,
             )
         tokenizer.chat_template = LLADA_TEMPLATE
-    if config is not None and config.mask_token:
+    if config.mask_token:
         _add_mask(tokenizer, config, folder)
+    vocabulary = tokenizer.get_vocab()
+    config.eos_token_id = vocabulary.get(config.end_of_answer, config.eos_token_id)
+    return tokenizer
+
+
+def _read(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerBase:
+    """Read the files of a tokenizer; one with code of its own is read by classes of transformers.
+
+    Raises:
+        OSError: if files are missing.
+        ValueError: if files are damaged, or there is no class to read them.
+    """
+    import transformers
+
+    kind, wanted = transformers.AutoTokenizer, {"config": config, "trust_remote_code": False}
+    if "auto_map" in transformers.models.auto.tokenization_auto.get_tokenizer_config(folder):
+        has_all = (folder / "tokenizer.json").is_file()
+        name = "PreTrainedTokenizerFast" if has_all else config.tokenizer_name
+        if not name:
+            raise ValueError("it needs code of its own, which is not run")
+        kind, wanted = getattr(transformers, name), {}
+    tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(
+        folder, local_files_only=True, **wanted
+    )
+    tokenizer.init_kwargs.pop("auto_map", None)  # a copy of the files comes without the code
     return tokenizer
 
 

@@ -32,6 +32,7 @@ ALLOWED: dict[str, tuple[object, ...]] = {
     "attention_dropout": (0.0,),
     "use_sliding_window": (False,),
     "rope_scaling": (None,),
+    "partial_rotary_factor": (None, 1),
 }
 TOY = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 TOY |= {"num_hidden_layers": 2, "intermediate_size": 128, "head_dim": 16}
@@ -96,7 +97,7 @@ class DecoderConfig(DenoiserConfig):
             DopsdError: if a field is missing, or has a value that the classes do not compute.
         """
         cls.check(config_dict)
-        left_out = {"auto_map", "rope_scaling"}  # the latter is None, and an older name
+        left_out = {"auto_map", "attn_implementation", "rope_scaling"}  # the last is None here
         fields = {name: value for name, value in config_dict.items() if name not in left_out}
         config: Self = super().from_dict(fields, **kwargs)
         return config
@@ -104,8 +105,9 @@ class DecoderConfig(DenoiserConfig):
     @classmethod
     def check(cls, raw: dict[str, Any]) -> None:
         """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
-        rope = raw.get("rope_parameters") or {"rope_theta": raw.get("rope_theta")}
-        raw = raw | {name: rope.get(name) for name in ("rope_theta", "rope_type")}
+        rope = raw | (raw.get("rope_parameters") or {"rope_type": None})
+        names = ("rope_theta", "rope_type", "partial_rotary_factor")
+        raw = raw | {name: rope.get(name) for name in names}
         allowed = ALLOWED | {"rope_type": ("default", None)} | cls.allowed
         check_fields(raw, cls.model_type, (*READ, "rope_theta", *cls.required), allowed)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.common.decoder import DecoderConfig
+from dopsd.models.common.fields import check_fields
 
 RANKED = 2  # experts whose scores rank a group
 TOY = {"num_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
@@ -32,6 +33,7 @@ class Llada2MoeConfig(DecoderConfig):
         "use_qkv_bias": (False,),
         "use_bias": (False,),
         "norm_head": (False,),
+        "norm_softmax": (False,),
     }
     vocab_size: int = 157184
     hidden_size: int = 2048
@@ -85,7 +87,9 @@ class Llada2MoeConfig(DecoderConfig):
     @classmethod
     def check(cls, raw: dict[str, Any]) -> None:
         """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
-        super().check(raw)
+        super().check(raw | {"partial_rotary_factor": None})
+        turned = {"partial_rotary_factor": (raw["rotary_dim"] / raw["head_dim"], None)}
+        check_fields(raw, cls.model_type, (), turned)
         experts, groups, kept = raw["num_experts"], raw["n_group"], raw["topk_group"]
         if experts % groups or experts // groups < RANKED or not 0 < kept <= groups:
             raise DopsdError(

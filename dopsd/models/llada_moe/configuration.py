@@ -26,9 +26,15 @@ class LladaMoeConfig(DecoderConfig, Qwen3Config):
     )
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {
         "attention_bias": (False,),
-        "norm_topk_prob": (False,),
+        "clip_qkv": (None,),
+        "norm_topk_prob": (False, None),
         "qk_layernorm": (True,),
         "shared_expert_intermediate_size": (None,),
+        "moe_router_enable_expert_bias": (False, None),
+        "moe_router_score_function": ("softmax", None),
+        "routed_scaling_factor": (1, None),
+        "router_num_group": (None,),
+        "router_topk_group": (None,),
     }
     num_experts: int = 64
     num_experts_per_tok: int = 8
@@ -62,7 +68,7 @@ class LladaMoeConfig(DecoderConfig, Qwen3Config):
     def check(cls, raw: dict[str, Any]) -> None:
         """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
         width = raw.get("expert_intermediate_size")
-        super().check({"intermediate_size": width} | raw)
+        super().check({"intermediate_size": width or 0} | raw)
         computed: dict[str, tuple[object, ...]] = {
             "intermediate_size": (width, None),
             "head_dim": (raw["hidden_size"] // raw["num_attention_heads"], None),

@@ -14,10 +14,15 @@ from dopsd.models.common.decoder import DecoderConfig, DecoderForMaskedLM, witho
 
 
 class SdarConfig(DecoderConfig, Qwen3Config):
-    """Shape of an SDAR model; `block_size` may also come from the settings."""
+    """Shape of an SDAR model.
+
+    Published files may name neither mask nor block, and name <|endoftext|> as the end; answers end
+    with the tokenizer's end of turn.
+    """
 
     model_type = "sdar"
     mask_token = "<|MASK|>"
+    end_of_answer = "<|im_end|>"
     attention_patterns = ("block_causal",)
     required: ClassVar[tuple[str, ...]] = ("head_dim", "eos_token_id")
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}

@@ -1,0 +1,128 @@
+"""What published checkpoints hold: their config.json, their size, and their tokenizers' files.
+
+published_configs.json has the configs of four checkpoints, as their pages on the hub show them;
+LLaDA-MoE's is put together from its class and from what readers of the file say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hub_toys import save_hub
+from tokenizers.pre_tokenizers import ByteLevel
+from toys import rewrite
+
+from dopsd.core.errors import DopsdError
+from dopsd.models.architecture import read_config
+from dopsd.models.checkpoint_files import expected_shapes
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import load_policy
+from dopsd.models.published import published
+from dopsd.models.tokenizer import load_tokenizer
+
+CONFIGS = json.loads(Path(__file__).with_name("published_configs.json").read_text())
+BILLIONS = {  # of parameters, as model cards, pages of the hub or sizes of bfloat16 files say
+    "Dream-org/Dream-v0-Instruct-7B": 7.62,
+    "GSAI-ML/iLLaDA-8B-Base": 7.62,
+    "GSAI-ML/LLaDA-8B-Instruct": 8.02,
+    "JetLM/SDAR-1.7B-Chat": 4.06 / 2,
+    "JetLM/SDAR-4B-Chat": (4.97 + 3.86) / 2,
+    "inclusionAI/LLaDA-MoE-7B-A1B-Instruct": 7.36,
+    "inclusionAI/LLaDA2.0-mini": 16.26,
+}
+
+
+def count(config) -> int:
+    return sum(math.prod(shape) for shape in expected_shapes(config).values())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "parameters"),
+    [
+        ("apple/DiffuCoder-7B-Instruct", "Dream", 7_615_616_512),
+        ("JetLM/SDAR-4B-Chat", "sdar", 4_411_424_256),
+        ("inclusionAI/LLaDA2.1-mini", "llada2_moe", 16_255_643_392),
+        ("inclusionAI/LLaDA-MoE-7B-A1B-Instruct", "llada_moe", 7_356_880_896),
+    ],
+)
+def test_a_published_config_is_read(name: str, kind: str, parameters: int, tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
+    config = read_config(tmp_path)
+    assert config.model_type == kind and count(config) == parameters
+
+
+@pytest.mark.parametrize("name", BILLIONS)
+def test_at_true_size_it_has_the_published_number_of_parameters(name: str):
+    row = next(row for row in published() if row.name == name)
+    assert abs(count(row.config()) / 1e9 - BILLIONS[name]) <= 0.006
+    assert row.parameters == pytest.approx(count(row.config()), rel=0.005)
+
+
+def test_tiny_a2d_has_the_parameters_of_qwen3_and_its_files_the_head_once_more():
+    config = next(row for row in published() if "mdlm" in row.name).config()
+    assert count(config) == 596_049_920
+    assert round((596_049_920 + 151_936 * 1024) / 1e9, 1) == 0.8  # as the hub counts
+
+
+DREAM = [257, "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|beginoftext|>", "<|mask|>"]
+
+
+def dream_tokenizer(folder: Path) -> None:
+    """Write a tokenizer as Dream's repository has it: vocabulary, merges, and code of its own."""
+    vocabulary = {c: n for n, c in enumerate([*sorted(ByteLevel.alphabet()), "he"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\nh e\n")
+    first, *special = DREAM
+    flags = dict.fromkeys(["lstrip", "normalized", "rstrip", "single_word"], False)
+    added = {first + n: {"content": t, "special": True} | flags for n, t in enumerate(special)}
+    settings = {
+        "added_tokens_decoder": added,
+        "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]},
+        "bos_token": "<|beginoftext|>",
+        "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "eos_token": "<|endoftext|>",
+        "mask_token": "<|mask|>",
+        "pad_token": "<|endoftext|>",
+        "tokenizer_class": "DreamTokenizer",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    trap = "from pathlib import Path\n\nPath('was_run').touch()\n"
+    (folder / "tokenization_dream.py").write_text(trap)
+
+
+def test_dreams_tokenizer_is_read_without_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    save_hub(tmp_path, "Dream", vocab_size=270, mask_token_id=261, eos_token_id=257)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / name).unlink(missing_ok=True)
+    dream_tokenizer(tmp_path)
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    ids = policy.text.tokens("he is<|im_end|>").tolist()
+    assert ids[0] == 256 and ids[-1] == 259 and policy.tokenizer.decode(ids) == "he is<|im_end|>"
+    assert not Path("was_run").exists()
+    policy.tokenizer.save_pretrained("out")
+    assert "auto_map" not in json.loads(Path("out/tokenizer_config.json").read_text())
+
+
+def test_a_whole_tokenizer_that_brings_code_is_read_without_it(tmp_path: Path):
+    save_hub(tmp_path, "llada2_moe")
+    before = load_tokenizer(tmp_path, read_config(tmp_path)).get_vocab()
+    code = {"AutoTokenizer": [None, "tokenization_stranger.Stranger"]}
+    rewrite(tmp_path / "tokenizer_config.json", auto_map=code, tokenizer_class="Stranger")
+    assert load_tokenizer(tmp_path, read_config(tmp_path)).get_vocab() == before
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(DopsdError, match="needs code of its own, which is not run"):
+        load_tokenizer(tmp_path, read_config(tmp_path))
+
+
+def test_sdars_answers_end_with_the_end_of_turn(tmp_path: Path):
+    save_hub(tmp_path, "sdar")
+    tokenizer = load_tokenizer(tmp_path, read_config(tmp_path))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>"]})
+    tokenizer.save_pretrained(tmp_path)
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    assert policy.eos_id == tokenizer.convert_tokens_to_ids("<|im_end|>") != 0
+    assert policy.text.decode(policy.text.tokens("12<|im_end|>34")) == "12"
