@@ -23,6 +23,8 @@ MASK, EOS = 9, 8
 class FakeText:
     """Digits as token ids."""
 
+    end_of_turn = ""
+
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
         return self.tokens(messages[-1]["content"] + prefill)
 

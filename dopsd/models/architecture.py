@@ -112,6 +112,8 @@ def read_config(folder: Path) -> DenoiserConfig:
             kind = config_class(name)
             raw, _ = kind.get_config_dict(folder, local_files_only=True)
             config = kind.from_dict(raw | {"model_type": kind.model_type})
+    except DopsdError as error:  # of the fields
+        raise DopsdError(f"{folder}/{error}", code=error.code) from error
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(

@@ -152,6 +152,26 @@ def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         yield name, read_tensor(path, name)
 
 
+def check_repeated(folder: Path, config: DenoiserConfig) -> None:
+    """Refuse files whose second copy of tied weights differs from the first.
+
+    Raises:
+        DopsdError: if it does.
+    """
+    import torch
+
+    files = file_of(folder)
+    for name, first in config.repeated_tensors().items():
+        if name not in files:
+            continue
+        if not torch.equal(read_tensor(files[name], name), read_tensor(files[first], first)):
+            raise DopsdError(
+                f"{folder}: {name} differs from {first}, though config.json ties them; set"
+                " tie_word_embeddings to false there if the model has a head of its own",
+                code=Code.WEIGHTS,
+            )
+
+
 def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:
     """Refuse weights with infinities or NaN.
 

@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from dopsd.models.policy import Attention
 
 
+OF_THE_CLASS = (  # what a class computes, and no file can change
+    *("output_shift", "attention_patterns", "has_fused_kernels", "head_module"),
+    *("mask_token", "tokenizer_name", "end_of_turn", "text_ends_with_turn"),
+)
+
+
 class DenoiserConfig(PretrainedConfig):
     """Settings in config.json of a masked diffusion model, by the names that dopsd reads.
 
@@ -30,7 +36,8 @@ class DenoiserConfig(PretrainedConfig):
         eos_token_id: id that ends a text, and fills padding.
         tokenizer_name: transformers' class for a tokenizer that comes with its own code and without
             a tokenizer.json; or empty.
-        end_of_answer: text of the token to take for it, if the tokenizer has it; or empty.
+        end_of_turn: text of the token that ends a turn, which may be sampled; or empty.
+        text_ends_with_turn: whether it ends a text too, in place of eos_token_id.
         weight_tying: whether the head shares the weights of the embedding.
         has_fused_kernels: whether the model's `fuse` is written.
         head_module: the head's full name in the model; it is not quantised.
@@ -47,7 +54,8 @@ class DenoiserConfig(PretrainedConfig):
         mask_token_id: int
         mask_token: str
         tokenizer_name: str
-        end_of_answer: str
+        end_of_turn: str
+        text_ends_with_turn: bool
         weight_tying: bool
         has_fused_kernels: bool
         head_module: str
@@ -57,7 +65,8 @@ class DenoiserConfig(PretrainedConfig):
         attention_patterns = ("bidirectional",)
         block_size = None
         head_module = "lm_head"
-        mask_token = tokenizer_name = end_of_answer = ""
+        mask_token = tokenizer_name = end_of_turn = ""
+        text_ends_with_turn = False
 
     @property
     def attention_pattern(self) -> Attention:
@@ -74,9 +83,12 @@ class DenoiserConfig(PretrainedConfig):
         """Weights of all blocks that one token does not use, such as those of other experts."""
         return 0
 
-    def repeated_tensors(self) -> tuple[str, ...]:
-        """Return the tensors that files may hold though others have the same values."""
-        return ()
+    def repeated_tensors(self) -> dict[str, str]:
+        """Return the tensors that files may hold though others, the values, have the same weights.
+
+        Files name both in full.
+        """
+        return {}
 
     @abstractmethod
     def linear_shapes(self) -> dict[str, tuple[int, int]]:

@@ -9,7 +9,12 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import config_of, require_members
 from dopsd.models.backends import attention_of, check_kernels, kernels_of
-from dopsd.models.checkpoint_files import check_finite, check_folder, file_tensors
+from dopsd.models.checkpoint_files import (
+    check_finite,
+    check_folder,
+    check_repeated,
+    file_tensors,
+)
 from dopsd.models.device import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -88,6 +93,7 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     if device.type == "cpu":
         keep_freed_memory()
     weights = read_weights(model, device, on_host)
+    check_repeated(folder, weights.config)
     if model.quantization == "none":
         check_finite(weights.named_parameters(), folder)
     else:  # 4-bit codes are always finite

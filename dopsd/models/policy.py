@@ -138,7 +138,13 @@ class Teachers(Protocol):
 
 
 class Text(Protocol):
-    """Conversion between chats, texts and token ids."""
+    """Conversion between chats, texts and token ids.
+
+    Attributes:
+        end_of_turn: text of the token that ends a turn; or empty.
+    """
+
+    end_of_turn: str
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
         """Return the token ids [P] of a chat, up to where the answer begins.

@@ -38,6 +38,7 @@ class ChatText:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Denoiser) -> None:
         self.tokenizer = tokenizer
         self.eos_id = model.config.eos_token_id
+        self.end_of_turn = model.config.end_of_turn
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
         """Return the token ids [P] of a chat, up to where the answer begins.

@@ -20,7 +20,7 @@ START, HEADER, HEADER_END, END_OF_TURN = (
     "<|end_header_id|>",
     "<|eot_id|>",
 )
-ENDS_OF_TURN = (END_OF_TURN, "<|im_end|>", "<|role_end|>")  # of LLaDA, Qwen and LLaDA-MoE
+SAME = "take config.json and the tokenizer from the same checkpoint"
 LLADA_TEMPLATE = (  # the assistant's header always follows: LLaDA always answers
     f"{START}{{% for message in messages %}}{HEADER}{{{{ message['role'] }}}}{HEADER_END}{{{{"
     f" '\\n\\n' }}}}{{{{ message['content'] | trim }}}}{END_OF_TURN}{{% endfor"
@@ -35,8 +35,8 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
 
     Args:
         folder: the checkpoint.
-        config: its config; if it names the text of the mask, a tokenizer without one gets it; if it
-            names the token that ends an answer, it gets that token's id.
+        config: its config; if it names the text of the mask, a tokenizer without one gets it; if
+            its texts end with the turn, it gets that token's id.
 
     Raises:
         DopsdError: if the files are missing or damaged, there is no template to use, or the mask
@@ -63,8 +63,9 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
         tokenizer.chat_template = LLADA_TEMPLATE
     if config.mask_token:
         _add_mask(tokenizer, config, folder)
-    vocabulary = tokenizer.get_vocab()
-    config.eos_token_id = vocabulary.get(config.end_of_answer, config.eos_token_id)
+    if config.text_ends_with_turn:
+        vocabulary = tokenizer.get_vocab()
+        config.eos_token_id = vocabulary.get(config.end_of_turn, config.eos_token_id)
     return tokenizer
 
 
@@ -92,14 +93,20 @@ def _read(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerBase:
 
 
 def _add_mask(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig, folder: Path) -> None:
-    if config.mask_token_id in tokenizer.get_vocab().values():
+    text = {i: text for text, i in tokenizer.get_vocab().items()}.get(config.mask_token_id)
+    if text is not None:
+        if text.lower() != config.mask_token.lower() and text != tokenizer.mask_token:
+            raise DopsdError(
+                f"{folder}: mask_token_id {config.mask_token_id} of config.json is {text} in the"
+                f" tokenizer, not the mask {config.mask_token}; {SAME}",
+                code=Code.TOKENIZER,
+            )
         return
     tokenizer.add_special_tokens({"mask_token": config.mask_token})
     if tokenizer.mask_token_id != config.mask_token_id:
         raise DopsdError(
             f"{folder}: the mask {config.mask_token} would be token {tokenizer.mask_token_id} of"
-            f" this tokenizer, but the model's is {config.mask_token_id}; take config.json and the"
-            " tokenizer from the same checkpoint",
+            f" this tokenizer, but the model's is {config.mask_token_id}; {SAME}",
             code=Code.TOKENIZER,
         )
 
@@ -120,14 +127,14 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) 
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}
     mask = config.mask_token_id
-    if mask not in special | set(added) or mask == config.eos_token_id:
+    is_other = tokenizer.mask_token_id not in {None, mask}
+    if mask not in special | set(added) or mask == config.eos_token_id or is_other:
         raise DopsdError(
-            f"tokenizer: mask_token_id {mask} of config.json must be a special token, and not"
-            f" eos_token_id {config.eos_token_id}; take config.json and the tokenizer from the same"
-            " checkpoint",
+            f"tokenizer: mask_token_id {mask} of config.json must be the tokenizer's mask, or a"
+            f" special token if it names none, and not eos_token_id {config.eos_token_id}; {SAME}",
             code=Code.TOKENIZER,
         )
-    ends = {vocabulary.get(token) for token in ENDS_OF_TURN} - {mask}
+    ends = {vocabulary.get(config.end_of_turn), tokenizer.eos_token_id} - {mask}
     allowed = {config.eos_token_id, tokenizer.pad_token_id} | ends
     unused = set(range(config.embedding_size)) - set(vocabulary.values())
     return sorted((special | {mask}) - allowed | unused)

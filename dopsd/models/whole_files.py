@@ -102,7 +102,10 @@ def file_values(model: Denoiser, folder: Path) -> Iterator[tuple[str, Tensor]]:
         DopsdError: if tensors are missing, unknown, of another shape or not finite.
     """
     check_folder(folder, model.config)
+    repeated = model.config.repeated_tensors()
     for name, path in file_of(folder).items():
+        if name in repeated:
+            continue
         tensor = read_tensor(path, name)
         check_finite([(name, tensor)], folder)
         yield name, tensor

@@ -17,7 +17,6 @@ import torch
 from torch.nn.functional import pad
 
 from dopsd.core.tensors import first_index
-from dopsd.models.tokenizer import END_OF_TURN
 from dopsd.tasks.common.answers import last_boxed
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def with_answer(
     if closed > len(ids):
         return None
     rest = ids[span.closed : first_index(ids, eos_id)]
-    is_end = text.decode(rest).strip() in ("", END_OF_TURN)
+    is_end = text.decode(rest).strip() in ("", text.end_of_turn)
     tail = [closing, rest] if is_end else [closing]
     filled = torch.cat([head, tokens, *tail])[: len(ids)]
     filled = pad(filled, (0, len(ids) - len(filled)), value=eos_id)

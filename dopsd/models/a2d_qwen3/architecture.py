@@ -21,6 +21,7 @@ class A2dQwen3Config(DecoderConfig, Qwen3Config):
 
     model_type = "a2d-qwen3"
     mask_token = "<|mask|>"
+    end_of_turn = "<|im_end|>"
     attention_patterns = ("bidirectional", "block_causal")
     required: ClassVar[tuple[str, ...]] = ("head_dim", "eos_token_id")
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}

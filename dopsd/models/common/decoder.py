@@ -7,6 +7,7 @@ which are the hub's.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel  # noqa: TC002  # it evaluates annotations
 from transformers.modeling_outputs import MaskedLMOutput
 
-from dopsd.models.common.fields import check_fields
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.models.common.fields import check_fields, check_ids, check_known, check_numbers
 from dopsd.models.common.layout import Layout
-from dopsd.models.denoiser import Denoiser, DenoiserConfig
+from dopsd.models.denoiser import OF_THE_CLASS, Denoiser, DenoiserConfig
 from dopsd.models.kv_cache import KVCache
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ READ = (
     *("intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps"),
     "tie_word_embeddings",
 )
+WHOLE = (*READ[:-2], "head_dim")
 ALLOWED: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "attention_dropout": (0.0,),
@@ -46,6 +50,7 @@ class DecoderConfig(DenoiserConfig):
     Attributes:
         required: fields that a file must state, besides READ and the base of the rotary angles.
         allowed: values that are computed, besides ALLOWED.
+        whole: fields with a whole number above 0, besides WHOLE.
     """
 
     attribute_map: ClassVar[dict[str, str]] = {
@@ -57,10 +62,11 @@ class DecoderConfig(DenoiserConfig):
     }
     required: ClassVar[tuple[str, ...]] = ()
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {}
+    whole: ClassVar[tuple[str, ...]] = ()
 
-    def repeated_tensors(self) -> tuple[str, ...]:
+    def repeated_tensors(self) -> dict[str, str]:
         """The head, if its weights are those of the embedding: some files hold both."""
-        return ("lm_head.weight",) if self.weight_tying else ()
+        return {"lm_head.weight": "model.embed_tokens.weight"} if self.weight_tying else {}
 
     @property
     def attention_width(self) -> int:
@@ -105,11 +111,36 @@ class DecoderConfig(DenoiserConfig):
     @classmethod
     def check(cls, raw: dict[str, Any]) -> None:
         """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
-        rope = raw | (raw.get("rope_parameters") or {"rope_type": None})
+        rope = raw.get("rope_parameters") or {"rope_type": None}
+        if not isinstance(rope, dict):
+            raise DopsdError(
+                f"config.json has rope_parameters: {rope!r}; expected a table",
+                code=Code.MODEL_CONFIG,
+            )
+        rope = raw | rope
         names = ("rope_theta", "rope_type", "partial_rotary_factor")
         raw = raw | {name: rope.get(name) for name in names}
         allowed = ALLOWED | {"rope_type": ("default", None)} | cls.allowed
+        allowed |= {name: (getattr(cls, name),) for name in OF_THE_CLASS}
         check_fields(raw, cls.model_type, (*READ, "rope_theta", *cls.required), allowed)
+        check_numbers(raw, (*WHOLE, "block_size", *cls.whole), ("rms_norm_eps", "rope_theta"))
+        check_ids(raw, ("mask_token_id", "eos_token_id"), raw["vocab_size"])
+        fields = {field.name for field in dataclasses.fields(cls)}
+        check_known(raw, {*allowed, *WHOLE, *cls.required, *cls.whole, *fields})
+        heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
+        if heads % kv_heads or (raw["hidden_size"] % heads and not raw.get("head_dim")):
+            raise DopsdError(
+                f"config.json: num_attention_heads {heads} must be a multiple of"
+                f" num_key_value_heads {kv_heads}, and without head_dim divide hidden_size"
+                f" {raw['hidden_size']}",
+                code=Code.MODEL_CONFIG,
+            )
+        if any(kind != "full_attention" for kind in raw.get("layer_types") or ()):
+            raise DopsdError(
+                "config.json has layer_types other than full_attention; this model computes no"
+                " such thing",
+                code=Code.UNSUPPORTED_MODEL,
+            )
 
 
 class LayerCache:

@@ -1,7 +1,11 @@
-"""Check the fields of config.json: what is required, and what a model class computes."""
+"""Check the fields of config.json: what is required, and what a model class computes.
+
+Each function raises a DopsdError whose message begins with `config.json`.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
@@ -9,6 +13,13 @@ from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+HARMLESS = {  # fields that say nothing of the forward pass
+    *("model_type", "auto_map", "attn_implementation", "torch_dtype", "dtype", "tokenizer_class"),
+    *("use_cache", "bos_token_id", "pad_token_id", "max_window_layers", "sliding_window"),
+    *("rope_theta", "rope_parameters", "initializer_range", "pretraining_tp"),
+    *("router_aux_loss_coef", "fuse_cross_entropy", "ep_size"),
+}
 
 
 def check_fields(
@@ -43,3 +54,47 @@ def check_fields(
                 f"config.json has {field}: {raw[field]!r}; this model computes {computed}",
                 code=Code.UNSUPPORTED_MODEL,
             )
+
+
+def check_numbers(raw: Mapping[str, Any], whole: Iterable[str], real: Iterable[str]) -> None:
+    """Refuse sizes that are no numbers above 0; a field may be missing.
+
+    Args:
+        raw: the fields of config.json.
+        whole: fields with a whole number.
+        real: fields with any number.
+    """
+    kinds = {"a whole number": (whole, (int,)), "a number": (real, (int, float))}
+    for expected, (fields, types) in kinds.items():
+        for field in fields:
+            value = raw.get(field)
+            if value is None or (type(value) in types and math.isfinite(value) and value > 0):
+                continue
+            raise DopsdError(
+                f"config.json has {field}: {value!r}; expected {expected} above 0",
+                code=Code.MODEL_CONFIG,
+            )
+
+
+def check_ids(raw: Mapping[str, Any], fields: Iterable[str], size: int) -> None:
+    """Refuse token ids that are not rows of an embedding of `size` rows; a field may be missing."""
+    for field in fields:
+        value = raw.get(field)
+        if value is not None and not (type(value) is int and 0 <= value < size):
+            raise DopsdError(
+                f"config.json has {field}: {value!r}; expected one id below the {size} rows of the"
+                " embedding",
+                code=Code.MODEL_CONFIG,
+            )
+
+
+def check_known(raw: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse fields that a model class does not know, unless their value is off, empty or 0."""
+    unknown = sorted(field for field, value in raw.items() if value and field[:1] != "_")
+    unknown = [field for field in unknown if field not in HARMLESS | set(known)]
+    if unknown:
+        raise DopsdError(
+            f"config.json has {unknown[0]}: {raw[unknown[0]]!r}, which is not verified for this"
+            " model; remove the field if it changes nothing of the forward pass",
+            code=Code.UNSUPPORTED_MODEL,
+        )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.common.fields import check_fields
-from dopsd.models.denoiser import DenoiserConfig
+from dopsd.models.common.fields import check_fields, check_ids, check_known, check_numbers
+from dopsd.models.denoiser import OF_THE_CLASS, DenoiserConfig
 
 # fields of config.json that change the computation: each is required, none has a silent default
 READ = (
@@ -53,6 +54,10 @@ ABSENT_OR = {
     "embedding_dropout": (0.0,),
     "residual_dropout": (0.0,),
 }
+IDLE = {  # of the published files: how the weights were first drawn, and sizes of what is off
+    *("alibi_bias_max", "attention_layer_norm_with_affine", "init_device", "init_fn", "init_std"),
+    *("mlp_ratio", "precision"),
+}
 RENAMED = {  # transformers' names for fields that this class sets itself
     "hidden_size",
     "num_hidden_layers",
@@ -73,6 +78,7 @@ class LladaConfig(DenoiserConfig):
 
     model_type = "llada"
     has_fused_kernels = True
+    end_of_turn = "<|eot_id|>"
     head_module = "model.transformer.ff_out"  # blocks have an ff_out too
 
     def __init__(  # noqa: PLR0913, PLR0917 (config.json by name, as transformers calls it)
@@ -131,8 +137,13 @@ class LladaConfig(DenoiserConfig):
 
 
 def _check(raw: dict[str, Any]) -> None:
-    fixed: dict[str, tuple[object, ...]] = {name: (value,) for name, value in FIXED.items()}
-    check_fields(raw, "LLaDA", READ, fixed | ABSENT_OR)
+    allowed = ABSENT_OR | {name: (value,) for name, value in FIXED.items()}
+    allowed |= {name: (getattr(LladaConfig, name),) for name in OF_THE_CLASS}
+    check_fields(raw, "LLaDA", READ, allowed)
+    check_numbers(raw, READ[:7] + READ[8:9], ("rope_theta", "rms_norm_eps"))
+    check_ids(raw, ("mask_token_id", "eos_token_id"), raw["embedding_size"])
+    fields = {field.name for field in dataclasses.fields(LladaConfig)}
+    check_known(raw, {*allowed, *READ, *RENAMED, *IDLE, *fields})
     width, heads, kv_heads = raw["d_model"], raw["n_heads"], raw["n_kv_heads"]
     if width % (2 * heads) or heads % kv_heads:
         raise DopsdError(

@@ -20,9 +20,14 @@ class Llada2MoeConfig(DecoderConfig):
     model_type = "llada2_moe"
     attention_patterns = ("block_causal",)
     mask_token = "<|mask|>"
+    end_of_turn = "<|role_end|>"
     required: ClassVar[tuple[str, ...]] = (
         *("head_dim", "num_experts", "num_experts_per_tok", "num_shared_experts", "n_group"),
         *("topk_group", "moe_intermediate_size", "first_k_dense_replace", "routed_scaling_factor"),
+        "rotary_dim",
+    )
+    whole: ClassVar[tuple[str, ...]] = (
+        *("num_experts", "num_experts_per_tok", "n_group", "topk_group", "moe_intermediate_size"),
         "rotary_dim",
     )
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {
@@ -34,6 +39,7 @@ class Llada2MoeConfig(DecoderConfig):
         "use_bias": (False,),
         "norm_head": (False,),
         "norm_softmax": (False,),
+        "router_dtype": ("fp32", None),
     }
     vocab_size: int = 157184
     hidden_size: int = 2048
@@ -83,6 +89,14 @@ class Llada2MoeConfig(DecoderConfig):
     def toy(self) -> Self:
         """Return a tiny model of the same kind with the same tokens, for rehearsals in seconds."""
         return self._toy(TOY)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:  # noqa: ANN401
+        """Return the config; the width that is rotated may be given as a share of a head's."""
+        share, width = config_dict.get("partial_rotary_factor"), config_dict.get("head_dim")
+        if isinstance(share, int | float) and isinstance(width, int):
+            config_dict = {"rotary_dim": int(width * share)} | config_dict
+        return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def check(cls, raw: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ class LladaMoeConfig(DecoderConfig, Qwen3Config):
 
     model_type = "llada_moe"
     mask_token = "<|mask|>"
+    end_of_turn = "<|role_end|>"
     required: ClassVar[tuple[str, ...]] = (
         *("num_experts", "num_experts_per_tok", "expert_intermediate_size"),
     )
@@ -36,6 +37,8 @@ class LladaMoeConfig(DecoderConfig, Qwen3Config):
         "router_num_group": (None,),
         "router_topk_group": (None,),
     }
+    whole: ClassVar[tuple[str, ...]] = (*required, "dense_intermediate_size")
+    vocab_size: int = 157184
     num_experts: int = 64
     num_experts_per_tok: int = 8
     expert_intermediate_size: int = 1024
@@ -68,7 +71,7 @@ class LladaMoeConfig(DecoderConfig, Qwen3Config):
     def check(cls, raw: dict[str, Any]) -> None:
         """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
         width = raw.get("expert_intermediate_size")
-        super().check({"intermediate_size": width or 0} | raw)
+        super().check({"intermediate_size": width or 1} | raw | {"moe_layer_freq": None})
         computed: dict[str, tuple[object, ...]] = {
             "intermediate_size": (width, None),
             "head_dim": (raw["hidden_size"] // raw["num_attention_heads"], None),

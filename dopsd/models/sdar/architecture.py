@@ -22,7 +22,8 @@ class SdarConfig(DecoderConfig, Qwen3Config):
 
     model_type = "sdar"
     mask_token = "<|MASK|>"
-    end_of_answer = "<|im_end|>"
+    end_of_turn = "<|im_end|>"
+    text_ends_with_turn = True
     attention_patterns = ("block_causal",)
     required: ClassVar[tuple[str, ...]] = ("head_dim", "eos_token_id")
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}

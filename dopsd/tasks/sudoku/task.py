@@ -43,8 +43,9 @@ Think inside <reasoning></reasoning>, then give all 16 digits of the finished gr
 Puzzle: {puzzle}"""  # noqa: E501
 PUZZLE = re.compile(r"[0-4]{16}")
 FENCED = re.compile(r"```([\d\s]+)```")
-STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>")
-CLOSED_OR_STOP = re.compile(r"<\|eot_id\|>|<\|endoftext\|>|</answer>")
+STOPS = r"<\|(?:eot_id|im_end|role_end|endoftext)\|>"  # of LLaDA, Qwen and LLaDA-MoE
+STOP = re.compile(STOPS)
+CLOSED_OR_STOP = re.compile(f"{STOPS}|</answer>")
 DIGITS_BEFORE_CLOSE = re.compile(r"(\d{16})\s*</answer>")
 ANY_DIGITS = re.compile(r"\b(\d{16})\b")
 

@@ -57,7 +57,10 @@ def tokenizer(*words: str) -> ChatText:
     model.pre_tokenizer, model.decoder = pre_tokenizers.Split("\0", "isolated"), decoders.Fuse()
     fast = PreTrainedTokenizerFast(tokenizer_object=model, clean_up_tokenization_spaces=False)
     fast.add_special_tokens({"eos_token": EOS, "additional_special_tokens": [EOT]})
-    return ChatText(fast, SimpleNamespace(config=SimpleNamespace(eos_token_id=fast.eos_token_id)))
+    return ChatText(
+        fast,
+        SimpleNamespace(config=SimpleNamespace(eos_token_id=fast.eos_token_id, end_of_turn=EOT)),
+    )
 
 
 def completion(text: ChatText, written: str, length: int) -> Tensor:

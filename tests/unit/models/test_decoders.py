@@ -20,6 +20,7 @@ from dopsd.models.architecture import read_config
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import load_policy
+from dopsd.models.whole_files import file_values, whole_tensors
 
 
 def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:
@@ -203,6 +204,11 @@ def test_a_tied_head_that_the_files_repeat_is_no_unknown_tensor(name: str, tmp_p
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     assert torch.equal(policy.core.get_input_embeddings().weight, embedding)
+    found = dict(file_values(policy.core, tmp_path))  # as training of all weights reads a base
+    assert found.keys() == whole_tensors(policy.core).keys()
+    save_file(tensors | {"lm_head.weight": embedding + 1}, tmp_path / last, {"format": "pt"})
+    with pytest.raises(DopsdError, match=r"lm_head.weight differs from model.embed_tokens.weight"):
+        load_policy(ModelConfig(path=str(tmp_path)), None, 0)
 
 
 @pytest.mark.parametrize("name", NAMES)

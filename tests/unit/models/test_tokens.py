@@ -108,7 +108,7 @@ def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as
 def test_a_mask_that_is_an_ordinary_token_is_refused(as_llada: Path):
     rewrite(as_llada / "config.json", mask_token_id=3)
     with pytest.raises(
-        DopsdError, match=r"mask_token_id 3 of config\.json must be a special token"
+        DopsdError, match=r"mask_token_id 3 of config\.json must be the tokenizer.s mask"
     ):
         load_policy(ModelConfig(path=str(as_llada)), None, 0)
 

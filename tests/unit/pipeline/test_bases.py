@@ -64,7 +64,7 @@ def test_all_faults_of_a_folder_are_named_at_once(tmp_path: Path, capsys):
         inspect(str(tmp_path))
     weights, tokenizer = str(refused.value).splitlines()
     assert "12 tensors missing: model.layers.2." in weights
-    assert "mask_token_id 50 of config.json must be a special token" in tokenizer
+    assert "mask_token_id 50 of config.json must be the tokenizer's mask" in tokenizer
     assert "can be used" not in capsys.readouterr().out
 
 

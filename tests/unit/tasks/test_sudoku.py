@@ -70,6 +70,7 @@ def test_the_size_of_a_split_changes_no_other_split(counts: dict[str, int]):
         ("<answer>\n1234\n3412 2143\n4321\n</answer>", GRID),
         (f"<answer>the grid: ```{GRID}``` </answer>", GRID),  # fenced digits go first
         (f"<answer>{GRID}<|eot_id|> more", GRID),  # up to a stop token
+        (f"<answer>{GRID}<|im_end|> more", GRID),
         (f"no tag {GRID}</answer>", GRID),  # 16 digits before the closing tag
         (f"so it is {GRID}.", GRID),  # any 16 digits
         (f"thus</answer> {GRID[:8]}", GRID[:8] + "0" * 8),  # text after the closing tag, padded

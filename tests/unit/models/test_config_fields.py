@@ -1,0 +1,100 @@
+"""Fields of config.json that a model class cannot compute: one line each, by name, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hub_toys import NAMES, save_hub
+from toys import rewrite, toy
+
+from dopsd.cli.main import main
+from dopsd.core.errors import DopsdError
+from dopsd.models.architecture import read_config
+
+UNKNOWN = "which is not verified for this model; remove the field"
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A toy of each architecture, in the layout of the hub."""
+    folder = tmp_path_factory.mktemp("toys")
+    for name in (*NAMES, "llada2_moe"):
+        save_hub(folder / name, name)
+    toy().save_pretrained(folder / "llada")
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("sdar", {"output_shift": 1}, "output_shift: 1; this model computes 0 only"),
+        ("Dream", {"output_shift": 0}, "output_shift: 0; this model computes 1 only"),
+        ("llada", {"output_shift": 1}, "output_shift: 1; this model computes 0 only"),
+        ("sdar", {"attention_patterns": ["bidirectional"]}, "attention_patterns"),
+        ("a2d-qwen3", {"cool_new_switch": True}, f"cool_new_switch: True, {UNKNOWN}"),
+        ("llada", {"cool_new_switch": 2}, f"cool_new_switch: 2, {UNKNOWN}"),
+        ("illada", {"clip_qkv": 8.0}, f"clip_qkv: 8.0, {UNKNOWN}"),
+        ("illada", {"block_size": 4}, f"block_size: 4, {UNKNOWN}"),
+        ("llada2_moe", {"logit_scale": 0.5}, f"logit_scale: 0.5, {UNKNOWN}"),
+        ("Dream", {"layer_types": ["sliding_attention"] * 2}, "layer_types other than full"),
+        ("a2d-qwen3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
+        ("llada2_moe", {"partial_rotary_factor": 1.0}, "partial_rotary_factor: 1.0; this model"),
+        ("llada_moe", {"router_num_group": 4}, "router_num_group: 4"),
+        ("llada_moe", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
+        (
+            "sdar",
+            {"eos_token_id": [0, 3]},
+            r"eos_token_id: \[0, 3\]; expected one id",
+        ),
+        ("llada", {"eos_token_id": 5000}, "eos_token_id: 5000; expected one id below the 112"),
+        ("sdar", {"mask_token_id": -1}, "mask_token_id: -1; expected one id"),
+        ("sdar", {"block_size": -4}, "block_size: -4; expected a whole number above 0"),
+        ("sdar", {"block_size": True}, "block_size: True; expected a whole number above 0"),
+        ("sdar", {"block_size": "4"}, "block_size: '4'; expected a whole number above 0"),
+        ("Dream", {"num_key_value_heads": 0}, "num_key_value_heads: 0; expected a whole number"),
+        ("Dream", {"num_key_value_heads": 3}, "num_attention_heads 4 must be a multiple of"),
+        ("Dream", {"num_hidden_layers": "2"}, "num_hidden_layers: '2'; expected a whole number"),
+        ("illada", {"hidden_size": -1}, "hidden_size: -1; expected a whole number above 0"),
+        ("illada", {"hidden_size": 33}, "without head_dim divide hidden_size 33"),
+        ("illada", {"rope_theta": "abc"}, "rope_theta: 'abc'; expected a number above 0"),
+        ("illada", {"rope_parameters": "x"}, "rope_parameters: 'x'; expected a table"),
+        ("llada2_moe", {"n_group": 0}, "n_group: 0; expected a whole number above 0"),
+        ("llada", {"n_layers": 2.5}, "n_layers: 2.5; expected a whole number above 0"),
+    ],
+)
+def test_a_field_that_is_not_computed_is_refused_by_name(
+    name: str, changes: dict, expected: str, toys: dict[str, Path], tmp_path: Path
+):
+    (tmp_path / "config.json").write_text((toys[name] / "config.json").read_text())
+    rewrite(tmp_path / "config.json", **changes)
+    with pytest.raises(DopsdError, match=expected) as refused:
+        read_config(tmp_path)
+    assert str(refused.value).startswith(f"{tmp_path}/config.json")
+    assert refused.value.exit_code == 2 and len(refused.value.lines) == 1
+
+
+def test_what_is_switched_off_needs_no_name(toys: dict[str, Path], tmp_path: Path):
+    raw = json.loads((toys["sdar"] / "config.json").read_text())
+    off = {"new_switch": False, "new_list": [], "new_scale": None, "_from": "x"}
+    (tmp_path / "config.json").write_text(json.dumps(raw | off))
+    assert read_config(tmp_path).n_layers == raw["num_hidden_layers"]
+
+
+def test_the_rotated_width_of_llada2_may_be_a_share(toys: dict[str, Path], tmp_path: Path):
+    shutil.copy(toys["llada2_moe"] / "config.json", tmp_path)
+    rewrite(tmp_path / "config.json", rotary_dim=None, partial_rotary_factor=0.25)
+    assert read_config(tmp_path).rotary_dim == 2  # of 8
+
+
+@pytest.mark.parametrize("mask", [2, 3, 0])
+def test_a_mask_that_is_another_special_token_is_refused(
+    mask: int, toys: dict[str, Path], tmp_path: Path, capsys
+):
+    folder = shutil.copytree(toys["sdar"], tmp_path / "base")
+    rewrite(folder / "config.json", mask_token_id=mask)
+    assert main(["inspect", str(folder)]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if "mask_token_id" in line]
+    assert len(said) == 1 and f"mask_token_id {mask} of config.json" in said[0]
