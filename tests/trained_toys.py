@@ -17,7 +17,8 @@ from dopsd.training.pretrain import Pretrainer
 
 BASE = Path("models/toy")
 EMBEDDED = "sudoku_blocks"  # made by the stage pretrain
-BASES = [*NAMES, "llada2_moe", EMBEDDED]
+BD3LM = "a2d-qwen3 in blocks"  # which no file tells from the other
+BASES = [*NAMES, "llada2_moe", BD3LM, EMBEDDED]
 BLOCKS = 8  # as sampling.block_length
 FITS = {  # what a block-causal base learns from
     "method__d_opsd__reveal_scope": "all_masked",
@@ -36,10 +37,10 @@ def make_base(name: str) -> None:
         shutil.copytree(ROOT / "base" / EMBEDDED, BASE)
         return
     changes = {"max_position_embeddings": 256, "rope_theta": 100.0}
-    changes |= {"block_size": BLOCKS} if has_blocks(name) else {}
-    save_hub(BASE, name, **changes)
+    changes |= {"block_size": BLOCKS} if has_blocks(name) and name != BD3LM else {}
+    save_hub(BASE, name.removesuffix(" in blocks"), **changes)
     raw = (BASE / "config.json").read_text()
-    policy = load_policy(ModelConfig(path=str(BASE)), None, 0)
+    policy = load_policy(model_of(name), None, 0)
     policy.core.requires_grad_(True)
     params = load_params()
     task = load_task("sudoku", params.data.sudoku)
@@ -51,7 +52,12 @@ def make_base(name: str) -> None:
 
 
 def has_blocks(name: str) -> bool:
-    return name in {"sdar", "llada2_moe", EMBEDDED}
+    return name in {"sdar", "llada2_moe", BD3LM, EMBEDDED}
+
+
+def model_of(name: str) -> ModelConfig:
+    """Section `model` of the settings."""
+    return ModelConfig(path=str(BASE), block_size=BLOCKS if name == BD3LM else None)
 
 
 def settings(name: str) -> dict[str, object]:
@@ -59,6 +65,7 @@ def settings(name: str) -> dict[str, object]:
     targets = TARGETS.get(name, ["q_proj", "down_proj"])
     changes: dict[str, object] = {"model__path": str(BASE), "pretrain__tasks": []}
     changes |= {"train__updates": 2, "train__lora__targets": targets}
+    changes |= {"model__block_size": BLOCKS} if name == BD3LM else {}
     if name == EMBEDDED:  # it is sure of its answers, and rewards of a group must differ
         changes |= {
             f"method__{method}__temperature": 3.0

@@ -25,6 +25,7 @@ def load_policy(
     device: str | None = None,
     dtype: Dtype = "float32",
     seed: int = 0,
+    block_size: int | None = None,
 ) -> LlmPolicy:
     """Load a base model and its tokenizer, with an adapter if asked.
 
@@ -36,6 +37,7 @@ def load_policy(
         device: such as `cpu` or `cuda:0`; None: the GPU of this process, else the CPU.
         dtype: of the base's weights, `float32` or `bfloat16`.
         seed: of the fresh adapter's first weights.
+        block_size: tokens of a block, as `model.block_size`; None: what config.json says.
 
     Returns:
         The policy, in eval mode: `policy.text` encodes and decodes, `policy.trainable()` has the
@@ -54,7 +56,12 @@ def load_policy(
     """
     if dtype not in get_args(Dtype):
         raise DopsdError(unknown(f"dtype {dtype}", get_args(Dtype)), code=Code.ARGUMENT)
-    model, target = ModelConfig(path=str(folder), dtype=dtype), _device(device)
+    if block_size is not None and (type(block_size) is not int or block_size < 1):
+        raise DopsdError(
+            f"block_size {block_size}: expected a whole number above 0", code=Code.ARGUMENT
+        )
+    model = ModelConfig(path=str(folder), dtype=dtype, block_size=block_size)
+    target = _device(device)
     if not isinstance(adapter, None | str | Path | AdapterConfig):
         raise DopsdError(
             f"adapter: expected a folder or an AdapterConfig, found {type(adapter).__name__}",

@@ -50,6 +50,16 @@ def cell_argument(parser: argparse.ArgumentParser, name: str) -> None:
     )
 
 
+def block_size_argument(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --block-size; `default` says where it comes from without the option."""
+    parser.add_argument(
+        "--block-size",
+        type=count,
+        metavar="N",
+        help=f"tokens of a block of attention, as model.block_size (default: {default})",
+    )
+
+
 def set_argument(parser: argparse.ArgumentParser) -> None:
     """Add --set, whose values are in `changes`."""
     parser.add_argument(

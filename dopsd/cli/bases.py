@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.cli.arguments import block_size_argument
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
@@ -25,12 +27,7 @@ def add_bases(commands: Commands) -> None:
     parser.add_argument(
         "base", metavar="BASE", help="a checkpoint in hub format, or organization/name on the hub"
     )
-    parser.add_argument(
-        "--block-size",
-        type=int,
-        metavar="N",
-        help="tokens of a block, as model.block_size (default: what config.json says)",
-    )
+    block_size_argument(parser, "what config.json says")
 
 
 def _models(_: argparse.Namespace) -> None:

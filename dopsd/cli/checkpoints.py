@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.cli.arguments import cell_argument, command, require_adapter_config, seed, temperature
+from dopsd.cli.arguments import (
+    block_size_argument,
+    cell_argument,
+    command,
+    require_adapter_config,
+    seed,
+    temperature,
+)
 from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
@@ -85,6 +92,7 @@ def _export_command(commands: Commands) -> None:
     parser.add_argument(
         "--model", metavar="FOLDER", help="base model folder (default: base of the task)"
     )
+    block_size_argument(parser, "model.block_size, unless --model names a base")
     cell_argument(parser, "task")
     parser.add_argument(
         "--out",
@@ -139,9 +147,13 @@ def _export(a: argparse.Namespace, params: Params) -> None:
             code=Code.OUTPUT_EXISTS,
         )
     require_adapter_config(a.adapter)
+    from dopsd.models.config import ModelConfig
     from dopsd.pipeline.export import export
 
-    export(a.model or params.model_of(a.task).path, a.adapter, a.out, a.dtype, a.merged)
+    base = ModelConfig(path=a.model) if a.model else params.model_of(a.task)
+    if a.block_size:
+        base = base.model_copy(update={"block_size": a.block_size})
+    export(base, a.adapter, a.out, a.dtype, a.merged)
 
 
 def _sample(a: argparse.Namespace, params: Params) -> None:

@@ -134,6 +134,12 @@ def config_of(model: ModelConfig) -> DenoiserConfig:
     if model.block_size:
         config.block_size = model.block_size
     if config.attention_pattern in config.attention_patterns:
+        if config.block_size and config.output_shift:
+            raise DopsdError(
+                f"{model.path}/config.json: blocks of attention with shifted outputs are not"
+                f" computed; {config.model_type} has both",
+                code=Code.UNSUPPORTED_MODEL,
+            )
         return config
     if config.block_size is None:
         raise DopsdError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +16,7 @@ from transformers.core_model_loading import dot_natural_key
 
 from dopsd.models.adapter_config import shape_of
 from dopsd.models.adapter_files import check_shards, read_adapter
-from dopsd.models.architecture import read_config
+from dopsd.models.architecture import config_of
 from dopsd.models.checkpoint_files import check_finite, check_folder, file_of, read_tensor
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import PREFIX, attach, check_adapter
@@ -24,9 +25,9 @@ from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 from dopsd.models.whole_files import write_config, write_index, write_shards
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
+
+    from dopsd.models.config import ModelConfig
 
 
 @dataclass
@@ -69,7 +70,7 @@ class MergedModel:
     """A base with an adapter added into its weights, or with all of them replaced, by the tensor.
 
     Args:
-        base: folder of the base, in any dtype.
+        model: the base, in any dtype, and its blocks of attention.
         adapter: folder of the checkpoint: an adapter, or all weights.
         dtype: precision of the parameters in the files.
 
@@ -77,10 +78,10 @@ class MergedModel:
         DopsdError: if base or checkpoint are damaged, or do not fit each other.
     """
 
-    def __init__(self, base: Path, adapter: Path, dtype: torch.dtype) -> None:
-        lora = shape_of(adapter)
+    def __init__(self, model: ModelConfig, adapter: Path, dtype: torch.dtype) -> None:
+        lora, base = shape_of(adapter), Path(model.path)
         require_base(base)
-        config = read_config(base)
+        config = config_of(model)
         check_folder(base, config)
         self.base, self.files, self.rounding = base, file_of(base), Rounding()
         self.tokenizer = load_tokenizer(base, config)

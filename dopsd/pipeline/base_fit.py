@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import blocks_fault
+from dopsd.core.errors import DopsdError
+from dopsd.models.architecture import architecture_of
+from dopsd.models.published import published
 from dopsd.rollout.blocks import blocks_misfit
 
 if TYPE_CHECKING:
@@ -16,21 +19,17 @@ if TYPE_CHECKING:
 def block_faults(params: Params) -> list[str]:
     """Return a line for each setting of the matrix that does not fit a block-causal base.
 
-    Bases that are not there yet have no faults, and neither have those whose config.json names no
-    block, as LLaDA2.0's: training refuses what does not fit them.
+    Bases that are not there yet have no faults.
     """
     found: dict[str, None] = {}  # each line once, in order
-    protocol = params.select.protocol
     for task in params.matrix.tasks:
         model = params.model_of(task)
-        size = model.block_size or _block_size(Path(model.path) / "config.json")
+        size = model.block_size or _block_size(Path(model.path))
         if size is None:
             continue
-        lengths = {
-            "sampling": params.sampling,
-            f"evaluate.protocols.{protocol}": params.evaluate.protocols[protocol],
-        }
-        for key, sampling in lengths.items():
+        protocols = params.evaluate.protocols.items()
+        lengths = {f"evaluate.protocols.{name}": protocol for name, protocol in protocols}
+        for key, sampling in {"sampling": params.sampling, **lengths}.items():
             fault = blocks_misfit(size, sampling.gen_length, sampling.block_length)
             if fault:
                 found[f"{key}: {model.path}: {fault}"] = None
@@ -41,10 +40,17 @@ def block_faults(params: Params) -> list[str]:
     return list(found)
 
 
-def _block_size(path: Path) -> int | None:
-    """Return the block_size of a config.json; None if it has none, is damaged or is not there."""
+def _block_size(base: Path) -> int | None:
+    """Return the blocks of a base's attention; None if it has none, is damaged or is not there.
+
+    Files that name none have those of their architecture's published checkpoints.
+    """
     try:
-        size = json.loads(path.read_bytes()).get("block_size")
-    except (OSError, ValueError, AttributeError, RecursionError):
+        size = json.loads((base / "config.json").read_bytes()).get("block_size")
+        name = architecture_of(base)
+    except (OSError, ValueError, AttributeError, RecursionError, DopsdError):
         return None  # loading the base reports what is wrong with the file
-    return size if isinstance(size, int) and size > 0 else None
+    if isinstance(size, int) and size > 0:
+        return size
+    sizes = {(row.shape or {}).get("block_size") for row in published() if row.architecture == name}
+    return sizes.pop() if len(sizes) == 1 else None

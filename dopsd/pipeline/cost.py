@@ -15,6 +15,7 @@ from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
+    from dopsd.models.config import ModelConfig
     from dopsd.models.denoiser import DenoiserConfig
 
 
@@ -93,7 +94,7 @@ def print_cost(full: Params, hardware: str) -> None:
     from dopsd.pipeline.task_sizes import facts
 
     task = full.matrix.tasks[0]
-    config, known = size_of(Path(full.model_of(task).path)), Facts(**facts(full, task))
+    config, known = size_of(full.model_of(task)), Facts(**facts(full, task))
     for method in full.matrix.methods:
         matrix = full.matrix.model_copy(update={"methods": [method]})
         cost = estimate(full.model_copy(update={"matrix": matrix}), config, known)
@@ -108,19 +109,22 @@ def print_cost(full: Params, hardware: str) -> None:
     sys.stdout.flush()  # a rehearsal's stages write to the same file
 
 
-def size_of(base: Path) -> DenoiserConfig:
+def size_of(model: ModelConfig) -> DenoiserConfig:
     """Return the config of a base; if it is not here, that of the published one of its name.
 
     Raises:
         DopsdError: if there is no published one of its name, or its size is not known.
     """
-    from dopsd.models.architecture import read_config
+    from dopsd.models.architecture import config_of
     from dopsd.models.published import named
 
+    base = Path(model.path)
     if (base / "config.json").is_file():
-        return read_config(base)
+        return config_of(model)
     row = named(base)
     if row and (config := row.config()):
+        if model.block_size:
+            config.block_size = model.block_size
         return config
     raise DopsdError(
         f"model.path: {base}: is not here, and its size is not known; download it first",

@@ -1,16 +1,15 @@
 """`dopsd export --merged --adapter FOLDER --out FOLDER`: write a trained model as one checkpoint.
 
-AutoModelForMaskedLM.from_pretrained reads the folder after `import dopsd.models.llada`. The sum is
-taken in float32 and rounded once to the dtype of the files. The rounding error is measured and
-logged. Memory holds the adapter and one shard of the result. A checkpoint of all weights is
-exported without --merged.
+AutoModelForMaskedLM.from_pretrained reads the folder after the import of the architecture's
+package, such as dopsd.models.llada. The sum is taken in float32 and rounded once to the dtype of
+the files. The rounding error is measured and logged. Memory holds the adapter and one shard of the
+result. A checkpoint of all weights is exported without --merged.
 """
 
 from __future__ import annotations
 
 import errno
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
@@ -20,18 +19,21 @@ from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.adapter_files import has_all_weights
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dopsd.models.config import ModelConfig
     from dopsd.models.merged_files import MergedModel, Rounding
 
 SHARD = "5GB"  # as on the hub
 
 
 def export(
-    base: str, adapter: Path | None, out: Path | None, dtype: str, is_merged: bool
+    base: ModelConfig, adapter: Path | None, out: Path | None, dtype: str, is_merged: bool
 ) -> Rounding:
     """Write the merged model; `out` appears only when complete.
 
     Args:
-        base: Base model folder.
+        base: The base, and its blocks of attention.
         adapter: Checkpoint folder.
         out: Folder to write, which must not exist.
         dtype: `float32` or `bfloat16`, the precision of the files.
@@ -75,7 +77,7 @@ def _advice(rounding: Rounding, dtype: str) -> str:
     )
 
 
-def write_merged(base: str, adapter: Path, out: Path, dtype: str) -> Rounding:
+def write_merged(base: ModelConfig, adapter: Path, out: Path, dtype: str) -> Rounding:
     """Write sharded safetensors, config and tokenizer; `out` appears only when complete.
 
     Raises:
@@ -86,7 +88,7 @@ def write_merged(base: str, adapter: Path, out: Path, dtype: str) -> Rounding:
 
     from dopsd.models.merged_files import MergedModel
 
-    merged = MergedModel(Path(base), adapter, getattr(torch, dtype))
+    merged = MergedModel(base, adapter, getattr(torch, dtype))
     tmp = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)

@@ -136,7 +136,7 @@ def _merged(
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         merged = Path(tmp) / "merged"
-        rounding = write_merged(request.run.model.path, adapter, merged, request.dtype)
+        rounding = write_merged(request.run.model, adapter, merged, request.dtype)
         _template_into_config(merged)
         files: dict[str, Path | bytes] = {p.name: p for p in merged.iterdir()}
         note = (

@@ -83,7 +83,7 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     raw["matrix"]["seeds"] = raw["matrix"]["seeds"][:1]
     raw["model"] |= TOY
     for section in (raw["sampling"], *raw["evaluate"]["protocols"].values()):
-        _shorten(section)
+        _shorten(section, full.model.block_size or 1)
     for method in raw["method"].values():
         method |= {key: value for key, value in FEW.items() if key in method}
         if "train" in method:  # sizes are those of section train below
@@ -102,9 +102,9 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     }
 
 
-def _shorten(section: dict[str, Any]) -> None:
+def _shorten(section: dict[str, Any], block_size: int) -> None:
     """Shorten a protocol to at most BLOCKS blocks, with the same number of tokens per step."""
-    length = min(section["gen_length"], BLOCKS * section["block_length"])
+    length = min(section["gen_length"], BLOCKS * max(section["block_length"], block_size))
     section["steps"] = length * section["steps"] // section["gen_length"]
     section |= {"gen_length": length, "batch_size": 8}
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.core.tensors import left_pad, upload
 from dopsd.core.types import Rollout
+from dopsd.rollout.blocks import blocks_misfit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,11 +21,17 @@ if TYPE_CHECKING:
 
 
 class DenoisingState:
-    """A batch during denoising: prompts and completions, padding, and the step of each commit."""
+    """A batch during denoising: prompts and completions, padding, and the step of each commit.
+
+    Raises:
+        DopsdError: if the blocks are not those of a block-causal model, or parts of them.
+    """
 
     def __init__(
         self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
     ) -> None:
+        if fault := blocks_misfit(model.block_size, decoding.gen_length, decoding.block_length):
+            raise DopsdError(fault, code=Code.CONTRADICTION)
         self.model, self.requests, self.decoding, self.step = model, requests, decoding, 0
         prompts = [request.prompt_ids.cpu() for request in requests]
         prompt, prompt_mask = left_pad(prompts, model.eos_id)  # [B, P]

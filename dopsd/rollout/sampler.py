@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import index_of, pack, take
-from dopsd.rollout.blocks import blocks_misfit
 from dopsd.rollout.denoising_state import DenoisingState, GrowingStates
 
 if TYPE_CHECKING:
@@ -131,7 +128,7 @@ def _propose_part(
     logits = model.head(hidden).float()  # [N, V]
     suppressed = index_of(tuple(model.suppress_tokens), logits.device)
     logits.index_fill_(1, suppressed, -torch.inf)
-    if decoding.top_p is not None:
+    if decoding.top_p is not None and decoding.top_p < 1:
         logits = nucleus(logits, decoding.top_p, decoding.temperature)
     tokens = choose(logits, keys, decoding)
     return tokens, certainty(logits, tokens, decoding)
@@ -218,8 +215,6 @@ def denoise(
     Raises:
         DopsdError: if the blocks are not those of a block-causal model, or parts of them.
     """
-    if fault := blocks_misfit(model.block_size, decoding.gen_length, decoding.block_length):
-        raise DopsdError(fault, code=Code.CONTRADICTION)
     state = DenoisingState(model, requests, decoding)
     growing = None if model.block_size is None else GrowingStates(model, state.start)
     active = torch.arange(len(requests), device=state.ids.device)

@@ -14,7 +14,7 @@ import torch
 from conftest import ROOT, write_params
 from deployed import run_by
 from safetensors.torch import load_file
-from trained_toys import BASE, BASES, make_base, settings
+from trained_toys import BASES, make_base, model_of, settings
 from workspace import Workspace
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -24,7 +24,16 @@ from dopsd.core.tables import read_table
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
 
-METHODS = ["d_opsd", "rft", "sft", "d3llm", "infill", "wd1", "trace_rl"]  # of BASES, in their order
+METHODS = [
+    "d_opsd",
+    "rft",
+    "sft",
+    "d3llm",
+    "infill",
+    "wd1",
+    "spg",
+    "trace_rl",
+]  # of BASES, in their order
 needs_checkout = pytest.mark.skipif(
     not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
 )
@@ -46,8 +55,8 @@ def test_each_algorithm_takes_two_updates(name: str, project: Path):
         assert len(moved) == len(adapter) // 2, method
     assert json.loads((run / "train.json").read_text())["updates"] == 2
     exported = ["export", "--merged", "--adapter", str(last), "--out", "merged"]
-    assert main([*exported, "--model", str(BASE)]) == 0
-    trained = load_policy(ModelConfig(path=str(BASE)), load_params().train.lora, 0)
+    assert main(exported) == 0  # the base, and its blocks, are those of params.yaml
+    trained = load_policy(model_of(name), load_params().train.lora, 0)
     trained.load(last)
     merged = load_policy(ModelConfig(path="merged"), None, 0)
     ids = torch.randint(2, 100, (2, 24), generator=torch.Generator().manual_seed(1))

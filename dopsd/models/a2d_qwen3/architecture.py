@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Model
 
-from dopsd.models.common.decoder import DecoderConfig, DecoderForMaskedLM, without_causal_mask
+from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
+from dopsd.models.common.decoder_config import DecoderConfig
 
 
 class A2dQwen3Config(DecoderConfig, Qwen3Config):

@@ -10,7 +10,8 @@ from typing import ClassVar
 
 from transformers import AutoConfig, AutoModelForMaskedLM, LlamaConfig, LlamaModel
 
-from dopsd.models.common.decoder import DecoderConfig, DecoderForMaskedLM, without_causal_mask
+from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
+from dopsd.models.common.decoder_config import DecoderConfig
 
 
 class IlladaConfig(DecoderConfig, LlamaConfig):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.common.decoder import DecoderConfig
+from dopsd.models.common.decoder_config import DecoderConfig
 from dopsd.models.common.fields import check_fields
 
 RANKED = 2  # experts whose scores rank a group

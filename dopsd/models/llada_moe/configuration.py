@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 from transformers import Qwen3Config
 
-from dopsd.models.common.decoder import DecoderConfig
+from dopsd.models.common.decoder_config import DecoderConfig
 from dopsd.models.common.fields import check_fields
 
 TOY: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "expert_intermediate_size": 32}

@@ -38,7 +38,8 @@ class AnyTokens:
 
     def __init__(self, config: LladaConfig) -> None:
         self.all_special_ids = [config.mask_token_id, config.eos_token_id]
-        self.pad_token_id = config.eos_token_id
+        self.pad_token_id = self.eos_token_id = config.eos_token_id
+        self.mask_token_id = config.mask_token_id
         self.words = {str(i): i for i in range(config.embedding_size)}
 
     def get_vocab(self) -> dict[str, int]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import WORK, read_json, write_json
 from dopsd.core.paths import LOG, RunKey
 from dopsd.core.tables import read_log
 from dopsd.evaluation.evaluator import Evaluator
-from dopsd.models.architecture import read_config
+from dopsd.models.architecture import config_of
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.pipeline.tournament.cells import COSTS, RESULT, TESTED, TUNE, Cell
 from dopsd.training.run_start import answer_of
 from dopsd.training.train import train
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dopsd.config.params import Params
 
 FIRST = 10  # updates of the first part of a run, which shows what an update costs
@@ -158,7 +159,7 @@ def _flops(
 ) -> dict[int, float]:
     """Return the estimated operations until each update, at most: see estimate.py."""
     run, method = params.run(*cell.key.parts), params.of(cell.key.method)
-    config = read_config(Path(run.model.path))
+    config = config_of(run.model)
     shape = Shape(config, lora_parameters(config, method))
     prompt = len(evaluator.prompt_of(evaluator.problems[0]))
     length = prompt + run.sampling.gen_length

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT
+from hub_toys import save_hub
 from toy_project import TOY
 
 import dopsd
@@ -194,3 +195,11 @@ def test_training_outside_the_main_thread_is_refused(run):
     thread.start()
     thread.join()
     assert "main thread" in str(caught[0])
+
+
+def test_blocks_of_attention_may_be_named(tmp_path: Path):
+    save_hub(tmp_path, "a2d-qwen3")
+    assert dopsd.load_policy(tmp_path).block_size is None
+    assert dopsd.load_policy(tmp_path, block_size=4).block_size == 4
+    with pytest.raises(DopsdError, match="block_size 0: expected a whole number above 0"):
+        dopsd.load_policy(tmp_path, block_size=0)

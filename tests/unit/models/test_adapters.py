@@ -230,7 +230,7 @@ def test_merged_bfloat16_weights_are_the_rounded_sums(base: Path):
 def test_a_float32_export_is_the_adapted_model_for_plain_transformers(base: Path, tmp_path: Path):
     policy = trained(base)
     found = export(
-        str(base),
+        ModelConfig(path=str(base)),
         saved(policy, tmp_path / "adapter"),
         tmp_path / "deep" / "out",
         "float32",
@@ -253,7 +253,7 @@ def test_a_bfloat16_export_says_what_rounding_costs(
 ):
     policy = trained(base, size=0.02)
     adapter, out = saved(policy, tmp_path / "adapter"), tmp_path / "out"
-    found = export(str(base), adapter, out, "bfloat16", is_merged=True)
+    found = export(ModelConfig(path=str(base)), adapter, out, "bfloat16", is_merged=True)
     old = toy().state_dict()
     new = AutoModelForMaskedLM.from_pretrained(out).state_dict()
     tensors = load_file(adapter / ADAPTER)
@@ -282,11 +282,11 @@ def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path,
     adapter, out = saved(trained(base), tmp_path / "adapter"), tmp_path / "out"
     out.mkdir()
     with pytest.raises(DopsdError, match="already exists"):
-        export(str(base), adapter, out, "float32", is_merged=True)
+        export(ModelConfig(path=str(base)), adapter, out, "float32", is_merged=True)
     out.rmdir()
     (base / "tokenizer.json").unlink()
     with pytest.raises(DopsdError):
-        export(str(base), adapter, out, "float32", is_merged=True)
+        export(ModelConfig(path=str(base)), adapter, out, "float32", is_merged=True)
     assert not list(tmp_path.glob("*out*"))
 
 

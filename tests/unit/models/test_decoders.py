@@ -112,56 +112,6 @@ def test_logits_are_those_of_the_literal_forward(name: str, padding: int, tmp_pa
     assert (ours - expected)[real].abs().max() <= 1e-5
 
 
-def test_all_blocks_of_a_masked_copy_are_scored_in_one_forward_as_one_by_one(tmp_path: Path):
-    save_hub(tmp_path, "sdar")
-    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
-    ids, keep = texts(3)
-    ids, keep = torch.cat([ids, ids.flip(0, 1)[:, :4]], 1), torch.cat([keep, keep[:, -4:]], 1)
-    clean = ids[:, -8:]
-    masked = ids.clone()
-    masked[:, -8:][torch.rand(2, 8, generator=torch.Generator().manual_seed(2)) < 0.6] = 1
-    with torch.no_grad():
-        together = policy.masked_states(masked, keep, clean)
-        first = policy.hidden(masked[:, :-4], keep[:, :-4])[:, -4:]
-        second = policy.hidden(torch.cat([ids[:, :-4], masked[:, -4:]], 1), keep)[:, -4:]
-    assert (masked != ids).any() and not torch.equal(policy.hidden(masked, keep)[:, -4:], second)
-    assert (together - torch.cat([first, second], 1)).abs().max() <= 1e-5
-
-
-def test_windows_of_a_growing_cache_are_those_of_the_whole_forward(tmp_path: Path):
-    save_hub(tmp_path, "sdar")
-    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
-    ids, keep = torch.cat([texts(3)[0]] * 2, 1)[:, :17], torch.ones(2, 17, dtype=torch.bool)
-    keep[0, :3] = False
-    kv_cache = policy.new_kv_cache()
-    with torch.no_grad():
-        whole = policy.hidden(ids, keep)
-        first = policy.hidden(ids[:, :9], keep, kv_cache, slice(0, 9))
-        noisy = policy.hidden(ids[:, 9:13] * 0 + 1, keep, kv_cache, slice(9, 13))
-        both = policy.hidden(ids[:, 9:17], keep, kv_cache, slice(9, 17))
-        kv_cache.keep(torch.tensor([1]))
-        last = policy.hidden(ids[1:, 13:17], keep[1:], kv_cache, slice(13, 17))
-    assert (noisy - whole[:, 9:13]).abs().max() > 0.1
-    assert (torch.cat([first, both], 1) - whole)[keep].abs().max() <= 1e-5
-    assert (last - whole[1:, 13:]).abs().max() <= 1e-5
-
-
-def test_a_teacher_that_sees_all_sees_later_blocks_and_the_student_does_not(tmp_path: Path):
-    save_hub(tmp_path, "sdar")
-    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
-    ids = torch.cat([texts(0)[0]] * 2, 1)[:, :16]
-    other = ids.clone()
-    other[:, -4:] = 7
-    for sees_all in (False, True):
-        policy.use_teacher("base", 0.0, sees_all=sees_all)
-        with torch.no_grad():
-            with policy.teacher():
-                moved = policy.hidden(ids, None)[:, :-4] - policy.hidden(other, None)[:, :-4]
-            assert policy.block_size == 4
-            still = policy.hidden(ids, None)[:, :-4] - policy.hidden(other, None)[:, :-4]
-        assert still.abs().max() == 0 and bool(moved.abs().max() > 0.01) == sees_all
-
-
 @pytest.mark.parametrize(
     ("name", "size", "expected"),
     [

@@ -91,12 +91,13 @@ def test_profiles_of_block_causal_bases_fit_them(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for profile, name, size in (("sdar-1.7b", "sdar", 4), ("llada2-mini", "llada2_moe", 32)):
         folder = Path(profiles.families()[profile].path)
-        save_hub(folder, name, block_size=size)
+        save_hub(folder, name, block_size="absent")  # as published files
         for preset in profiles.presets():
             settings = checked(profiles.resolve(f"{profile}-gsm8k", preset), "p")
             assert block_faults(settings) == []
-        rewrite(folder / "config.json", block_size=3)
-        assert block_faults(settings)  # the test sees the base
+        wide = settings.sampling.model_copy(update={"block_length": 2 * size})
+        off = settings.model_copy(update={"sampling": wide})
+        assert block_faults(off)[0].startswith("sampling: ")  # the test sees the base
 
 
 def test_check_names_what_does_not_fit_a_block_causal_base(tmp_path: Path, monkeypatch, capsys):

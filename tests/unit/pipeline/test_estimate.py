@@ -28,7 +28,7 @@ from dopsd.config import profiles
 from dopsd.config.loading import checked, load_params
 from dopsd.config.params_file import with_changes
 from dopsd.core.errors import DopsdError
-from dopsd.models.config import AdapterConfig
+from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.lora import attach
@@ -65,7 +65,7 @@ def test_flops_and_parameters_are_those_of_the_shape():
 def shape_of(profile: str) -> Shape:
     """The shape of a profile's base, whose files are not here."""
     settings = checked(profiles.resolve(profile), Path("p"))
-    config = size_of(Path(settings.model.path))
+    config = size_of(settings.model)
     return Shape(config, lora_parameters(config, settings))
 
 
@@ -79,7 +79,7 @@ def test_a_base_that_is_not_here_has_the_size_of_the_published_one():
     adapted = (1024 + 2048) + 2 * (1024 + 1024) + (1024 + 3072)  # q, k, v, up
     assert shape.lora_parameters == 28 * 128 * adapted
     with pytest.raises(DopsdError, match="models/Other: is not here, and its size is not known"):
-        size_of(Path("models/Other"))
+        size_of(ModelConfig(path="models/Other"))
 
 
 def test_blocks_are_sampled_from_a_cache_and_scored_with_a_copy_of_the_answer():

@@ -41,7 +41,9 @@ def saved(folder: Path, model: LladaForMaskedLM, shard: str = "16KB") -> Path:
 
 
 def merged(folder: Path, dtype: str) -> export.Rounding:
-    return export.write_merged(str(folder / "base"), folder / "adapter", folder / "out", dtype)
+    return export.write_merged(
+        ModelConfig(path=str(folder / "base")), folder / "adapter", folder / "out", dtype
+    )
 
 
 def write_from_memory(folder: Path, dtype: torch.dtype, shard: str) -> Path:

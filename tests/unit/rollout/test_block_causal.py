@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hub_toys import save_hub
 from dopsd.core.errors import DopsdError
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.rollout.fast_dllm import denoise_approximately
 from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
 
 GREEDY = Decoding(gen_length=12, block_length=4, steps=6, batch_size=64)
@@ -18,8 +20,13 @@ GREEDY = Decoding(gen_length=12, block_length=4, steps=6, batch_size=64)
 
 @pytest.fixture
 def policy(tmp_path: Path) -> LlmPolicy:
-    save_hub(tmp_path, "sdar")
-    return load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    return block_policy("sdar", tmp_path)
+
+
+def block_policy(name: str, folder: Path) -> LlmPolicy:
+    """A toy with blocks of 4 tokens."""
+    save_hub(folder, name)
+    return load_policy(ModelConfig(path=str(folder), block_size=4), None, 0)
 
 
 def requests(count: int) -> list[GenerationRequest]:
@@ -45,6 +52,19 @@ def test_the_cache_changes_no_token(
     assert 0 < sum(ends) < 64 or temperature == 0.0
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["sdar", "llada2_moe", "a2d-qwen3"])
+def test_greedy_answers_to_1000_prompts_are_the_same_with_the_cache(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    policy, how = block_policy(name, tmp_path), Decoding(12, 4, 6, batch_size=50)
+    asked = requests(1000)
+    batches = [asked[first : first + 50] for first in range(0, 1000, 50)]
+    cached = [r.to_dict() for batch in batches for r in denoise(policy, batch, how)]
+    monkeypatch.setattr(LlmPolicy, "block_size", None)
+    assert cached == [r.to_dict() for batch in batches for r in denoise(policy, batch, how)]
+
+
 def test_a_row_does_not_depend_on_its_batch(policy: LlmPolicy):
     together = denoise(policy, requests(16), GREEDY)
     alone = [denoise(policy, [request], GREEDY)[0] for request in requests(16)]
@@ -62,5 +82,6 @@ def test_a_row_does_not_depend_on_its_batch(policy: LlmPolicy):
 def test_blocks_that_do_not_fit_the_models_are_refused(
     policy: LlmPolicy, how: Decoding, expected: str
 ):
-    with pytest.raises(DopsdError, match=expected):
-        denoise(policy, requests(1), how)
+    for run, decoding in ((denoise, how), (denoise_approximately, replace(how, threshold=0.9))):
+        with pytest.raises(DopsdError, match=expected):
+            run(policy, requests(1), decoding)

@@ -1,0 +1,131 @@
+"""Config of a decoder of transformers as a masked diffusion model, checked field by field."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.models.common.fields import check_fields, check_ids, check_known, check_numbers
+from dopsd.models.denoiser import OF_THE_CLASS, DenoiserConfig
+
+if TYPE_CHECKING:
+    from typing import Self
+
+READ = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("intermediate_size", "vocab_size", "max_position_embeddings", "rms_norm_eps"),
+    "tie_word_embeddings",
+)
+WHOLE = (*READ[:-2], "head_dim")
+ALLOWED: dict[str, tuple[object, ...]] = {
+    "hidden_act": ("silu",),
+    "attention_dropout": (0.0,),
+    "use_sliding_window": (False,),
+    "rope_scaling": (None,),
+    "partial_rotary_factor": (None, 1),
+}
+TOY = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
+TOY |= {"num_hidden_layers": 2, "intermediate_size": 128, "head_dim": 16}
+
+
+class DecoderConfig(DenoiserConfig):
+    """Names of dopsd for the fields of a decoder's config.
+
+    Derive from this class first, then from transformers' config class.
+
+    Attributes:
+        required: fields that a file must state, besides READ and the base of the rotary angles.
+        allowed: values that are computed, besides ALLOWED.
+        whole: fields with a whole number above 0, besides WHOLE.
+    """
+
+    attribute_map: ClassVar[dict[str, str]] = {
+        "d_model": "hidden_size",
+        "n_layers": "num_hidden_layers",
+        "embedding_size": "vocab_size",
+        "max_sequence_length": "max_position_embeddings",
+        "weight_tying": "tie_word_embeddings",
+    }
+    required: ClassVar[tuple[str, ...]] = ()
+    allowed: ClassVar[dict[str, tuple[object, ...]]] = {}
+    whole: ClassVar[tuple[str, ...]] = ()
+
+    def repeated_tensors(self) -> dict[str, str]:
+        """The head, if its weights are those of the embedding: some files hold both."""
+        return {"lm_head.weight": "model.embed_tokens.weight"} if self.weight_tying else {}
+
+    @property
+    def attention_width(self) -> int:
+        """Width of all heads of a layer together."""
+        head = getattr(self, "head_dim", None) or self.hidden_size // self.num_attention_heads
+        return int(head * self.num_attention_heads)
+
+    def linear_shapes(self) -> dict[str, tuple[int, int]]:
+        """Return (inputs, outputs) of every linear layer of a block."""
+        width, hidden, wide = self.hidden_size, self.intermediate_size, self.attention_width
+        narrow = wide // self.num_attention_heads * self.num_key_value_heads
+        shapes = {"q_proj": (width, wide), "k_proj": (width, narrow), "v_proj": (width, narrow)}
+        return shapes | {
+            "o_proj": (wide, width),
+            "gate_proj": (width, hidden),
+            "up_proj": (width, hidden),
+            "down_proj": (hidden, width),
+        }
+
+    def toy(self) -> Self:
+        """Return a tiny model of the same kind with the same tokens, for rehearsals in seconds."""
+        return self._toy({})
+
+    def _toy(self, changes: dict[str, Any]) -> Self:
+        fields = self.to_dict() | TOY | changes
+        fields.pop("layer_types", None)  # one entry for each layer of the whole model
+        return type(self).from_dict(fields)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:  # noqa: ANN401
+        """Return the config, without the hub's pointers to its own code.
+
+        Raises:
+            DopsdError: if a field is missing, or has a value that the classes do not compute.
+        """
+        cls.check(config_dict)
+        left_out = {"auto_map", "attn_implementation", "rope_scaling"}  # the last is None here
+        fields = {name: value for name, value in config_dict.items() if name not in left_out}
+        config: Self = super().from_dict(fields, **kwargs)
+        return config
+
+    @classmethod
+    def check(cls, raw: dict[str, Any]) -> None:
+        """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
+        rope = raw.get("rope_parameters") or {"rope_type": None}
+        if not isinstance(rope, dict):
+            raise DopsdError(
+                f"config.json has rope_parameters: {rope!r}; expected a table",
+                code=Code.MODEL_CONFIG,
+            )
+        rope = raw | rope
+        names = ("rope_theta", "rope_type", "partial_rotary_factor")
+        raw = raw | {name: rope.get(name) for name in names}
+        allowed = ALLOWED | {"rope_type": ("default", None)} | cls.allowed
+        allowed |= {name: (getattr(cls, name),) for name in OF_THE_CLASS}
+        check_fields(raw, cls.model_type, (*READ, "rope_theta", *cls.required), allowed)
+        check_numbers(raw, (*WHOLE, "block_size", *cls.whole), ("rms_norm_eps", "rope_theta"))
+        check_ids(raw, ("mask_token_id", "eos_token_id"), raw["vocab_size"])
+        fields = {field.name for field in dataclasses.fields(cls)}
+        check_known(raw, {*allowed, *WHOLE, *cls.required, *cls.whole, *fields})
+        heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
+        if heads % kv_heads or (raw["hidden_size"] % heads and not raw.get("head_dim")):
+            raise DopsdError(
+                f"config.json: num_attention_heads {heads} must be a multiple of"
+                f" num_key_value_heads {kv_heads}, and without head_dim divide hidden_size"
+                f" {raw['hidden_size']}",
+                code=Code.MODEL_CONFIG,
+            )
+        if any(kind != "full_attention" for kind in raw.get("layer_types") or ()):
+            raise DopsdError(
+                "config.json has layer_types other than full_attention; this model computes no"
+                " such thing",
+                code=Code.UNSUPPORTED_MODEL,
+            )
