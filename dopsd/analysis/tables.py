@@ -174,13 +174,26 @@ def draw_group(axis: Axes, group: list[Finished], cost: str, colour: str, label:
 
 def print_markdown(text: str) -> None:
     """Print Markdown: rendered on a terminal, unchanged into a file or pipe."""
-    from rich.console import Console
-    from rich.markdown import Markdown
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import Markdown, TableElement
+    from rich.table import Table
+
+    class FoldedTable(TableElement):
+        """A table that breaks long words, and cuts none."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for part in super().__rich_console__(console, options):
+                for column in part.columns if isinstance(part, Table) else ():
+                    column.overflow = "fold"
+                yield part
+
+    class Page(Markdown):
+        elements = Markdown.elements | {"table_open": FoldedTable}
 
     console = Console()
     is_terminal = console.is_terminal
     console.print(
-        Markdown(text) if is_terminal else text,
+        Page(text) if is_terminal else text,
         markup=False,
         highlight=False,
         soft_wrap=not is_terminal,

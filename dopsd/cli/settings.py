@@ -197,7 +197,14 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     if unseen := [f"{path}: {line}" for line in block_faults(params)]:
         raise DopsdError(unseen, code=Code.CONTRADICTION)
     check_columns(params)
-    print(f"{path}: no errors")
+    print(f"{path}: no errors{_unseen_bases(params)}")
+
+
+def _unseen_bases(params: Params) -> str:
+    """Return a hint at the bases of other people, whose files `dopsd check` does not read."""
+    paths = {params.model_of(task).path for task in params.matrix.tasks}
+    names = sorted(path for path in paths if not path.startswith("base/"))
+    return "".join(f"; `dopsd inspect {name}` looks into the base" for name in names)
 
 
 FREE: dict[str, Callable[[argparse.Namespace], None]] = {

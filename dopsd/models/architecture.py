@@ -55,7 +55,7 @@ def architecture_of(folder: Path) -> str | None:
     if name not in ARCHITECTURES.names:
         raise DopsdError(
             f"{folder}/config.json: model_type {model_type!r} is not supported; there is"
-            f" {', '.join(ARCHITECTURES.names)}",
+            f" {', '.join(ARCHITECTURES.names)}; `dopsd models` lists bases",
             code=Code.UNSUPPORTED_MODEL,
         )
     return name

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 AGAIN = "download it again"
+SAME = "take config.json and the weights from the same checkpoint"
+FLOATS = {"F64", "F32", "F16", "BF16"}  # safetensors' names
 SHOWN = 3  # names of tensors that a message lists
 Shapes = dict[str, tuple[int, ...]]  # shapes of tensors by name
 
@@ -35,28 +37,38 @@ def check_folder(folder: Path, config: DenoiserConfig) -> None:
         config: its config; only headers of files are read.
 
     Raises:
-        DopsdError: if tensors are missing, unknown, or of another shape.
+        DopsdError: with a line for each kind of fault of each file: tensors that are missing,
+            unknown, of another shape or no floating-point numbers.
     """
     expected, repeated = expected_shapes(config), config.repeated_tensors()
-    actual: Shapes = {}
+    found: Shapes = {}
+    faults: list[str] = []
     for path, indexed_names in weight_files(folder).items():
-        shapes = header(path)
+        shapes, dtypes = header(path), header_dtypes(path)
         if indexed_names is not None:
-            _refuse(path, f"missing, though {INDEX} lists them", indexed_names - set(shapes))
-            _refuse(path, f"not listed in {INDEX}", set(shapes) - indexed_names)
+            listed = f"missing, though {INDEX} lists them"
+            faults += _fault(path, listed, indexed_names - set(shapes))
+            faults += _fault(path, f"not listed in {INDEX}", set(shapes) - indexed_names)
         for name in repeated:
             shapes.pop(name, None)
-        _refuse(path, "unknown to config.json", set(shapes) - set(expected))
-        mismatched = {name for name, shape in shapes.items() if shape != expected[name]}
-        example = next(iter(sorted(mismatched)), "")
+        faults += _fault(path, "unknown to config.json", set(shapes) - set(expected), SAME)
+        known = {name: shape for name, shape in shapes.items() if name in expected}
+        other = {name for name, shape in known.items() if shape != expected[name]}
+        example = next(iter(sorted(other)), "")
         sizes = (
-            f" (first: {list(shapes[example])}, config.json gives {list(expected[example])})"
-            if mismatched
+            f" (first: {list(known[example])}, config.json gives {list(expected[example])})"
+            if other
             else ""
         )
-        _refuse(path, f"of another shape{sizes}", mismatched)
-        actual |= shapes
-    _refuse(folder, "missing", set(expected) - set(actual))
+        faults += _fault(path, f"of another shape{sizes}", other, SAME)
+        quantised = {name for name in known if dtypes[name] not in FLOATS}
+        kinds = ", ".join(sorted({dtypes[name] for name in quantised}))
+        advice = "take the checkpoint that was not quantised"
+        faults += _fault(path, f"no floating-point numbers ({kinds})", quantised, advice)
+        found |= shapes
+    faults += _fault(folder, "missing", set(expected) - set(found))
+    if faults:
+        raise DopsdError(faults, code=Code.WEIGHTS)
 
 
 def expected_shapes(config: PretrainedConfig) -> Shapes:
@@ -113,6 +125,16 @@ def header(path: Path) -> Shapes:
     """
     with _opened(path) as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+def header_dtypes(path: Path) -> dict[str, str]:
+    """Return the dtypes of the tensors in a safetensors file, by safetensors' names.
+
+    Raises:
+        DopsdError: if the file is damaged.
+    """
+    with _opened(path) as file:
+        return {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
 
 
 @contextmanager
@@ -195,8 +217,15 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _refuse(path: Path, problem: str, names: set[str] | None) -> None:
-    """Raise an error with the first SHOWN names and their number, unless there are none."""
-    if names:
-        count = f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
-        preview = ", ".join(sorted(names)[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-        raise DopsdError(f"{path}: {count} {problem}: {preview}; {AGAIN}", code=Code.WEIGHTS)
+    """Raise the fault of these tensors, unless there are none."""
+    if faults := _fault(path, problem, names or set()):
+        raise DopsdError(faults, code=Code.WEIGHTS)
+
+
+def _fault(path: Path, problem: str, names: set[str], advice: str = AGAIN) -> list[str]:
+    """Return a line with the first SHOWN names and their number; none without names."""
+    if not names:
+        return []
+    count = f"{len(names)} tensor{'s' if len(names) > 1 else ''}"
+    preview = ", ".join(sorted(names)[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+    return [f"{path}: {count} {problem}: {preview}; {advice}"]

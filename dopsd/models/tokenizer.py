@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jinja2 import TemplateError
+
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.models.text import prompt_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +64,14 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
                 code=Code.TOKENIZER,
             )
         tokenizer.chat_template = LLADA_TEMPLATE
+    try:
+        prompt_text(tokenizer, [{"role": "user", "content": "1 + 1"}])
+    except (TemplateError, TypeError, ValueError) as error:
+        raise DopsdError(
+            f"{folder}: the tokenizer's chat template cannot be rendered ({error}); correct it, or"
+            " download the file again",
+            code=Code.TOKENIZER,
+        ) from error
     if config.mask_token:
         _add_mask(tokenizer, config, folder)
     if config.text_ends_with_turn:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.registry import blocks_fault
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import architecture_of
-from dopsd.models.published import published
+from dopsd.models.published import named, published
 from dopsd.rollout.blocks import blocks_misfit
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
+    from dopsd.models.config import ModelConfig
 
 
 def block_faults(params: Params) -> list[str]:
@@ -24,6 +25,7 @@ def block_faults(params: Params) -> list[str]:
     found: dict[str, None] = {}  # each line once, in order
     for task in params.matrix.tasks:
         model = params.model_of(task)
+        found |= dict.fromkeys(_misnamed_blocks(model))
         size = model.block_size or _block_size(Path(model.path))
         if size is None:
             continue
@@ -40,6 +42,27 @@ def block_faults(params: Params) -> list[str]:
     return list(found)
 
 
+def _misnamed_blocks(model: ModelConfig) -> list[str]:
+    """Return a line if a base's blocks of attention are not set, or set where it has none."""
+    base = Path(model.path)
+    row, name = named(base), _architecture(base)
+    if not model.block_size:
+        if row is None or _block_size(base) or not row.settings.startswith("model.block_size"):
+            return []
+        return [f"model.block_size: {base} attends in blocks that no file names; {row.settings}"]
+    rows = [row for row in published() if row.architecture == name]
+    if not rows or any("block" in f"{row.settings} {row.shape}" for row in rows):
+        return []
+    return [f"model.block_size: in {name} every token sees every other; leave the key out"]
+
+
+def _architecture(base: Path) -> str | None:
+    try:
+        return architecture_of(base)
+    except DopsdError:
+        return None  # loading the base reports what is wrong
+
+
 def _block_size(base: Path) -> int | None:
     """Return the blocks of a base's attention; None if it has none, is damaged or is not there.
 
@@ -47,10 +70,10 @@ def _block_size(base: Path) -> int | None:
     """
     try:
         size = json.loads((base / "config.json").read_bytes()).get("block_size")
-        name = architecture_of(base)
-    except (OSError, ValueError, AttributeError, RecursionError, DopsdError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None  # loading the base reports what is wrong with the file
     if isinstance(size, int) and size > 0:
         return size
+    name = _architecture(base)
     sizes = {(row.shape or {}).get("block_size") for row in published() if row.architecture == name}
     return sizes.pop() if len(sizes) == 1 else None

@@ -8,16 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
+from dopsd.algorithms.registry import ALGORITHMS, blocks_fault
 from dopsd.analysis.tables import head, line, print_markdown
 from dopsd.config.profiles.layers import MODELS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import ARCHITECTURES, config_class, config_of
+from dopsd.core.progress import log
+from dopsd.models.architecture import ARCHITECTURES, config_class, config_of, folder_name
 from dopsd.models.checkpoint_files import check_folder, expected_shapes, header, weight_files
 from dopsd.models.config import ModelConfig
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import block_modules
-from dopsd.models.published import published
+from dopsd.models.published import named, published
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 from dopsd.tracking.hub_base import fetch, is_name
 
@@ -30,8 +32,7 @@ GIGA = 1e9
 NOTE = (
     "None of these weights was run by this project: the classes are compared with forward passes"
     " written out by hand. Licences are those of the weights; read the model card before you use"
-    " one. Get one with `hf download NAME --local-dir models/NAME`, then look at it with `dopsd"
-    " inspect models/NAME`."
+    " one. `dopsd inspect NAME` looks at one on the hub, and prints the command that downloads it."
 )
 
 
@@ -48,8 +49,9 @@ def checkpoints_table() -> list[str]:
 
 def architectures_table() -> list[str]:
     """Return what each architecture supports, as a table."""
-    columns = ("architecture", "a token sees", "predicts", "cache", "flash", "fused kernels")
-    return [*head(*columns), *map(_supports, ARCHITECTURES.names)]
+    columns = ("architecture", "a token sees", "predicts", "cache", "flash attention")
+    more = ("fused kernels", "shard, compile, 4-bit", "methods")
+    return [*head(*columns, *more), *map(_supports, ARCHITECTURES.names)]
 
 
 def list_bases() -> None:
@@ -69,7 +71,16 @@ def _supports(name: str) -> str:
         " or ".join(cache[pattern] for pattern in patterns),
         "yes" if "bidirectional" in patterns else "no",
         "yes" if kind.has_fused_kernels else "no",
+        "yes",  # of every architecture
+        "all" if "bidirectional" in patterns else f"all; {_with_settings()}",
     )
+
+
+def _with_settings() -> str:
+    """Return which methods need other settings than their defaults under block-causal attention."""
+    configs = {name: ALGORITHMS.config_class(name)() for name in ALGORITHMS.names}
+    names = [name for name, config in configs.items() if blocks_fault(name, config)]
+    return f"other settings for {', '.join(names)}"
 
 
 class Finding(NamedTuple):
@@ -89,10 +100,15 @@ def inspect(base: str, block_size: int | None = None) -> None:
     Raises:
         DopsdError: with every fault, if it cannot be used.
     """
+    row = named(Path(base))
+    needs = f"model.block_size={block_size}" if block_size else row.settings if row else ""
     if Path(base).exists() or not is_name(base):
-        _inspect(Path(base), block_size, base, [], f"set model.path={base}")
+        how = f"set model.path={base}" + (f" and {needs}" if needs else "")
+        _inspect(Path(base), block_size, base, [], how)
         return
+    log(f"inspect: there is no folder {base}; asking the hub for it")
     how = f"hf download {base} --local-dir {MODELS}/{base.rpartition('/')[2]} --exclude '*.py'"
+    how += f", then set {needs}" if needs else ""
     with TemporaryDirectory() as folder:
         about = fetch(base, Path(folder))
         try:
@@ -142,8 +158,8 @@ def _described(config: DenoiserConfig) -> list[str]:
     with torch.device("meta"):
         layers = block_modules(build_model(config))
     return [
-        f"architecture: {config.model_type}, {count:,} parameters, {config.n_layers} blocks of"
-        f" width {config.d_model}",
+        f"architecture: {folder_name(config.model_type)}, {count:,} parameters, {config.n_layers}"
+        f" blocks of width {config.d_model}",
         f"attention: {sees}; the state of a token predicts"
         f" {'the next one' if config.output_shift else 'the token itself'}",
         f"longest text: {config.max_sequence_length:,} tokens, vocabulary of"

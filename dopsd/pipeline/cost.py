@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from dopsd.config import profiles
@@ -95,18 +96,34 @@ def print_cost(full: Params, hardware: str) -> None:
 
     task = full.matrix.tasks[0]
     config, known = size_of(full.model_of(task)), Facts(**facts(full, task))
+    gpus = profiles.gpus(hardware)
+    cpu = None if gpus else cpu_speed()
     for method in full.matrix.methods:
         matrix = full.matrix.model_copy(update={"methods": [method]})
         cost = estimate(full.model_copy(update={"matrix": matrix}), config, known)
         output_lines = [
             "",
             f"at full size, {method} on one task and seed:",
-            *lines(cost, full.launch.processes, profiles.gpus(hardware)),
+            *lines(cost, full.launch.processes, gpus, known, cpu),
         ]
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")
         sys.stdout.write("\n".join(output_lines) + "\n")
     sys.stdout.flush()  # a rehearsal's stages write to the same file
+
+
+def cpu_speed() -> float:
+    """Measure the operations a second of this machine's CPU, in a float32 matrix product."""
+    import torch
+
+    rows, wide, narrow, seconds = 256, 3072, 1024, 0.5
+    a, b = torch.randn(rows, narrow), torch.randn(narrow, wide)
+    (a @ b).sum()  # starts the threads
+    products, start = 0, monotonic()
+    while (passed := monotonic() - start) < seconds:
+        a @ b
+        products += 1
+    return products * 2 * rows * wide * narrow / passed
 
 
 def size_of(model: ModelConfig) -> DenoiserConfig:

@@ -38,7 +38,8 @@ GPUS = {
     "a2": Gpu(18.1, 16.0),
 }
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
-PETA, GIGA = 1e15, 1e9
+CPU_UTILISATION = 0.6  # of a matrix product's speed: Tiny-A2D in benchmarks/RESULTS.md
+PETA, GIGA, HOUR = 1e15, 1e9, 3600
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Facts:
 
     Attributes:
         attempts: Mean number of rollouts per problem with the untrained base.
+        is_measured: Whether that is a figure of this base, and not the number of attempts.
         test: Number of test problems.
         prompt: Tokens of a prompt.
     """
@@ -78,6 +80,7 @@ class Facts:
     attempts: float
     test: int
     prompt: int = 200
+    is_measured: bool = True
 
 
 def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
@@ -141,13 +144,22 @@ def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, flo
     return selecting, sum(flops(facts.test, protocol, 1) for protocol in protocols.values())
 
 
-def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
+def hours(seconds: float) -> str:
+    """Return a duration in minutes below an hour, else in hours."""
+    return f"{seconds / 60:.0f} minutes" if seconds < HOUR else f"{seconds / HOUR:.1f} hours"
+
+
+def lines(
+    cost: Cost, processes: int, gpus: list[str], facts: Facts, cpu: float | None = None
+) -> list[str]:
     """Return the estimate as lines of text.
 
     Args:
         cost: Estimated cost of a run.
         processes: Number of GPUs that share the work.
         gpus: Kinds of GPU, keys of GPUS, each with a line of its own.
+        facts: Facts about the task.
+        cpu: Operations a second of this machine's CPU; None: no line for it.
     """
     parts = {
         "rollouts": cost.rollouts,
@@ -159,6 +171,7 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     output = [f"{cost.total:.0f} PFLOP = {shares}"]
     output.append(
         "assumes: no problem dropped, no answer ended early, no process waiting for another"
+        + ("" if facts.is_measured else f"; {facts.attempts:.0f} attempts at every problem")
     )
     breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     required = sum(cost.memory.values())
@@ -166,12 +179,18 @@ def lines(cost: Cost, processes: int, gpus: list[str]) -> list[str]:
     output.append(f"memory of each process: about {required:.0f} GB ({breakdown})")
     for name in gpus:
         peak, memory, _ = GPUS[name]
-        hours = cost.total * 1e3 / (peak * UTILISATION * processes) / 3600
+        seconds = cost.total * 1e3 / (peak * UTILISATION * processes)
         is_too_large = fixed >= 0.92 * memory and "all weights and optimizer" in cost.memory
         advice = "train.weights: lora" if is_too_large else "lower micro_batch_states or batch_size"
         verdict = "fits" if required < 0.92 * memory else f"DOES NOT FIT {memory:.0f} GB: {advice}"
         output.append(
-            f"{processes} x {name}: about {hours:.1f} hours at {UTILISATION:.0%} of its {peak:.0f}"
+            f"{processes} x {name}: about {hours(seconds)} at {UTILISATION:.0%} of its {peak:.0f}"
             f" TFLOP/s; {verdict}"
+        )
+    if cpu is not None:
+        seconds = cost.total * PETA / (cpu * CPU_UTILISATION)
+        output.append(
+            f"this machine's CPU: about {hours(seconds)} at {CPU_UTILISATION:.0%} of its"
+            f" {cpu / 1e9:.0f} GFLOP/s, which a matrix product just reached"
         )
     return output

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.pipeline.memory_model import trains_all
 
 if TYPE_CHECKING:
@@ -111,8 +113,18 @@ class Shape:
 
 
 def lora_parameters(config: DenoiserConfig, params: Params) -> int:
-    """Count the adapter's parameters: r x (in + out) for every adapted layer; 0 without one."""
+    """Count the adapter's parameters: r x (in + out) for every adapted layer; 0 without one.
+
+    Raises:
+        DopsdError: if a target names no layer of the base.
+    """
     if trains_all(params):
         return 0
     shapes, lora = config.linear_shapes(), params.train.lora
+    if unknown := [name for name in lora.targets if name not in shapes]:
+        raise DopsdError(
+            f"train.lora.targets: {', '.join(unknown)}: no layer of this base; there are"
+            f" {', '.join(shapes)}",
+            code=Code.LORA_TARGETS,
+        )
     return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)

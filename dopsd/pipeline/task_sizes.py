@@ -24,7 +24,7 @@ def problems(params: Params, task: str, split: str) -> int:
 
 
 def facts(params: Params, task: str) -> dict[str, Any]:
-    """Return `attempts`, mean rollouts of a problem, and `test`, problems of the test split.
+    """Return the fields of estimate.Facts but for the prompt.
 
     Without a figure for the base every problem takes all attempts of d_opsd.
     """
@@ -32,5 +32,6 @@ def facts(params: Params, task: str) -> dict[str, Any]:
     test = vars(params.data.tasks[task]).get("limit") or profiles.test_sizes().get(task)
     return {
         "attempts": attempts or float(params.method.d_opsd.attempts),
+        "is_measured": attempts is not None,
         "test": test or problems(params, task, "test"),
     }

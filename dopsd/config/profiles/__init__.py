@@ -70,12 +70,14 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
             )
         return embedded()
     layers, task = language_models(), profile.rpartition("-")[2]
-    for option, value, known in (
-        ("preset", preset, list(layers["presets"])),
-        ("hardware", hardware, family.hardware),
-    ):
-        if value not in known:
-            raise DopsdError(unknown(f"--{option} {value}", known), code=Code.PROFILE)
+    _require("preset", preset, list(layers["presets"]))
+    if hardware in layers["hardware"] and hardware not in family.hardware:
+        raise DopsdError(
+            f"--hardware {hardware}: too small for {profile}; there is"
+            f" {', '.join(family.hardware)}",
+            code=Code.PROFILE,
+        )
+    _require("hardware", hardware, family.hardware)
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
     raw |= {section: resolve(EMBEDDED)[section] for section in ("pretrain", "ablate")}
     raw["ablate"]["task"] = task
@@ -102,6 +104,11 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     for protocol in raw["evaluate"]["protocols"].values():
         protocol |= family.protocol | layers["hardware"][hardware]["protocol"]
     return raw
+
+
+def _require(option: str, value: str, known: list[str]) -> None:
+    if value not in known:
+        raise DopsdError(unknown(f"--{option} {value}", known), code=Code.PROFILE)
 
 
 def presets() -> list[str]:

@@ -91,7 +91,7 @@ def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path,
     rewrite(shifted / "config.json", model_type=model_type)
     known = ", ".join(ARCHITECTURES.names)
     assert known.endswith(", shifted_llada")
-    message = f"model_type '{model_type}' is not supported; there is {known}$"
+    message = f"model_type '{model_type}' is not supported; there is {known}; `dopsd models`"
     with pytest.raises(DopsdError, match=message):
         load_policy(ModelConfig(path=str(shifted)), None, 0)
 

@@ -153,7 +153,7 @@ def change_tensor(folder: Path, change: dict[str, Tensor | None]) -> None:
         ({NORM: None}, rf"1 tensor missing: {NORM}; download it again"),
         (
             {"stranger": torch.ones(1)},
-            r"model-.*safetensors: 1 tensor unknown to config.json: stranger; download",
+            r"model-.*safetensors: 1 tensor unknown to config.json: stranger; take config.json",
         ),
         (
             {NORM: torch.ones(31)},
@@ -175,7 +175,8 @@ def test_three_names_stand_for_many(tmp_path: Path):
     save_toy(tmp_path)
     change_tensor(tmp_path, {f"stranger{i}": torch.ones(1) for i in range(5)})
     with pytest.raises(
-        DopsdError, match=r"5 tensors unknown .*: stranger0, stranger1, stranger2, \.\.\.; download"
+        DopsdError,
+        match=r"5 tensors unknown .*: stranger0, stranger1, stranger2, \.\.\.; take config",
     ):
         load_policy(ModelConfig(path=str(tmp_path)), None, 0)
 

@@ -180,7 +180,7 @@ def test_all_weights_have_copies_gradients_and_moments_of_their_own():
     blocks = 2 * 456 * 32 * (4 * 4096**2 + 3 * 4096 * 12288)  # of a forward's products
     shape, adapted = (Shape(LladaConfig(), n) for n in (0, 1))
     assert shape.state(456, False) - adapted.state(456, False) == pytest.approx(blocks, rel=1e-6)
-    said = lines(cost(off), 1, ["h100-80gb"])
+    said = lines(cost(off), 1, ["h100-80gb"], Facts(8.0, 1))
     assert "DOES NOT FIT 80 GB: train.weights: lora" in said[-1]
 
 
@@ -227,9 +227,11 @@ def test_many_rollouts_need_the_memory_of_their_blocks_and_few_that_of_their_log
 
 
 def test_what_does_not_fit_is_reported():
-    said = lines(Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}), 2, ["h100-80gb", "h200"])
+    said = lines(
+        Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}), 2, ["h100-80gb", "h200"], Facts(8.0, 1)
+    )
     assert "DOES NOT FIT 80 GB" in said[3] and "; fits" in said[4]
-    assert "2 x h200: about 0.0 hours at 35%" in said[4]
+    assert "2 x h200: about 0 minutes at 35%" in said[4]
 
 
 def test_a_loss_over_whole_completions_has_more_logits_than_one_over_a_block():

@@ -356,7 +356,7 @@ def test_estimates_and_rehearsals_know_sizes_without_published_figures(project: 
 
     begin(project)
     settings = load_params()
-    assert facts(settings, "sums") == {"attempts": 3.0, "test": 2}
+    assert facts(settings, "sums") == {"attempts": 3.0, "is_measured": False, "test": 2}
     raw = small_params(data__sums=SECTION | {"test": {"path": "data/external/rows.csv"}})
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     assert problems(load_params(), "sums", "test") == 256

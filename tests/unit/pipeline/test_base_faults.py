@@ -1,0 +1,138 @@
+"""Bases that cannot be used, or not so: what `dopsd inspect`, `check` and `estimate` say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import write_params
+from hub_toys import save_hub
+from safetensors.torch import load_file, save_file
+from toys import rewrite
+
+from dopsd.cli.main import main
+from dopsd.config import profiles
+from dopsd.config.loading import checked
+from dopsd.config.params_file import with_changes
+from dopsd.pipeline.base_fit import block_faults
+
+BD3LM = "Qwen3-0.6B-diffusion-bd3lm-v0.1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path("models")
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_every_kind_of_fault_of_a_weight_file_is_named(folder: Path, capsys):
+    save_hub(folder, "Dream")
+    for path in folder.glob("model*"):
+        path.unlink()
+    save_hub(folder / "whole", "Dream")
+    tensors = {
+        k: v for p in (folder / "whole").glob("*.safetensors") for k, v in load_file(p).items()
+    }
+    norm, q, k = (
+        f"model.layers.0.{n}.weight"
+        for n in ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj")
+    )
+    del tensors[norm]
+    tensors |= {"stranger": torch.zeros(3), q: tensors[q][:5], k: tensors[k].to(torch.int8)}
+    save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "model.safetensors")
+    assert main(["inspect", str(folder)]) == 2
+    unknown, shape, quantised, missing = said(capsys)
+    assert "1 tensor unknown to config.json: stranger; take config.json and the weights" in unknown
+    assert f"(first: [5, 32], config.json gives [32, 32]): {q}" in shape
+    assert f"no floating-point numbers (I8): {k}; take the checkpoint that was not" in quantised
+    assert f"1 tensor missing: {norm}; download it again" in missing
+
+
+def test_a_template_that_cannot_be_rendered_is_refused(folder: Path, capsys):
+    save_hub(folder, "sdar")
+    rewrite(folder / "tokenizer_config.json", chat_template="{% for %}")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    assert main(["inspect", str(folder)]) == 2
+    (line,) = said(capsys)
+    assert "the tokenizer's chat template cannot be rendered (" in line
+
+
+def test_blocks_that_no_file_names_are_asked_for(folder: Path, capsys):
+    base = folder / BD3LM
+    save_hub(base, "a2d-qwen3")
+    assert main(["inspect", str(base)]) == 0
+    assert f"can be used: set model.path={base} and model.block_size=32" in capsys.readouterr().out
+    assert main(["inspect", str(base), "--block-size", "4"]) == 0
+    assert f"set model.path={base} and model.block_size=4" in capsys.readouterr().out
+    assert main(["inspect", str(base), "--block-size", "0"]) == 2
+    write_params(model__path=str(base), pretrain__tasks=[])
+    capsys.readouterr()
+    assert main(["check"]) == 2
+    assert "model.block_size=32" in said(capsys)[0]
+
+
+def test_blocks_are_refused_where_there_are_none(folder: Path, capsys):
+    save_hub(folder, "illada")
+    write_params(model__path=str(folder), pretrain__tasks=[], model__block_size=8)
+    assert main(["check"]) == 2
+    assert "in illada every token sees every other; leave the key out" in said(capsys)[0]
+    write_params(model__path=str(folder), pretrain__tasks=[])
+    assert main(["check"]) == 0
+    assert f"no errors; `dopsd inspect {folder}` looks into the base" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("profile", "name", "changes"),
+    [
+        ("dream-7b", "Dream", ["model.path=models/DiffuCoder-7B-Instruct"]),
+        ("sdar-1.7b", "sdar", ["model.path=models/SDAR-4B-Chat"]),
+        (
+            "a2d-0.6b",
+            "a2d-qwen3",
+            [
+                f"model.path=models/{BD3LM}",
+                "model.block_size=32",
+                "method.d_opsd.reveal_scope=all_masked",
+            ],
+        ),
+    ],
+)
+def test_a_checkpoint_without_a_profile_takes_that_of_its_kind(
+    profile: str, name: str, changes: list[str], folder: Path, request: pytest.FixtureRequest
+):
+    text = (Path(request.config.rootpath) / "docs/bases.md").read_text()
+    words = " ".join(f"--set {change}" for change in changes)
+    assert f"dopsd params --profile {profile}-gsm8k {words}\n" in text
+    raw = profiles.resolve(f"{profile}-gsm8k")
+    with_changes(raw, changes)
+    settings = checked(raw, "--set")
+    save_hub(Path(settings.model.path), name)
+    assert block_faults(settings) == []
+
+
+def test_an_estimate_names_layers_that_a_base_has_not(folder: Path, capsys):
+    targets = "train.lora.targets=[query_key_value]"
+    assert main(["estimate", "--profile", "sdar-1.7b-gsm8k", "--set", targets]) == 2
+    assert (
+        "train.lora.targets: query_key_value: no layer of this base; there are q_proj"
+        in said(capsys)[-1]
+    )
+
+
+def test_an_estimate_for_a_cpu_measures_it(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dopsd.pipeline.cost.cpu_speed", lambda: 1e12)
+    small = ["--profile", "a2d-0.6b-sudoku", "--preset", "small", "--hardware", "cpu"]
+    assert main(["estimate", *small]) == 0
+    shown = capsys.readouterr().out
+    assert "this machine's CPU: about " in shown and " at 60% of its 1000 GFLOP/s" in shown
+    assert "; 8 attempts at every problem" in shown
+
+
+def test_hardware_that_is_too_small_is_said_to_be(folder: Path, capsys):
+    assert main(["params", "--profile", "dream-7b-gsm8k", "--hardware", "1x16gb"]) == 2
+    assert "--hardware 1x16gb: too small for dream-7b-gsm8k; there is 1x80gb" in said(capsys)[0]
