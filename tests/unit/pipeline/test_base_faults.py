@@ -69,7 +69,8 @@ def test_blocks_that_no_file_names_are_asked_for(folder: Path, capsys):
     assert f"can be used: set model.path={base} and model.block_size=32" in capsys.readouterr().out
     assert main(["inspect", str(base), "--block-size", "4"]) == 0
     assert f"set model.path={base} and model.block_size=4" in capsys.readouterr().out
-    assert main(["inspect", str(base), "--block-size", "0"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["inspect", str(base), "--block-size", "0"])
     write_params(model__path=str(base), pretrain__tasks=[])
     capsys.readouterr()
     assert main(["check"]) == 2
