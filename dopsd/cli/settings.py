@@ -188,7 +188,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.run_request import mismatched_bases
 
     path = a.params
-    missing = [f"{path}: {line}: no such file" for line in missing_files(params)]
+    missing = [f"{path}: {line}: no such file{_remedy(line)}" for line in missing_files(params)]
     starts = start_faults(params)
     faults = missing + [f"{path}: {fault}" for fault in starts] + mismatched_bases(params)
     if faults:
@@ -198,6 +198,13 @@ def _check(a: argparse.Namespace, params: Params) -> None:
         raise DopsdError(unseen, code=Code.CONTRADICTION)
     check_columns(params)
     print(f"{path}: no errors{_unseen_bases(params)}")
+
+
+def _remedy(line: str) -> str:
+    """Return how to get the missing file of a line, if it is a base's."""
+    key, _, file = line.partition(": ")
+    is_base = key.endswith("model.path") and file.endswith("/config.json")
+    return "; download the base to this folder, as docs/bases.md says" if is_base else ""
 
 
 def _unseen_bases(params: Params) -> str:

@@ -57,6 +57,7 @@ def one_line(repo: str, endpoint: str, command: str = "push") -> Iterator[None]:
 
 
 def _explained(error: Exception, where: str, endpoint: str) -> DopsdError | None:
+    from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
 
     causes = list(_causes(error))
@@ -66,7 +67,8 @@ def _explained(error: Exception, where: str, endpoint: str) -> DopsdError | None
     # the base class of all errors of the client's HTTP library, and OSError
     if any(isinstance(cause, HfHubHTTPError.__bases__) for cause in causes):
         return DopsdError(
-            f"{where}: no answer from {endpoint} ({_short(error)}). Run the same command later"
+            f"{where}: no answer from {endpoint} ({_short(error)}). "
+            + ("Unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "Run the same command later")
             + ("; files that arrived are not sent again" if _is_push(where) else ""),
             TEMPORARY,
             code=Code.TEMPORARY,
