@@ -208,7 +208,7 @@ def _remedy(line: str) -> str:
 
 
 def _unseen_bases(params: Params) -> str:
-    """Return a hint at the bases of other people, whose files `dopsd check` does not read."""
+    """Return a hint at the bases of other people, of which `dopsd check` reads no weights."""
     paths = {params.model_of(task).path for task in params.matrix.tasks}
     names = sorted(path for path in paths if not path.startswith("base/"))
     return "".join(f"; `dopsd inspect {name}` looks into the base" for name in names)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from inspect import get_annotations, getattr_static, isfunction, signature
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -44,13 +44,12 @@ class Registry:
     @cached_property
     def packages(self) -> dict[str, str]:
         """Dotted names of packages, by the names that params.yaml uses, sorted."""
-        package = import_module(self.package)
-        folders = {
+        roots = import_module(self.package).__path__
+        folders = {  # without importing them, which may need torch
             module.name: f"{self.package}.{module.name}"
-            for module in iter_modules(package.__path__)
-            if module.ispkg
-            and module.name not in self.shared
-            and find_spec(f"{self.package}.{module.name}.{self.marker}")
+            for module in iter_modules(roots)
+            if module.name not in self.shared
+            and any(Path(root, module.name, f"{self.marker}.py").is_file() for root in roots)
         }
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
         for name, module in plugins.items():  # names are keys, and folders in code/ and runs/

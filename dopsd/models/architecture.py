@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dopsd.models.config import ModelConfig
     from dopsd.models.denoiser import DenoiserConfig
 
+# what transformers raises for values of a wrong kind
+ODD = (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
 ARCHITECTURES = Registry("dopsd.models", "architecture", marker="architecture")
 
 
@@ -50,6 +52,7 @@ def architecture_of(folder: Path) -> str | None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     known = by_class()
+    classes = classes if isinstance(classes, list) else [classes]
     name = next((known[kind] for kind in map(str, classes) if kind in known), None)
     name = name or folder_name(str(model_type))
     if name not in ARCHITECTURES.names:
@@ -67,8 +70,19 @@ def config_class(name: str) -> type[DenoiserConfig]:
 
     ARCHITECTURES.module(name, "architecture")
     known = {folder_name(str(model_type)): model_type for model_type in CONFIG_MAPPING}
+    if name not in known:
+        raise DopsdError(
+            f"architecture {name}: its architecture.py registers no model_type of this name with"
+            " AutoConfig",
+            code=Code.PLUGIN_BROKEN,
+        )
     kind: type[DenoiserConfig] = CONFIG_MAPPING[known[name]]  # type: ignore[assignment]
     return kind
+
+
+def registering_module(config: DenoiserConfig) -> str:
+    """Return the module whose import registers a config's architecture with transformers."""
+    return f"{type(config).__module__.rpartition('.')[0]}.architecture"
 
 
 def require_members(name: str, made: object, base: type) -> None:
@@ -98,23 +112,24 @@ def read_config(folder: Path) -> DenoiserConfig:
     Raises:
         DopsdError: if the file is damaged, or the architecture unknown.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     from dopsd.models.denoiser import DenoiserConfig
 
     name = architecture_of(folder)
+    kind = None if name is None else config_class(name)
     try:
-        if name is None:  # transformers says what is wrong with the file
+        if kind is None:  # transformers says what is wrong with the file
             config: DenoiserConfig = AutoConfig.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=False
             )
         else:
-            kind = config_class(name)
             raw, _ = kind.get_config_dict(folder, local_files_only=True)
             config = kind.from_dict(raw | {"model_type": kind.model_type})
     except DopsdError as error:  # of the fields
         raise DopsdError(f"{folder}/{error}", code=error.code) from error
-    except (OSError, ValueError) as error:
+    except (*ODD, StrictDataclassError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
             f"{folder}/config.json: not a model's config ({reason}...); {AGAIN}",

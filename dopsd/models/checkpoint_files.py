@@ -49,8 +49,7 @@ def check_folder(folder: Path, config: DenoiserConfig) -> None:
             listed = f"missing, though {INDEX} lists them"
             faults += _fault(path, listed, indexed_names - set(shapes))
             faults += _fault(path, f"not listed in {INDEX}", set(shapes) - indexed_names)
-        for name in repeated:
-            shapes.pop(name, None)
+        expected |= {name: expected[first] for name, first in repeated.items() if name in shapes}
         faults += _fault(path, "unknown to config.json", set(shapes) - set(expected), SAME)
         known = {name: shape for name, shape in shapes.items() if name in expected}
         other = {name for name, shape in known.items() if shape != expected[name]}
@@ -180,18 +179,24 @@ def check_repeated(folder: Path, config: DenoiserConfig) -> None:
     Raises:
         DopsdError: if it does.
     """
-    import torch
-
     files = file_of(folder)
     for name, first in config.repeated_tensors().items():
         if name not in files:
             continue
-        if not torch.equal(read_tensor(files[name], name), read_tensor(files[first], first)):
+        copy, tensor = read_tensor(files[name], name), read_tensor(files[first], first)
+        check_finite([(name, copy), (first, tensor)], folder)
+        if not (_is_rounded(copy, tensor) or _is_rounded(tensor, copy)):
             raise DopsdError(
                 f"{folder}: {name} differs from {first}, though config.json ties them; set"
                 " tie_word_embeddings to false there if the model has a head of its own",
                 code=Code.WEIGHTS,
             )
+
+
+def _is_rounded(tensor: Tensor, other: Tensor) -> bool:
+    import torch
+
+    return torch.equal(tensor, other.to(tensor.dtype))
 
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import ARCHITECTURES, config_class
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dopsd.models.denoiser import DenoiserConfig
 
 
@@ -26,8 +29,7 @@ class Published(NamedTuple):
         licence: of the weights, or why it is not known.
         settings: settings that it needs, as `dopsd params --set` takes them.
         shape: fields of its config.json that decide its size; None: not known.
-        class_name: the class that its config.json names, if the model_type there is another
-            architecture's.
+        class_name: the class that its config.json names, if the model_type there may be another.
     """
 
     name: str
@@ -38,6 +40,16 @@ class Published(NamedTuple):
     settings: str = ""
     shape: dict[str, Any] | None = None
     class_name: str = ""
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether it attends in blocks."""
+        return self.must_name_blocks or bool((self.shape or {}).get("block_size"))
+
+    @property
+    def must_name_blocks(self) -> bool:
+        """Whether only the settings tell its blocks."""
+        return self.settings.startswith("model.block_size")
 
     def config(self) -> DenoiserConfig | None:
         """Return a config of its size; None if that is not known."""
@@ -50,16 +62,40 @@ def named(base: Path) -> Published | None:
 
 
 def by_class() -> dict[str, str]:
-    """Return the architecture of each class whose files name another one's model_type."""
+    """Return the architecture of each class whose files name another model_type."""
     return {row.class_name: row.architecture for row in published() if row.class_name}
 
 
 def published() -> list[Published]:
-    """Return all published checkpoints, smallest first."""
-    found = []
-    for architecture, package in ARCHITECTURES.packages.items():
-        path = files(package).joinpath("checkpoints.yaml")
-        if path.is_file():
-            rows = YAML(typ="safe", pure=True).load(path.read_text()) or {}
-            found += [Published(name, architecture, **row) for name, row in rows.items()]
+    """Return all published checkpoints, smallest first.
+
+    Raises:
+        DopsdError: if the checkpoints.yaml of a plug-in is not one.
+    """
+    found = [
+        row for name, package in ARCHITECTURES.packages.items() for row in _rows(name, package)
+    ]
     return sorted(found, key=lambda row: (row.parameters or float("inf"), row.name))
+
+
+@cache
+def _rows(architecture: str, package: str) -> tuple[Published, ...]:
+    try:
+        spec = find_spec(package)  # does not import the package, which may need torch
+    except Exception:  # of a plug-in's code; using the plug-in reports it
+        return ()
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder) / "checkpoints.yaml"
+        if not path.is_file():
+            continue
+        try:
+            rows = YAML(typ="safe", pure=True).load(path.read_text()) or {}
+            return tuple(Published(name, architecture, **row) for name, row in rows.items())
+        except (YAMLError, TypeError, AttributeError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise DopsdError(
+                f"{path}: expected a table of checkpoints with the fields"
+                f" {', '.join(Published._fields[2:])} ({reason})",
+                code=Code.PLUGIN_BROKEN,
+            ) from error
+    return ()

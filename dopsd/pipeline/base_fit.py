@@ -15,12 +15,13 @@ from dopsd.rollout.blocks import blocks_misfit
 if TYPE_CHECKING:
     from dopsd.config.params import Params
     from dopsd.models.config import ModelConfig
+    from dopsd.models.published import Published
 
 
 def block_faults(params: Params) -> list[str]:
     """Return a line for each setting of the matrix that does not fit a block-causal base.
 
-    Bases that are not there yet have no faults.
+    Of a base that is not there yet, only what its name tells is known.
     """
     found: dict[str, None] = {}  # each line once, in order
     for task in params.matrix.tasks:
@@ -45,15 +46,26 @@ def block_faults(params: Params) -> list[str]:
 def _misnamed_blocks(model: ModelConfig) -> list[str]:
     """Return a line if a base's blocks of attention are not set, or set where it has none."""
     base = Path(model.path)
-    row, name = named(base), _architecture(base)
-    if not model.block_size:
-        if row is None or _block_size(base) or not row.settings.startswith("model.block_size"):
+    row, rows = named(base), _kin(base)
+    if model.block_size:
+        if not rows or any(row.has_blocks for row in rows):
             return []
-        return [f"model.block_size: {base} attends in blocks that no file names; {row.settings}"]
-    rows = [row for row in published() if row.architecture == name]
-    if not rows or any("block" in f"{row.settings} {row.shape}" for row in rows):
+        name = rows[0].architecture
+        return [f"model.block_size: in {name} every token sees every other; leave the key out"]
+    must_name = [row] if row else rows
+    if _block_size(base) or not must_name or not all(r.must_name_blocks for r in must_name):
         return []
-    return [f"model.block_size: in {name} every token sees every other; leave the key out"]
+    example = must_name[0]
+    return [
+        f"model.block_size: {base} attends in blocks that no file names; {example.name} has"
+        f" {example.settings}"
+    ]
+
+
+def _kin(base: Path) -> list[Published]:
+    """Return the published checkpoints of a base's architecture."""
+    name = _architecture(base)
+    return [row for row in published() if row.architecture == name]
 
 
 def _architecture(base: Path) -> str | None:
@@ -74,6 +86,5 @@ def _block_size(base: Path) -> int | None:
         return None  # loading the base reports what is wrong with the file
     if isinstance(size, int) and size > 0:
         return size
-    name = _architecture(base)
-    sizes = {(row.shape or {}).get("block_size") for row in published() if row.architecture == name}
+    sizes = {(row.shape or {}).get("block_size") for row in _kin(base) if not row.must_name_blocks}
     return sizes.pop() if len(sizes) == 1 else None

@@ -15,7 +15,13 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.models.architecture import ARCHITECTURES, config_class, config_of, folder_name
-from dopsd.models.checkpoint_files import check_folder, expected_shapes, header, weight_files
+from dopsd.models.checkpoint_files import (
+    check_folder,
+    check_repeated,
+    expected_shapes,
+    header,
+    weight_files,
+)
 from dopsd.models.config import ModelConfig
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import block_modules
@@ -172,6 +178,7 @@ def _weights(folder: Path, config: DenoiserConfig) -> list[str]:
     from safetensors import safe_open
 
     check_folder(folder, config)
+    check_repeated(folder, config)
     paths, dtypes = list(weight_files(folder)), Counter[str]()
     for path in paths:
         with safe_open(path, "numpy") as file:

@@ -1,9 +1,9 @@
 """`dopsd export --merged --adapter FOLDER --out FOLDER`: write a trained model as one checkpoint.
 
 AutoModelForMaskedLM.from_pretrained reads the folder after the import of the architecture's
-package, such as dopsd.models.llada. The sum is taken in float32 and rounded once to the dtype of
-the files. The rounding error is measured and logged. Memory holds the adapter and one shard of the
-result. A checkpoint of all weights is exported without --merged.
+module, such as dopsd.models.llada.architecture. The sum is taken in float32 and rounded once to
+the dtype of the files. The rounding error is measured and logged. Memory holds the adapter and one
+shard of the result. A checkpoint of all weights is exported without --merged.
 """
 
 from __future__ import annotations

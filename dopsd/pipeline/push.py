@@ -18,7 +18,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import ADAPTER_CONFIG, DIGESTS, has_all_weights, identity
-from dopsd.models.architecture import read_config
+from dopsd.models.architecture import read_config, registering_module
 from dopsd.pipeline.export import write_merged
 from dopsd.pipeline.run_report import refresh
 from dopsd.tracking import hub
@@ -93,7 +93,7 @@ def _release(request: PushRequest, is_whole: bool) -> Release:
         raise DopsdError(
             "push: the checkpoint holds all weights; leave out --merged", code=Code.OPTIONS
         )
-    module = type(read_config(Path(request.run.model.path))).__module__.rpartition(".")[0]
+    module = registering_module(read_config(Path(request.run.model.path)))
     names = request.base_model, request.license
     return Release(request.repo, request.is_merged or is_whole, module, *names, is_whole=is_whole)
 

@@ -92,7 +92,8 @@ class DecoderConfig(DenoiserConfig):
         """
         cls.check(config_dict)
         left_out = {"auto_map", "attn_implementation", "rope_scaling"}  # the last is None here
-        fields = {name: value for name, value in config_dict.items() if name not in left_out}
+        empty = {name for name in ("mask_token_id", "block_size") if config_dict.get(name) is None}
+        fields = {k: value for k, value in config_dict.items() if k not in left_out | empty}
         config: Self = super().from_dict(fields, **kwargs)
         return config
 
@@ -123,9 +124,10 @@ class DecoderConfig(DenoiserConfig):
                 f" {raw['hidden_size']}",
                 code=Code.MODEL_CONFIG,
             )
-        if any(kind != "full_attention" for kind in raw.get("layer_types") or ()):
+        kinds = raw.get("layer_types")
+        if kinds and (not isinstance(kinds, list) or set(map(str, kinds)) != {"full_attention"}):
             raise DopsdError(
-                "config.json has layer_types other than full_attention; this model computes no"
-                " such thing",
+                f"config.json has layer_types: {kinds!r:.60}; this model computes full_attention"
+                " only",
                 code=Code.UNSUPPORTED_MODEL,
             )

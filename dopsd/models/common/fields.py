@@ -5,7 +5,6 @@ Each function raises a DopsdError whose message begins with `config.json`.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
@@ -17,9 +16,11 @@ if TYPE_CHECKING:
 HARMLESS = {  # fields that say nothing of the forward pass
     *("model_type", "auto_map", "attn_implementation", "torch_dtype", "dtype", "tokenizer_class"),
     *("use_cache", "bos_token_id", "pad_token_id", "max_window_layers", "sliding_window"),
-    *("rope_theta", "rope_parameters", "initializer_range", "pretraining_tp"),
+    *("rope_theta", "initializer_range", "pretraining_tp", "unsloth_version"),
     *("router_aux_loss_coef", "fuse_cross_entropy", "ep_size"),
 }
+SHOWN = 5  # fields in a message
+LARGEST = 2**53  # no field is larger, and NaN is not below
 
 
 def check_fields(
@@ -68,7 +69,7 @@ def check_numbers(raw: Mapping[str, Any], whole: Iterable[str], real: Iterable[s
     for expected, (fields, types) in kinds.items():
         for field in fields:
             value = raw.get(field)
-            if value is None or (type(value) in types and math.isfinite(value) and value > 0):
+            if value is None or (type(value) in types and 0 < value < LARGEST):
                 continue
             raise DopsdError(
                 f"config.json has {field}: {value!r}; expected {expected} above 0",
@@ -92,9 +93,16 @@ def check_known(raw: Mapping[str, Any], known: Iterable[str]) -> None:
     """Refuse fields that a model class does not know, unless their value is off, empty or 0."""
     unknown = sorted(field for field, value in raw.items() if value and field[:1] != "_")
     unknown = [field for field in unknown if field not in HARMLESS | set(known)]
-    if unknown:
+    if "quantization_config" in unknown:
         raise DopsdError(
-            f"config.json has {unknown[0]}: {raw[unknown[0]]!r}, which is not verified for this"
-            " model; remove the field if it changes nothing of the forward pass",
+            "config.json has quantization_config: quantised weights are not read; take the"
+            " checkpoint that was not quantised",
+            code=Code.UNSUPPORTED_MODEL,
+        )
+    if unknown:
+        shown = ", ".join(f"{field}: {raw[field]!r:.60}" for field in unknown[:SHOWN])
+        raise DopsdError(
+            f"config.json has {shown}, which is not verified for this model; remove what changes"
+            " nothing of the forward pass",
             code=Code.UNSUPPORTED_MODEL,
         )

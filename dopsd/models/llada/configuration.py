@@ -56,7 +56,7 @@ ABSENT_OR = {
 }
 IDLE = {  # of the published files: how the weights were first drawn, and sizes of what is off
     *("alibi_bias_max", "attention_layer_norm_with_affine", "init_device", "init_fn", "init_std"),
-    *("mlp_ratio", "precision"),
+    *("mlp_ratio", "precision", "flash_attention"),
 }
 RENAMED = {  # transformers' names for fields that this class sets itself
     "hidden_size",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.common.decoder_config import DecoderConfig
-from dopsd.models.common.fields import check_fields
+from dopsd.models.common.fields import check_fields, check_numbers
 
 RANKED = 2  # experts whose scores rank a group
 TOY = {"num_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
@@ -37,6 +37,7 @@ class Llada2MoeConfig(DecoderConfig):
         "use_qk_norm": (True,),
         "use_qkv_bias": (False,),
         "use_bias": (False,),
+        "use_rmsnorm": (True,),
         "norm_head": (False,),
         "norm_softmax": (False,),
         "router_dtype": ("fp32", None),
@@ -93,21 +94,42 @@ class Llada2MoeConfig(DecoderConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:  # noqa: ANN401
         """Return the config; the width that is rotated may be given as a share of a head's."""
-        share, width = config_dict.get("partial_rotary_factor"), config_dict.get("head_dim")
-        if isinstance(share, int | float) and isinstance(width, int):
-            config_dict = {"rotary_dim": int(width * share)} | config_dict
-        return super().from_dict(config_dict, **kwargs)
+        given = config_dict.get("rope_parameters")
+        raw = config_dict | (given if isinstance(given, dict) else {})
+        raw.pop("rope_parameters", None)
+        share, width = raw.get("partial_rotary_factor"), raw.get("head_dim")
+        if type(width) is int and isinstance(share, int | float) and 0 < share <= 1:
+            raw = {"rotary_dim": int(width * share)} | raw
+        if raw.get("eos_token_id", 0) is None:
+            del raw["eos_token_id"]
+        return super().from_dict(raw, **kwargs)
 
     @classmethod
     def check(cls, raw: dict[str, Any]) -> None:
         """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
         super().check(raw | {"partial_rotary_factor": None})
-        turned = {"partial_rotary_factor": (raw["rotary_dim"] / raw["head_dim"], None)}
-        check_fields(raw, cls.model_type, (), turned)
+        check_numbers(raw, (), ("routed_scaling_factor",))
+        width, turned, shared = raw["head_dim"], raw["rotary_dim"], raw["num_shared_experts"]
         experts, groups, kept = raw["num_experts"], raw["n_group"], raw["topk_group"]
-        if experts % groups or experts // groups < RANKED or not 0 < kept <= groups:
-            raise DopsdError(
-                f"config.json: num_experts {experts} must be n_group {groups} times {RANKED} or"
-                f" more, and topk_group {kept} at most n_group",
-                code=Code.MODEL_CONFIG,
+        dense, layers, used = (
+            raw[name]
+            for name in ("first_k_dense_replace", "num_hidden_layers", "num_experts_per_tok")
+        )
+        share = {"partial_rotary_factor": (turned / width, None)}
+        check_fields(raw, cls.model_type, (), share)
+        problem = ""
+        if type(dense) is not int or not 0 <= dense <= layers:
+            problem = f"first_k_dense_replace {dense} must be at most num_hidden_layers {layers}"
+        elif type(shared) is not int or shared < 1:
+            problem = f"num_shared_experts {shared} must be a whole number above 0"
+        elif turned % 2 or turned > width:
+            problem = f"rotary_dim {turned} must be even, and at most head_dim {width}"
+        elif experts % groups or experts // groups < RANKED or kept > groups:
+            problem = (
+                f"num_experts {experts} must be n_group {groups} times {RANKED} or more, and"
+                f" topk_group {kept} at most n_group"
             )
+        elif used > kept * (experts // groups):
+            problem = f"num_experts_per_tok {used} are more than topk_group {kept} groups have"
+        if problem:
+            raise DopsdError(f"config.json: {problem}", code=Code.MODEL_CONFIG)

@@ -71,6 +71,7 @@ class LladaMoeConfig(DecoderConfig, Qwen3Config):
     def check(cls, raw: dict[str, Any]) -> None:
         """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
         width = raw.get("expert_intermediate_size")
+        raw = {name: v for name, v in raw.items() if v is not None or name != "eos_token_id"}
         super().check({"intermediate_size": width or 1} | raw | {"moe_layer_freq": None})
         computed: dict[str, tuple[object, ...]] = {
             "intermediate_size": (width, None),

@@ -2,6 +2,7 @@
 anywhere else.
 """
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from toys import rewrite, save_toy
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import ARCHITECTURES
+from dopsd.models.architecture import ARCHITECTURES, config_class, registering_module
 from dopsd.models.config import ModelConfig
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
@@ -128,3 +129,11 @@ def test_what_no_token_of_a_block_causal_base_sees_is_refused(
 )
 def test_what_a_block_causal_base_sees_is_not_refused(name: str, settings: dict):
     assert ALGORITHMS.config_class(name)(**settings).unseen_by_blocks is None
+
+
+@pytest.mark.parametrize("name", ["sdar", "llada_moe", "llada"])
+def test_a_stranger_registers_an_architecture_by_one_import(name: str):
+    """As cards on the hub tell."""
+    module = registering_module(config_class(name)())
+    code = f"import {module}; from transformers import AutoConfig; AutoConfig.for_model('{name}')"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,7 +14,7 @@ from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import read_config
 
-UNKNOWN = "which is not verified for this model; remove the field"
+UNKNOWN = "which is not verified for this model; remove what changes nothing"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,11 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("illada", {"clip_qkv": 8.0}, f"clip_qkv: 8.0, {UNKNOWN}"),
         ("illada", {"block_size": 4}, f"block_size: 4, {UNKNOWN}"),
         ("llada2_moe", {"logit_scale": 0.5}, f"logit_scale: 0.5, {UNKNOWN}"),
-        ("Dream", {"layer_types": ["sliding_attention"] * 2}, "layer_types other than full"),
+        (
+            "Dream",
+            {"layer_types": ["sliding_attention"] * 2},
+            "this model computes full_attention only",
+        ),
         ("a2d-qwen3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
         ("llada2_moe", {"partial_rotary_factor": 1.0}, "partial_rotary_factor: 1.0; this model"),
         ("llada_moe", {"router_num_group": 4}, "router_num_group: 4"),
@@ -63,6 +67,25 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("illada", {"rope_parameters": "x"}, "rope_parameters: 'x'; expected a table"),
         ("llada2_moe", {"n_group": 0}, "n_group: 0; expected a whole number above 0"),
         ("llada", {"n_layers": 2.5}, "n_layers: 2.5; expected a whole number above 0"),
+        ("sdar", {"a": 1, "b": "x"}, f"a: 1, b: 'x', {UNKNOWN}"),
+        ("sdar", {"quantization_config": {"bits": 4}}, "quantised weights are not read"),
+        ("sdar", {"layer_types": 5}, "layer_types: 5; this model computes full_attention only"),
+        ("sdar", {"rope_theta": 10**400}, "expected a number above 0"),
+        ("sdar", {"tie_word_embeddings": "false"}, "not a model's config"),
+        ("sdar", {"pad_token_id": "x"}, "not a model's config"),
+        ("Dream", {"dtype": "foo"}, "not a model's config"),
+        (
+            "a2d-qwen3",
+            {"rope_theta": None, "rope_parameters": {"full_attention": {}}},
+            "lacks rope_theta",
+        ),
+        ("llada", {"rope_parameters": {"rope_type": "linear"}}, "rope_parameters"),
+        ("llada2_moe", {"first_k_dense_replace": "1"}, "first_k_dense_replace 1 must be"),
+        ("llada2_moe", {"num_shared_experts": 0}, "num_shared_experts 0 must be a whole number"),
+        ("llada2_moe", {"routed_scaling_factor": "x"}, "routed_scaling_factor: 'x'; expected"),
+        ("llada2_moe", {"num_experts_per_tok": 99}, "num_experts_per_tok 99 are more than"),
+        ("llada2_moe", {"rotary_dim": 3, "partial_rotary_factor": None}, "rotary_dim 3 must be"),
+        ("llada2_moe", {"partial_rotary_factor": 1e400}, "partial_rotary_factor"),
     ],
 )
 def test_a_field_that_is_not_computed_is_refused_by_name(
@@ -73,6 +96,7 @@ def test_a_field_that_is_not_computed_is_refused_by_name(
     with pytest.raises(DopsdError, match=expected) as refused:
         read_config(tmp_path)
     assert str(refused.value).startswith(f"{tmp_path}/config.json")
+    assert str(refused.value).count("config.json") == 1
     assert refused.value.exit_code == 2 and len(refused.value.lines) == 1
 
 
@@ -87,6 +111,34 @@ def test_the_rotated_width_of_llada2_may_be_a_share(toys: dict[str, Path], tmp_p
     shutil.copy(toys["llada2_moe"] / "config.json", tmp_path)
     rewrite(tmp_path / "config.json", rotary_dim=None, partial_rotary_factor=0.25)
     assert read_config(tmp_path).rotary_dim == 2  # of 8
+
+
+@pytest.mark.parametrize("classes", [5, True, "LLaDAMoEModelLM", None])
+def test_classes_may_be_named_oddly(classes: object, toys: dict[str, Path], tmp_path: Path):
+    shutil.copy(toys["llada_moe"] / "config.json", tmp_path)
+    rewrite(tmp_path / "config.json", architectures=classes)
+    if classes == "LLaDAMoEModelLM":
+        assert read_config(tmp_path).model_type == "llada_moe"
+        return
+    with pytest.raises(DopsdError, match="a LLaDA config must state all of them"):
+        read_config(tmp_path)
+
+
+def test_llada2_reads_rope_parameters(toys: dict[str, Path], tmp_path: Path):
+    raw = json.loads((toys["llada2_moe"] / "config.json").read_text())
+    for field in ("rope_theta", "partial_rotary_factor", "rotary_dim"):
+        raw.pop(field)
+    rope = {"rope_type": "default", "rope_theta": 123.0, "partial_rotary_factor": 0.5}
+    (tmp_path / "config.json").write_text(json.dumps(raw | {"rope_parameters": rope}))
+    config = read_config(tmp_path)
+    assert (config.rope_theta, config.rotary_dim) == (123.0, 4)
+
+
+def test_a_config_that_was_written_is_read_again(toys: dict[str, Path], tmp_path: Path):
+    for folder in toys.values():
+        before = read_config(folder)
+        before.save_pretrained(tmp_path)
+        assert read_config(tmp_path).to_dict() == before.to_dict()
 
 
 @pytest.mark.parametrize("mask", [2, 3, 0])

@@ -1,7 +1,7 @@
 """What published checkpoints hold: their config.json, their size, and their tokenizers' files.
 
-published_configs.json has the configs of four checkpoints, as their pages on the hub show them;
-LLaDA-MoE's is put together from its class and from what readers of the file say.
+published_configs.json has configs as pages of the hub show them, and LLaDA2.0-mini's as its
+authors' code has it; LLaDA-MoE's is put together from its class and from what readers say.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from toys import rewrite
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import read_config
+from dopsd.models.architecture import ARCHITECTURES, read_config
 from dopsd.models.checkpoint_files import expected_shapes
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
@@ -45,6 +45,7 @@ def count(config) -> int:
         ("apple/DiffuCoder-7B-Instruct", "Dream", 7_615_616_512),
         ("JetLM/SDAR-4B-Chat", "sdar", 4_411_424_256),
         ("inclusionAI/LLaDA2.1-mini", "llada2_moe", 16_255_643_392),
+        ("inclusionAI/dFactory, llada2_mini", "llada2_moe", 16_255_643_392),
         ("inclusionAI/LLaDA-MoE-7B-A1B-Instruct", "llada_moe", 7_356_880_896),
     ],
 )
@@ -126,3 +127,19 @@ def test_sdars_answers_end_with_the_end_of_turn(tmp_path: Path):
     policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     assert policy.eos_id == tokenizer.convert_tokens_to_ids("<|im_end|>") != 0
     assert policy.text.decode(policy.text.tokens("12<|im_end|>34")) == "12"
+
+
+def test_a_broken_plug_in_breaks_no_other_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    save_hub(tmp_path / "base", "Dream")
+    (tmp_path / "raises").mkdir()
+    (tmp_path / "raises/__init__.py").write_text("raise RuntimeError('broken')")
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = ARCHITECTURES.packages | {"mine": "raises.architectures", "gone": "not_installed"}
+    monkeypatch.setattr(ARCHITECTURES, "packages", packages)
+    assert read_config(tmp_path / "base").model_type == "Dream"
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows/__init__.py").touch()
+    (tmp_path / "rows/checkpoints.yaml").write_text("me/mine: {colour: red}\n")
+    monkeypatch.setattr(ARCHITECTURES, "packages", ARCHITECTURES.packages | {"rows": "rows"})
+    with pytest.raises(DopsdError, match=r"rows/checkpoints.yaml: expected a table .*colour"):
+        published()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,52 @@ def test_blocks_that_no_file_names_are_asked_for(folder: Path, capsys):
     capsys.readouterr()
     assert main(["check"]) == 2
     assert "model.block_size=32" in said(capsys)[0]
+
+
+def test_a_block_causal_base_of_any_name_must_name_its_blocks(folder: Path, capsys):
+    save_hub(folder / "mine", "sdar", block_size="absent")
+    write_params(model__path=str(folder / "mine"), pretrain__tasks=[])
+    assert main(["check"]) == 2
+    assert "JetLM/SDAR-1.7B-Chat has model.block_size=4" in said(capsys)[0]
+
+
+@pytest.mark.parametrize("change", ["value", "shape", "dtype", "precision"])
+def test_a_second_copy_of_the_head_is_compared(change: str, folder: Path, capsys):
+    save_hub(folder, "a2d-qwen3")
+    file = next(p for p in folder.glob("*.safetensors") if "model.norm.weight" in load_file(p))
+    embedding = next(
+        tensors["model.embed_tokens.weight"]
+        for tensors in map(load_file, folder.glob("*.safetensors"))
+        if "model.embed_tokens.weight" in tensors
+    )
+    head = {
+        "value": embedding + 1,
+        "shape": embedding[:5].clone(),
+        "dtype": embedding.to(torch.int8),
+        "precision": embedding.bfloat16(),
+    }[change]
+    save_file(load_file(file) | {"lm_head.weight": head}, file)
+    index = folder / "model.safetensors.index.json"
+    raw = json.loads(index.read_text())
+    raw["weight_map"]["lm_head.weight"] = file.name
+    index.write_text(json.dumps(raw))
+    expected = {
+        "value": "lm_head.weight differs from model.embed_tokens.weight",
+        "shape": "1 tensor of another shape (first: [5, 32], config.json gives [112, 32])",
+        "dtype": "no floating-point numbers (I8): lm_head.weight",
+    }
+    assert main(["inspect", str(folder)]) == (2 if change in expected else 0)
+    assert expected.get(change, "") in capsys.readouterr().err
+
+
+def test_check_reads_a_base_without_torch(folder: Path):
+    save_hub(folder, "sdar", block_size=8)
+    write_params(
+        model__path=str(folder), pretrain__tasks=[], method__d_opsd__reveal_scope="all_masked"
+    )
+    code = "import sys; from dopsd.cli.main import main; assert main(['check']) == 0;"
+    code += " assert not {'torch', 'transformers'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_blocks_are_refused_where_there_are_none(folder: Path, capsys):
