@@ -91,7 +91,9 @@ def print_cost(full: Params, hardware: str) -> None:
         full: Settings of the real run.
         hardware: GPUs of the estimate.
     """
+    from dopsd.pipeline import disk_model
     from dopsd.pipeline.estimate import Facts, estimate, lines
+    from dopsd.pipeline.shape import Shape, lora_parameters
     from dopsd.pipeline.task_sizes import facts
 
     task = full.matrix.tasks[0]
@@ -100,11 +102,13 @@ def print_cost(full: Params, hardware: str) -> None:
     cpu = None if gpus else cpu_speed()
     for method in full.matrix.methods:
         matrix = full.matrix.model_copy(update={"methods": [method]})
-        cost = estimate(full.model_copy(update={"matrix": matrix}), config, known)
+        planned = full.model_copy(update={"matrix": matrix})
+        cost, own = estimate(planned, config, known), planned.of(method)
         output_lines = [
             "",
             f"at full size, {method} on one task and seed:",
             *lines(cost, full.launch.processes, gpus, known, cpu),
+            disk_model.line(own, Shape(config, lora_parameters(config, own))),
         ]
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from dopsd.config.named_files import missing_files, start_faults
+from dopsd.core.errors import DopsdError
 from dopsd.core.extras import advice as install
 from dopsd.pipeline.checks.finding import Finding
 
@@ -33,7 +34,8 @@ KERNELS = (  # key of section model, value that needs a package, the package, it
     ),
     ("kernels", "liger", "liger_kernel", install("liger_kernel"), "torch"),
 )
-ROOM = {True: 2, False: 60}  # GB of free disk for a run: with the embedded base, with an 8B model
+ROOM = 2  # GB beside the checkpoints: answers, reports, databases
+UNKNOWN = 60  # GB of a run of an 8B model
 
 
 def python(_: Params) -> Iterator[Finding]:
@@ -109,30 +111,20 @@ def kernels(params: Params) -> Iterator[Finding]:
 
 
 def disk(params: Params) -> Iterator[Finding]:
-    """Check that the disk of this folder has room for a run."""
-    free = shutil.disk_usage(Path.cwd()).free / 1e9
-    required = ROOM[bool(params.pretrain.tasks)] + _whole_checkpoints(params)
+    """Check that the disk of this folder has room for the runs of the matrix that are missing."""
+    from dopsd.pipeline.disk_model import matrix_bytes, missing_runs
+
+    free, runs = shutil.disk_usage(Path.cwd()).free / 1e9, len(missing_runs(params))
+    try:
+        required = ROOM + matrix_bytes(params) / 1e9
+    except DopsdError:  # the size of a base that is not here is not known
+        required = UNKNOWN
     yield Finding(
         "disk",
         free >= required,
-        f"{free:.0f} GB free",
-        "" if free >= required else f"a run needs about {required:.0f} GB",
+        f"{free:.0f} GB free; for {runs} missing run{'s' * (runs != 1)} about {required:.0f} GB",
+        "" if free >= required else "free some space, or run fewer cells or checkpoints",
     )
-
-
-def _whole_checkpoints(params: Params) -> float:
-    """Return the gigabytes that checkpoints of all weights take, for every run of the matrix.
-
-    A weight takes 4 bytes in each, in work/, runs/ and DVC's cache, and 8 more in the two newest.
-    """
-    from dopsd.models.files import base_files
-    from dopsd.models.size import parameters  # needs safetensors, which may not be installed
-
-    total = 0
-    for run in [run for run in params.runs if not run.train.adapter]:
-        saved = -(-run.train.updates // run.train.checkpoint_every) + 1  # and the selected one
-        total += parameters(base_files(run.model)) * (3 * 4 * saved + 2 * 8)
-    return total / 1e9
 
 
 def inputs(params: Params) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, c
     write_params(data__sudoku__test_file="nothere.csv", tracking__uri="http://127.0.0.1:9")
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     assert main(["doctor"]) == 1
-    assert "doctor: not ready: tracking, files" in capsys.readouterr().err
+    assert "tracking, files (D707)" in capsys.readouterr().err
 
 
 def test_a_mistake_in_params_yaml_is_a_row_of_the_table(project, capsys):
@@ -65,10 +65,12 @@ def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
 
 def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
-    assert next(machine.disk(params())).advice == "a run needs about 2 GB"
-    monkeypatch.setattr("dopsd.models.size.parameters", lambda files: 1e9)
-    whole = params(train__weights="all")  # 2 checkpoints and the best: 3 x 3 x 4 + 2 x 8 bytes each
-    assert next(machine.disk(whole)).advice == "a run needs about 54 GB"
+    assert next(machine.disk(params())).message == "1 GB free; for 1 missing run about 2 GB"
+    # 4 GB for each of 2 checkpoints in 3 places, the selected one, and 2 x 2 moments
+    monkeypatch.setattr("dopsd.pipeline.disk_model.checkpoint_bytes", lambda params, shape: 4e9)
+    whole = params(train__weights="all")
+    found = next(machine.disk(whole))
+    assert found.message == "1 GB free; for 1 missing run about 46 GB" and not found.is_fit
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     asked = params(
         model__attention="flash_attention_2", model__dtype="bfloat16", model__kernels="liger"
