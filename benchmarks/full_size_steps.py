@@ -160,9 +160,9 @@ def merged_logits(folder: Path) -> dict[str, Any]:
     """Load the export with transformers alone, after the import that registers the class."""
     from transformers import AutoModelForMaskedLM
 
-    from dopsd.models.architecture import register
+    from dopsd.models.architecture import read_config
 
-    register(folder)
+    read_config(folder)  # it registers the architecture
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     return logits_digest(model, model.config.vocab_size)
 
