@@ -1,6 +1,6 @@
 """Every algorithm that fits takes two updates on a toy of every architecture; the last checkpoint
-is exported. One algorithm an architecture also runs by `dvc repro`, and one architecture by the
-deployment; `make nightly` runs all of both.
+is exported. Two architectures also run by `dvc repro` with an algorithm, and one by the
+deployment; `make nightly` runs one algorithm of each, and all algorithms of all by both.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 from conftest import ROOT, write_params
 from deployed import run_by
 from safetensors.torch import load_file
-from trained_toys import BASES, make_base, model_of, settings
+from trained_toys import BASES, BD3LM, make_base, model_of, settings
 from workspace import Workspace
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -79,9 +80,14 @@ def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
         assert (run / "test.json").is_file(), method
 
 
-@pytest.mark.full
+def in_tier(name: str, method: str) -> ParameterSet:
+    """Put the two that differ most into the checks of a change, and the others into nightly."""
+    tier = pytest.mark.full if name in {"llada2_moe", BD3LM} else pytest.mark.nightly
+    return pytest.param(name, method, marks=tier)
+
+
 @needs_checkout
-@pytest.mark.parametrize(("name", "method"), zip(BASES, METHODS, strict=True))
+@pytest.mark.parametrize(("name", "method"), map(in_tier, BASES, METHODS))
 def test_an_algorithm_runs_by_dvc_on_each_architecture(
     name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -59,8 +59,14 @@ def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tm
     assert said in capsys.readouterr().err and ran == list(rehearse.STAGES)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("family", ["a2d-0.6b", "sdar-1.7b", "llada2-mini"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param("sdar-1.7b", marks=pytest.mark.full),
+        pytest.param("a2d-0.6b", marks=pytest.mark.nightly),
+        pytest.param("llada2-mini", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     changes = ["data.gsm8k.train.path=train.jsonl", "data.gsm8k.test.path=test.jsonl"]
