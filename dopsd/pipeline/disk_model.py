@@ -73,5 +73,6 @@ def matrix_bytes(params: Params) -> int:
         cell = {"tasks": [run.key.task], "methods": [run.key.method]}
         matrix = params.matrix.model_copy(update=cell)
         own = params.model_copy(update={"matrix": matrix}).of(run.key.method)
-        total += run_bytes(own, Shape(size_of(run.model), lora_parameters(size_of(run.model), own)))
+        config = size_of(run.model)
+        total += run_bytes(own, Shape(config, lora_parameters(config, own)))
     return total

@@ -73,7 +73,7 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     _require("preset", preset, list(layers["presets"]))
     if hardware in layers["hardware"] and hardware not in family.hardware:
         raise DopsdError(
-            f"--hardware {hardware}: too small for {profile}; there is"
+            f"--hardware {hardware}: {profile} has no settings for it; there is"
             f" {', '.join(family.hardware)}",
             code=Code.PROFILE,
         )

@@ -118,7 +118,7 @@ def disk(params: Params) -> Iterator[Finding]:
     try:
         required = ROOM + matrix_bytes(params) / 1e9
     except DopsdError:  # the size of a base that is not here is not known
-        required = UNKNOWN
+        required = ROOM if params.pretrain.tasks else UNKNOWN
     yield Finding(
         "disk",
         free >= required,

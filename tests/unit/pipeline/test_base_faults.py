@@ -183,6 +183,7 @@ def test_an_estimate_for_a_cpu_measures_it(folder: Path, capsys, monkeypatch: py
     assert "; 8 attempts at every problem" in shown
 
 
-def test_hardware_that_is_too_small_is_said_to_be(folder: Path, capsys):
+def test_hardware_of_other_profiles_is_not_taken_for_a_spelling_mistake(folder: Path, capsys):
     assert main(["params", "--profile", "dream-7b-gsm8k", "--hardware", "1x16gb"]) == 2
-    assert "--hardware 1x16gb: too small for dream-7b-gsm8k; there is 1x80gb" in said(capsys)[0]
+    expected = "--hardware 1x16gb: dream-7b-gsm8k has no settings for it; there is 1x80gb"
+    assert expected in said(capsys)[0]

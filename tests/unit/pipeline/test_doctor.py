@@ -66,6 +66,8 @@ def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
 def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
     assert next(machine.disk(params())).message == "1 GB free; for 1 missing run about 2 GB"
+    unmade = params(model__path="base/unmade")  # pretraining makes it
+    assert next(machine.disk(unmade)).message == "1 GB free; for 1 missing run about 2 GB"
     # 4 GB for each of 2 checkpoints in 3 places, the selected one, and 2 x 2 moments
     monkeypatch.setattr("dopsd.pipeline.disk_model.checkpoint_bytes", lambda params, shape: 4e9)
     whole = params(train__weights="all")
