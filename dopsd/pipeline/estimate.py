@@ -38,7 +38,7 @@ GPUS = {
     "a2": Gpu(18.1, 16.0),
 }
 UTILISATION = 0.35  # of the peak: an assumption, not a measurement
-CPU_UTILISATION = 0.6  # of a matrix product's speed: Tiny-A2D in benchmarks/RESULTS.md
+CPU_UTILISATION = 0.9  # of a matrix product's speed: Tiny-A2D in benchmarks/RESULTS.md
 PETA, GIGA, HOUR = 1e15, 1e9, 3600
 
 

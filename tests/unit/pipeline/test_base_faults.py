@@ -179,7 +179,7 @@ def test_an_estimate_for_a_cpu_measures_it(folder: Path, capsys, monkeypatch: py
     small = ["--profile", "a2d-0.6b-sudoku", "--preset", "small", "--hardware", "cpu"]
     assert main(["estimate", *small]) == 0
     shown = capsys.readouterr().out
-    assert "this machine's CPU: about " in shown and " at 60% of its 1000 GFLOP/s" in shown
+    assert "this machine's CPU: about " in shown and " at 90% of its 1000 GFLOP/s" in shown
     assert "; 8 attempts at every problem" in shown
 
 
