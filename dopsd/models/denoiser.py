@@ -84,10 +84,7 @@ class DenoiserConfig(PretrainedConfig):
         return 0
 
     def repeated_tensors(self) -> dict[str, str]:
-        """Return the tensors that files may hold though others, the values, have the same weights.
-
-        Files name both in full.
-        """
+        """Return tensors that files may hold twice: the first by the name of its second copy."""
         return {}
 
     @abstractmethod

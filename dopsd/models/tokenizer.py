@@ -68,8 +68,8 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
         prompt_text(tokenizer, [{"role": "user", "content": "1 + 1"}])
     except (TemplateError, TypeError, ValueError) as error:
         raise DopsdError(
-            f"{folder}: the tokenizer's chat template cannot be rendered ({error}); correct it, or"
-            " download the file again",
+            f"{folder}: the tokenizer's chat template cannot be rendered"
+            f" ({' '.join(str(error).split())}); correct it, or download the file again",
             code=Code.TOKENIZER,
         ) from error
     if config.mask_token:
