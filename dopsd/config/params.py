@@ -25,7 +25,7 @@ from dopsd.evaluation.settings import EvalSettings
 from dopsd.models.config import ModelConfig, ModelOverrides
 from dopsd.rollout.config import SamplingConfig
 from dopsd.tracking.config import TrackingConfig
-from dopsd.training.config import TrainConfig
+from dopsd.training.config import CheckpointsConfig, TrainConfig
 from dopsd.training.pretrain_config import BaseSettings, PretrainConfig
 from dopsd.training.run_settings import RunSettings
 
@@ -61,6 +61,7 @@ class Params(Section):
     sampling: SamplingConfig = SamplingConfig()  # training rollouts
     method: AlgorithmsConfig = AlgorithmsConfig()  # the settings of each algorithm
     train: TrainConfig = TrainConfig()  # the training loop
+    checkpoints: CheckpointsConfig = CheckpointsConfig()  # which are kept, and copied elsewhere
     evaluate: EvaluateConfig  # decoding protocols of evaluations
     select: SelectConfig = SelectConfig()  # how the best checkpoint is chosen
     launch: LaunchConfig = LaunchConfig()  # processes on this machine

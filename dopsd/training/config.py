@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dopsd.core.settings import Betas, Count, Natural, Positive, Section, Share
 from dopsd.models.config import AdapterConfig, Reference, Weights
@@ -57,3 +57,24 @@ class TrainConfig(Section):
     def states_at_once(self) -> int:
         """micro_batch_states, or for `auto` a guess at the number that will be measured."""
         return GUESS if isinstance(self.micro_batch_states, str) else self.micro_batch_states
+
+
+class CheckpointsConfig(Section):
+    """Which checkpoints of finished runs stay on the disk, and where else checkpoints go."""
+
+    keep: Literal["all", "best_and_last"] | Count = "all"  # n: the best, and the n newest
+    remote: str | None = None  # a folder or address, such as s3://bucket/path: copies, made at once
+
+    @field_validator("remote")
+    @classmethod
+    def protocol_is_known(cls, remote: str | None) -> str | None:
+        """Check that fsspec knows the protocol of the address."""
+        protocol = remote.partition("://")[0] if remote and "://" in remote else "file"
+        if remote == "" or protocol != "file":
+            from fsspec import available_protocols
+
+            if protocol not in available_protocols() or not remote:
+                raise ValueError(
+                    f"{remote!r}: expected a folder, or an address such as s3://bucket/path"
+                )
+        return remote

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from accelerate import Accelerator
 
+    from dopsd.training.remote_copies import RemoteCopies
     from dopsd.training.trainer import Trainer
 
 SAVING = 60.0  # seconds to wait for a stopped trainer that is still saving
@@ -45,6 +46,7 @@ class RunFolder:
         scratch.mkdir(parents=True, exist_ok=True)
         # the log's lines: every checkpoint gets a copy from here, as the file on disk may change
         self.lines: list[str] = []
+        self.copies: RemoteCopies | None = None
 
     def __enter__(self) -> Self:
         """Lock the folder: two trainers, one of them left over by a kill, would mix their files."""
@@ -113,6 +115,8 @@ class RunFolder:
             if self.is_main:
                 checkpoint.seal(tmp, tmp.with_suffix(""))
                 checkpoint.prune(self.scratch, loop.update)
+                if self.copies:
+                    self.copies.add(tmp.with_suffix(""))
             # torchrun kills the others when one process ends early
             self.accelerator.wait_for_everyone()
         except OSError as error:

@@ -18,6 +18,7 @@ from dopsd.core.interrupts import Interrupts
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.accelerate_group import all_processes, by_first
 from dopsd.training.machine import device_and_threads, record_machine
+from dopsd.training.remote_copies import RemoteCopies, fetch
 from dopsd.training.resuming import is_finished
 from dopsd.training.run_dir import RunFolder
 from dopsd.training.run_outputs import publish_run
@@ -39,6 +40,7 @@ def train(
     tracked_by: Path | None,
     other_code: str = "stop",
     adopted: Path | None = None,
+    remote: str | None = None,
 ) -> None:
     """Train until the run ends, then copy its adapters and log to the stage's outputs.
 
@@ -50,6 +52,7 @@ def train(
             tracking.
         other_code: what to do with a run that other code began: stop, continue or anew.
         adopted: a folder of an older release to continue from.
+        remote: where checkpoints are copied to, and fetched from if another machine is further.
 
     Raises:
         DopsdError: if the run cannot start or continue, or was stopped by a signal.
@@ -57,6 +60,7 @@ def train(
     accelerator, scratch, start = all_processes(), scratch_folder(run), started_from(run)
     with ExitStack() as stack:
         folder = stack.enter_context(RunFolder(scratch, accelerator))
+        by_first(accelerator, lambda: fetch(remote, scratch))
         by_first(accelerator, lambda: make_ready(run, other_code, adopted))
         if not is_finished(scratch, run.train):
             trainer = Trainer(run, accelerator)
@@ -75,6 +79,8 @@ def train(
                 record_machine(scratch, accelerator, trainer.update, devices)
             if tracked_by is not None and accelerator.is_main_process:
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))
+            copies = RemoteCopies(remote if accelerator.is_main_process else None, scratch)
+            folder.copies = stack.enter_context(copies)
             advance_to_the_end(trainer, folder)
     if accelerator.is_main_process:
         publish_run(scratch, run.key.folder / "train", run.train.checkpoint_every, start)

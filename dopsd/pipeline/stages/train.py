@@ -34,4 +34,4 @@ def run(
     tracked_by = params.file if params.tracking.enabled else None
     settings = params.run(task, method, seed)
     link_start(settings)
-    train(settings, tracked_by, other_code, adopted)
+    train(settings, tracked_by, other_code, adopted, params.checkpoints.remote)
