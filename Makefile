@@ -90,8 +90,13 @@ mlflow: install
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(or $(MLFLOW_PORT),5000) \
 		--backend-store-uri sqlite:///mlflow.db --no-serve-artifacts --default-artifact-root file://$(CURDIR)/mlartifacts
 
-up: install
-	@python infra/local/services.py up $(if $(PREFECT_PORT),--prefect-port $(PREFECT_PORT)) $(if $(MLFLOW_PORT),--mlflow-port $(MLFLOW_PORT))
+# shells export HOST, and that must not open a port
+given = $(filter command,$(origin $(1)))
+
+up: install # SERVER=http://HOST:4200 joins the server of another machine; HOST=ADDRESS: let others join this one
+	@python infra/local/services.py up $(if $(PREFECT_PORT),--prefect-port $(PREFECT_PORT)) $(if $(MLFLOW_PORT),--mlflow-port $(MLFLOW_PORT)) \
+		$(if $(call given,HOST),--host $(HOST)) $(if $(call given,SERVER),--server $(SERVER)) \
+		$(if $(call given,MLFLOW),--mlflow $(MLFLOW)) $(if $(call given,NAME),--name $(NAME))
 
 down: install
 	@python infra/local/services.py down

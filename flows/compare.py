@@ -1,23 +1,36 @@
 """`prefect deployment run dopsd-compare/compare`: methods x tasks x seeds, in one table and figure.
 
 Each profile is a task. Its runs go through the flow `dopsd`, so finished stages do not run again.
+Where machines joined this server, they train the runs, and this workspace collects the results.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import State
 from pydantic import Field
 
+from dopsd.config import params_file, profiles
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import checkout_digest
+from dopsd.core.paths import RunKey
+from dopsd.pipeline.run_request import RunRequest, check
+from flows import stages
+from flows.artifacts import SERVER_ERRORS
 from flows.failures import failed
+from flows.machines import machines
 from flows.overrides import Overrides
-from flows.running import DOPSD, run
-from flows.settings import Hardware, Method, OtherCode, Preset, Profile
+from flows.running import DOPSD, begin, run, stop_all
+from flows.settings import Hardware, Method, OtherCode, Preset, Profile, run_keys
+from flows.spread import Cell, Spread
 from flows.train import train
 
 TABLE = Path("reports/compare/comparison.md")
@@ -51,22 +64,97 @@ def compare(
         other_code: For runs that other code began: stop with a message, continue them, or start
             them anew.
     """
-    shared: dict[str, Any] = {
-        "preset": preset,
-        "hardware": hardware,
-        "max_updates": max_updates,
-        "overrides": overrides,
-    }
-    shared |= {"allow_retrain": allow_retrain, "other_code": other_code}
-    shared |= {"methods": methods or ["d_opsd", "diffu_grpo"], "seeds": seeds or [0, 1, 2]}
+    requests = [
+        RunRequest(
+            profile,
+            preset,
+            hardware,
+            None,
+            methods or ["d_opsd", "diffu_grpo"],
+            seeds or [0, 1, 2],
+            max_updates,
+            overrides or {},
+        )
+        for profile in profiles or ["embedded"]
+    ]
+    how: dict[str, Any] = {"allow_retrain": allow_retrain, "other_code": other_code}
     try:
-        finished = [
-            run_key for profile in profiles or ["embedded"] for run_key in train(profile, **shared)
-        ]
+        with get_client(sync_client=True) as client:
+            is_shared = bool(machines(client))
+            finished = elsewhere(client, requests, how) if is_shared else here(requests, how)
         compare_runs(finished)
-    except Exception as error:
+    except BaseException as error:
+        stop_all()
         return failed(error)
     return finished
+
+
+def here(requests: list[RunRequest], how: dict[str, Any]) -> list[str]:
+    """Train all runs in this workspace, one after the other, and return their names."""
+    names: list[str] = []
+    for request in requests:
+        parameters = {name: value for name, value in request.parameters.items() if value}
+        names += train(**parameters, **how)
+    return names
+
+
+def elsewhere(
+    client: SyncPrefectClient, requests: list[RunRequest], how: dict[str, Any]
+) -> list[str]:
+    """Train all runs on the machines that joined, collect the results, and return their names.
+
+    Raises:
+        DopsdError: if settings are wrong, or runs failed.
+    """
+    requests = [portable(request) for request in requests]
+    keys = [run_keys(check(request, can_retrain=how["allow_retrain"])) for request in requests]
+    cells = [
+        Cell(run_key, cell_of(request, run_key).parameters | how | {"share": True})
+        for request, own_keys in zip(requests, keys, strict=True)
+        for run_key in own_keys
+    ]
+    spread = Spread(client, cells, checkout_digest(Path.cwd()), get_run_logger())
+    spread.run(lambda: show_machines(spread))
+    begin(get_run_logger())
+    names: list[str] = []
+    for request, own_keys in zip(requests, keys, strict=True):
+        done: object = stages.write_settings(request)
+        done = stages.collect(own_keys, request.profile, done)
+        if load_params().tracking.enabled:
+            stages.publish(own_keys, done)
+        names += [str(run_key) for run_key in own_keys]
+    return names
+
+
+def portable(request: RunRequest) -> RunRequest:
+    """Return a request that means the same on a machine with another params.yaml."""
+    if request.source:
+        return request
+    shipped = params_file.flat(profiles.resolve(profiles.EMBEDDED))
+    own = {
+        key: value
+        for key, value in params_file.flat(request.raw()).items()
+        if shipped.get(key) != value
+    }
+    return replace(request, profile=profiles.EMBEDDED, overrides=own | request.overrides)
+
+
+def cell_of(request: RunRequest, run_key: RunKey) -> RunRequest:
+    """Return the request of one run out of those of a request."""
+    return replace(request, task=run_key.task, methods=[run_key.method], seeds=[run_key.seed])
+
+
+def show_machines(spread: Spread) -> None:
+    """Show as an artifact which machine works on what, and what is done."""
+    rows = [{"run": run, "machine": name, "state": "done"} for run, name in spread.done.items()]
+    rows += [
+        {"run": str(started.cell.key), "machine": name, "state": "training"}
+        for name, started in spread.working.items()
+    ]
+    rows += [{"run": run, "machine": "", "state": text} for run, text in spread.failed.items()]
+    rows += [{"run": str(cell.key), "machine": "", "state": "waits"} for cell in spread.waiting]
+    with suppress(*SERVER_ERRORS):
+        create_table_artifact(rows, key="machines", description="Runs of the comparison by machine")
 
 
 @task(name="compare", task_run_name="compare", cache_policy=NO_CACHE)

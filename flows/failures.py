@@ -9,9 +9,13 @@ from prefect.exceptions import FailedRun
 from prefect.states import Failed
 
 from dopsd.core.errors import DopsdError
-from flows.running import CommandFailed
+from flows.running import CommandFailed, TakenAway
 
-EXPLAINED = (DopsdError, CommandFailed)  # their messages name what is wrong and what to do
+EXPLAINED = (
+    DopsdError,
+    CommandFailed,
+    TakenAway,
+)  # their messages name what is wrong and what to do
 ENGINES = ("prefect.flow_runs", "prefect.task_runs")  # loggers of the engine, for the whole process
 
 
@@ -42,6 +46,6 @@ def failed(error: BaseException) -> State[None]:
     """
     if isinstance(error, DopsdError):
         return Failed(message=error.coded)
-    if isinstance(error, (CommandFailed, FailedRun)):
+    if isinstance(error, (CommandFailed, TakenAway, FailedRun)):
         return Failed(message=str(error))
     raise error

@@ -27,6 +27,7 @@ DOPSD = (sys.executable, "-m", "dopsd")
 USAGE = 2  # exit code of an error that the user must fix
 LOOK_EVERY = 0.5  # seconds
 WARN_EVERY = 60.0  # seconds
+ASK_EVERY = 15.0  # seconds between two questions whether this flow run is still wanted
 PATIENCE = 20.0  # seconds that a stopped command has to end; the worker kills a flow after 30
 QUIET = {
     "DVC_NO_ANALYTICS": "1",
@@ -84,6 +85,10 @@ class CommandFailed(Exception):
         return self.status == USAGE
 
 
+class TakenAway(Exception):
+    """A command was stopped because the flow run was cancelled or given to another machine."""
+
+
 class OutputListener:
     """Follows a running command; the default does nothing."""
 
@@ -118,6 +123,7 @@ def run(
 
     Raises:
         CommandFailed: if the exit code is not 0.
+        TakenAway: if the server says that this flow run was cancelled or is lost.
     """
     listener = listener or OutputListener()
     path = new_log(name)
@@ -132,12 +138,15 @@ def run(
         )
     _running.add(process)
     lines: list[str] = []
+    is_taken_away, asked_at = False, time.monotonic()
     with path.open(errors="replace") as reader:
         try:
-            while process.poll() is None and not _is_stopping.is_set():
+            while process.poll() is None and not _is_stopping.is_set() and not is_taken_away:
                 _log_new_lines(reader, lines, log, listener)
                 listener.on_tick()
                 _wait(process, LOOK_EVERY)
+                if time.monotonic() - asked_at > ASK_EVERY:
+                    is_taken_away, asked_at = server.is_taken_away(), time.monotonic()
         finally:
             _running.discard(process)
             _close(process)
@@ -145,6 +154,11 @@ def run(
             _log_new_lines(reader, lines, log, listener, is_last=True)
             if process.poll() is None:
                 log.warning("%s: still saving; the last lines will be in %s", name, path)
+    if is_taken_away:
+        raise TakenAway(
+            f"{name}: this flow run was cancelled, or is lost and continues elsewhere; progress is"
+            " saved here"
+        )
     if not _is_stopping.is_set():
         server.wait(log)
     if process.returncode != 0:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import PrefectException
 from prefect.settings import get_current_settings
 
 from dopsd.tracking.client import start_command
 
 LOOK_EVERY = 2.0  # seconds
 WARN_EVERY = 60.0  # seconds
+TAKEN = (StateType.CANCELLING, StateType.CANCELLED, StateType.CRASHED)
 PORTS = {"http": 80, "https": 443}
 
 
@@ -56,3 +62,18 @@ def wait(log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
                 f" once the server is back (`{start_command('Prefect')}`)"
             )
         time.sleep(LOOK_EVERY)
+
+
+def is_taken_away() -> bool:
+    """Tell whether this process' flow run was cancelled, or given up as lost, on the server.
+
+    A worker that is gone, or was away, cannot tell the flow. A server that does not answer takes
+    nothing away.
+    """
+    run_id = os.environ.get("PREFECT__FLOW_RUN_ID")
+    if not run_id or not is_reachable():
+        return False
+    with suppress(httpx.HTTPError, PrefectException), get_client(sync_client=True) as client:
+        state = client.read_flow_run(UUID(run_id)).state
+        return state is not None and state.type in TAKEN
+    return False

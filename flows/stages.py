@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
@@ -12,6 +13,8 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
+from dopsd.core.environment import RESTORE_ONLY
+from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
 from dopsd.pipeline import run_request
@@ -20,6 +23,8 @@ from dopsd.pipeline.writer_lock import WriterLock
 from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
 from flows.checkpoint_evals import CheckpointEvalJob
 from flows.running import DOPSD, DVC, CommandFailed, run
+
+is_sharing = threading.Event()  # set while a flow shares its results with other machines
 
 
 def may_help(_task: object, _run: TaskRun, state: State[Any]) -> bool:
@@ -73,11 +78,14 @@ def write_settings(request: RunRequest) -> dict[str, Any]:
 def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> Done:
     """Run one DVC stage as the workspace's only writer; the stages before it must have run.
 
+    Where machines share results, DVC looks for them in its remote first.
+
     Returns:
         The stage; the state Cached if DVC found it up to date.
     """
     bar = ProgressBar(stage.partition("@")[0], key)
-    lines = run(stage, (*DOPSD, "repro", "-s", stage), get_run_logger(), env, bar)
+    shared = ("--pull",) if is_sharing.is_set() else ()
+    lines = run(stage, (*DOPSD, "repro", *shared, "-s", stage), get_run_logger(), env, bar)
     bar.finish()
     if not any(line.startswith("Running stage") for line in lines):
         return Completed(name="Cached", message="up to date")
@@ -151,6 +159,56 @@ def report(run_key: RunKey, after: object) -> Done:
     done = _repro(f"report@{run_key.stage}", run_key.key)
     show_result(run_key, {})
     return done
+
+
+def require_remote() -> None:
+    """Check that DVC has a default remote.
+
+    Raises:
+        DopsdError: if there is none.
+    """
+    process = subprocess.run([*DVC, "config", "core.remote"], capture_output=True, check=False)
+    if not process.stdout.strip():
+        raise DopsdError(
+            "share: DVC has no default remote in this workspace; run `dvc remote add --local"
+            " --default store ADDRESS`",
+            code=Code.NOT_READY,
+        )
+
+
+@task(name="share", task_run_name="share", **RETRIED)
+def share(run_keys: list[RunKey], after: object) -> Done:
+    """Send the runs' results to DVC's remote, with what DVC needs to find them (its run cache)."""
+    names = [
+        f"{stage}@{run_key.stage}"
+        for run_key in run_keys
+        for stage in ("train", "evaluate", "select", "test", "report")
+    ]
+    for task_name in dict.fromkeys(run_key.task for run_key in run_keys):
+        names += [f"prepare@{task_name}", f"evaluate_base@{task_name}"]
+    run(
+        "share",
+        (*DVC, "--wait-for-lock", "push", "--quiet", "--run-cache", *names),
+        get_run_logger(),
+    )
+    return {"stage": "share", "runs": [str(run_key) for run_key in run_keys]}
+
+
+@task(name="collect", task_run_name="collect {name}", **RETRIED)
+def collect(run_keys: list[RunKey], name: str, after: object) -> Done:
+    """Take the runs' results from DVC's remote; nothing is computed here.
+
+    Args:
+        run_keys: Runs of params.yaml whose results other machines have sent.
+        name: Name of the task run.
+        after: What must be done before.
+    """
+    names = [f"report@{run_key.stage}" for run_key in run_keys]
+    run("collect", (*DOPSD, "repro", "--pull", *names), get_run_logger(), {RESTORE_ONLY: "1"})
+    for run_key in run_keys:
+        show_checkpoints(run_key)
+        show_result(run_key, {})
+    return {"stage": "collect", "runs": [str(run_key) for run_key in run_keys]}
 
 
 @task(name="publish", task_run_name="publish", **RETRIED)

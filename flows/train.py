@@ -47,6 +47,7 @@ def train(
     evaluate_while_training: bool | None = None,
     allow_retrain: bool = False,
     other_code: OtherCode = "stop",
+    share: bool = False,
 ) -> list[str] | State[None]:
     """Post-train a diffusion language model by on-policy self-distillation, and measure the gain.
 
@@ -71,16 +72,21 @@ def train(
             data. Off: the run stops.
         other_code: For a run that other code began: stop with a message, continue it, or start it
             anew.
+        share: Send the results to DVC's remote instead of publishing them, and take from there what
+            other machines have made. The flow dopsd-compare sets it.
     """
     request = RunRequest(
         profile, preset, hardware, task, methods, seeds, max_updates, overrides or {}
     )
     begin(get_run_logger())
+    (stages.is_sharing.set if share else stages.is_sharing.clear)()
     try:
         return run_stages(request, evaluate_while_training, allow_retrain, other_code)
     except BaseException as error:
         stop_all()
         return failed(error)
+    finally:
+        stages.is_sharing.clear()
 
 
 def run_stages(
@@ -100,6 +106,8 @@ def run_stages(
     Raises:
         DopsdError: if settings are wrong, or there is no GPU for evaluate_while_training.
     """
+    if stages.is_sharing.is_set():
+        stages.require_remote()
     done: object = stages.write_settings(request)
     params = load_params()
     cells, devices = run_keys(params), checkpoint_evals.gpus()
@@ -134,7 +142,9 @@ def run_stages(
         done = stages.select(run_key, [future.result() for future in evaluated])
         done = stages.test(run_key, done)
         reports.append(stages.report(run_key, done))
-    if params.tracking.enabled:
+    if stages.is_sharing.is_set():
+        stages.share(cells, reports)
+    elif params.tracking.enabled:
         stages.publish(cells, reports)
     return [str(run_key) for run_key in cells]
 

@@ -156,3 +156,12 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) 
     parts += [f"{path.name} {sha256(path)}" for path in files]
     parts += [f"{name} {code_digest(path)}" for name, path in sources(*modules).items()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def checkout_digest(root: Path) -> str:
+    """Return a digest of 12 hex digits of the Python files of a checkout's dopsd/ and flows/."""
+    digest = hashlib.sha256()
+    for folder in ("dopsd", "flows"):
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,8 +1,8 @@
 """Copy checkpoints to another place while training goes on, and continue from them elsewhere.
 
-A copy is REMOTE/<run's folder>/step-<update>.<digest>/. Its digests.json is written last, so a copy
-that was cut off is never taken for a whole one; the digest in the name keeps two machines that save
-the same update from mixing their files. As on disk, only the newest copies hold what resuming needs.
+A copy is REMOTE/<run's folder>/step-<update>.<digest>/. Its digests.json is written last, so that
+one that was cut off is never taken for a whole one. The digest in the name keeps two machines that
+save the same update from mixing their files. As on disk, only the newest copies can be resumed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Place:
             return []
         paths = [path.rstrip("/") for path in self.fs.ls(self.path, detail=False)]
         names = sorted(path.rpartition("/")[2] for path in paths)
-        return [n for n in names if COPY.fullmatch(n) and self.fs.exists(f"{self.path}/{n}/{DIGESTS}")]
+        return [
+            n for n in names if COPY.fullmatch(n) and self.fs.exists(f"{self.path}/{n}/{DIGESTS}")
+        ]
 
     def put(self, step: Path) -> None:
         """Copy a checkpoint, its digests last, and the run's record.
@@ -189,8 +191,8 @@ def _readable(remote: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DopsdError(
-            f"train: {KEY}: {remote} cannot be read ({one_line(error)}), so a run that another machine began"
-            f" would start again; repair it, or set {KEY}=null",
+            f"train: {KEY}: {remote} cannot be read ({one_line(error)}), so a run that another"
+            f" machine began would start again; repair it, or set {KEY}=null",
             TEMPORARY,
             code=Code.TEMPORARY,
         ) from error

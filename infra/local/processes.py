@@ -7,20 +7,26 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 STATE = ROOT / "work" / "services"
 PIDS = STATE / "services.json"
-HOST = "127.0.0.1"
+MACHINE = STATE / "machine"  # name of this machine, where it joined a server elsewhere
+HOST = "127.0.0.1"  # where servers listen, unless `make up HOST=ADDRESS` names another address
 START = 300.0  # seconds to become healthy on a busy machine; usual are 20
 END = 40.0  # seconds to end
 LOOK_EVERY = 0.25
+
+
+State = dict[str, dict[str, Any]]  # what was started here, by name
 
 
 class Trouble(Exception):
@@ -35,11 +41,22 @@ class Service:
     words: tuple[str, ...]
     port: int | None = None
     health: str = ""
+    host: str = HOST
 
     @property
     def url(self) -> str:
         """Address of the server."""
-        return f"http://{HOST}:{self.port}"
+        return f"http://{self.host}:{self.port}"
+
+
+def pool() -> str:
+    """Return the work pool of this workspace: dopsd, or that of a machine that joined a server."""
+    return f"dopsd-{MACHINE.read_text().strip()}" if MACHINE.is_file() else "dopsd"
+
+
+def command(name: str, *words: str) -> tuple[str, ...]:
+    """Return the command of a program in this script's environment, whatever PATH says."""
+    return (str(Path(sys.executable).parent / name), *words)
 
 
 def is_healthy(service: Service) -> bool:
@@ -52,10 +69,19 @@ def is_healthy(service: Service) -> bool:
     return False
 
 
-def is_taken(port: int) -> bool:
-    """Tell whether something listens on a port."""
+def is_answering(api: str) -> bool:
+    """Tell whether the API of a Prefect server answers."""
+    try:
+        with urllib.request.urlopen(f"{api}/health", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Tell whether something listens on a port of an address of this machine."""
     with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
 def is_alive(pid: int, started: float) -> bool:
@@ -69,7 +95,7 @@ def is_alive(pid: int, started: float) -> bool:
         return False
 
 
-def read_state() -> dict[str, dict[str, float]]:
+def read_state() -> State:
     """Return the services that were started here and still live, by name."""
     if not PIDS.is_file():
         return {}
@@ -81,7 +107,7 @@ def read_state() -> dict[str, dict[str, float]]:
     }
 
 
-def write_state(state: dict[str, dict[str, float]]) -> None:
+def write_state(state: State) -> None:
     """Write services.json, whole or not at all."""
     STATE.mkdir(parents=True, exist_ok=True)
     tmp = PIDS.with_suffix(".tmp")
@@ -89,7 +115,7 @@ def write_state(state: dict[str, dict[str, float]]) -> None:
     tmp.rename(PIDS)
 
 
-def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> None:
+def check_ports(services: list[Service], state: State) -> None:
     """Check before any start that each port is free, or that its service already runs there.
 
     Raises:
@@ -98,9 +124,10 @@ def check_ports(services: list[Service], state: dict[str, dict[str, float]]) -> 
     ports = {f"{service.name.upper()}_PORT": service.port for service in services}
     for service in services:
         entry = state.get(service.name)
-        if entry and int(entry["port"]) != service.port:
-            raise Trouble(f"{service.name} runs on port {entry['port']:.0f}; run `make down` first")
-        if not entry and is_taken(service.port):
+        if entry and (int(entry["port"]), entry.get("host", HOST)) != (service.port, service.host):
+            where = f"{entry.get('host', HOST)}:{entry['port']}"
+            raise Trouble(f"{service.name} runs on {where}; run `make down` first")
+        if not entry and is_taken(service.host, service.port):
             free_ports = ports | {f"{service.name.upper()}_PORT": service.port + 1}
             words = " ".join(f"{name}={port}" for name, port in free_ports.items())
             raise Trouble(
@@ -117,8 +144,15 @@ def restore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start(service: Service, env: dict[str, str], state: dict[str, dict[str, float]]) -> None:
-    """Start a service unless it runs, and write its process id to disk before anything waits."""
+def start(service: Service, env: dict[str, str], state: State, **facts: str) -> None:
+    """Start a service unless it runs, and write its process id to disk before anything waits.
+
+    Args:
+        service: What to start.
+        env: Its environment.
+        state: What runs already; the service is added.
+        facts: More to remember of it.
+    """
     if service.name in state:
         return
     STATE.mkdir(parents=True, exist_ok=True)
@@ -133,11 +167,17 @@ def start(service: Service, env: dict[str, str], state: dict[str, dict[str, floa
             start_new_session=True,
             preexec_fn=restore_interrupts,
         )
-    state[service.name] = {"pid": process.pid, "started": time.time(), "port": service.port or 0}
+    state[service.name] = {
+        "pid": process.pid,
+        "started": time.time(),
+        "port": service.port or 0,
+        "host": service.host,
+        **facts,
+    }
     write_state(state)
 
 
-def wait_until_healthy(service: Service, state: dict[str, dict[str, float]]) -> None:
+def wait_until_healthy(service: Service, state: State) -> None:
     """Wait until a server answers.
 
     Raises:

@@ -13,9 +13,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from processes import END, LOOK_EVERY, here, is_flow
+from processes import END, LOOK_EVERY, here, is_flow, pool
 
-POOL = "dopsd"
 FLOW, GUARD = "prefect.engine", "flows/guard.py"  # in the commands of a flow run and of its stages
 CLAIM = timedelta(minutes=1)  # longest time between a worker's claim of a run and its process
 REPORT = 3.0  # seconds for the worker to report how a run ended
@@ -46,7 +45,7 @@ def report_lost_runs(api: str) -> None:
     """
     query = {
         "flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}},
-        "work_pools": {"name": {"any_": [POOL]}},
+        "work_pools": {"name": {"any_": [pool()]}},
     }
     for run in call(f"{api}/flow_runs/filter", query):
         if is_lost(run):
@@ -62,7 +61,7 @@ def pause(api: str, is_paused: bool) -> None:
     """Pause or resume the work pool, so that no waiting run starts while others are stopped."""
     body = json.dumps({"is_paused": is_paused}).encode()
     request = urllib.request.Request(
-        f"{api}/work_pools/{POOL}", body, {"Content-Type": "application/json"}, method="PATCH"
+        f"{api}/work_pools/{pool()}", body, {"Content-Type": "application/json"}, method="PATCH"
     )
     with (
         suppress(OSError),

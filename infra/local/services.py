@@ -8,45 +8,44 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
+from join import join, prefect
 from pages import experiment_pages
 from processes import (
     END,
     HOST,
+    MACHINE,
     PIDS,
     ROOT,
     STATE,
     Service,
+    State,
     Trouble,
     check_ports,
+    command,
     end,
     here,
+    is_answering,
+    pool,
     read_state,
     start,
     wait_until_healthy,
 )
-from runs import FLOW, POOL, end_flows, pause, report_lost_runs, stop_runs
+from runs import FLOW, end_flows, pause, report_lost_runs, stop_runs
 
 ENV = "env"  # in STATE
 
 
-def command(name: str, *words: str) -> tuple[str, ...]:
-    """Return the command of a program in this script's environment, whatever PATH says."""
-    return (str(Path(sys.executable).parent / name), *words)
-
-
-def services(prefect: int, mlflow: int) -> list[Service]:
-    """Return Prefect's server, MLflow and the worker, for these ports."""
+def services(host: str, prefect: int, mlflow: int) -> list[Service]:
+    """Return Prefect's server, MLflow and the worker, for this address and these ports."""
     # artifacts have a path, so that commands that read mlflow.db without a server find them too
     storage_options = (
         "--backend-store-uri",
-        f"sqlite:///{ROOT / 'mlflow.db'}",
+        os.environ.get("MLFLOW_BACKEND_STORE_URI", f"sqlite:///{ROOT / 'mlflow.db'}"),
         "--default-artifact-root",
         (ROOT / "mlartifacts").as_uri(),
     )
@@ -54,40 +53,43 @@ def services(prefect: int, mlflow: int) -> list[Service]:
         "--workers",
         "1",
         "--host",
-        HOST,
+        host,
         "--port",
         str(mlflow),
         "--no-serve-artifacts",
+        *([] if host == HOST else [f"--allowed-hosts={host}:*"]),
     )
     return [
         Service(
             "prefect",
-            command("prefect", "server", "start", "--host", HOST, "--port", str(prefect)),
+            command("prefect", "server", "start", "--host", host, "--port", str(prefect)),
             prefect,
             "/api/health",
+            host,
         ),
         Service(
             "mlflow",
             command("mlflow", "server", *server_options, *storage_options),
             mlflow,
             "/health",
+            host,
         ),
         Service(
-            "worker", command("prefect", "worker", "start", "--pool", POOL, "--type", "process")
+            "worker", command("prefect", "worker", "start", "--pool", pool(), "--type", "process")
         ),
     ]
 
 
-def environment(prefect: int, mlflow: int) -> dict[str, str]:
-    """Return the environment of the services, for these ports."""
+def environment(host: str, prefect: int, mlflow: int) -> dict[str, str]:
+    """Return the environment of the services, for this address and these ports."""
     return os.environ | {
         "PREFECT_HOME": str(ROOT / ".prefect"),
-        "PREFECT_API_URL": f"http://{HOST}:{prefect}/api",
-        "PREFECT_SERVER_UI_API_URL": f"http://{HOST}:{prefect}/api",
+        "PREFECT_API_URL": f"http://{host}:{prefect}/api",
+        "PREFECT_SERVER_UI_API_URL": f"http://{host}:{prefect}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "PREFECT_CLI_PROMPT": "false",
-        "MLFLOW_TRACKING_URI": f"http://{HOST}:{mlflow}",
+        "MLFLOW_TRACKING_URI": f"http://{host}:{mlflow}",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DVC_NO_ANALYTICS": "1",
@@ -101,28 +103,16 @@ def deploy(env: dict[str, str]) -> None:
     Raises:
         Trouble: if a `prefect` command fails.
     """
-    for words in (
-        ("work-pool", "create", POOL, "--type", "process", "--overwrite"),
-        ("work-pool", "set-concurrency-limit", POOL, "1"),
-        ("deploy", "--all"),
-    ):
-        process = subprocess.run(
-            command("prefect", "--no-prompt", *words),
-            cwd=ROOT,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if process.returncode:
-            last_lines = (process.stdout + process.stderr).strip().splitlines()[-1:]
-            raise Trouble(f"`prefect {' '.join(words)}` failed: {''.join(last_lines)}")
+    prefect("work-pool", "create", pool(), "--type", "process", "--overwrite", env=env)
+    prefect("work-pool", "set-concurrency-limit", pool(), "1", env=env)
+    prefect("deploy", "--all", env=env)
 
 
-def up(prefect: int | None, mlflow: int | None) -> None:
+def up(host: str, prefect: int | None, mlflow: int | None) -> None:
     """Start what does not run yet, and print the addresses.
 
     Args:
+        host: Address at which the servers listen.
         prefect: Port of Prefect's server; None: the running one's, else 4200.
         mlflow: Port of MLflow; None: the running one's, else 5000.
     """
@@ -131,8 +121,11 @@ def up(prefect: int | None, mlflow: int | None) -> None:
         port or int(state.get(name, {}).get("port", default_port))
         for port, name, default_port in ((prefect, "prefect", 4200), (mlflow, "mlflow", 5000))
     )
-    env = environment(prefect, mlflow)
-    server, tracking, worker = services(prefect, mlflow)
+    if MACHINE.is_file() and "worker" in state:
+        raise Trouble("this folder runs a worker for a server elsewhere; run `make down` first")
+    MACHINE.unlink(missing_ok=True)
+    env = environment(host, prefect, mlflow)
+    server, tracking, worker = services(host, prefect, mlflow)
     check_ports([server, tracking], state)
     # a worker that lost its server no longer learns of cancellations
     if "prefect" not in state and "worker" in state:
@@ -164,6 +157,11 @@ def up(prefect: int | None, mlflow: int | None) -> None:
         "see results:   dopsd summary\n"
         "stop all:      make down\n"
     )
+    if host != HOST:
+        sys.stdout.write(
+            f"note: nobody needs a password at {host}: whoever reaches ports {prefect} and {mlflow}"
+            " can run programs here\n"
+        )
 
 
 def write_env(env: dict[str, str]) -> None:
@@ -181,7 +179,7 @@ def write_env(env: dict[str, str]) -> None:
 def down() -> None:
     """Stop runs, then the worker while it can still report to the server, then the servers."""
     state = read_state()
-    end_flows(f"http://{HOST}:{state['prefect']['port']:.0f}/api" if "prefect" in state else None)
+    end_flows(_api(state))
     for name in ("worker", "mlflow", "prefect"):
         if name in state:
             has_ended = end(int(state[name]["pid"]), state[name]["started"])
@@ -190,10 +188,18 @@ def down() -> None:
                 f" {STATE / f'{name}.log'}\n"
             )
             sys.stdout.write(f"stopped {name}\n" if has_ended else kill_message)
-    PIDS.unlink(missing_ok=True)
-    (STATE / ENV).unlink(missing_ok=True)
+    for path in (PIDS, STATE / ENV, MACHINE):
+        path.unlink(missing_ok=True)
     if not state:
         sys.stdout.write("nothing was running\n")
+
+
+def _api(state: State) -> str | None:
+    """Return the address of the API to which this workspace's worker reports; None: no server."""
+    if "prefect" in state:
+        return f"http://{state['prefect'].get('host', HOST)}:{state['prefect']['port']}/api"
+    joined = state.get("worker", {}).get("api")
+    return joined if joined and is_answering(joined) else None
 
 
 def port_number(text: str) -> int:
@@ -211,10 +217,16 @@ def main() -> int:
     parser.add_argument("action", choices=("up", "down", "stop-runs", "report-lost-runs", "resume"))
     parser.add_argument("--prefect-port", type=port_number, help="default: 4200")
     parser.add_argument("--mlflow-port", type=port_number, help="default: 5000")
+    parser.add_argument("--host", default=HOST, help=f"where servers listen; default: {HOST}")
+    parser.add_argument("--server", help="run a worker for Prefect's server at this address")
+    parser.add_argument("--mlflow", help="with --server: MLflow; default: its port 5000")
+    parser.add_argument("--name", help="with --server: name of this machine")
     args = parser.parse_args()
     try:
-        if args.action == "up":
-            up(args.prefect_port, args.mlflow_port)
+        if args.action == "up" and args.server:
+            join(args.server, args.mlflow, args.name, environment(HOST, 4200, 5000))
+        elif args.action == "up":
+            up(args.host, args.prefect_port, args.mlflow_port)
         else:
             api = os.environ.get(
                 "PREFECT_API_URL", f"http://{HOST}:{args.prefect_port or 4200}/api"

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
@@ -200,6 +201,8 @@ def test_each_profile_of_a_comparison_is_trained_and_all_are_compared(monkeypatc
         lambda profile, **shared: asked.append((profile, shared)) or [f"{profile}/0"],
     )
     monkeypatch.setattr(comparing, "compare_runs", compared.append)
+    monkeypatch.setattr(comparing, "get_client", lambda **_: nullcontext())
+    monkeypatch.setattr(comparing, "machines", lambda client: [])
     assert comparing.compare.fn(
         ["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2, other_code="anew"
     ) == [

@@ -74,12 +74,14 @@ def test_every_command_of_ours_is_in_the_image():
     assert {word for word in words if word.startswith("dopsd-")} <= copied
 
 
-@pytest.mark.parametrize("file", ["local/services.py", "compose/worker.sh", "k8s/base/deploy.py"])
+@pytest.mark.parametrize(
+    "file", ["local/services.py", "local/join.py", "compose/worker.sh", "k8s/base/deploy.py"]
+)
 def test_every_way_to_deploy_limits_the_pool_to_one_run(file):
     words = re.findall(
         r"[\w-]+", (COMPOSE.parent / file).read_text().split("set-concurrency-limit")[1]
     )
-    assert words[0] in ("POOL", "dopsd") and words[1] == "1"
+    assert words[0] in ("pool", "POOL", "dopsd") and words[1] == "1"
 
 
 def test_the_worker_ends_with_its_container_though_a_shell_started_it(tmp_path: Path):

@@ -41,6 +41,7 @@ def workspace(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "PIDS", tmp_path / "services.json")
     monkeypatch.setattr(services, "PIDS", tmp_path / "services.json")
     monkeypatch.setattr(services, "STATE", tmp_path)
+    monkeypatch.setattr(services, "MACHINE", tmp_path / "machine")
     monkeypatch.setattr(runs, "REPORT", 0.0)
     monkeypatch.setattr(processes, "ROOT", tmp_path)  # else a run of this checkout would be stopped
     return tmp_path
@@ -56,7 +57,7 @@ def test_a_taken_port_is_named_with_the_command_that_takes_another(workspace):
             rf" `make up PREFECT_PORT=1 MLFLOW_PORT={port + 1}`"
         )
         with pytest.raises(processes.Trouble, match=told):
-            services.up(1, port)
+            services.up(processes.HOST, 1, port)
     assert not (workspace / "services.json").exists()  # nor is the other one started
 
 
@@ -102,7 +103,7 @@ def test_a_service_ends_when_asked_though_a_shell_started_make_up_in_the_backgro
 
 
 def test_the_servers_addresses_are_written_for_a_shell_to_source(workspace):
-    services.write_env(services.environment(4300, 5100))
+    services.write_env(services.environment("127.0.0.1", 4300, 5100))
     shell = f". {workspace / 'env'}; echo $PREFECT_API_URL $MLFLOW_TRACKING_URI"
     said = subprocess.run(["sh", "-c", shell], capture_output=True, text=True).stdout
     assert said == "http://127.0.0.1:4300/api http://127.0.0.1:5100\n"

@@ -158,4 +158,6 @@ def test_copies_are_the_same_bytes(remote: Path):
     assert train() == 0
     (copy,) = remote.glob("train-*/step-000006.*")
     (step,) = Path("work").glob("train-*/step-000006")
-    assert {p.name: sha256(p) for p in copy.iterdir()} == {p.name: sha256(p) for p in step.iterdir()}
+    assert {p.name: sha256(p) for p in copy.iterdir()} == {
+        p.name: sha256(p) for p in step.iterdir()
+    }

@@ -1,0 +1,134 @@
+"""`make up SERVER=http://HOST:4200`: run a worker of this workspace for a server elsewhere.
+
+The worker has a work pool and a deployment of its own, dopsd-NAME and dopsd/train-NAME, so that
+machines do not take each other's runs. `dopsd-compare` gives each machine one run at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from urllib.parse import urlsplit
+
+from processes import (
+    MACHINE,
+    ROOT,
+    STATE,
+    Service,
+    State,
+    Trouble,
+    command,
+    pool,
+    read_state,
+    start,
+)
+from runs import pause, report_lost_runs
+
+from dopsd.core.fingerprint import checkout_digest
+
+
+def default_name() -> str:
+    """Return this machine's and this folder's name, in the characters of a name for Prefect."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{socket.gethostname()}-{ROOT.name}".lower()).strip("-")
+
+
+def check(server: str, mlflow: str, name: str, state: State) -> None:
+    """Check what a machine needs before anything is changed.
+
+    Raises:
+        Trouble: if an address does not answer, this workspace runs servers, or DVC has no remote.
+    """
+    if not re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name):
+        raise Trouble(f"NAME={name}: use lowercase letters, digits and single dashes")
+    if "prefect" in state:
+        raise Trouble("this folder runs servers of its own; run `make down` first")
+    if "worker" in state and MACHINE.is_file() and MACHINE.read_text().strip() != name:
+        raise Trouble(f"this folder runs as {MACHINE.read_text().strip()}; run `make down` first")
+    for key, url, health in (("SERVER", server, "/api/health"), ("MLFLOW", mlflow, "/health")):
+        try:
+            with urllib.request.urlopen(url + health, timeout=10):
+                pass
+        except (OSError, ValueError) as error:
+            raise Trouble(
+                f"{key}={url} does not answer ({error}); is `make up` running there, and the port"
+                " open or forwarded (`ssh -N -L 4200:127.0.0.1:4200 -L 5000:127.0.0.1:5000 HOST`)?"
+            ) from None
+    remote = _output(sys.executable, "-m", "dvc", "config", "core.remote")
+    if not remote:
+        raise Trouble(
+            "DVC has no default remote here, so results could not reach the other machines; run"
+            " `dvc remote add --local --default store ADDRESS` with an address that all share"
+        )
+
+
+def _output(*words: str) -> str:
+    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    return process.stdout.strip()
+
+
+def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str]) -> None:
+    """Deploy this workspace's training flow to a server elsewhere, and start its worker.
+
+    Args:
+        server: Address of Prefect's server.
+        mlflow: Address of MLflow; None: port 5000 of the same host.
+        name: Name of this machine; None: that of the host and the folder.
+        env: Environment of the worker, without addresses.
+
+    Raises:
+        Trouble: if something is missing, or a `prefect` command fails.
+    """
+    started_at, state = time.monotonic(), read_state()
+    server = server.rstrip("/").removesuffix("/api")
+    host = urlsplit(server).hostname or ""
+    mlflow, name = (mlflow or f"http://{host}:5000").rstrip("/"), name or default_name()
+    check(server, mlflow, name, state)
+    env |= {"PREFECT_API_URL": f"{server}/api", "MLFLOW_TRACKING_URI": mlflow}
+    STATE.mkdir(parents=True, exist_ok=True)
+    MACHINE.write_text(f"{name}\n")
+    prefect("work-pool", "create", pool(), "--type", "process", "--overwrite", env=env)
+    prefect("work-pool", "set-concurrency-limit", pool(), "1", env=env)
+    deployed = (
+        "-n",
+        f"train-{name}",
+        "-p",
+        pool(),
+        "--version",
+        checkout_digest(ROOT),
+        "--tag",
+        "dopsd",
+    )
+    prefect("deploy", "flows/train.py:train", *deployed, env=env)
+    pause(env["PREFECT_API_URL"], False)
+    report_lost_runs(env["PREFECT_API_URL"])
+    words = ("prefect", "worker", "start", "--pool", pool(), "--type", "process", "--name", name)
+    start(Service("worker", command(*words)), env, state, api=env["PREFECT_API_URL"])
+    sys.stdout.write(
+        f"machine {name} joined {server} in {time.monotonic() - started_at:.0f} s\n"
+        f"  takes runs of  {pool()}, one at a time\n"
+        f"  log            {(STATE / 'worker.log').relative_to(ROOT)}\n"
+        "stop:          make down   (a run in progress saves; another machine continues it)\n"
+    )
+
+
+def prefect(*words: str, env: dict[str, str]) -> None:
+    """Run a `prefect` command.
+
+    Raises:
+        Trouble: with its last line, if it fails.
+    """
+    process = subprocess.run(
+        command("prefect", "--no-prompt", *words),
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if process.returncode:
+        last_lines = (process.stdout + process.stderr).strip().splitlines()[-1:]
+        raise Trouble(f"`prefect {' '.join(words)}` failed: {''.join(last_lines)}")
