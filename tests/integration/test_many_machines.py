@@ -1,0 +1,186 @@
+"""`make integration`: a comparison spread over three machines, as workers in three clones of this
+machine: one is killed, one is paused, and the results are those of a single machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from composed import Postgres, postgres_programs
+from conftest import ROOT
+from ports import free_port
+from workspace import Workspace
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        postgres_programs() is None,
+        reason="needs PostgreSQL's server programs (Debian: postgresql)",
+    ),
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
+]
+METHODS, SEEDS = ["d_opsd", "rft"], [0, 1, 2]
+SETTINGS = {
+    "data.sudoku.validation": 12,
+    "data.sudoku.test": 12,
+    "train.updates": 12,
+    "train.checkpoint_every": 2,
+    "train.prompts_per_collect": 2,
+    "method.d_opsd.attempts": 2,
+    "method.d_opsd.keep_threshold": 0.0,
+    "method.rft.keep_threshold": 0.0,
+    "evaluate.bootstrap": 100,
+    "matrix.methods": METHODS,
+    "matrix.seeds": SEEDS,
+}
+PAUSE = 60.0  # seconds; a machine counts as lost after 90
+LONG = 2400.0  # seconds; an upper bound on a machine that is busy with other things
+SERVICES = (sys.executable, "infra/local/services.py")
+
+
+def until(holds: Callable[[], object], seconds: float = LONG) -> None:
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.3)
+
+
+def processes_in(folder: Path) -> list[psutil.Process]:
+    """All processes of a workspace: worker, flow, guard, DVC and stage."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if Path(process.cwd()).is_relative_to(folder) and process.pid != os.getpid():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def signal_all(folder: Path, number: int) -> None:
+    """Signal the whole of a machine, from the worker down; again for what started meanwhile."""
+    for _ in range(3):
+        for process in processes_in(folder):
+            try:
+                process.send_signal(number)
+            except psutil.Error:
+                continue
+
+
+def trained(folder: Path) -> int:
+    """Updates of the training in progress in a workspace; 0 if there is none."""
+    try:
+        return int(json.loads((folder / "work/train.json").read_text())["done"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    """All results that DVC has of a workspace, by path."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted((folder / "runs").rglob("*"))
+        if path.is_file()
+    }
+
+
+def workspace(folder: Path, store: Path) -> Workspace:
+    made = Workspace(folder, is_shipped=True)
+    made.dvc("remote", "add", "--local", "--default", "store", str(store))
+    return made
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, bytes]:
+    """Results of one machine."""
+    single = workspace(tmp_path / "alone", tmp_path / "own-store")
+    changes = [w for k, v in SETTINGS.items() for w in ("--set", f"{k}={json.dumps(v)}")]
+    single.run("dopsd", "params", *changes)
+    single.repro()
+    return results(single.folder)
+
+
+@pytest.fixture
+def database() -> Iterator[Postgres]:
+    who = {"POSTGRES_USER": "dopsd", "POSTGRES_PASSWORD": "p4ss", "POSTGRES_DB": "prefect"}
+    server = Postgres(free_port(), who)
+    yield server
+    server.stop()
+
+
+def test_a_comparison_survives_a_killed_and_a_paused_machine(
+    tmp_path: Path, database: Postgres, alone: dict[str, bytes]
+):
+    store = tmp_path / "store"
+    center = workspace(tmp_path / "center", store)
+    machines = [workspace(tmp_path / name, store) for name in ("one", "two", "three")]
+    prefect, mlflow = free_port(), free_port()
+    center.env["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = (
+        f"postgresql+asyncpg://dopsd:p4ss@127.0.0.1:{database.port}/prefect"
+    )
+    try:
+        center.run(*SERVICES, "up", f"--prefect-port={prefect}", f"--mlflow-port={mlflow}")
+        for machine in machines:
+            address = [
+                f"--server=http://127.0.0.1:{prefect}",
+                f"--mlflow=http://127.0.0.1:{mlflow}",
+            ]
+            machine.run(*SERVICES, "up", *address, f"--name={machine.folder.name}")
+        started = time.monotonic()
+        comparison = compare(center, tmp_path / "copies")
+        killed, paused, _ = machines
+        until(lambda: trained(killed.folder) >= 4 or comparison.poll() is not None)
+        signal_all(killed.folder, signal.SIGKILL)
+        until(lambda: trained(paused.folder) >= 2 or comparison.poll() is not None)
+        signal_all(paused.folder, signal.SIGSTOP)
+        time.sleep(PAUSE)
+        signal_all(paused.folder, signal.SIGCONT)
+        said, _ = comparison.communicate(timeout=LONG)
+        assert comparison.returncode == 0, said
+        print(f"six cells on three machines, one killed: {time.monotonic() - started:.0f} s")
+    finally:
+        for each in [*machines, center]:
+            subprocess.run([*SERVICES, "down"], cwd=each.folder, env=each.env, check=False)
+    assert results(center.folder) == alone
+    runs = database.sql("prefect", "SELECT name, state_type::text FROM flow_run")
+    cells = sorted(name for name, state in runs if state == "COMPLETED" and name.startswith("sud"))
+    assert cells == sorted(f"sudoku/{m}/{seed}" for m in METHODS for seed in SEEDS)
+    assert not [run for run in runs if run[1] in ("RUNNING", "PENDING", "SCHEDULED")]
+    logs = "\n".join(text for (text,) in database.sql("prefect", "SELECT message FROM log"))
+    assert "one does not answer any more; another machine continues" in logs
+    assert "checkpoints of this run up to update" in logs  # from where the killed machine was
+    assert (center.folder / "reports/compare/comparison.html").is_file()
+
+
+def compare(center: Workspace, copies: Path) -> subprocess.Popen[str]:
+    """Start the comparison from the workspace of the server."""
+    changes = {key: value for key, value in SETTINGS.items() if not key.startswith("matrix.")}
+    parameters = {
+        "methods": METHODS,
+        "seeds": SEEDS,
+        "overrides": changes | {"checkpoints.remote": str(copies), "tracking.enabled": True},
+    }
+    words = [w for k, v in parameters.items() for w in ("--param", f"{k}={json.dumps(v)}")]
+    return subprocess.Popen(
+        [
+            "sh",
+            "-c",
+            '. work/services/env; exec prefect deployment run dopsd-compare/compare --watch "$@"',
+            "sh",
+            *words,
+        ],
+        cwd=center.folder,
+        env=center.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
