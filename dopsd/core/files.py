@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 WORK = Path("work")
+PLANS = WORK / "keep"  # removals of checkpoints that were planned, and perhaps cut off
+LARGE = 65536  # bytes; smaller files stay copies
 # replaced results: of a restarted run, of DVC's run cache; `dopsd clean` removes them
 ASIDE = WORK / "aside"
+
+
+def link(source: Path | str, target: Path | str) -> None:
+    """Hard-link a file that is never written again, or copy it if the disk has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def one_file(path: Path, copy: Path) -> None:
+    """Replace a large copy by a hard link to a file, if both are on one disk and the same."""
+    with contextlib.suppress(OSError):
+        status, other = path.stat(), copy.stat()
+        is_same = (status.st_dev, status.st_ino) == (other.st_dev, other.st_ino)
+        if is_same or status.st_dev != other.st_dev or status.st_size < LARGE:
+            return
+        if filecmp.cmp(path, copy, shallow=False):
+            tmp = copy.with_name(f"{copy.name}.link")
+            tmp.unlink(missing_ok=True)
+            tmp.hardlink_to(path)
+            tmp.rename(copy)
 
 
 def write_json(path: Path, value: object) -> None:

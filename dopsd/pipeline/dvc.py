@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,14 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
-from dopsd.core.files import ASIDE, WORK
+from dopsd.core.files import PLANS
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
 from dopsd.pipeline.code_entries import write_entries
+from dopsd.pipeline.dvc_files import keep_lockfile, set_aside_damaged_results
 from dopsd.pipeline.patient_dvc import PARENT
 from dopsd.pipeline.writer_lock import WriterLock, forget
 from dopsd.training.start import STARTS, remove_dead_links
@@ -36,9 +36,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-LOCKFILE, KEPT, DAMAGED = Path("dvc.lock"), WORK / "dvc.lock", WORK / "dvc.lock.damaged"
+    from dopsd.config.params import Params
+
 STOP_EVERY = 5.0  # seconds between two requests to stop; training ignores repetitions
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: orphans become this process' children
+
+
+def _params() -> Params | None:
+    """Return the settings; None where they cannot be read, which DVC's stages say better."""
+    with suppress(DopsdError):
+        return load_params()
+    return None
 
 
 class Writing:
@@ -62,19 +70,46 @@ class Writing:
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
                     folder.mkdir(exist_ok=True)
                 remove_dead_links()
-            status = self._run_dvc(lock)
-            if status and not self.stopped_at and set_aside_damaged_results(self.name):
-                status = self._run_dvc(lock)
+            status = 0
+            if PLANS.is_dir():
+                from dopsd.pipeline.keeping import finish_removals
+
+                finish_removals(lambda words: self._run_dvc(lock, words))
+            for words in self._parts():
+                status = status or self._run_dvc(lock, words)
+                if status and not self.stopped_at and set_aside_damaged_results(self.name):
+                    status = self._run_dvc(lock, words)
+                if not status and not self.stopped_at:
+                    self._tidy(lock)
         return status if status >= 0 else 128 - status
 
-    def _run_dvc(self, lock: WriterLock) -> int:
+    def _parts(self) -> list[list[str]]:
+        """Return DVC's commands: the one asked for, after each run by itself if few are kept."""
+        words, params = [*self.words], _params()
+        if (
+            params
+            and params.checkpoints.keep != "all"
+            and words in (["repro"], ["repro", "--pull"])
+        ):
+            return [*([*words, f"report@{run.key.stage}"] for run in params.runs), words]
+        return [words]
+
+    def _tidy(self, lock: WriterLock) -> None:
+        """Keep one copy of the checkpoints that are wanted."""
+        if self.name == "repro" and "--dry" not in self.words and (params := _params()):
+            from dopsd.pipeline.keeping import keep_wanted, link_copies  # slow to import
+
+            link_copies(params)
+            keep_wanted(params, lambda words: self._run_dvc(lock, words))
+
+    def _run_dvc(self, lock: WriterLock, words: Sequence[str]) -> int:
         """Run DVC, and return its exit code once all its processes have ended."""
         command = [
             sys.executable,
             "-m",
             "dopsd.pipeline.patient_dvc",
             "--wait-for-lock",
-            *self.words,
+            *words,
         ]
         env = os.environ | {PARENT: str(os.getpid())}
         self.process = process = subprocess.Popen(
@@ -130,94 +165,6 @@ class Writing:
         with suppress(ChildProcessError):
             while True:
                 os.wait()
-
-
-def keep_lockfile(name: str) -> None:
-    """Back up dvc.lock, or restore it from the backup where a full disk or a kill cut it off.
-
-    A dvc.lock with the marks of a git merge stays as it is: the user must resolve it.
-
-    Args:
-        name: Command that messages name.
-    """
-    if not LOCKFILE.is_file():
-        return
-    content, backup = LOCKFILE.read_bytes(), KEPT.read_bytes() if KEPT.is_file() else None
-    if content == backup:
-        return
-    if _is_lockfile(content):
-        _replace(KEPT, content)
-    elif backup is not None and b"<<<<<<<" not in content:
-        _replace(DAMAGED, content)
-        _replace(LOCKFILE, backup)
-        log(
-            f"{name}: {LOCKFILE} was cut off or damaged; restored as before the last run"
-            f" (damaged copy: {DAMAGED})"
-        )
-
-
-def set_aside_damaged_results(name: str) -> bool:
-    """Move entries of DVC's run cache whose content does not match their names to work/aside.
-
-    DVC fails at an entry that was cut off but is still valid YAML. DVC also fails at a folder
-    without entries, which is removed.
-
-    Args:
-        name: Command that messages name.
-
-    Returns:
-        Whether there were any, so that another run can succeed.
-    """
-    from dvc.repo import Repo
-
-    is_any = False
-    for folder in Path(os.path.relpath(Repo().stage_cache.cache_dir)).glob("??/*"):
-        for path in folder.glob("*"):
-            if re.fullmatch("[0-9a-f]{64}", path.name) and _digest(path) != path.name:
-                aside = ASIDE / "run-cache"
-                aside.mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):
-                    shutil.move(path, aside / path.name)
-                log(f"{name}: {path}: damaged; moved to {aside}, running again")
-                is_any = True
-        with suppress(OSError):  # entries are left
-            folder.rmdir()
-            is_any = True
-    return is_any
-
-
-def _digest(path: Path) -> str:
-    """Return the name that DVC gives an entry of its run cache; empty if the file is no YAML."""
-    from dvc.utils import dict_sha256
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        digest: str = dict_sha256(
-            YAML(typ="safe").load(path.read_bytes()), exclude=["size", "nfiles"]
-        )
-        return digest
-    except (YAMLError, ValueError, TypeError):
-        return ""
-
-
-def _is_lockfile(content: bytes) -> bool:
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-    from voluptuous import Invalid
-
-    try:
-        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(content))
-    except (YAMLError, Invalid, ValueError):
-        return False
-    return True
-
-
-def _replace(path: Path, content: bytes) -> None:
-    tmp = path.with_name(f"{path.name}.tmp")
-    tmp.write_bytes(content)
-    tmp.rename(path)
 
 
 def run(words: Sequence[str]) -> int:

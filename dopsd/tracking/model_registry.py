@@ -8,7 +8,9 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
+from dopsd.core.files import one_file
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import has_all_weights
 
@@ -58,6 +60,10 @@ def log_model(
     model = client.create_logged_model(experiment, name, run_id, tags, model_type=kind)
     client.log_model_artifacts(model.model_id, str(folder))
     client.finalize_logged_model(model.model_id, "READY")
+    place = urlsplit(model.artifact_location)
+    if place.scheme in ("", "file"):  # this disk: a link takes no space
+        for path in folder.iterdir():
+            one_file(path, Path(unquote(place.path)) / path.name)
     return model.model_id
 
 

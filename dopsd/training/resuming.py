@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.files import link
 from dopsd.core.paths import LOG
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
@@ -175,7 +175,7 @@ def bring(source: Resumable, folder: Path) -> None:
     (folder / LOG).write_text(_text(source.rows))
     for step in source.steps:
         tmp = folder / f"{step.name}.tmp"
-        shutil.copytree(step, tmp, copy_function=_link)
+        shutil.copytree(step, tmp, copy_function=link)
         if (tmp / LOG).exists():
             (tmp / LOG).unlink()  # a link to the other folder's file, which must not change
             (tmp / LOG).write_text(
@@ -199,11 +199,3 @@ def empty(folder: Path) -> None:
     for step in folder.glob("step-*"):
         shutil.rmtree(step)
     (folder / LOG).unlink(missing_ok=True)
-
-
-def _link(source: str, target: str) -> None:
-    """Hard-link a file that is never written again, or copy it if the disk has no hard links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
-from dopsd.core.files import fresh_folder, write_json
+from dopsd.core.files import fresh_folder, link, write_json
 from dopsd.core.tables import read_log, write_table
 from dopsd.models.adapter_files import checkpoint_names
 from dopsd.training import checkpoint
@@ -54,7 +53,7 @@ def publish_run(scratch: Path, out: Path, every: int, start: dict[str, str]) -> 
                 target = tmp / f"step-{saved.update:06d}"
                 target.mkdir()
                 for name in checkpoint_names(saved.path):
-                    shutil.copyfile(saved.path / name, target / name)
+                    link(saved.path / name, target / name)
                 checkpoint.write_digests(target)
     rows = [
         {k: v for k, v in row.items() if not k.startswith("time/")}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from dopsd.core.files import read_json, write_json
+from dopsd.core.files import link, read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
 from dopsd.core.progress import log
@@ -27,7 +27,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     chosen = folder / "train" / f"step-{summary['best_update']:06d}"
     tmp = folder / ".best.tmp"
     shutil.rmtree(tmp, ignore_errors=True)
-    shutil.copytree(chosen, tmp)
+    shutil.copytree(chosen, tmp, copy_function=link)
     facts = {
         "update": summary["best_update"],
         "accuracy": summary["best"],

@@ -1,0 +1,163 @@
+"""Keep one copy of each checkpoint on a disk, and of finished runs only those that are wanted.
+
+`dopsd repro` calls this when DVC has ended, so that `dopsd run` and the flows do too. Checkpoints
+in work/, runs/, DVC's cache and a local MLflow become hard links to one file. By `checkpoints.keep`
+the others of a tested run are removed, and DVC records what is left as the result of training, so
+that nothing runs again. MLflow keeps what was published before.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.files import PLANS, one_file, read_json, write_json
+from dopsd.core.progress import log
+from dopsd.training.checkpoint import update_of
+from dopsd.training.run_settings import scratch_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dopsd.config.params import Params
+    from dopsd.core.paths import RunKey
+    from dopsd.training.run_settings import RunSettings
+
+READ = ("train", "evaluate", "select")  # stages with the checkpoints as output or dependency
+
+
+def steps_in(folder: Path) -> list[Path]:
+    """Return the checkpoint folders in a folder, by update."""
+    return sorted(folder.glob("step-??????"))
+
+
+def unwanted(params: Params, key: RunKey) -> list[Path]:
+    """Return the checkpoints of a tested run that `checkpoints.keep` does not keep."""
+    keep, steps = params.checkpoints.keep, steps_in(key.folder / "train")
+    if keep == "all" or not key.is_tested:
+        return []
+    best = read_json(key.folder / "best" / "select.json", "dopsd select")["update"]
+    newest = steps[-(keep if isinstance(keep, int) else 1) :]
+    return [step for step in steps if step not in newest and update_of(step) != best]
+
+
+def link_copies(params: Params) -> None:
+    """Replace copies of finished runs' checkpoints by hard links, where the disk has them."""
+    for run in params.runs:
+        for name in ("train", "best"):
+            for path, cached in _cached(run.key.folder / name):
+                one_file(path, cached)
+
+
+def _cached(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield each file of an output of DVC that DVC's cache has, and its place there."""
+    from dvc.repo import Repo
+
+    entries = _lock_entries(f"{folder}")
+    if not entries:
+        return
+    cache = Repo().cache.local
+    for entry in entries:
+        listing = Path(cache.oid_to_path(entry))
+        if listing.is_file():
+            for item in json.loads(listing.read_text()):
+                path, cached = folder / item["relpath"], Path(cache.oid_to_path(item["md5"]))
+                if path.is_file() and cached.is_file():
+                    yield path, cached
+
+
+def _lock_entries(output: str) -> list[str]:
+    """Return the digests of a folder, as dvc.lock has them for outputs."""
+    from ruamel.yaml import YAML
+
+    lock = Path("dvc.lock")
+    stages = (YAML(typ="safe").load(lock) or {}).get("stages", {}) if lock.is_file() else {}
+    return [
+        out["md5"]
+        for stage in stages.values()
+        for out in stage.get("outs", [])
+        if out["path"] == output and out.get("md5", "").endswith(".dir")
+    ]
+
+
+def keep_wanted(params: Params, dvc: Callable[[list[str]], int]) -> None:
+    """Remove the checkpoints of tested runs that `checkpoints.keep` does not keep.
+
+    Runs whose results are not those of the settings, data and code that are here stay as they are.
+
+    Args:
+        params: All settings.
+        dvc: Runs a command of DVC, and returns its exit code.
+
+    Raises:
+        DopsdError: if DVC cannot record what is left.
+    """
+    for run in params.runs:
+        if (doomed := unwanted(params, run.key)) and _is_current(run.key):
+            write_json(PLANS / f"{run.key.stage}.json", _plan(run, doomed))
+    finish_removals(dvc)
+
+
+def finish_removals(dvc: Callable[[list[str]], int]) -> None:
+    """Carry out removals that were planned, also those that an interruption cut off.
+
+    Args:
+        dvc: Runs a command of DVC, and returns its exit code.
+
+    Raises:
+        DopsdError: if DVC cannot record what is left.
+    """
+    for path in sorted(PLANS.glob("*.json")):
+        _carry_out(path, dvc)
+
+
+def _plan(run: RunSettings, doomed: list[Path]) -> dict[str, Any]:
+    copies = [*_cached(run.key.folder / "train")]
+    kept = {cached for path, cached in copies if path.parent not in doomed}
+    objects = {cached for path, cached in copies if path.parent in doomed} - kept
+    scratch = scratch_folder(run)
+    folders = [*doomed, *(scratch / step.name for step in doomed)]
+    return {
+        "run": str(run.key),
+        "folders": [str(folder) for folder in folders],
+        "objects": sorted(str(path) for path in objects),
+    }
+
+
+def _is_current(key: RunKey) -> bool:
+    """Tell whether DVC has nothing to do for a run; else its lock must not be renewed."""
+    stages = [f"{stage}@{key.stage}" for stage in (*READ, "test")]
+    process = subprocess.run(
+        [sys.executable, "-m", "dvc", "status", "--json", *stages],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    with suppress(ValueError):
+        return process.returncode == 0 and json.loads(process.stdout) == {}
+    return False
+
+
+def _carry_out(path: Path, dvc: Callable[[list[str]], int]) -> None:
+    plan = read_json(path, "dopsd repro")
+    for folder in plan["folders"]:
+        shutil.rmtree(folder, ignore_errors=True)
+    status = dvc(["commit", "--quiet", "--force", *(f"{stage}@{path.stem}" for stage in READ)])
+    if status:
+        raise DopsdError(
+            f"keep: {plan['run']}: DVC could not record the checkpoints that are left; run `dopsd"
+            " repro` to try again",
+            TEMPORARY,
+            code=Code.STAGE_FAILED,
+        )
+    for cached in plan["objects"]:
+        Path(cached).unlink(missing_ok=True)
+    path.unlink()
+    log(f"keep: {plan['run']}: {len(plan['folders']) // 2} checkpoints removed")
