@@ -13,11 +13,13 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
+from dopsd.config.loading import load_params
 from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
 from dopsd.pipeline import run_request
+from dopsd.pipeline.disk_model import require_room
 from dopsd.pipeline.run_request import RunRequest
 from dopsd.pipeline.writer_lock import WriterLock
 from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
@@ -72,6 +74,7 @@ def write_settings(request: RunRequest) -> dict[str, Any]:
         raise DopsdError(message, code=error.code) from None
     for line in changed or ["params.yaml: nothing to change"]:
         log.info(line)
+    require_room(load_params())
     return {"stage": "settings", "changed": len(changed)}
 
 

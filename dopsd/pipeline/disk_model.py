@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import kind_of
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.pipeline.memory_model import trains_all
 from dopsd.training.checkpoint import KEPT_RESUMABLE
+from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -22,36 +29,68 @@ def checkpoint_bytes(params: Params, shape: Shape) -> int:
 
 
 def places(params: Params) -> list[str]:
-    """Return where each checkpoint has a copy; MLflow has those of adapters."""
+    """Return where each checkpoint is; MLflow has those of adapters.
+
+    It is one file in all of them where the disk has hard links (`dopsd.pipeline.keeping`).
+    """
     has_mlflow = params.tracking.enabled and not trains_all(params)
     return ["work/", "runs/", "DVC's cache", *(["MLflow"] if has_mlflow else [])]
 
 
 def saved(params: Params) -> int:
-    """Return the number of checkpoints of a run."""
+    """Return the number of checkpoints that a run makes."""
     return -(-params.train.updates // params.train.checkpoint_every)
 
 
-def run_bytes(params: Params, shape: Shape) -> int:
+def kept(params: Params) -> int:
+    """Return the number of checkpoints of a finished run, by `checkpoints.keep`."""
+    keep = params.checkpoints.keep
+    wanted = {"all": saved(params), "best_and_last": 2}.get(str(keep), 0) or int(keep) + 1
+    return min(saved(params), wanted)
+
+
+def has_links(folder: Path) -> bool:
+    """Tell whether the disk of a folder has hard links."""
+    with tempfile.TemporaryDirectory(dir=folder) as tmp, suppress(OSError):
+        (Path(tmp) / "a").touch()
+        (Path(tmp) / "b").hardlink_to(Path(tmp) / "a")
+        return True
+    return False
+
+
+def run_bytes(params: Params, shape: Shape, is_training: bool = False) -> int:
     """Return the bytes of a run of the matrix's first method, without its answers.
 
-    The selected checkpoint has one copy more, and the newest keep what resuming needs.
+    The newest checkpoints also hold what resuming needs: moments, and perhaps a moving average.
+
+    Args:
+        params: Settings, with the method's own applied.
+        shape: Shape of the model.
+        is_training: During the run, when all checkpoints are there, and DVC copies those that it
+            is about to link; else of a finished run.
     """
-    count = saved(params)
+    count = saved(params) if is_training else kept(params)
+    is_one = has_links(Path.cwd())
+    copies = 1 + is_training if is_one else len(places(params))
+    selected = 0 if is_one else 1
     config = vars(params.method)[kind_of(params.matrix.methods[0])]
-    kept = 3 if vars(config).get("teacher") == "ema" else 2  # moments, and a moving average
-    copies = len(places(params)) * count + 1 + kept * min(count, KEPT_RESUMABLE)
-    return checkpoint_bytes(params, shape) * copies
+    resuming = 3 if vars(config).get("teacher") == "ema" else 2
+    numbers = copies * count + selected + resuming * min(count, KEPT_RESUMABLE)
+    return checkpoint_bytes(params, shape) * numbers
 
 
 def line(params: Params, shape: Shape) -> str:
     """Return a line that says what a run takes, for an estimate."""
     *others, last = places(params)
-    return (
-        f"disk of each run: about {run_bytes(params, shape) / 1e9:.1f} GB: {saved(params)}"
-        f" checkpoints of {checkpoint_bytes(params, shape) / 1e9:.2f} GB in {', '.join(others)}"
-        f" and {last}, and what resuming needs"
+    where = f"{', '.join(others)} and {last}"
+    one = "one file for " if has_links(Path.cwd()) else "copies in "
+    text = (
+        f"disk of each run: about {run_bytes(params, shape) / 1e9:.1f} GB: {kept(params)}"
+        f" checkpoints of {checkpoint_bytes(params, shape) / 1e9:.2f} GB ({one}{where}), and what"
+        " resuming needs"
     )
+    training = run_bytes(params, shape, is_training=True) / 1e9
+    return f"{text}; {training:.1f} GB while it trains"
 
 
 def missing_runs(params: Params) -> list[RunSettings]:
@@ -60,7 +99,7 @@ def missing_runs(params: Params) -> list[RunSettings]:
 
 
 def matrix_bytes(params: Params) -> int:
-    """Return the bytes of the missing runs of the matrix.
+    """Return the bytes of the missing runs of the matrix, of which one at a time is in training.
 
     Raises:
         DopsdError: if the size of a base is not known.
@@ -68,11 +107,42 @@ def matrix_bytes(params: Params) -> int:
     from dopsd.pipeline.cost import size_of
     from dopsd.pipeline.shape import Shape, lora_parameters
 
-    total = 0
+    finished, training = [0], [0]
     for run in missing_runs(params):
         cell = {"tasks": [run.key.task], "methods": [run.key.method]}
         matrix = params.matrix.model_copy(update=cell)
         own = params.model_copy(update={"matrix": matrix}).of(run.key.method)
         config = size_of(run.model)
-        total += run_bytes(own, Shape(config, lora_parameters(config, own)))
-    return total
+        shape = Shape(config, lora_parameters(config, own))
+        whole = run_bytes(own, shape)
+        finished.append(max(0, whole - _written(run)))
+        training.append(run_bytes(own, shape, is_training=True) - whole)
+    return sum(finished) + max(0, *training)
+
+
+def _written(run: RunSettings) -> int:
+    """Return the bytes that a run in progress has written already."""
+    with suppress(DopsdError, OSError):
+        return sum(path.stat().st_size for path in scratch_folder(run).rglob("*"))
+    return 0
+
+
+def require_room(params: Params) -> None:
+    """Refuse a matrix whose missing runs do not fit this disk.
+
+    Raises:
+        DopsdError: if they do not fit.
+    """
+    try:
+        required = matrix_bytes(params)
+    except DopsdError:  # the size of a base that is not here is not known
+        return
+    free = shutil.disk_usage(Path.cwd()).free
+    if free < required:
+        runs = len(missing_runs(params))
+        raise DopsdError(
+            f"disk: {free / 1e9:.1f} GB are free, and {runs} missing run{'s' * (runs != 1)} of the"
+            f" matrix take{'s' * (runs == 1)} about {required / 1e9:.1f} GB; free some space, set"
+            " checkpoints.keep=best_and_last, or run fewer cells",
+            code=Code.DISK_FULL,
+        )

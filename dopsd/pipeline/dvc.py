@@ -75,6 +75,8 @@ class Writing:
                 from dopsd.pipeline.keeping import finish_removals
 
                 finish_removals(lambda words: self._run_dvc(lock, words))
+            if self.name == "repro" and not {"-s", "--single-item", "--dry"} & {*self.words}:
+                self._require_room()
             for words in self._parts():
                 status = status or self._run_dvc(lock, words)
                 if status and not self.stopped_at and set_aside_damaged_results(self.name):
@@ -82,6 +84,12 @@ class Writing:
                 if not status and not self.stopped_at:
                     self._tidy(lock)
         return status if status >= 0 else 128 - status
+
+    def _require_room(self) -> None:
+        if params := _params():
+            from dopsd.pipeline.disk_model import require_room  # slow to import
+
+            require_room(params)
 
     def _parts(self) -> list[list[str]]:
         """Return DVC's commands: the one asked for, after each run by itself if few are kept."""

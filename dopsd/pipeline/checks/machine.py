@@ -123,7 +123,9 @@ def disk(params: Params) -> Iterator[Finding]:
         "disk",
         free >= required,
         f"{free:.0f} GB free; for {runs} missing run{'s' * (runs != 1)} about {required:.0f} GB",
-        "" if free >= required else "free some space, or run fewer cells or checkpoints",
+        ""
+        if free >= required
+        else "free some space, set checkpoints.keep=best_and_last, or run fewer cells",
     )
 
 

@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, write_params
 
 from dopsd.config import profiles
 from dopsd.config.loading import checked, load_params
+from dopsd.core.errors import DopsdError
 from dopsd.models.llada import LladaConfig
+from dopsd.pipeline import disk_model
 from dopsd.pipeline.disk_model import line, matrix_bytes, run_bytes
 from dopsd.pipeline.shape import Shape, lora_parameters
+from dopsd.training.config import CheckpointsConfig
 
 
-def test_a_run_of_llada_8b_takes_what_was_counted_by_hand():
+def test_a_run_of_llada_8b_takes_what_was_counted_by_hand(monkeypatch: pytest.MonkeyPatch):
     settings = checked(profiles.resolve("llada-8b-gsm8k"), "profile").of("d_opsd")
     config = LladaConfig()
     shape = Shape(config, lora_parameters(config, settings))
     # rank 128 beside q, k and v of 4096 x 4096 and a layer of 4096 x 12288, in 32 blocks
     weights = 32 * 128 * (3 * 8192 + 16384)
-    # 20 checkpoints in 4 places, the selected one, and two moments of the two newest
+    # 20 checkpoints, of each one file, and two moments of the two newest
+    assert run_bytes(settings, shape) == 4 * weights * (20 + 2 * 2)
+    assert "about 16.1 GB: 20 checkpoints of 0.67 GB (one file for work/" in line(settings, shape)
+    few = settings.model_copy(update={"checkpoints": CheckpointsConfig(keep="best_and_last")})
+    assert run_bytes(few, shape) == 4 * weights * (2 + 2 * 2)
+    assert run_bytes(few, shape, is_training=True) == 4 * weights * (2 * 20 + 2 * 2)
+    few = settings.model_copy(update={"checkpoints": CheckpointsConfig(keep=3)})
+    assert run_bytes(few, shape) == 4 * weights * (4 + 2 * 2)
+    monkeypatch.setattr(disk_model, "has_links", lambda folder: False)
+    # 4 places, and the selected one
     assert run_bytes(settings, shape) == 4 * weights * (4 * 20 + 1 + 2 * 2)
-    assert "about 57.0 GB: 20 checkpoints of 0.67 GB in work/" in line(settings, shape)
+    assert "(copies in work/, runs/" in line(settings, shape)
 
 
 def test_the_demo_takes_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = load_params(ROOT / "params.yaml")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base").symlink_to(ROOT / "base")
-    # adapters of 659,560 bytes: 4 in work/, DVC's cache and mlartifacts each, 5 in runs/; and two
-    # files of 1,323,248 bytes with moments
-    measured = 17 * 659_560 + 2 * 1_323_248
+    # 4 adapters of 659,560 bytes, their copies until DVC's are links, and two files of 1,323,248
+    # bytes with moments
+    measured = 2 * 4 * 659_560 + 2 * 1_323_248
     assert matrix_bytes(settings) == pytest.approx(measured, rel=0.01)
     done = tmp_path / "runs/sudoku/d_opsd/0/train.json"
     done.parent.mkdir(parents=True)
     done.touch()
     assert matrix_bytes(settings) == 0
+
+
+def test_a_matrix_that_does_not_fit_is_refused_before_it_starts(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    free = 1e5
+    monkeypatch.setattr(disk_model.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    write_params(matrix__seeds=[0, 1, 2])
+    with pytest.raises(DopsdError, match="3 missing runs of the matrix take about"):
+        disk_model.require_room(load_params())
+    write_params(matrix__seeds=[0], checkpoints__keep="best_and_last", train__updates=1)
+    disk_model.require_room(load_params())
+
+
+def test_what_a_run_has_written_already_needs_no_room_again(finished: Path):
+    settings = load_params()
+    whole = matrix_bytes(settings)
+    assert whole == 0
+    (settings.runs[0].key.folder / "train.json").unlink()
+    taken = matrix_bytes(settings)
+    shutil.rmtree("work")
+    assert 0 < taken < matrix_bytes(settings)
