@@ -51,9 +51,10 @@ def unwanted(params: Params, key: RunKey) -> list[Path]:
 def link_copies(params: Params) -> None:
     """Replace copies of finished runs' checkpoints by hard links, where the disk has them."""
     for run in params.runs:
-        for name in ("train", "best"):
-            for path, cached in _cached(run.key.folder / name):
-                one_file(path, cached)
+        for path, cached in _cached(run.key.folder / "train"):
+            one_file(path, cached)
+        for path, cached in _cached(run.key.folder / "best"):  # the same content as one of those
+            one_file(cached, path)
 
 
 def _cached(folder: Path) -> Iterator[tuple[Path, Path]]:

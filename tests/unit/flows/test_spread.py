@@ -1,0 +1,143 @@
+"""Cells of a comparison over machines: who gets what, and what becomes of a lost machine's cell."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+from uuid import UUID, uuid4
+
+import pytest
+from conftest import write_params
+from prefect.client.schemas.objects import StateType
+
+from dopsd.config.loading import load_params
+from dopsd.config.profiles import AS_IT_STANDS
+from dopsd.core.errors import DopsdError
+from dopsd.core.paths import RunKey
+from dopsd.pipeline import run_request
+from dopsd.pipeline.run_request import PARAMS, RunRequest
+from flows import compare, spread
+from flows.machines import Machine
+from flows.spread import Cell, Spread
+
+CODE = "abc"
+
+
+class Server:
+    """What Spread sees of Prefect: machines, and the states of the runs that it started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.machines = {name: Machine(name, uuid4(), CODE, True) for name in names}
+        self.states: dict[UUID, SimpleNamespace] = {}
+        self.started: list[tuple[str, str]] = []  # cell and machine
+        self.runs: dict[str, UUID] = {}  # the last run of a machine
+        self.stopped: list[UUID] = []
+        self.busy: set[str] = set()
+        monkeypatch.setattr(spread, "machines", lambda client: [*self.machines.values()])
+        monkeypatch.setattr(spread, "is_busy", lambda client, machine: machine.name in self.busy)
+        monkeypatch.setattr(spread, "start", self.start)
+        monkeypatch.setattr(spread, "stop", lambda client, run_id, why: self.stopped.append(run_id))
+        monkeypatch.setattr(spread, "LOOK_EVERY", 0.0)
+
+    def start(self, client: object, machine: Machine, parameters: dict, name: str) -> object:
+        run_id = self.runs[machine.name] = uuid4()
+        self.started.append((name, machine.name))
+        self.states[run_id] = SimpleNamespace(type=StateType.RUNNING, message="")
+        return SimpleNamespace(id=run_id)
+
+    def read_flow_run(self, run_id: UUID) -> object:
+        return SimpleNamespace(state=self.states[run_id])
+
+    def end(self, machine: str, state: StateType, message: str = "") -> None:
+        self.states[self.runs[machine]] = SimpleNamespace(type=state, message=message)
+
+    def lose(self, machine: str) -> None:
+        self.machines[machine] = replace(self.machines[machine], is_there=False)
+
+
+def cells(count: int) -> list[Cell]:
+    return [Cell(RunKey("sudoku", "rft", seed), {}) for seed in range(count)]
+
+
+def of(server: Server, count: int) -> Spread:
+    return Spread(server, cells(count), CODE, logging.getLogger("test"))
+
+
+def test_each_free_machine_gets_one_cell_and_the_next_when_it_is_done(monkeypatch):
+    server = Server(monkeypatch, "a", "b")
+    server.busy = {"b"}  # with somebody's own run
+    work = of(server, 2)
+    assert work.look() and server.started == [("sudoku/rft/0", "a")]
+    assert not work.look()
+    server.end("a", StateType.COMPLETED)
+    work.look()
+    assert server.started[1:] == [("sudoku/rft/1", "a")] and work.done == {"sudoku/rft/0": "a"}
+
+
+def test_a_lost_machines_cell_goes_first_to_another_and_its_own_run_is_told_to_end(monkeypatch):
+    server = Server(monkeypatch, "a", "b")
+    work = of(server, 3)
+    work.look()
+    lost = server.runs["a"]
+    server.lose("a")
+    work.look()
+    server.end("b", StateType.COMPLETED)
+    work.look()
+    assert server.stopped == [lost]
+    assert server.started[2:] == [("sudoku/rft/0", "b")]
+
+
+def test_a_crashed_run_is_tried_again_but_not_for_ever(monkeypatch):
+    server = Server(monkeypatch, "a")
+    work = of(server, 1)
+    for _ in range(spread.ATTEMPTS):
+        work.look()
+        server.end("a", StateType.CRASHED)
+    with pytest.raises(DopsdError, match="sudoku/rft/0: lost 4 times, last on a"):
+        work.run()
+    assert len(server.started) == spread.ATTEMPTS
+
+
+def test_a_failure_is_kept_for_the_end_and_the_others_go_on(monkeypatch):
+    server = Server(monkeypatch, "a")
+    work = of(server, 2)
+    work.look()
+    server.end("a", StateType.FAILED, "train: no space left")
+    work.look()
+    server.end("a", StateType.COMPLETED)
+    with pytest.raises(DopsdError, match=r"sudoku/rft/0: train: no space left \(on a\)"):
+        work.run()
+    assert work.done == {"sudoku/rft/1": "a"}
+
+
+def test_a_machine_with_other_code_gets_nothing_and_is_named_once(monkeypatch, caplog):
+    server = Server(monkeypatch, "a")
+    server.machines["a"] = replace(server.machines["a"], version="old")
+    work = of(server, 1)
+    assert not work.look() and not work.look() and not server.started
+    assert [r.message for r in caplog.records if "a has other code (old, here abc)" in r.message]
+    assert len(caplog.records) == 1
+
+
+def test_an_interrupted_comparison_leaves_no_run_behind(monkeypatch):
+    server = Server(monkeypatch, "a", "b")
+    work = of(server, 2)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work.run(interrupt)
+    assert {*server.stopped} == {*server.runs.values()}
+
+
+def test_settings_as_they_stand_mean_the_same_on_another_machine(project):
+    write_params(train__updates=7)
+    mine = load_params()
+    asked = compare.portable(RunRequest(AS_IT_STANDS, methods=["rft"], seeds=[4]))
+    PARAMS.unlink()
+    assert asked.profile == "embedded" and asked.overrides["train.updates"] == 7
+    there = run_request.check(asked, can_retrain=True)
+    assert there.train == mine.train and there.data == mine.data and there.method == mine.method
+    assert there.matrix.methods == ["rft"]
