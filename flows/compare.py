@@ -19,10 +19,10 @@ from prefect.client.schemas.objects import State
 from pydantic import Field
 
 from dopsd.config import params_file, profiles
-from dopsd.config.loading import load_params
+from dopsd.config.loading import checked, load_params
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
-from dopsd.pipeline.run_request import RunRequest, check
+from dopsd.pipeline.run_request import PARAMS, RunRequest, check
 from flows import stages
 from flows.artifacts import SERVER_ERRORS
 from flows.failures import failed
@@ -130,13 +130,12 @@ def portable(request: RunRequest) -> RunRequest:
     """Return a request that means the same on a machine with another params.yaml."""
     if request.source:
         return request
-    shipped = params_file.flat(profiles.resolve(profiles.EMBEDDED))
-    own = {
-        key: value
-        for key, value in params_file.flat(request.raw()).items()
-        if shipped.get(key) != value
-    }
-    return replace(request, profile=profiles.EMBEDDED, overrides=own | request.overrides)
+    shipped, own = (
+        params_file.flat(checked(raw, PARAMS).model_dump(mode="json"))
+        for raw in (profiles.resolve(profiles.EMBEDDED), request.raw())
+    )
+    changed = {key: value for key, value in own.items() if shipped.get(key, ...) != value}
+    return replace(request, profile=profiles.EMBEDDED, overrides=changed | request.overrides)
 
 
 def cell_of(request: RunRequest, run_key: RunKey) -> RunRequest:

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +25,8 @@ from flows.machines import Machine, is_busy, machines, start, stop
 
 LOOK_EVERY = 3.0  # seconds
 WARN_EVERY = 300.0  # seconds
-ATTEMPTS = 4  # of a cell, on whichever machines
+ATTEMPTS = 4  # of a cell that was lost with its machine
+FAULTS = 2  # failures in a row after which a machine gets no more cells, and machines for a cell
 ENDED = (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED)
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
@@ -38,11 +39,13 @@ class Cell:
         key: Task, method and seed.
         parameters: Parameters of a machine's training flow.
         attempts: How often it was started.
+        failures: Reason by machine on which it failed.
     """
 
     key: RunKey
     parameters: dict[str, Any]
     attempts: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Spread:
         self.working: dict[str, Started] = {}
         self.done: dict[str, str] = {}  # machine by cell
         self.failed: dict[str, str] = {}  # reason by cell
+        self.faults: dict[str, int] = {}  # failures in a row by machine
         self.told: set[str] = set()
         self.idle_since = time.monotonic()
 
@@ -105,8 +109,11 @@ class Spread:
         for started in [*self.working.values()]:
             self._follow(started, there.get(started.machine))
         for machine in there.values():
-            if self.waiting and self._is_free(machine):
-                self._start(self.waiting.popleft(), machine)
+            cell = next((c for c in self.waiting if machine.name not in c.failures), None)
+            if cell and self._is_free(machine):
+                self.waiting.remove(cell)
+                self._start(cell, machine)
+        self._give_up({machine.name for machine in there.values() if machine.is_there})
         self._say_if_nobody_works()
         return (len(self.waiting), len(self.working), len(self.done)) != before
 
@@ -117,6 +124,12 @@ class Spread:
             self._tell(
                 f"{machine.name} has other code ({machine.version}, here {self.version}) and gets"
                 " no cells; `git pull` and `make down`, `make up SERVER=...` there"
+            )
+            return False
+        if self.faults.get(machine.name, 0) >= FAULTS:
+            self._tell(
+                f"{machine.name} failed {FAULTS} times in a row and gets no more cells; repair it,"
+                " and start the comparison again, which keeps what is done"
             )
             return False
         return not is_busy(self.client, machine)
@@ -138,6 +151,7 @@ class Spread:
         del self.working[started.machine]
         if kind is StateType.COMPLETED:
             self.done[str(cell.key)] = started.machine
+            self.faults[started.machine] = 0
             self.log.info(
                 "%s: done on %s (%d of %d)", cell.key, started.machine, len(self.done), self.total
             )
@@ -146,8 +160,21 @@ class Spread:
             self._again(started, "lost the run")
         else:
             reason = (state.message if state else "") or kind.value.lower()
-            self.failed[str(cell.key)] = f"{reason} (on {started.machine})"
-            self.log.error("%s: %s", cell.key, self.failed[str(cell.key)])
+            cell.failures[started.machine] = reason
+            self.faults[started.machine] = self.faults.get(started.machine, 0) + 1
+            self.log.error("%s: %s: %s", cell.key, started.machine, reason)
+            self.waiting.appendleft(cell)
+
+    def _give_up(self, there: set[str]) -> None:
+        """Give up cells that failed on enough machines, or that no machine is left for."""
+        fit = {name for name in there if self.faults.get(name, 0) < FAULTS}
+        for cell in [*self.waiting]:
+            if len(cell.failures) >= FAULTS or (there and fit <= cell.failures.keys()):
+                self.waiting.remove(cell)
+                failures = [f"{reason} (on {name})" for name, reason in cell.failures.items()]
+                self.failed[str(cell.key)] = (failures or ["every machine failed on other cells"])[
+                    -1
+                ]
 
     def _again(self, started: Started, what: str) -> None:
         """Put a cell back, first in the queue, unless it was lost too often."""

@@ -111,6 +111,31 @@ def test_a_failure_is_kept_for_the_end_and_the_others_go_on(monkeypatch):
     assert work.done == {"sudoku/rft/1": "a"}
 
 
+def test_a_machine_that_fails_alone_does_not_eat_the_cells(monkeypatch):
+    server = Server(monkeypatch, "a", "b")
+    work = of(server, 5)
+    work.look()
+    for _ in range(2):  # the base is not on a
+        server.end("a", StateType.FAILED, "model.path: no such folder")
+        work.look()
+    for _ in range(5):
+        server.end("b", StateType.COMPLETED)
+        work.look()
+    assert work.done == {f"sudoku/rft/{seed}": "b" for seed in range(5)} and not work.failed
+    assert [machine for _, machine in server.started].count("a") == 2
+
+
+def test_a_comparison_ends_when_no_machine_is_left_that_works(monkeypatch):
+    server = Server(monkeypatch, "a")
+    work = of(server, 4)
+    for _ in range(2):
+        work.look()
+        server.end("a", StateType.FAILED, "no weights")
+    with pytest.raises(DopsdError, match="every machine failed on other cells"):
+        work.run()
+    assert len(work.failed) == 4
+
+
 def test_a_machine_with_other_code_gets_nothing_and_is_named_once(monkeypatch, caplog):
     server = Server(monkeypatch, "a")
     server.machines["a"] = replace(server.machines["a"], version="old")
