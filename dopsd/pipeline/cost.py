@@ -113,6 +113,11 @@ def print_cost(full: Params, hardware: str) -> None:
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")
         sys.stdout.write("\n".join(output_lines) + "\n")
+    if len(full.runs) > 1:
+        total = disk_model.matrix_bytes(full, full.runs) / 1e9
+        sys.stdout.write(
+            f"\ndisk of all {len(full.runs)} runs on one machine: about {total:.0f} GB\n"
+        )
     sys.stdout.flush()  # a rehearsal's stages write to the same file
 
 

@@ -98,8 +98,12 @@ def missing_runs(params: Params) -> list[RunSettings]:
     return [run for run in params.runs if not (run.key.folder / "train.json").is_file()]
 
 
-def matrix_bytes(params: Params) -> int:
-    """Return the bytes of the missing runs of the matrix, of which one at a time is in training.
+def matrix_bytes(params: Params, runs: list[RunSettings] | None = None) -> int:
+    """Return the bytes of runs of the matrix, of which one at a time is in training.
+
+    Args:
+        params: All settings.
+        runs: The runs; None: those that are missing.
 
     Raises:
         DopsdError: if the size of a base is not known.
@@ -108,7 +112,7 @@ def matrix_bytes(params: Params) -> int:
     from dopsd.pipeline.shape import Shape, lora_parameters
 
     finished, training = [0], [0]
-    for run in missing_runs(params):
+    for run in missing_runs(params) if runs is None else runs:
         cell = {"tasks": [run.key.task], "methods": [run.key.method]}
         matrix = params.matrix.model_copy(update=cell)
         own = params.model_copy(update={"matrix": matrix}).of(run.key.method)

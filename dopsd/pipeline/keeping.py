@@ -51,8 +51,11 @@ def unwanted(params: Params, key: RunKey) -> list[Path]:
 def link_copies(params: Params) -> None:
     """Replace copies of finished runs' checkpoints by hard links, where the disk has them."""
     for run in params.runs:
-        for path, cached in _cached(run.key.folder / "train"):
+        copies = [*_cached(run.key.folder / "train")]
+        scratch = scratch_folder(run) if copies else Path()
+        for path, cached in copies:
             one_file(path, cached)
+            one_file(path, scratch / path.parent.name / path.name)  # DVC has put a copy there
         for path, cached in _cached(run.key.folder / "best"):  # the same content as one of those
             one_file(cached, path)
 
