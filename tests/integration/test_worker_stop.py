@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from composed import Stack
 from conftest import ROOT
@@ -77,3 +78,33 @@ def test_a_worker_in_training_ends_after_training_has_saved(stack: Stack, tmp_pa
     worker.terminate()
     assert worker.wait(180) == 143
     assert list((tmp_path / "workspace/work").glob("train-*/step-*/state.json"))
+
+
+def test_a_run_whose_worker_is_gone_can_still_be_cancelled(stack: Stack, tmp_path: Path):
+    """The worker tells a flow that it is cancelled; without one, the flow asks the server."""
+    changes = overrides() | {"train.updates": 2000, "train.checkpoint_every": 1000}
+    asked = f"overrides={json.dumps(changes | {'tracking.enabled': False})}"
+    words = ("prefect", "deployment", "run", "dopsd/train", "--param", asked)
+    stack.run(*words, like="worker")
+    workspace = tmp_path / "workspace"
+    state = workspace / "work/train.json"
+    until(lambda: state.is_file() and json.loads(state.read_text())["done"] >= 2)
+    script = psutil.Process(stack.running["worker"].pid)
+    worker = [p for p in script.children(recursive=True) if "worker" in p.cmdline()]
+    for process in (script, *worker):
+        process.kill()
+    assert not list(workspace.glob("work/train-*/step-*"))
+    listed = stack.run(
+        "prefect", "flow-run", "ls", "--state", "RUNNING", "-o", "json", like="worker"
+    )
+    stack.run("prefect", "flow-run", "cancel", json.loads(listed)[0]["id"], like="worker")
+    until(lambda: list(workspace.glob("work/train-*/step-*/state.json")))
+    until(lambda: not [p for p in psutil.process_iter() if "prefect.engine" in cmdline(p)])
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    """Words of a process of the worker's workspace; none of another, or of one that is gone."""
+    try:
+        return process.cmdline() if "workspace" in process.cwd() else []
+    except psutil.Error:
+        return []
