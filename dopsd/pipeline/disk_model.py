@@ -98,30 +98,51 @@ def missing_runs(params: Params) -> list[RunSettings]:
     return [run for run in params.runs if not (run.key.folder / "train.json").is_file()]
 
 
-def matrix_bytes(params: Params, runs: list[RunSettings] | None = None) -> int:
-    """Return the bytes of runs of the matrix, of which one at a time is in training.
+def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int:
+    """Return the bytes of one run of the matrix.
 
     Args:
         params: All settings.
-        runs: The runs; None: those that are missing.
+        run: The run.
+        is_training: During the run; else of the finished run.
 
     Raises:
-        DopsdError: if the size of a base is not known.
+        DopsdError: if the size of its base is not known.
     """
     from dopsd.pipeline.cost import size_of
     from dopsd.pipeline.shape import Shape, lora_parameters
 
-    finished, training = [0], [0]
-    for run in missing_runs(params) if runs is None else runs:
-        cell = {"tasks": [run.key.task], "methods": [run.key.method]}
-        matrix = params.matrix.model_copy(update=cell)
-        own = params.model_copy(update={"matrix": matrix}).of(run.key.method)
-        config = size_of(run.model)
-        shape = Shape(config, lora_parameters(config, own))
-        whole = run_bytes(own, shape)
-        finished.append(max(0, whole - _written(run)))
-        training.append(run_bytes(own, shape, is_training=True) - whole)
-    return sum(finished) + max(0, *training)
+    cell = {"tasks": [run.key.task], "methods": [run.key.method]}
+    matrix = params.matrix.model_copy(update=cell)
+    own = params.model_copy(update={"matrix": matrix}).of(run.key.method)
+    config = size_of(run.model)
+    return run_bytes(own, Shape(config, lora_parameters(config, own)), is_training)
+
+
+def matrix_bytes(params: Params, runs: list[RunSettings]) -> int:
+    """Return the bytes of runs of the matrix when the last one of them trains.
+
+    Args:
+        params: All settings.
+        runs: The runs.
+
+    Raises:
+        DopsdError: if the size of a base is not known.
+    """
+    finished = [bytes_of(params, run) for run in runs]
+    training = [bytes_of(params, run, is_training=True) for run in runs]
+    more = [most - least for most, least in zip(training, finished, strict=True)]
+    return sum(finished) + max([0, *more])
+
+
+def missing_bytes(params: Params) -> int:
+    """Return the bytes that the missing runs of the matrix still need.
+
+    Raises:
+        DopsdError: if the size of a base is not known.
+    """
+    runs = missing_runs(params)
+    return max(0, matrix_bytes(params, runs) - sum(_written(run) for run in runs))
 
 
 def _written(run: RunSettings) -> int:
@@ -138,7 +159,7 @@ def require_room(params: Params) -> None:
         DopsdError: if they do not fit.
     """
     try:
-        required = matrix_bytes(params)
+        required = missing_bytes(params)
     except DopsdError:  # the size of a base that is not here is not known
         return
     free = shutil.disk_usage(Path.cwd()).free

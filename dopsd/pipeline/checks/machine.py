@@ -112,11 +112,11 @@ def kernels(params: Params) -> Iterator[Finding]:
 
 def disk(params: Params) -> Iterator[Finding]:
     """Check that the disk of this folder has room for the runs of the matrix that are missing."""
-    from dopsd.pipeline.disk_model import matrix_bytes, missing_runs
+    from dopsd.pipeline.disk_model import missing_bytes, missing_runs
 
     free, runs = shutil.disk_usage(Path.cwd()).free / 1e9, len(missing_runs(params))
     try:
-        required = ROOM + matrix_bytes(params) / 1e9
+        required = ROOM + missing_bytes(params) / 1e9
     except DopsdError:  # the size of a base that is not here is not known
         required = ROOM if params.pretrain.tasks else UNKNOWN
     yield Finding(

@@ -14,7 +14,7 @@ from dopsd.config.loading import checked, load_params
 from dopsd.core.errors import DopsdError
 from dopsd.models.llada import LladaConfig
 from dopsd.pipeline import disk_model
-from dopsd.pipeline.disk_model import line, matrix_bytes, run_bytes
+from dopsd.pipeline.disk_model import line, missing_bytes, run_bytes
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.training.config import CheckpointsConfig
 
@@ -46,11 +46,11 @@ def test_the_demo_takes_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     # 4 adapters of 659,560 bytes, their copies until DVC's are links, and two files of 1,323,248
     # bytes with moments
     measured = 2 * 4 * 659_560 + 2 * 1_323_248
-    assert matrix_bytes(settings) == pytest.approx(measured, rel=0.01)
+    assert missing_bytes(settings) == pytest.approx(measured, rel=0.01)
     done = tmp_path / "runs/sudoku/d_opsd/0/train.json"
     done.parent.mkdir(parents=True)
     done.touch()
-    assert matrix_bytes(settings) == 0
+    assert missing_bytes(settings) == 0
 
 
 def test_a_matrix_that_does_not_fit_is_refused_before_it_starts(
@@ -67,9 +67,9 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_starts(
 
 def test_what_a_run_has_written_already_needs_no_room_again(finished: Path):
     settings = load_params()
-    whole = matrix_bytes(settings)
+    whole = missing_bytes(settings)
     assert whole == 0
     (settings.runs[0].key.folder / "train.json").unlink()
-    taken = matrix_bytes(settings)
+    taken = missing_bytes(settings)
     shutil.rmtree("work")
-    assert 0 < taken < matrix_bytes(settings)
+    assert 0 < taken < missing_bytes(settings)
