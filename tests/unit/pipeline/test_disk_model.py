@@ -72,4 +72,4 @@ def test_what_a_run_has_written_already_needs_no_room_again(finished: Path):
     (settings.runs[0].key.folder / "train.json").unlink()
     taken = missing_bytes(settings)
     shutil.rmtree("work")
-    assert 0 < taken < missing_bytes(settings)
+    assert taken < missing_bytes(settings)
