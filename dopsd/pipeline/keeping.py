@@ -126,12 +126,13 @@ def _plan(run: RunSettings, doomed: list[Path]) -> dict[str, Any]:
     copies = [*_cached(run.key.folder / "train")]
     kept = {cached for path, cached in copies if path.parent not in doomed}
     objects = {cached for path, cached in copies if path.parent in doomed} - kept
-    scratch = scratch_folder(run)
+    scratch, old = scratch_folder(run), _lock_entries(str(run.key.folder / "train"))
     folders = [*doomed, *(scratch / step.name for step in doomed)]
     return {
         "run": str(run.key),
         "folders": [str(folder) for folder in folders],
         "objects": sorted(str(path) for path in objects),
+        "replaced": old,
     }
 
 
@@ -163,5 +164,21 @@ def _carry_out(path: Path, dvc: Callable[[list[str]], int]) -> None:
         )
     for cached in plan["objects"]:
         Path(cached).unlink(missing_ok=True)
+    _forget_runs(plan["replaced"])
     path.unlink()
     log(f"keep: {plan['run']}: {len(plan['folders']) // 2} checkpoints removed")
+
+
+def _forget_runs(replaced: list[str]) -> None:
+    """Remove entries of DVC's run cache that name outputs of which files are gone.
+
+    DVC would restore one of them in the place of what is left, or fail to.
+    """
+    from dvc.repo import Repo
+
+    repo = Repo()
+    for entry in Path(repo.stage_cache.cache_dir).glob("??/*/*"):
+        if any(digest in entry.read_text() for digest in replaced):
+            entry.unlink()
+    for digest in replaced:
+        Path(repo.cache.local.oid_to_path(digest)).unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from conftest import ROOT
 from workspace import Workspace
 
 from dopsd.config.loading import load_params
+from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.files import LARGE
 from dopsd.core.tables import read_table
 from dopsd.pipeline import keeping
@@ -50,7 +52,9 @@ def steps(folder: Path) -> list[int]:
     return [int(path.name[5:]) for path in keeping.steps_in(folder)]
 
 
-def test_every_copy_of_a_checkpoint_is_one_file_and_the_unwanted_go(workspace: Workspace):
+def test_every_copy_of_a_checkpoint_is_one_file_and_the_unwanted_go(
+    workspace: Workspace, tmp_path: Path
+):
     workspace.run("dopsd", "repro")
     workspace.run("dopsd", "publish")
     folders = {name: adapters(Path(name)) for name in ("work", "runs", ".dvc/cache", "mlartifacts")}
@@ -69,6 +73,22 @@ def test_every_copy_of_a_checkpoint_is_one_file_and_the_unwanted_go(workspace: W
     assert (RUN / "curve.csv").read_bytes() == curve
     assert workspace.dvc("status", "--json").strip() == "{}"
     assert not workspace.repro()
+    another_machine_takes_what_is_left(workspace, tmp_path, wanted)
+
+
+def another_machine_takes_what_is_left(
+    workspace: Workspace, tmp_path: Path, wanted: list[int]
+) -> None:
+    workspace.dvc("remote", "add", "--local", "--default", "store", str(tmp_path / "store"))
+    workspace.dvc("push", "--quiet", "--run-cache")
+    other = Workspace(tmp_path / "other")
+    for name in ("params.yaml", ".dvc/config.local"):
+        shutil.copyfile(workspace.folder / name, other.folder / name)
+    shutil.copytree("base", other.folder / "base")
+    other.env[RESTORE_ONLY] = "1"
+    other.run("dopsd", "repro", "--pull", "report")
+    assert steps(other.folder / RUN / "train") == wanted
+    assert (other.folder / RUN / "curve.csv").read_bytes() == (RUN / "curve.csv").read_bytes()
 
 
 def test_a_removal_that_was_cut_off_is_finished_and_stale_results_are_left_alone(
