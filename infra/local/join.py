@@ -25,6 +25,7 @@ from processes import (
     pool,
     read_state,
     start,
+    write_env,
 )
 from runs import pause, report_lost_runs
 
@@ -105,6 +106,7 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     prefect("deploy", "flows/train.py:train", *deployed, env=env)
     pause(env["PREFECT_API_URL"], False)
     report_lost_runs(env["PREFECT_API_URL"])
+    write_env(env)
     words = ("prefect", "worker", "start", "--pool", pool(), "--type", "process", "--name", name)
     start(Service("worker", command(*words)), env, state, api=env["PREFECT_API_URL"])
     sys.stdout.write(

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STATE = ROOT / "work" / "services"
 PIDS = STATE / "services.json"
 MACHINE = STATE / "machine"  # name of this machine, where it joined a server elsewhere
+ENV = "env"  # in STATE: addresses, for shells
 HOST = "127.0.0.1"  # where servers listen, unless `make up HOST=ADDRESS` names another address
 START = 300.0  # seconds to become healthy on a busy machine; usual are 20
 END = 40.0  # seconds to end
@@ -236,3 +237,12 @@ def end(pid: int, started: float) -> bool:
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     return has_ended
+
+
+def write_env(env: dict[str, str]) -> None:
+    """Write the servers' addresses to a file for shells to source, which else look elsewhere."""
+    (STATE / ENV).write_text(
+        "".join(
+            f"export {name}={env[name]}\n" for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
+        )
+    )

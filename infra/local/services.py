@@ -17,6 +17,7 @@ from join import join, prefect
 from pages import experiment_pages
 from processes import (
     END,
+    ENV,
     HOST,
     MACHINE,
     PIDS,
@@ -34,10 +35,9 @@ from processes import (
     read_state,
     start,
     wait_until_healthy,
+    write_env,
 )
 from runs import FLOW, end_flows, pause, report_lost_runs, stop_runs
-
-ENV = "env"  # in STATE
 
 
 def services(host: str, prefect: int, mlflow: int) -> list[Service]:
@@ -162,18 +162,6 @@ def up(host: str, prefect: int | None, mlflow: int | None) -> None:
             f"note: nobody needs a password at {host}: whoever reaches ports {prefect} and {mlflow}"
             " can run programs here\n"
         )
-
-
-def write_env(env: dict[str, str]) -> None:
-    """Write the servers' addresses to a file for shells to source.
-
-    Without them, `prefect` and `mlflow` commands look elsewhere or find nothing.
-    """
-    (STATE / ENV).write_text(
-        "".join(
-            f"export {name}={env[name]}\n" for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
-        )
-    )
 
 
 def down() -> None:

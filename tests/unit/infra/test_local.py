@@ -103,7 +103,7 @@ def test_a_service_ends_when_asked_though_a_shell_started_make_up_in_the_backgro
 
 
 def test_the_servers_addresses_are_written_for_a_shell_to_source(workspace):
-    services.write_env(services.environment("127.0.0.1", 4300, 5100))
+    processes.write_env(services.environment("127.0.0.1", 4300, 5100))
     shell = f". {workspace / 'env'}; echo $PREFECT_API_URL $MLFLOW_TRACKING_URI"
     said = subprocess.run(["sh", "-c", shell], capture_output=True, text=True).stdout
     assert said == "http://127.0.0.1:4300/api http://127.0.0.1:5100\n"
