@@ -25,6 +25,9 @@ from flows.machines import Machine, is_busy, machines, start, stop
 
 LOOK_EVERY = 3.0  # seconds
 WARN_EVERY = 300.0  # seconds
+# seconds that a machine may be away for the server, which counts 90 itself, and forgets all workers
+# when it was stopped for longer
+AWAY = 60.0
 ATTEMPTS = 4  # of a cell that was lost with its machine
 FAULTS = 2  # failures in a row after which a machine gets no more cells, and machines for a cell
 ENDED = (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED)
@@ -76,6 +79,7 @@ class Spread:
         self.done: dict[str, str] = {}  # machine by cell
         self.failed: dict[str, str] = {}  # reason by cell
         self.faults: dict[str, int] = {}  # failures in a row by machine
+        self.away: dict[str, float] = {}  # by machine at work: since when it is away
         self.told: set[str] = set()
         self.idle_since = time.monotonic()
 
@@ -144,11 +148,14 @@ class Spread:
         state = self.client.read_flow_run(started.run_id).state
         kind, cell = state.type if state else StateType.CRASHED, started.cell
         if kind not in ENDED:
-            if machine is None or not machine.is_there:
+            if machine and machine.is_there:
+                self.away.pop(started.machine, None)
+            elif time.monotonic() - self.away.setdefault(started.machine, time.monotonic()) > AWAY:
                 stop(self.client, started.run_id, "the machine was lost; another one continues")
                 self._again(started, "does not answer any more")
             return
         del self.working[started.machine]
+        self.away.pop(started.machine, None)
         if kind is StateType.COMPLETED:
             self.done[str(cell.key)] = started.machine
             self.faults[started.machine] = 0
@@ -179,6 +186,7 @@ class Spread:
     def _again(self, started: Started, what: str) -> None:
         """Put a cell back, first in the queue, unless it was lost too often."""
         del self.working[started.machine]
+        self.away.pop(started.machine, None)
         cell = started.cell
         if cell.attempts >= ATTEMPTS:
             self.failed[str(cell.key)] = f"lost {cell.attempts} times, last on {started.machine}"

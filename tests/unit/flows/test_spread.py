@@ -81,11 +81,25 @@ def test_a_lost_machines_cell_goes_first_to_another_and_its_own_run_is_told_to_e
     work.look()
     lost = server.runs["a"]
     server.lose("a")
+    monkeypatch.setattr(spread, "AWAY", -1.0)
     work.look()
     server.end("b", StateType.COMPLETED)
     work.look()
     assert server.stopped == [lost]
     assert server.started[2:] == [("sudoku/rft/0", "b")]
+
+
+def test_machines_are_not_lost_while_the_server_forgets_them_after_its_restart(monkeypatch):
+    server = Server(monkeypatch, "a", "b")
+    work = of(server, 2)
+    work.look()
+    there = dict(server.machines)
+    server.lose("a")
+    server.lose("b")
+    work.look()
+    server.machines = there  # their workers have reported
+    work.look()
+    assert not server.stopped and not work.away and len(server.started) == 2
 
 
 def test_a_crashed_run_is_tried_again_but_not_for_ever(monkeypatch):
