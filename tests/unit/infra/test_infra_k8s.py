@@ -107,6 +107,7 @@ def test_the_job_of_a_run_has_the_form_that_kubernetes_and_prefect_demand(overla
     kubernetes_validate.validate(job, KUBERNETES, strict=True)
     assert not find_placeholders(job)
     assert job["spec"]["backoffLimit"] == 0 and "activeDeadlineSeconds" not in job["spec"]
+    assert job["spec"]["podReplacementPolicy"] == "Failed"  # else a pod fails while it still saves
 
 
 def test_the_job_template_uses_all_of_its_variables_and_no_other():
