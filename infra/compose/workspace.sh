@@ -13,7 +13,10 @@ if [ ! -d .git ]; then
     git remote add origin "$DOPSD_REPOSITORY"
 fi
 echo "waiting for commands of an earlier run that still save here"
-flock work/guard.lock true # flows/guard.py holds it
+trap 'kill "$!" || true; exit 143' TERM # as a container's first process, a shell would not hear of it
+flock work/guard.lock true & # flows/guard.py holds it
+wait "$!"
+trap - TERM
 git remote set-url origin "$DOPSD_REPOSITORY"
 git fetch --quiet --tags --force origin
 git checkout --quiet --force --detach "$(git rev-parse --verify --quiet "origin/$revision" || git rev-parse --verify "$revision^{commit}")"
