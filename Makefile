@@ -6,7 +6,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down \
-	integration integration-slurm chaos tournament every-method lowest newest nightly reference docs docs-serve
+	integration integration-k8s integration-slurm chaos tournament every-method lowest newest nightly reference docs docs-serve
 
 install: .venv/.installed
 
@@ -31,7 +31,7 @@ test: install
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not slurm and not nightly' \
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not kubernetes and not slurm and not nightly' \
 		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
@@ -65,6 +65,9 @@ integration: install
 
 chaos: install
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)
+
+integration-k8s: install # needs root and kubectl; 40 minutes on two cores beside other work
+	python -m pytest -m kubernetes tests/k8s -v
 
 integration-slurm: install # needs root and, on Debian, apt-get install slurm-wlm munge; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0

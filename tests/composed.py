@@ -54,6 +54,18 @@ def interpolated(value: Any, env: dict[str, str]) -> Any:
     return VARIABLE.sub(fill, value)
 
 
+def image_programs(folder: Path) -> None:
+    """Fill a new folder as the Dockerfile fills /usr/local/bin."""
+    folder.mkdir(parents=True)
+    lines = (COMPOSE / "Dockerfile").read_text()
+    for source, name in re.findall(
+        r"^COPY --chmod=755 (\S+) /usr/local/bin/(\S+)", lines, re.MULTILINE
+    ):
+        text = (ROOT / source).read_text()
+        (folder / name).write_text(text.replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
+        (folder / name).chmod(0o755)
+
+
 class Stack:
     """Services of compose.yaml; `bin` stands for the image's /usr/local/bin, filled as the
     Dockerfile says.
@@ -66,18 +78,7 @@ class Stack:
         ]
         self.ports = {name: free_port() for name in PORTS}
         self.bin = folder / "bin"
-        self.bin.mkdir(parents=True)
-        copied = re.findall(
-            r"^COPY --chmod=755 (\S+) /usr/local/bin/(\S+)",
-            (COMPOSE / "Dockerfile").read_text(),
-            re.M,
-        )
-        for source, name in copied:
-            text = (
-                (ROOT / source).read_text().replace("#!/usr/bin/env python3", f"#!{sys.executable}")
-            )
-            (self.bin / name).write_text(text)
-            (self.bin / name).chmod(0o755)
+        image_programs(self.bin)
 
     def here(self, text: str) -> str:
         """An address inside the network of compose.yaml, as it is on this machine."""
