@@ -206,7 +206,9 @@ def collect(run_keys: list[RunKey], name: str, after: object) -> Done:
         name: Name of the task run.
         after: What must be done before.
     """
-    names = [f"report@{run_key.stage}" for run_key in run_keys]
+    tasks = dict.fromkeys(run_key.task for run_key in run_keys)
+    names = [f"evaluate_base@{task_name}" for task_name in tasks]
+    names += [f"report@{run_key.stage}" for run_key in run_keys]
     run("collect", (*DOPSD, "repro", "--pull", *names), get_run_logger(), {RESTORE_ONLY: "1"})
     for run_key in run_keys:
         show_checkpoints(run_key)
