@@ -1,19 +1,28 @@
-"""What test_ranks.py runs alone and in two processes: the first collect's gradients, of all."""
+"""What test_ranks.py and test_world_size.py run in one process and in several: gradients of all
+ranks together, and runs that stop.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
+from forks import command
 
 from dopsd.config.loading import load_params
 from dopsd.core.tensor_files import save_tensors
 from dopsd.distributed.accelerate_group import all_processes
+from dopsd.training.run_dir import RunFolder
+from dopsd.training.run_settings import scratch_folder
 from dopsd.training.trainer import Trainer
 
 
 def main(out: Path, method: str = "d_opsd") -> None:
+    """The gradients of the first collect."""
     accelerator = all_processes()
     loop = Trainer(load_params().run("sudoku", method, 0), accelerator)
     generator = torch.Generator().manual_seed(0)
@@ -26,6 +35,19 @@ def main(out: Path, method: str = "d_opsd") -> None:
     loop._collect()
     trajectories = collected[0].stats.counters["trajectories"]
     kept = loop.policy.process_group.all_gather_object([trajectories])
+    _write(loop, accelerator, out, kept)
+
+
+def resumed(out: Path, method: str = "d_opsd") -> None:
+    """The gradients of the updates that wait in the run's newest checkpoint."""
+    accelerator, run = all_processes(), load_params().run("sudoku", method, 0)
+    loop = Trainer(run, accelerator)
+    with RunFolder(scratch_folder(run), accelerator) as folder:
+        folder.resume(loop)
+    _write(loop, accelerator, out, [])
+
+
+def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) -> None:
     sizes, gradients = [], {}
     for update, batches in enumerate(loop.waiting):
         sizes.append(loop.policy.process_group.all_gather_object([sum(map(len, batches))]))
@@ -51,3 +73,33 @@ def main(out: Path, method: str = "d_opsd") -> None:
                 }
             )
         )
+
+
+def stopped_before(update: int, method: str = "d_opsd") -> None:
+    """Train until rank 0 gets a signal, in the update after that one.
+
+    used-RANK has a line for each collect and each update that this rank finishes.
+    """
+    collect, step = Trainer._collect, Trainer._step
+    used = Path(f"used-{os.environ.get('RANK', '0')}")
+
+    def write(*values: object) -> None:
+        with used.open("a") as out:
+            out.write(json.dumps(values) + "\n")
+
+    def collecting(self: Trainer) -> None:
+        number = self.counters["collects"]
+        collect(self)
+        problems = [problem.id for problem in self.order.of(number)]
+        write("collect", number, problems)
+
+    def stepping(self: Trainer, batches: list) -> object:
+        if self.update == update and self.accelerator.is_main_process:
+            os.kill(os.getpid(), signal.SIGTERM)
+        before = [sum(map(len, batches)), sum(float(batch.weight.sum()) for batch in batches)]
+        metrics = step(self, batches)
+        write("update", self.update, *before)
+        return metrics
+
+    Trainer._collect, Trainer._step = collecting, stepping
+    command("train", "--method", method)

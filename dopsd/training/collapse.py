@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from dopsd.core.progress import log
+
 if TYPE_CHECKING:
+    from dopsd.core.metrics import MetricSums
     from dopsd.training.config import TrainConfig
 
 
@@ -88,3 +91,25 @@ def detector_of(settings: TrainConfig, *history: list[float]) -> CollapseDetecto
     s = settings
     rule = (s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors)
     return CollapseDetector(*rule, *history)
+
+
+def look_for_collapse(
+    detector: CollapseDetector, metrics: MetricSums, settings: TrainConfig, update: int
+) -> None:
+    """Give a collect's first-attempt scores to the detector, and log a new collapse.
+
+    Args:
+        detector: the run's detector.
+        metrics: metrics of the collect, over all ranks; the rolling mean is added.
+        settings: section `train`.
+        update: the number of finished updates.
+    """
+    names, scores = ("first_attempt_score", "first_attempt_square"), metrics.means()
+    metrics.pop(names[1], None)
+    if names[0] not in scores:
+        return  # the method does not sample from the policy in training
+    is_new = detector.see(*(scores[name] for name in names))
+    if detector.means:
+        metrics.add("rolling_score", detector.means[-1])
+    if is_new:
+        log(f"train: update {update}: {detector.describe(settings)}")

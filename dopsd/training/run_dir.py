@@ -18,7 +18,7 @@ from dopsd.core.metrics import MetricSums
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import load_tensors, save_tensors
-from dopsd.training import checkpoint
+from dopsd.training import checkpoint, rank_files
 from dopsd.training.optim import restore_moments
 from dopsd.training.resuming import log_of
 from dopsd.training.run_settings import MEMORY
@@ -133,14 +133,7 @@ class RunFolder:
 
     def _write(self, loop: Trainer, tmp: Path) -> None:
         rank = self.accelerator.process_index
-        rank_tensors = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
-        # kept, because a new measurement might give another size and thus other rounding; the
-        # second entry said in older releases whether the size was halved
-        size, tokens = loop.micro_batches.size, loop.micro_batches.tokens
-        rank_tensors["micro_batch"] = torch.tensor([size, 0, tokens])
-        if torch.cuda.is_available():
-            rank_tensors["cuda_rng"] = torch.cuda.get_rng_state()
-        save_tensors(rank_tensors, tmp / f"batches.{rank}.safetensors")
+        save_tensors(rank_files.rank_tensors(loop), tmp / rank_files.name_of(rank))
         if not self.is_main:
             return
         loop.policy.save(tmp)
@@ -163,20 +156,12 @@ class RunFolder:
         """Restore the trainer and the log from the newest resumable checkpoint, if there is one.
 
         Raises:
-            DopsdError: if the checkpoint has another number of ranks or cannot be restored.
+            DopsdError: if the checkpoint cannot be restored.
         """
         newest = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
         if newest:
             state_file = newest.path / "state.json"
             state = parse_object(state_file.read_bytes(), state_file)
-            ranks = state.get("ranks")
-            if ranks != self.accelerator.num_processes:
-                raise DopsdError(
-                    f"train: {newest.path} was made by {ranks} ranks, this run has"
-                    f" {self.accelerator.num_processes}; use as many, or remove the folder to start"
-                    " again",
-                    code=Code.RESUME,
-                )
             try:
                 self._restore(loop, newest.path, state)
             except torch.OutOfMemoryError:
@@ -195,11 +180,17 @@ class RunFolder:
                     " resume from an older one",
                     code=Code.RESUME,
                 ) from error
-            log(f"train: continuing after update {loop.update} from {newest.path}")
+            change = self._change(state)
+            log(f"train: continuing after update {loop.update} from {newest.path}{change}")
         elif checkpoint.folders(self.scratch) and self.is_main:
             log(f"train: no checkpoint in {self.scratch} can be resumed; starting from update 0")
         if self.is_main:
             self._restore_log(loop.update, log_of(newest.path) if newest else None)
+
+    def _change(self, state: dict[str, Any]) -> str:
+        """Return the words about another number of processes than the checkpoint's."""
+        before, now = state["ranks"], self.accelerator.num_processes
+        return "" if before == now else f" with {now} processes, after {before}"
 
     def _restore(self, loop: Trainer, folder: Path, state: dict[str, Any]) -> None:
         loop.policy.load(folder)
@@ -210,18 +201,7 @@ class RunFolder:
         }
         if state["update"] != int(folder.name[5:]):
             raise ValueError(f"state.json is of update {state['update']!r}")
-        rank_tensors = load_tensors(
-            folder / f"batches.{self.accelerator.process_index}.safetensors"
-        )
-        torch.set_rng_state(rank_tensors.pop("rng"))
-        size, _, *tokens = rank_tensors.pop("micro_batch").tolist()
-        memory_settings = {name: vars(loop.settings)[name] for name in MEMORY}
-        if state.get("memory", memory_settings) == memory_settings:
-            loop.micro_batches.size, loop.micro_batches.tokens = size, *(tokens or [0])
-        if "cuda_rng" in rank_tensors:
-            torch.cuda.set_rng_state(rank_tensors.pop("cuda_rng"))
-        waiting = checkpoint.unpack_updates(rank_tensors, state["waiting"])
-        loop.waiting = [[batch.to(device) for batch in batches] for batches in waiting]
+        rank_files.restore(loop, folder, state)
         loop.update, loop.counters = state["update"], state["counters"]
         loop.empty_in_a_row, loop.spent = state["empty_in_a_row"], state["spent"]
         loop.cpu_spent = state.get("cpu_spent", 0.0)  # of releases that did not count it

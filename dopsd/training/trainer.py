@@ -23,7 +23,7 @@ from dopsd.core.rng import key_from
 from dopsd.distributed.accelerate_group import AccelerateGroup, over_ranks
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task
-from dopsd.training.collapse import detector_of
+from dopsd.training.collapse import detector_of, look_for_collapse
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
@@ -78,7 +78,8 @@ class Trainer:
         self.losses: deque[float] = deque(maxlen=each)  # of as many updates as follow a collect
         self.spent = self.cpu_spent = 0.0  # seconds of collects since the last update
         self.waiting: list[list[Batch]] = []  # the batches of each update of the current collect
-        self.gathered = MetricSums()  # metrics of the collects since the last update
+        # metrics of the collects since the last update, over all ranks
+        self.gathered = MetricSums()
         self.detector = detector_of(train)
 
     def context_of(self, run: RunSettings) -> AlgorithmContext:
@@ -136,7 +137,7 @@ class Trainer:
         metrics.merge(self.gathered)
         self.gathered = MetricSums()
         self.update += 1
-        means = over_ranks(self.accelerator, metrics).means()
+        means = metrics.means()
         if self.detector.is_collapsed:
             means["collapsed"] = 1.0
         counts = {f"count/{name}": value for name, value in self.counters.items()}
@@ -185,9 +186,10 @@ class Trainer:
         is_empty = batches == 0  # on all ranks
         self.counters["empty_collects"] += is_empty
         self.empty_in_a_row = self.empty_in_a_row + 1 if is_empty else 0
-        self._look_for_collapse(stats.metrics)
-        self.gathered.merge(stats.metrics)
-        self.gathered.add("time/collect_seconds", time.monotonic() - started)
+        stats.metrics.add("time/collect_seconds", time.monotonic() - started)
+        metrics = over_ranks(self.accelerator, stats.metrics)
+        look_for_collapse(self.detector, metrics, self.settings, self.update)
+        self.gathered.merge(metrics)
         if self._is_starved:
             self._give_up()
 
@@ -208,33 +210,20 @@ class Trainer:
         self.waiting.clear()  # with skip_empty false, an empty update on momentum alone
         log(f"{message}; the run ends after update {self.update}, and its checkpoints stay")
 
-    def _look_for_collapse(self, metrics: MetricSums) -> None:
-        """Give the collect's first-attempt scores of all ranks to the collapse detector.
-
-        Adds the rolling mean to the metrics, and logs a new collapse.
-        """
-        names = ("first_attempt_score", "first_attempt_square")
-        scores = over_ranks(
-            self.accelerator, MetricSums({name: metrics[name] for name in names if name in metrics})
-        ).means()
-        metrics.pop(names[1], None)
-        if names[0] not in scores:
-            return  # the method does not sample from the policy in training
-        is_new, means = self.detector.see(*(scores[name] for name in names)), self.detector.means
-        if means:
-            metrics.add("rolling_score", means[-1])
-        if is_new:
-            log(f"train: update {self.update}: {self.detector.describe(self.settings)}")
-
     def _step(self, batches: list[Batch]) -> MetricSums:
-        """Accumulate the update's loss over micro-batches and ranks, clip, and step."""
+        """Accumulate the update's loss over micro-batches and ranks, clip, and step.
+
+        Returns:
+            Metrics of the update, over all ranks. Nothing is exchanged once the weights change.
+        """
         self.policy.core.train(self.settings.has_dropout)
         metrics = self.micro_batches.gradients(
             self.algorithm, self.policy, batches, self._weight(batches)
         )
         # once all processes are here, each of them finishes the update
         self.policy.process_group.all_gather_object([], is_done=True)
-        metrics.add("loss", 0.0, 1 / self.accelerator.num_processes)
+        metrics = over_ranks(self.accelerator, metrics)
+        metrics.add("loss", 0.0, 1)
         norm = optimizer_step(self.optimizer, self.accelerator, self.settings, self.update)
         metrics.add("grad_norm", norm, 1)
         self.policy.after_update()
