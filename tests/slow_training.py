@@ -57,14 +57,14 @@ def slow_sealing(seconds: float) -> None:
     command("train")
 
 
-def killed_after(update: int) -> None:
-    """The process is killed when it begins the update after that one."""
+def killed_after(update: int, rank: str | None = None) -> None:
+    """The process, or that rank alone, is killed when it begins the update after that one."""
     from dopsd.training.trainer import Trainer
 
     step = Trainer._step
 
     def dying(self, batches):
-        if self.update == update:
+        if self.update == update and rank in (None, _rank()):
             os.kill(os.getpid(), signal.SIGKILL)
         return step(self, batches)
 

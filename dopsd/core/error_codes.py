@@ -77,6 +77,7 @@ class Code(Enum):
     CHANGED_DURING_STAGE = "D511"
     STAGE_FAILED = "D512"
     STAGE_MISSING = "D513"
+    PROCESS_LOST = "D514"
 
     # results and evaluation
     NO_RESULTS = "D601"

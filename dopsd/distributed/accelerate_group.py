@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, StopRequested
 from dopsd.core.metrics import MetricSums
+from dopsd.distributed.config import LaunchConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,17 +22,24 @@ if TYPE_CHECKING:
     from dopsd.distributed.uneven_forwards import UnevenForwards
 
 
-def all_processes() -> Accelerator:
+T = TypeVar("T")
+
+
+def all_processes(timeout: int = LaunchConfig().timeout) -> Accelerator:
     """Return the accelerator of all processes that torchrun started.
 
     Without `cpu=True`, accelerate ignores the other processes on a machine without a GPU.
 
+    Args:
+        timeout: launch.timeout, seconds to wait for another process.
+
     Raises:
         DopsdError: if accelerate sees another number of processes, or two of them share a GPU.
     """
-    from accelerate import Accelerator
+    from accelerate import Accelerator, InitProcessGroupKwargs
 
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waiting])
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if accelerator.num_processes != world_size:
         raise DopsdError(
@@ -95,14 +104,20 @@ def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:
 
 def over_ranks(accelerator: Accelerator, metrics: MetricSums) -> MetricSums:
     """Return the metrics of all processes, added up."""
-    if accelerator.num_processes == 1:
-        return metrics
-    from accelerate.utils import gather_object
-
     total = MetricSums()
-    for rank_sums in gather_object([dict(metrics)]):
+    for rank_sums in of_all_ranks(accelerator, dict(metrics)):
         total.merge(rank_sums)
     return total
+
+
+def of_all_ranks(accelerator: Accelerator, value: T) -> list[T]:
+    """Return the values of all processes, in order of rank."""
+    if accelerator.num_processes == 1:
+        return [value]
+    from accelerate.utils import gather_object
+
+    values: list[T] = gather_object([value])
+    return values
 
 
 class AccelerateGroup:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dopsd.core.rng import key_from
-from dopsd.core.tensor_files import load_tensors
+from dopsd.core.tensor_files import load_tensors, save_tensors
+from dopsd.distributed.accelerate_group import of_all_ranks
 from dopsd.training import checkpoint
 from dopsd.training.run_settings import MEMORY
 
@@ -20,29 +21,46 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from accelerate import Accelerator
     from torch import Tensor
 
     from dopsd.algorithms.common.batch import Batch
     from dopsd.training.trainer import Trainer
 
-NOT_BATCHES = ("rng", "cuda_rng", "micro_batch")  # names of a rank's other tensors
+OWN = ("rng", "cuda_rng", "micro_batch")  # names of a rank's tensors that are no batches
 
 
-def name_of(rank: int) -> str:
-    """Return the name of a rank's file in a checkpoint."""
+def write_own(loop: Trainer, folder: Path) -> None:
+    """Write what a checkpoint keeps of this process."""
+    updates = checkpoint.pack_updates(loop.waiting)
+    save_tensors(updates | _own(loop), folder / _name(loop.accelerator.process_index))
+
+
+def write_of_all(loop: Trainer, folder: Path) -> None:
+    """Write the files of all ranks: batches of the others come from this process's copies.
+
+    Their random states are lost.
+    """
+    for rank in range(loop.accelerator.num_processes):
+        if rank == loop.accelerator.process_index:
+            write_own(loop, folder)
+        else:
+            updates = [ranks[rank] for ranks in loop.of_all_ranks]
+            save_tensors(checkpoint.pack_updates(updates), folder / _name(rank))
+
+
+def _name(rank: int) -> str:
     return f"batches.{rank}.safetensors"
 
 
-def rank_tensors(loop: Trainer) -> dict[str, Tensor]:
-    """Return what the checkpoint keeps of this process."""
-    tensors = checkpoint.pack_updates(loop.waiting) | {"rng": torch.get_rng_state()}
+def _own(loop: Trainer) -> dict[str, Tensor]:
     # kept, because a new measurement might give another size and thus other rounding; the
     # second entry said in older releases whether the size was halved
     size, tokens = loop.micro_batches.size, loop.micro_batches.tokens
-    tensors["micro_batch"] = torch.tensor([size, 0, tokens])
+    own = {"micro_batch": torch.tensor([size, 0, tokens]), "rng": torch.get_rng_state()}
     if torch.cuda.is_available():
-        tensors["cuda_rng"] = torch.cuda.get_rng_state()
-    return tensors
+        own["cuda_rng"] = torch.cuda.get_rng_state()
+    return own
 
 
 def restore(loop: Trainer, folder: Path, state: dict[str, Any]) -> None:
@@ -56,29 +74,44 @@ def restore(loop: Trainer, folder: Path, state: dict[str, Any]) -> None:
     Raises:
         ValueError, KeyError, TypeError, IndexError: if the files are not as written here.
     """
-    ranks = [load_tensors(folder / name_of(rank)) for rank in range(state["ranks"])]
-    others = [{name: ranks_.pop(name, None) for name in NOT_BATCHES} for ranks_ in ranks]
-    updates = [checkpoint.unpack_updates(tensors, state["waiting"]) for tensors in ranks]
     rank, size = loop.accelerator.process_index, loop.accelerator.num_processes
-    if len(ranks) == size:
-        own, waiting = others[rank], updates[rank]
-        _restore_own(loop, own, state)
-    else:
-        waiting = shared(updates, rank, size)
-        # no rank has a random state of its own: without dropout none is used
-        seed = key_from("dropout", loop.seed, state["update"], rank, size)
+    files = [load_tensors(folder / _name(number)) for number in range(state["ranks"])]
+    own = [{name: tensors.pop(name) for name in OWN if name in tensors} for tensors in files]
+    ranks = [checkpoint.unpack_updates(tensors, state["waiting"]) for tensors in files]
+    if len(ranks) != size:
+        ranks = [shared(ranks, number, size) for number in range(size)]
+        own = [{}] * size
+    _restore_own(loop, own[rank], state)
+    loop.waiting = [[batch.to(loop.policy.device) for batch in update] for update in ranks[rank]]
+    loop.of_all_ranks = [list(update) for update in zip(*ranks, strict=True)] if size > 1 else []
+
+
+def _restore_own(loop: Trainer, own: dict[str, Tensor], state: dict[str, Any]) -> None:
+    if "rng" in own:
+        torch.set_rng_state(own["rng"])
+    else:  # lost, or of another number of ranks; without dropout nothing is drawn
+        ranks = loop.accelerator.process_index, loop.accelerator.num_processes
+        seed = key_from("dropout", loop.seed, state["update"], *ranks)
         torch.manual_seed(seed & 0x7FFFFFFF)
-    loop.waiting = [[batch.to(loop.policy.device) for batch in update] for update in waiting]
-
-
-def _restore_own(loop: Trainer, own: dict[str, Any], state: dict[str, Any]) -> None:
-    torch.set_rng_state(own["rng"])
-    if own["cuda_rng"] is not None:
+    if "cuda_rng" in own:
         torch.cuda.set_rng_state(own["cuda_rng"])
-    size, _, tokens = [*own["micro_batch"].tolist(), 0][:3]  # older releases kept two numbers
     memory_settings = {name: vars(loop.settings)[name] for name in MEMORY}
-    if state.get("memory", memory_settings) == memory_settings:
+    if "micro_batch" in own and state.get("memory", memory_settings) == memory_settings:
+        size, _, tokens = [*own["micro_batch"].tolist(), 0][:3]  # older releases kept two numbers
         loop.micro_batches.size, loop.micro_batches.tokens = size, tokens
+
+
+def of_every_rank(accelerator: Accelerator, waiting: list[list[Batch]]) -> list[list[list[Batch]]]:
+    """Return the batches of each update and rank, in main memory; nothing for one process.
+
+    Args:
+        accelerator: the processes of the run, all of which must call.
+        waiting: the batches of each update, of this process.
+    """
+    if accelerator.num_processes == 1:
+        return []
+    own = [[batch.to("cpu") for batch in batches] for batches in waiting]
+    return [list(ranks) for ranks in zip(*of_all_ranks(accelerator, own), strict=True)]
 
 
 def shared(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import shutil
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -21,9 +21,11 @@ from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.training import checkpoint, rank_files
 from dopsd.training.optim import restore_moments
 from dopsd.training.resuming import log_of
+from dopsd.training.run_log import RunLog
 from dopsd.training.run_settings import MEMORY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from accelerate import Accelerator
@@ -44,8 +46,7 @@ class RunFolder:
         self.scratch, self.accelerator = scratch, accelerator
         self.is_main = accelerator.is_main_process
         scratch.mkdir(parents=True, exist_ok=True)
-        # the log's lines: every checkpoint gets a copy from here, as the file on disk may change
-        self.lines: list[str] = []
+        self.rows = RunLog(scratch, self.is_main)
         self.copies: RemoteCopies | None = None
 
     def __enter__(self) -> Self:
@@ -82,21 +83,8 @@ class RunFolder:
         self.lock.close()
 
     def log(self, update: int, figures: dict[str, float], seconds: float) -> None:
-        """Append one update to the log.
-
-        Args:
-            update: the number of finished updates.
-            figures: metrics by name; DVC does not compare those under `time/`.
-            seconds: time of the update with its collect.
-        """
-        if not self.is_main:
-            return
-        line = json.dumps(
-            {"update": update, **figures, "time/update_seconds": round(seconds, 3)}, sort_keys=True
-        )
-        self.lines.append(line + "\n")
-        with (self.scratch / LOG).open("a") as out:
-            out.write(self.lines[-1])
+        """Append one update to the log, as RunLog.add."""
+        self.rows.add(update, figures, seconds)
 
     def save(self, loop: Trainer) -> None:
         """Write the checkpoint step-N of the last update; every rank must call this.
@@ -104,21 +92,62 @@ class RunFolder:
         Raises:
             DopsdError: if the disk is full; the earlier checkpoints stay intact.
         """
-        tmp = self.scratch / f"step-{loop.update:06d}.tmp"
-        try:
+        tmp = self._new_folder(loop)
+        with self._space(loop, tmp):
             if self.is_main:
                 shutil.rmtree(tmp, ignore_errors=True)
                 tmp.mkdir()
             self.accelerator.wait_for_everyone()
-            self._write(loop, tmp)
+            rank_files.write_own(loop, tmp)
+            if self.is_main:
+                self._write(loop, tmp)
             self.accelerator.wait_for_everyone()
             if self.is_main:
-                checkpoint.seal(tmp, tmp.with_suffix(""))
-                checkpoint.prune(self.scratch, loop.update)
-                if self.copies:
-                    self.copies.add(tmp.with_suffix(""))
+                self._seal(loop, tmp)
             # torchrun kills the others when one process ends early
             self.accelerator.wait_for_everyone()
+
+    def save_alone(self, loop: Trainer) -> bool:
+        """Write the checkpoint of the last update when the other processes no longer answer.
+
+        The first process does so, or one that finds that the first process has ended.
+
+        Returns:
+            Whether the folder now has a checkpoint of this update or a later one.
+        """
+        if not self.is_main:
+            with suppress(BlockingIOError):
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return self._save_alone(loop)
+            return False
+        return self._save_alone(loop)
+
+    def _save_alone(self, loop: Trainer) -> bool:
+        tmp = self._new_folder(loop)
+        newest = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
+        if loop.update and (newest is None or newest.update < loop.update):
+            with self._space(loop, tmp):
+                shutil.rmtree(tmp, ignore_errors=True)
+                tmp.mkdir()
+                rank_files.write_of_all(loop, tmp)
+                self._write(loop, tmp)
+                self._seal(loop, tmp)
+        return loop.update > 0
+
+    def _new_folder(self, loop: Trainer) -> Path:
+        return self.scratch / f"step-{loop.update:06d}.tmp"
+
+    def _seal(self, loop: Trainer, tmp: Path) -> None:
+        checkpoint.seal(tmp, tmp.with_suffix(""))
+        checkpoint.prune(self.scratch, loop.update)
+        if self.copies:
+            self.copies.add(tmp.with_suffix(""))
+
+    @contextmanager
+    def _space(self, loop: Trainer, tmp: Path) -> Iterator[None]:
+        """Turn a full disk into an error that says what is left."""
+        try:
+            yield
         except OSError as error:
             shutil.rmtree(tmp, ignore_errors=True)
             if error.errno != errno.ENOSPC:
@@ -132,16 +161,12 @@ class RunFolder:
             ) from error
 
     def _write(self, loop: Trainer, tmp: Path) -> None:
-        rank = self.accelerator.process_index
-        save_tensors(rank_files.rank_tensors(loop), tmp / rank_files.name_of(rank))
-        if not self.is_main:
-            return
         loop.policy.save(tmp)
         state = {f"ema/{name}": tensor for name, tensor in loop.policy.ema.items()}
         for name, p in loop.parameters.items():
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
         save_tensors(state, tmp / "trainer.safetensors")
-        (tmp / LOG).write_text("".join(self.lines))
+        (tmp / LOG).write_text(self.rows.text)
         counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
         counts |= {"memory": {name: vars(loop.settings)[name] for name in MEMORY}}
         counts |= {"empty_in_a_row": loop.empty_in_a_row, "spent": loop.spent}
@@ -184,8 +209,7 @@ class RunFolder:
             log(f"train: continuing after update {loop.update} from {newest.path}{change}")
         elif checkpoint.folders(self.scratch) and self.is_main:
             log(f"train: no checkpoint in {self.scratch} can be resumed; starting from update 0")
-        if self.is_main:
-            self._restore_log(loop.update, log_of(newest.path) if newest else None)
+        self.rows.restore(loop.update, log_of(newest.path) if newest else None)
 
     def _change(self, state: dict[str, Any]) -> str:
         """Return the words about another number of processes than the checkpoint's."""
@@ -209,23 +233,3 @@ class RunFolder:
         loop.gathered = MetricSums(
             {name: (total, count) for name, (total, count) in state["gathered"].items()}
         )
-
-    def _restore_log(self, update: int, saved_log: Path | None) -> None:
-        """Restore the log as it was at the checkpoint; later lines will be written again."""
-        lines = (
-            saved_log.read_text(errors="replace").splitlines()
-            if saved_log and saved_log.exists()
-            else []
-        )
-        self.lines = [line + "\n" for line in lines if _update_of(line) <= update]
-        path = self.scratch / LOG
-        tmp = path.with_suffix(".tmp")
-        tmp.write_text("".join(self.lines))
-        tmp.rename(path)
-
-
-def _update_of(line: str) -> float:
-    try:
-        return float(json.loads(line)["update"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return float("inf")

@@ -17,6 +17,7 @@ from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.core.interrupts import Interrupts
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.accelerate_group import all_processes, by_first
+from dopsd.distributed.lost import is_lost, lost
 from dopsd.training.machine import device_and_threads, record_machine
 from dopsd.training.remote_copies import RemoteCopies, fetch
 from dopsd.training.resuming import is_finished
@@ -57,8 +58,9 @@ def train(
     Raises:
         DopsdError: if the run cannot start or continue, or was stopped by a signal.
     """
-    accelerator, scratch, start = all_processes(), scratch_folder(run), started_from(run)
-    with ExitStack() as stack:
+    accelerator = all_processes(run.launch.timeout)
+    scratch, start = scratch_folder(run), started_from(run)
+    with ExitStack() as stack, saying_what_is_lost():
         folder = stack.enter_context(RunFolder(scratch, accelerator))
         by_first(accelerator, lambda: fetch(remote, scratch))
         by_first(accelerator, lambda: make_ready(run, other_code, adopted))
@@ -90,7 +92,8 @@ def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
     """Advance the trainer until the run ends, and save its checkpoints.
 
     Raises:
-        DopsdError: after a signal, when the last finished update is saved.
+        DopsdError: after a signal, or when another process is lost, and the last finished update is
+            saved.
     """
     settings = trainer.settings
     with (
@@ -100,22 +103,48 @@ def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
         trainer.policy.forwards.should_stop = interrupts.is_caught
         progress.resume_at(trainer.update)
         try:
-            while not trainer.is_over:
-                previous_update = trainer.update
-                note = trainer.advance(folder)
-                if trainer.is_over or (
-                    trainer.update > previous_update
-                    and trainer.update % settings.checkpoint_every == 0
-                ):
-                    folder.save(trainer)
-                progress.step(trainer.update - previous_update, note)
-        except StopRequested as stop:
-            if not stop.is_agreed:
-                trainer.group.announce_stop()
+            _advance(trainer, folder, interrupts, progress)
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
             trainer.roll_back()
-            if trainer.update:
+            update = f"update {trainer.update}" if trainer.update else "nothing"
+            saved = folder.save_alone(trainer)
+            outcome = f"saved {update} in" if saved else f"process 0 saves {update}, if any, in"
+            raise lost(f"{outcome} {folder.scratch}", error) from None
+
+
+def _advance(
+    trainer: Trainer, folder: RunFolder, interrupts: Interrupts, progress: Progress
+) -> None:
+    settings = trainer.settings
+    try:
+        while not trainer.is_over:
+            previous_update = trainer.update
+            note = trainer.advance(folder)
+            if trainer.is_over or (
+                trainer.update > previous_update and trainer.update % settings.checkpoint_every == 0
+            ):
                 folder.save(trainer)
-            raise interrupts.error(folder.scratch, trainer.update) from None
+            progress.step(trainer.update - previous_update, note)
+    except StopRequested as stop:
+        if not stop.is_agreed:
+            trainer.group.announce_stop()
+        trainer.roll_back()
+        if trainer.update:
+            folder.save(trainer)
+        raise interrupts.error(folder.scratch, trainer.update) from None
+
+
+@contextmanager
+def saying_what_is_lost() -> Iterator[None]:
+    """Turn an exchange that fails before or after all updates into one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost(error):
+            raise
+        raise lost("no update was in work", error) from None
 
 
 @contextmanager
