@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dopsd.distributed.process_group import SingleProcess
+from dopsd.distributed.uneven_forwards import UnevenForwards
 
 if TYPE_CHECKING:
     from dopsd.distributed.process_group import ProcessGroup
@@ -51,6 +52,7 @@ class FakePolicy:
         self.process_group: ProcessGroup = SingleProcess()
         self.device, self.is_locked = torch.device("cpu"), False
         self.rows_that_fit: dict[int, int] = {}
+        self.forwards = UnevenForwards()
         self.head_rows = 0
         self.text: Text = FakeText()
         self.attention_pattern: Attention = "bidirectional"

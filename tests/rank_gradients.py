@@ -61,6 +61,8 @@ def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) 
             p.grad = None
         loss = torch.tensor(metrics["loss"][0] if "loss" in metrics else 0.0, dtype=torch.float32)
         gradients[f"{update}/loss"] = accelerator.reduce(loss, "sum")
+    own = loop.micro_batches.size, loop.micro_batches.tokens
+    micro_batches = loop.policy.process_group.all_gather_object([own])
     if accelerator.is_main_process:
         save_tensors(gradients, out)
         out.with_suffix(".json").write_text(
@@ -70,9 +72,33 @@ def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) 
                     "kept": kept,
                     "counters": loop.counters,
                     "sharded": loop.policy.is_locked,
+                    "sizes": micro_batches,
                 }
             )
         )
+
+
+def without_memory(out: Path, method: str, place: str, most: int) -> None:
+    """The gradients of the first collect; passes of rank 1 over more sequences have no memory."""
+    if os.environ["RANK"] == "1":
+        from dopsd.training import trainer
+
+        policy_of = trainer.policy_of
+
+        def limited(*args: object) -> object:
+            policy = policy_of(*args)
+            policy.core.blocks()[1].register_forward_hook(hook)
+            return policy
+
+        def refuse(*_: object) -> None:
+            raise torch.OutOfMemoryError("no room")
+
+        def hook(block: object, inputs: object, hidden: torch.Tensor) -> None:
+            if hidden.requires_grad and len(hidden) > most:
+                refuse() if place == "forward" else hidden.register_hook(refuse)
+
+        trainer.policy_of = limited
+    main(out, method)
 
 
 def stopped_before(update: int, method: str = "d_opsd") -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dopsd.distributed.process_group import ProcessGroup
+    from dopsd.distributed.uneven_forwards import UnevenForwards
     from dopsd.models.kv_cache import KVCache
 
 Attention = Literal["bidirectional", "block_causal"]
@@ -175,9 +176,11 @@ class Policy(Forward, Teachers, Protocol):
         text: conversion between chats, texts and token ids.
         process_group: the processes that hold the same weights.
         rows_that_fit: sequences that fit into memory at once, by the length of their completion.
+        forwards: what a forward waits for.
     """
 
     text: Text
+    forwards: UnevenForwards
     process_group: ProcessGroup
     rows_that_fit: dict[int, int]
 

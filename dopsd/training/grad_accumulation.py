@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from dopsd.algorithms.common.batch import Batch
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
@@ -15,14 +15,13 @@ from dopsd.core.progress import log
 from dopsd.models import memory
 from dopsd.training.config import AUTO
 from dopsd.training.optim import moments_to_come
+from dopsd.training.passes import Failed, as_before, forget, group_of, one_pass, tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torch import Tensor
     from torch.optim import Optimizer
 
     from dopsd.algorithms.common.base import Algorithm
+    from dopsd.algorithms.common.batch import Batch
     from dopsd.models.policy import Policy
 
 ROWS = 3  # rows of the second pass that measures memory; the first pass has one
@@ -106,24 +105,28 @@ class MicroBatches:
         Raises:
             DopsdError: if not even one row fits into memory.
         """
-        if batches and not self.size:
-            self._measure(method, policy, max(batches, key=_tokens))
-        while isinstance(outcome := self._try_gradients(method, policy, batches, weight), Batch):
-            self._halve(outcome, policy.is_locked)
-        return outcome
+        if policy.is_locked:
+            self._learn_exchanges(method, policy, batches)
+        is_unknown = any(group_of(policy).all_gather_object([not self.size]))
+        if is_unknown and (batches or policy.is_locked):
+            self._measure(method, policy, batches)
+        while True:
+            outcome = self._try_gradients(method, policy, batches, weight)
+            if isinstance(outcome, MetricSums):
+                return outcome
+            self._halve(outcome)
 
-    def _halve(self, failed: Batch, is_locked: bool) -> None:
-        """Allow half of what ran out of memory; with sharded weights (locked) refuse.
+    def _halve(self, failed: Failed) -> None:
+        """Allow half of what ran out of memory.
 
-        The other processes of a sharded base would not make as many passes.
+        Raises:
+            DopsdError: if that was one row.
         """
-        states, fewer = len(failed) * failed.forwards, len(failed) // 2 * failed.forwards
-        if is_locked or not fewer:
-            smaller = f"`dopsd params --set train.micro_batch_states={fewer}` or "
+        states, fewer = failed.rows * failed.forwards, failed.rows // 2 * failed.forwards
+        if not fewer:
             raise DopsdError(
-                f"train: out of memory at {states} state{'s' * (states > 1)} per pass; run"
-                f" {smaller if fewer else ''}`dopsd params --set"
-                " train.gradient_checkpointing=true`, then the same command continues",
+                f"train: out of memory at {states} state{'s' * (states > 1)} per pass; run `dopsd"
+                " params --set train.gradient_checkpointing=true`, then the same command continues",
                 exit_code=1,
                 code=Code.OUT_OF_MEMORY,
             )
@@ -138,20 +141,22 @@ class MicroBatches:
 
     def _try_gradients(
         self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
-    ) -> MetricSums | Batch:
-        """Return the metrics; if memory ran out, no gradients and the micro-batch of that pass."""
+    ) -> MetricSums | Failed:
+        """Return the metrics; if memory ran out, no gradients and the micro-batch of that pass.
+
+        With sharded weights it is the smallest one of all processes.
+        """
         metrics, totals = MetricSums(), []
         for micro_batch, share in self._passes(policy, batches):
-            try:
-                output = method.loss(policy, micro_batch)
-                (share * output.total / weight).backward()
-                if share:
-                    metrics.merge(output.metrics)
-                    totals.append(output.total.detach())
-            # the pass holds its memory until this block ends: no retry in it
-            except torch.OutOfMemoryError:
-                _forget(policy.trainable().values())
-                return micro_batch
+            output = one_pass(method, policy, micro_batch, weight, share)
+            own = [] if output else [Failed.of(micro_batch)]
+            if failed := group_of(policy).all_gather_object(own):
+                forget(policy.trainable().values())
+                smallest: Failed = min(failed)
+                return smallest
+            if output and share:
+                metrics.merge(output.metrics)
+                totals.append(output.total)
         for total in torch.stack(totals).tolist() if totals else []:  # one wait for an update
             metrics.add("loss", total / weight, 0)
         return metrics
@@ -170,48 +175,56 @@ class MicroBatches:
         if not policy.is_locked:
             return micro_batches
         max_passes = max(policy.process_group.all_gather_object([len(micro_batches)]))
-        rows = policy.process_group.all_gather_object(
-            [next(micro_batches[0][0].split(1)).to("cpu")] if micro_batches else []
-        )
-        return micro_batches + [
-            (rows[0].to(self.device), 0.0) for _ in range(max_passes - len(micro_batches))
-        ]
+        row = self._any_row(policy, batches)
+        return micro_batches + [(row, 0.0) for _ in range(max_passes - len(micro_batches)) if row]
 
-    def _measure(self, method: Algorithm, policy: Policy, batch: Batch) -> None:
+    def _any_row(self, policy: Policy, batches: list[Batch]) -> Batch | None:
+        """Return one row of the batches of any process; None if there are none at all."""
+        own = [next(batches[0].split(1)).to("cpu")] if batches else []
+        rows = policy.process_group.all_gather_object(own)
+        return rows[0].to(self.device) if rows else None
+
+    def _learn_exchanges(self, method: Algorithm, policy: Policy, batches: list[Batch]) -> None:
+        """Make a pass over one row, once, so that every process knows what a pass exchanges.
+
+        A process that runs out of memory later then takes part until the pass ends.
+        """
+        if policy.forwards.knows_pass or (row := self._any_row(policy, batches)) is None:
+            return
+        with as_before(policy, self.device):
+            if one_pass(method, policy, row, 1.0, 0.0) is None:
+                self._halve(Failed.of(row))
+
+    def _measure(self, method: Algorithm, policy: Policy, batches: list[Batch]) -> None:
         """Measure how many tokens fit by passes over one row and over ROWS.
 
-        Gradients are dropped and random states restored, so that only time passes.
+        Gradients are dropped and random states restored, so that only time passes. With sharded
+        weights all processes measure, and all take the smallest number.
         """
-        devices = [self.device] if self.device.type == "cuda" else []
+        group = group_of(policy)
+        row = self._any_row(policy, batches) if policy.is_locked else None
+        batch = max(batches, key=tokens_of, default=row)
+        if batch is None:
+            return
 
         def probe(rows: int) -> Probe:
-            probe_batch = batch.rows([0] * rows)
-            work = lambda: method.loss(policy, probe_batch).total.backward()  # noqa: E731
-            return Probe(rows * _tokens(batch), memory.peak(self.device, work))
+            probe_batch, outputs = batch.rows([0] * rows), []
+            work = lambda: outputs.append(one_pass(method, policy, probe_batch, 1.0))  # noqa: E731
+            peak = memory.peak(self.device, work)
+            if not all(group.all_gather_object([outputs[0] is not None])):
+                raise torch.OutOfMemoryError
+            return Probe(rows * tokens_of(batch), peak)
 
-        self.size, self.tokens = MOST, _tokens(batch)
-        try:
-            with torch.random.fork_rng(devices):
-                probe(1)  # warm-up: the first pass also allocates what is needed only once
-                probes = probe(1), probe(ROWS)
-                later = moments_to_come(self.optimizer) if self.optimizer else 0
-                free = memory.free(self.device) - later
-                self.tokens = fitting(*probes, memory.held(self.device), free)
-        except torch.OutOfMemoryError:
-            pass  # one row, then
-        _forget(policy.trainable().values())
+        self.size, self.tokens = MOST, tokens_of(batch)
+        with suppress(torch.OutOfMemoryError), as_before(policy, self.device):  # one row, then
+            probe(1)  # warm-up: the first pass also allocates what is needed only once
+            probes = probe(1), probe(ROWS)
+            later = moments_to_come(self.optimizer) if self.optimizer else 0
+            free = memory.free(self.device) - later
+            self.tokens = fitting(*probes, memory.held(self.device), free)
+        self.tokens = min(group.all_gather_object([self.tokens]))
         states = max(self.sequences(batch), batch.forwards)
         log(
             f"train: micro-batches of {self.tokens} tokens, or {states} states of"
             f" {batch.padded_length}, from measured memory (train.micro_batch_states: {AUTO})"
         )
-
-
-def _tokens(batch: Batch) -> int:
-    """Return the tokens of one row in all its forward passes, with padding."""
-    return batch.forwards * batch.padded_length
-
-
-def _forget(weights: Iterable[Tensor]) -> None:
-    for p in weights:
-        p.grad = None

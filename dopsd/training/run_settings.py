@@ -15,7 +15,6 @@ from dopsd.models.adapter_files import identity
 from dopsd.models.files import base_files
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
-from dopsd.training.config import AUTO
 from dopsd.training.start import start_folder
 
 if TYPE_CHECKING:
@@ -76,8 +75,6 @@ class RunSettings:
         method = self.key.method
         if self.train.weights == "all":
             return f"launch.shard: {method} trains all weights, and only a frozen base is split"
-        if self.train.micro_batch_states == AUTO:
-            return f"launch.shard: train.micro_batch_states of {method} must be a number"
         if self.algorithm.has_uneven_forwards:
             return (
                 f"launch.shard: {method} makes more forwards for some batches than for others;"

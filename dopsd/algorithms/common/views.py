@@ -114,11 +114,10 @@ def view_logps(policy: Policy, views: Views, max_sequences: int) -> Tensor:
     Args:
         policy: the model.
         views: N masked views of each of B completions.
-        max_sequences: sequences in memory at once, one view of each completion at least; views
-            beyond are recomputed in the backward pass.
+        max_sequences: views of one completion in memory at once; those beyond are recomputed in
+            the backward pass. The number of forwards does not depend on B.
     """
-    size, count, _ = views.ids.shape
-    at_once = max(1, max_sequences // size)
+    at_once, count = max(1, max_sequences), views.ids.shape[1]
     parts = [
         Views(
             views.ids[:, start : start + at_once],

@@ -116,10 +116,8 @@ class Spg:
 
     def loss(self, policy: Policy, batch: BoundedCompletions) -> LossOutput:
         """Return -sum L A lp over completions of L tokens; lp is a bound, in nats per token."""
-        # more than one row fit together: the trainer chose so many
-        most = self.most if len(batch) == 1 else len(batch) * batch.forwards
         views = Views(batch.ids, batch.attention_mask(), batch.targets, batch.on_host("loss_mask"))
-        logps, c = view_logps(policy, views, most), self.config
+        logps, c = view_logps(policy, views, self.most), self.config
         lower = lower_bound(logps, batch.loss_mask)
         upper = upper_bound(logps, batch.loss_mask, batch.weight, c.eubo_beta)
         share = {"mix": c.mix_weight, "eubo": 1.0, "elbo": 0.0, "none": 0.0}[c.negative]

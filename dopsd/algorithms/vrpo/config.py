@@ -37,8 +37,3 @@ class VrpoConfig(AlgorithmConfig):
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the draws of a pair, under reference and policy."""
         return Forwards(self.attempts, 2 * self.draws, 2 * self.draws)
-
-    @property
-    def has_uneven_forwards(self) -> bool:
-        """Whether batches of one size can need different numbers of forwards: yes."""
-        return True

@@ -26,14 +26,14 @@ def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int)
     Args:
         policy: the model.
         batch: B pairs.
-        max_sequences: sequences in memory at once (two per pair at least); the other masks are
-            recomputed in the backward pass.
+        max_sequences: sequences of one pair in memory at once (two at least); the other masks are
+            recomputed in the backward pass. The number of forwards does not depend on B.
 
     Returns:
         [B, 2], in nats.
     """
-    size, sides, draws, _ = batch.loss_mask.shape
-    masks_at_once = max(1, max_sequences // (size * sides))
+    _, sides, draws, _ = batch.loss_mask.shape
+    masks_at_once = max(1, max_sequences // sides)
     starts = range(0, draws, masks_at_once)
     groups = [_Masks.of(batch, slice(start, start + masks_at_once)) for start in starts]
     if len(groups) == 1:

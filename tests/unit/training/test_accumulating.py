@@ -14,6 +14,7 @@ from dopsd.algorithms.common.batch import Batch
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.distributed.process_group import SingleProcess
+from dopsd.distributed.uneven_forwards import UnevenForwards
 from dopsd.models import memory
 from dopsd.training.config import AUTO, TrainConfig
 from dopsd.training.grad_accumulation import MOST, MicroBatches, Probe, fitting
@@ -35,6 +36,7 @@ class Linear:
     def __init__(self, room: int = 1000, length: int = 3) -> None:
         self.w, self.room, self.sizes = torch.ones(length, requires_grad=True), room, []
         self.process_group, self.is_locked = SingleProcess(), False
+        self.forwards = UnevenForwards()
 
     def trainable(self) -> dict[str, Tensor]:
         return {"w": self.w}
@@ -133,11 +135,11 @@ def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
 
 def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_nothing_from_them():
     class Locked(SingleProcess):
+        calls = 0
+
         def all_gather_object(self, items: list[object], is_done: bool = False) -> list[object]:
-            return [
-                *items,
-                *([5] if items and isinstance(items[0], int) else [rows(1)]),
-            ]  # the other has five passes
+            self.calls += 1  # the other process knows its size, has five passes, and a row
+            return [*items, *{1: [False], 2: [5], 3: [rows(1)]}.get(self.calls, [])]
 
     for own in ([], [rows(4)]):
         model = Linear()

@@ -20,6 +20,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.tables import read_table
 from dopsd.core.tensor_files import load_tensors
+from dopsd.distributed.uneven_forwards import CAN_RECOVER
 from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
@@ -134,27 +135,59 @@ def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
     assert whole.norm() > 0 and gap.norm() < 1e-6 * whole.norm()
 
 
-def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project):
+@pytest.mark.parametrize(("method", "draws"), [("d_opsd", 2), ("vrpo", 2), ("vrpo", 1)])
+def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str, draws: int):
     """Uneven work again, of forwards too: whoever has none takes part in the other's. Its
-    activations are computed again.
+    activations are computed again. A pair of vrpo takes as many forwards as draws.
     """
     settings = {
-        "train__prompts_per_collect": 2,
+        "train__prompts_per_collect": 2 if method == "d_opsd" else 3,
         "method__d_opsd__keep_threshold": 0.5,
         "method__d_opsd__attempts": 2,
+        "method__vrpo__draws": draws,
     }
     write_params(**settings, train__micro_batch_states=1)
-    whole, found = gradients_of(2, "whole.safetensors")
+    whole, found = gradients_of(2, "whole.safetensors", method)
     write_params(
         **settings,
         train__micro_batch_states=1,
         launch__shard=True,
         train__gradient_checkpointing=True,
     )
-    parts, same = gradients_of(2, "parts.safetensors")
+    parts, same = gradients_of(2, "parts.safetensors", method)
     assert any(len(set(sizes)) > 1 for sizes in same["states"])  # one rank makes a pass more
-    assert found == same | {"sharded": False} and same["sharded"]
+    assert found | {"sharded": True} == same
     assert all(torch.equal(parts[name], tensor) for name, tensor in whole.items())
+
+
+@pytest.mark.skipif(not CAN_RECOVER, reason="this torch cannot continue after such a pass")
+@pytest.mark.parametrize(
+    ("method", "place"), [("d_opsd", "forward"), ("d_opsd", "backward"), ("vrpo", "backward")]
+)
+def test_a_rank_of_a_sharded_base_without_memory_halves_the_passes_of_all(project, method, place):
+    """Nothing of the failed pass is left in the gradients."""
+    settings = {"train__prompts_per_collect": 3 if method == "d_opsd" else 8}
+    settings |= {"launch__shard": True}
+    write_params(**settings, train__micro_batch_states=16)
+    most = 8 if method == "d_opsd" else 4  # states in a pass of rank 1
+    ranks = forks.start_ranks(2, rank_gradients.without_memory, Path("few.st"), method, place, most)
+    assert forks.statuses(ranks) == [0, 0], forks.output(0) + forks.output(1)
+    assert "out of memory at" in forks.output()
+    few, found = load_tensors(Path("few.st")), json.loads(Path("few.json").read_text())
+    ((size, _), other) = found["sizes"]
+    assert [size, 0] == other and size <= most
+    write_params(**settings, train__micro_batch_states=size)
+    whole = gradients_of(2, "whole.safetensors", method)[0]
+    assert_same_gradients(whole, few, len(found["states"]))
+
+
+def test_auto_with_a_sharded_base_gives_all_ranks_one_size(project):
+    write_params(train__prompts_per_collect=3, train__micro_batch_states=8)
+    whole = gradients_of(2, "whole.safetensors")[0]
+    write_params(train__prompts_per_collect=3, train__micro_batch_states="auto", launch__shard=True)
+    parts, found = gradients_of(2, "parts.safetensors")
+    assert len(set(map(tuple, found["sizes"]))) == 1 and found["sizes"][0][1] > 0
+    assert_same_gradients(whole, parts, len(found["states"]))
 
 
 @pytest.mark.full
@@ -174,25 +207,13 @@ def test_two_ranks_evaluate_with_a_base_in_parts(project):
 
 
 def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
-    write_params(launch__shard=True, train__micro_batch_states="auto")
-    assert main(["check"]) == 2
-    assert (
-        "launch.shard: train.micro_batch_states of d_opsd must be a number"
-        in capsys.readouterr().err
-    )
-    write_params(launch__shard=True, matrix__methods=["vrpo"])
-    assert main(["check"]) == 2
-    assert (
-        "launch.shard: vrpo makes more forwards for some batches than for others"
-        in capsys.readouterr().err
-    )
     write_params(launch__shard=True, model__compile=True)
     assert main(["check"]) == 2
     assert "launch.shard: needs model.quantization none, compile false" in capsys.readouterr().err
-    write_params(launch__shard=True)
+    write_params(launch__shard=True, method__vrpo={"train": {"weights": "all"}})
     accelerator = SimpleNamespace(num_processes=2, process_index=0, is_main_process=True)
     with pytest.raises(
-        DopsdError, match="vrpo makes more forwards"
+        DopsdError, match="vrpo trains all weights"
     ):  # named on the command line, not in the matrix
         Trainer(load_params().run("sudoku", "vrpo", 0), accelerator)
 
