@@ -6,7 +6,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down \
-	integration integration-k8s integration-slurm chaos tournament every-method lowest newest nightly reference docs docs-serve
+	integration integration-k8s integration-network integration-slurm chaos tournament every-method lowest newest nightly reference docs docs-serve
 
 install: .venv/.installed
 
@@ -31,7 +31,7 @@ test: install
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not kubernetes and not slurm and not nightly' \
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not kubernetes and not network and not slurm and not nightly' \
 		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
@@ -71,6 +71,9 @@ integration-k8s: install # needs root and kubectl; 40 minutes on two cores besid
 
 integration-slurm: install # needs root and, on Debian, apt-get install slurm-wlm munge; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
+
+integration-network: install # needs root and, on Debian, apt-get install iproute2 openssh-server; 10 minutes on two cores
+	python -m pytest -m network tests/network -v -o faulthandler_timeout=0
 
 reference: install # tables of the docs that come from the code, and the links in code/
 	python docs/reference.py

@@ -15,6 +15,7 @@ import dopsd
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.algorithms.variants import unknown_method
 from dopsd.cli import bases, bench_gpu, checkpoints, explain, push, results, runs, settings, stages
+from dopsd.cli.launch import add_launch, is_on_nodes, set_nodes
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
@@ -78,6 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     runs.add_runs(commands)
     stages.add_stages(commands)
+    add_launch(commands)
     settings.add_checks(commands)
     settings.add_task(commands)
     results.add_results(commands)
@@ -129,12 +131,15 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         from dopsd.pipeline.dvc import run
 
         return run(words)
+    if arguments.command == "launch":
+        set_nodes(arguments)
+        return main(arguments.words)
     if arguments.command in FREE:
         FREE[arguments.command](arguments)
         return 0
     params = load_params(arguments.params)
     _complete(arguments, params)
-    if arguments.command in PARALLEL and params.launch.processes > 1:
+    if arguments.command in PARALLEL and (params.launch.processes > 1 or is_on_nodes()):
         from dopsd.tasks.registry import load_task
 
         if not is_started():
@@ -144,7 +149,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             split = vars(arguments).get("split") or default_split
             # missing data is reported once, before any process starts
             load_task(arguments.task, params.data.tasks[arguments.task]).load(split)
-            return launch(params.launch.processes, words)
+            return launch(params.launch, words)
     if arguments.command in STAGES:
         with unchanged(arguments.params, params):
             stages.run_stage(arguments, params)

@@ -39,6 +39,7 @@ GROUPS = {
     "Machine and servers": {
         "doctor": "check this machine and its servers, with advice",
         "bench-gpu": "measure this GPU in 15 minutes, on a page to send back",
+        "launch": "run a command on several machines",
         "publish": "copy finished runs and checkpoints to MLflow",
     },
     "Share": {

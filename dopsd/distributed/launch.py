@@ -1,4 +1,4 @@
-"""Start several processes of one command on this machine, one per GPU.
+"""Start several processes of one command, one per GPU, on this machine or on several.
 
 The processes start through torch's elastic launcher, which torchrun uses too.
 """
@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.environment import DVC_PID
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.interrupts import handling
 from dopsd.core.progress import log
+from dopsd.distributed.nodes import end_others, end_with_input, of_environment, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
+
+    from dopsd.distributed.config import LaunchConfig as Launching
+    from dopsd.distributed.nodes import Nodes
 
 LAUNCHER = "DOPSD_LAUNCHER"  # set for processes that `launch` starts
 GUARD = "DOPSD_GUARD"  # set for commands that a flow starts
@@ -100,24 +104,26 @@ def is_started() -> bool:
     return "WORLD_SIZE" in os.environ
 
 
-def launch(processes: int, words: Sequence[str]) -> int:
-    """Run `dopsd <words>` in several processes on this machine.
+def launch(settings: Launching, words: Sequence[str]) -> int:
+    """Run `dopsd <words>` in several processes, on this machine or on every node.
 
     The first signal to this process goes to all of them; they have SAVING seconds to save. Later
     signals change nothing.
 
     Args:
-        processes: number of processes.
+        settings: section `launch`.
         words: arguments of the command line after `dopsd`.
 
     Returns:
         The exit status of the first process that failed, else 0.
 
     Raises:
-        DopsdError: if there are fewer GPUs than processes, or torch is too old to wait while they
-            save.
+        DopsdError: if there are fewer GPUs than processes, torch is too old to wait while they
+            save, or nodes cannot be reached.
     """
+    processes, nodes = settings.processes, of_environment()
     check_gpus(processes)
+    from torch.distributed import DistError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -138,14 +144,12 @@ def launch(processes: int, words: Sequence[str]) -> int:
             code=Code.PROCESSES,
         )
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
+        min_nodes=nodes.count if nodes else 1,
+        max_nodes=nodes.count if nodes else 1,
         nproc_per_node=processes,
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        run_id=f"dopsd-{os.getpid()}",
         max_restarts=0,
         monitor_interval=0.5,
+        **_meeting(nodes, settings.timeout),
         **newer_options,
     )
     is_stopping = False
@@ -156,12 +160,31 @@ def launch(processes: int, words: Sequence[str]) -> int:
             is_stopping = True
             raise SignalException(f"signal {number}", signal.Signals(number))
 
+    status, others = 0, nodes.start_others(words) if nodes else []
     try:
         with handling(stop):
+            end_with_input()
             elastic_launch(config, sys.executable)("-m", "dopsd", *words)
     except ChildFailedError as error:
         status = error.get_first_failure()[1].exitcode
-        return status if status >= 0 else 128 - status
+        status = status if status >= 0 else 128 - status
     except SignalException as error:
-        return 128 + int(error.sigval)
-    return 0
+        status = 128 + int(error.sigval)
+    except DistError as error:
+        end_others(others, TEMPORARY, 0)
+        raise unreachable(config.rdzv_endpoint, settings.timeout) from error
+    return end_others(others, status, SAVING)
+
+
+def _meeting(nodes: Nodes | None, timeout: int) -> dict[str, Any]:
+    """Return how the launchers of all nodes meet.
+
+    The static kind gives the first node the first ranks, and asks no store while processes run, so
+    that a network cut of a minute ends no launcher.
+    """
+    if nodes is None:
+        run_id = f"dopsd-{os.getpid()}"
+        return {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "run_id": run_id}
+    configs = {"rank": nodes.index, "timeout": timeout}
+    meeting = {"rdzv_backend": "static", "rdzv_endpoint": nodes.endpoint, "rdzv_configs": configs}
+    return meeting | {"run_id": "dopsd"}

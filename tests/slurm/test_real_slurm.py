@@ -230,6 +230,20 @@ def test_every_stage_runs_in_one_job_and_the_rest_after_a_job_of_two_nodes(clust
     )
 
 
+def test_dvc_runs_all_stages_of_one_job_on_two_nodes_and_knows_of_them(cluster, folder, table):
+    started = time.monotonic()
+    job = cluster.submit(folder, "--nodes=2", "infra/slurm/nodes.sbatch", f"test@{CELL}")
+    assert cluster.wait(job, "COMPLETED", "FAILED", "CANCELLED") == "COMPLETED", log_of(folder, job)
+    shares = {path.name for path in folder.glob("work/eval/*/answers.*.jsonl")}
+    assert shares == {"answers.0.jsonl", "answers.1.jsonl"}
+    env = {"PYTHONPATH": str(folder)}
+    cluster.ask("python", "-m", "dvc", "status", "--quiet", f"test@{CELL}", cwd=folder, env=env)
+    table.append(
+        "| nodes.sbatch: train, evaluate, select, test | 2 | | | COMPLETED |"
+        f" {time.monotonic() - started:.0f} |"
+    )
+
+
 def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
     started = time.monotonic()
     first = cluster.submit(folder, *ONE_NODE)

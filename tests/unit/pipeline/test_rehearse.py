@@ -152,7 +152,8 @@ def test_several_processes_end_with_the_status_and_line_of_the_one_that_failed(t
 @pytest.mark.full
 def test_processes_that_end_well_have_status_zero(tmp_path):
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text())
-    code = "from dopsd.distributed.launch import launch; raise SystemExit(launch(2, ['check']))"
+    code = "from dopsd.distributed.config import LaunchConfig; from dopsd.distributed.launch import"
+    code += " launch; raise SystemExit(launch(LaunchConfig(processes=2), ['check']))"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env).returncode == 0
 

@@ -1,0 +1,185 @@
+"""The machines ("nodes") that run one stage: the same command on each, which meet at the first.
+
+`dopsd launch` describes them in the environment, so that a stage which DVC starts finds them too.
+The first node starts the others by the backend: processes of this machine, ssh, or srun within a
+Slurm job. Or a person starts the same line on every node (`--node`, `--meet`).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import TEMPORARY, DopsdError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BACKENDS = ("local", "ssh", "slurm")
+COUNT, BACKEND, HOSTS = "DOPSD_NODES", "DOPSD_BACKEND", "DOPSD_HOSTS"
+SSH, PORT = "DOPSD_SSH", "DOPSD_PORT"
+NODE, MEETING = "DOPSD_NODE", "DOPSD_MEETING"  # index of this node, and HOST:PORT of the first
+GUARDED = "DOPSD_GUARDED"  # set on nodes that another one started: they end with their input
+PASSED = ("DOPSD_", "GLOO_", "HF_", "MLFLOW_", "NCCL_", "OMP_", "PYTHON", "TORCH_")
+LEAVING = 300  # seconds that the other nodes have to end after a success
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """All nodes of a stage, as one of them sees them.
+
+    Attributes:
+        count: number of nodes.
+        index: number of this node, from 0.
+        endpoint: HOST:PORT of the first node, where all meet.
+        backend: how this node starts the others; None: they are started elsewhere.
+        hosts: names of the nodes for `ssh`, the first one included.
+    """
+
+    count: int
+    index: int
+    endpoint: str
+    backend: str | None
+    hosts: tuple[str, ...] = ()
+
+    def start_others(self, words: Sequence[str]) -> list[subprocess.Popen[bytes]]:
+        """Start `dopsd <words>` on the other nodes; return what to wait for.
+
+        Args:
+            words: arguments of the command line after `dopsd`.
+        """
+        command = [sys.executable, "-m", "dopsd", *words]
+        if self.backend == "local":
+            commands = [self._with_environment(i, command) for i in range(1, self.count)]
+        elif self.backend == "ssh":
+            commands = [
+                [*_ssh(), host, f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(remote)}"]
+                for i, host in enumerate(self.hosts[1:], 1)
+                for remote in [self._with_environment(i, command)]
+            ]
+        elif self.backend == "slurm":
+            others = str(self.count - 1)
+            step = ["srun", "--overlap", "--relative=1", f"--nodes={others}", f"--ntasks={others}"]
+            step += ["--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0"]
+            shell = f'{NODE}=$((SLURM_PROCID + 1)) exec "$@"'
+            commands = [[*step, "bash", "-c", shell, "-", *self._with_environment(None, command)]]
+        else:
+            commands = []
+        # their own group: a Ctrl-C reaches this node's processes, which tell the others to stop
+        return [
+            subprocess.Popen(line, stdin=subprocess.PIPE, start_new_session=True)
+            for line in commands
+        ]
+
+    def _with_environment(self, index: int | None, command: list[str]) -> list[str]:
+        own = {MEETING: self.endpoint, GUARDED: "1"}
+        own |= {} if index is None else {NODE: str(index)}
+        passed = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(PASSED) and name not in (BACKEND, HOSTS, SSH, NODE, *own)
+        }
+        return ["env", *(f"{name}={value}" for name, value in (passed | own).items()), *command]
+
+
+def of_environment() -> Nodes | None:
+    """Return the nodes that `dopsd launch` chose; None: this machine alone.
+
+    Raises:
+        DopsdError: if a host does not let this one in, or has not this folder.
+    """
+    count = int(os.environ.get(COUNT, "1"))
+    if count == 1:
+        return None
+    if MEETING in os.environ:
+        return Nodes(count, int(os.environ[NODE]), os.environ[MEETING], None)
+    backend, hosts = os.environ[BACKEND], tuple(os.environ.get(HOSTS, "").split(",")[:count])
+    if backend == "ssh":
+        for host in hosts[1:]:
+            _check(host)
+    first = {"local": "127.0.0.1", "ssh": hosts[0]}.get(backend) or socket.gethostname()
+    return Nodes(count, 0, f"{first}:{os.environ.get(PORT) or free_port()}", backend, hosts)
+
+
+def _ssh() -> list[str]:
+    """Return the words before a host: ssh that asks nothing, so that an unknown host fails."""
+    return [*shlex.split(os.environ.get(SSH, "ssh")), "-o", "BatchMode=yes"]
+
+
+def _check(host: str) -> None:
+    test = shlex.join(["test", "-x", sys.executable, "-a", "-d", str(Path.cwd())])
+    process = subprocess.run(
+        [*_ssh(), host, test], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if process.returncode:
+        said = " ".join(process.stderr.split())[-200:]
+        reason = said or f"{Path.cwd()} or {sys.executable} is not there"
+        raise DopsdError(
+            f"launch: {host}: {reason}; every host needs this folder and this Python, and ssh must"
+            " reach it without a question (its host key in known_hosts, a key of yours)",
+            code=Code.PROCESSES,
+        )
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def end_with_input() -> None:
+    """End this process as by SIGTERM when its input ends, if the first node started it."""
+    if GUARDED not in os.environ:
+        return
+
+    def watch() -> None:
+        with suppress(OSError, ValueError):
+            while os.read(0, 1024):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def end_others(others: list[subprocess.Popen[bytes]], status: int, saving: int) -> int:
+    """Wait for the other nodes and return the first status that is not 0.
+
+    Args:
+        others: what `start_others` returned.
+        status: of this node.
+        saving: seconds that they have to save if this node failed.
+    """
+    for process in others:
+        if status == 0:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVING)
+        if process.stdin:
+            process.stdin.close()
+        try:
+            process.wait(saving)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        status = status or (process.returncode if (process.returncode or 0) > 0 else 0)
+    return status
+
+
+def unreachable(endpoint: str, timeout: int) -> DopsdError:
+    """Return the error of nodes that did not meet."""
+    return DopsdError(
+        f"launch: not all nodes reached {endpoint} within {timeout} s; start as many as --nodes"
+        " says, and let the network pass this port",
+        TEMPORARY,
+        code=Code.PROCESSES,
+    )

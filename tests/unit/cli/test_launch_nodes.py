@@ -1,0 +1,44 @@
+"""`dopsd launch`: what it refuses, and two nodes of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, write_params
+
+from dopsd.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["train"], "give --backend, or both --node and --meet"),
+        (["--node", "0", "train"], "give --backend, or both --node and --meet"),
+        (["--node", "2", "--meet", "a:1", "train"], "expected --node below --nodes 2"),
+        (["--node", "0", "--meet", "a", "train"], "--meet HOST:PORT"),
+        (["--node", "0", "--meet", "a:1", "repro"], "repro runs on one machine"),
+        (["--backend", "ssh", "--hosts", "a", "train"], "--hosts: expected 2 names"),
+        (["--backend", "local", "--hosts", "a,b", "train"], "--hosts: expected 2 names"),
+        (["--backend", "local", "select"], "select: expected one of train, evaluate-base"),
+    ],
+)
+def test_options_that_contradict_each_other_are_one_line(project, capsys, words, reason):
+    assert main(["launch", "--nodes", "2", *words]) == 2
+    said = capsys.readouterr().err
+    assert reason in said and said.count("\n") == 1
+
+
+@pytest.mark.full
+def test_two_nodes_of_one_machine_train_and_evaluate(project):
+    write_params(train__updates=2, train__prompts_per_collect=3)
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for stage in ("train", "evaluate"):
+        command = ["launch", "--nodes", "2", "--backend", "local", stage]
+        assert subprocess.run([sys.executable, "-m", "dopsd", *command], env=env).returncode == 0
+    assert Path("runs/sudoku/d_opsd/0/evaluate.json").is_file()
+    shares = {path.name for path in Path("work/eval").glob("*/answers.*.jsonl")}
+    assert shares == {"answers.0.jsonl", "answers.1.jsonl"}
