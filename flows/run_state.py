@@ -24,7 +24,7 @@ from dopsd.pipeline.run_logs import newest_log
 from dopsd.pipeline.run_progress import clock
 from dopsd.pipeline.run_view import RunView, Stage
 from dopsd.tracking.client import shown, start_command
-from flows import submission
+from flows import finding, submission
 
 PAGE = 200  # rows of an answer, the server's limit
 STATES = {
@@ -182,7 +182,7 @@ def _selected(rows: list[dict[str, Any]]) -> str:
 
 def _awaited(client: SyncPrefectClient, run: FlowRun) -> str:
     """Say what a run that has not begun waits for."""
-    running = [r for r in submission.runs(client, "run") if r.state_type == StateType.RUNNING]
+    running = finding.running(client, "run")
     if running:
         return f"waits for the end of {running[0].name}"
     pool = run.work_pool_name or ""

@@ -1,4 +1,4 @@
-"""Submit, find and cancel runs of the deployment dopsd/train: what `dopsd run` and others call."""
+"""Submit and cancel runs of the deployment dopsd/train: what `dopsd run` and others call."""
 
 from __future__ import annotations
 
@@ -11,20 +11,15 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    LogFilter,
-    LogFilterFlowRunId,
-)
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.responses import DeploymentResponse, StateAbortDetails
-from prefect.client.schemas.sorting import FlowRunSort, LogSort
+from prefect.client.schemas.sorting import LogSort
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import get_current_settings
 
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.pipeline.run_progress import saved
 from dopsd.pipeline.run_view import INTERRUPTED
@@ -34,8 +29,7 @@ from flows import server
 DEPLOYMENT = "dopsd/train"
 MACHINE = SERVICES.with_name("machine")  # where this workspace joined a server elsewhere: its name
 ENV = SERVICES.with_name("env")  # written by `make up`, with the addresses of its servers
-NEWEST = 200  # runs among which a name is looked for
-LISTED = 10  # names in a message
+LINES = 200  # of a log, the newest, in which a stopped run says what it saved
 LOOK_EVERY = 1.0  # seconds
 SLOW = 60.0  # seconds after which a cancellation says what it waits for
 
@@ -134,48 +128,6 @@ def page(run_id: UUID) -> str:
     return f"{shown(ui)}/runs/flow-run/{run_id}"
 
 
-def runs(client: SyncPrefectClient, command: str) -> list[FlowRun]:
-    """Return the newest runs of the deployment, newest first."""
-    only = DeploymentFilter(id=DeploymentFilterId(any_=[deployment(client, command).id]))
-    return client.read_flow_runs(
-        deployment_filter=only, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=NEWEST
-    )
-
-
-def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
-    """Return the run of this name or beginning of an id; without one the newest that has not ended.
-
-    Running runs go before those that wait.
-
-    Raises:
-        DopsdError: if there is none, or if several ids begin so.
-    """
-    newest = runs(client, command)
-    if name is None:
-        return _in_progress(newest, command)
-    matches = [r for r in newest if r.name == name] or [
-        r for r in newest if str(r.id).startswith(name.lower())
-    ]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        ids = ", ".join(str(run.id) for run in matches[:LISTED])
-        message = f"{command}: {name}: several runs begin so: {ids}"
-        raise DopsdError(message, code=Code.NO_RUN)
-    names = [run.name for run in newest[:LISTED]] or ["no run"]
-    raise DopsdError(unknown(f"{command}: {name}", names), code=Code.NO_RUN)
-
-
-def _in_progress(newest: list[FlowRun], command: str) -> FlowRun:
-    active = [run for run in newest if not is_over(run)]
-    running = [run for run in active if run.state_type == StateType.RUNNING]
-    if active:
-        return (running or active)[0]
-    last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
-    message = f"{command}: no run is in progress{last}; `dopsd run` starts one"
-    raise DopsdError(message, code=Code.NO_RUN)
-
-
 def is_over(run: FlowRun) -> bool:
     """Tell whether a run has ended."""
     return run.state is not None and run.state.is_final()
@@ -213,5 +165,5 @@ def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
 def saved_by(client: SyncPrefectClient, run: FlowRun) -> str:
     """Return what a stopped run saved, from its log; empty if the log does not say."""
     only = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
-    newest = client.read_logs(only, limit=NEWEST, sort=LogSort.TIMESTAMP_DESC)
+    newest = client.read_logs(only, limit=LINES, sort=LogSort.TIMESTAMP_DESC)
     return saved([line for entry in reversed(newest) for line in entry.message.splitlines()])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RUN_HELP = "name of the run, or the first characters of its id (default: the newest in progress)"
 SERVERS = (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", ""))
-OUTDATED = "flows/submission.py"  # a project made by an older release lacks it
+OUTDATED = "flows/finding.py"  # a project made by an older release lacks it
 
 
 def add_runs(commands: Commands) -> None:
@@ -150,18 +150,18 @@ def _run(a: argparse.Namespace) -> None:
 
 def _attach(a: argparse.Namespace) -> None:
     _import_flows("attach")
-    from flows import submission, watching
+    from flows import finding, submission, watching
 
     with submission.connection("attach") as client:
-        watching.watch(client, submission.find(client, "attach", a.run), "attach")
+        watching.watch(client, finding.find(client, "attach", a.run), "attach")
 
 
 def _cancel(a: argparse.Namespace) -> None:
     _import_flows("cancel")
-    from flows import submission
+    from flows import finding, submission
 
     with submission.connection("cancel") as client:
-        run = submission.find(client, "cancel", a.run)
+        run = finding.find(client, "cancel", a.run)
         log(f"cancel: stopping {run.name}; training saves its last finished update")
         saved = submission.cancel(client, run) or "no training was stopped"
         print(f"cancelled {run.name}; {saved}")

@@ -45,12 +45,24 @@ def one_file(path: Path, copy: Path) -> None:
             tmp.rename(copy)
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write JSON to a temporary name, then rename, so that a reader never sees half a file."""
+def write_json(path: Path, value: object, is_shared: bool = False) -> None:
+    """Write JSON to a temporary name, then rename, so that a reader never sees half a file.
+
+    Args:
+        path: the file.
+        value: a JSON value.
+        is_shared: whether other processes may write the file at the same time.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = path.with_name(f".{path.name}.tmp")
+    # one name, where possible: a killed process leaves at most one file
+    tmp = own_name(path) if is_shared else path.with_name(f".{path.name}.tmp")
     tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
     tmp.rename(path)
+
+
+def own_name(path: Path) -> Path:
+    """Return a temporary name for a file that no other process uses."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:

@@ -153,4 +153,4 @@ class Progress:
                 "steps": self.steps,
                 "scratch": self.scratch,
             }
-            write_json(WORK / f"{self.stage}.json", state)
+            write_json(WORK / f"{self.stage}.json", state, is_shared=True)

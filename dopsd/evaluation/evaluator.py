@@ -158,7 +158,9 @@ class Evaluator:
                 self.settings.bootstrap,
             )
             records = self.answering(adapter, protocol).measured_on()
-            write_json(path, with_digest(asdict(replace(eval_report, measured_on=records))))
+            write_json(
+                path, with_digest(asdict(replace(eval_report, measured_on=records))), is_shared=True
+            )
         while _cached_report(path) is None:  # the first rank writes it
             time.sleep(LOOK_EVERY)
 

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.files import own_name
 from dopsd.core.machine import package_version
 from dopsd.core.metrics import MetricSums
 from dopsd.core.statistics import bootstrap, wilson
@@ -168,7 +169,7 @@ def write_verdicts(
 ) -> None:
     """Write one JSON line for each generation, under a temporary name until all are written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = path.with_name(f".{path.name}.tmp")
+    tmp = own_name(path)
     with tmp.open("w") as stream:
         for file_generations, file_scores in zip(generations, scores, strict=True):
             for g, v in zip(file_generations, file_scores, strict=True):

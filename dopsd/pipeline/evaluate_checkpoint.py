@@ -24,8 +24,9 @@ from dopsd.models.adapter_config import shape_of
 from dopsd.models.config import ModelOverrides
 from dopsd.models.measured_on import fields, in_words
 from dopsd.rollout.config import EvalProtocol
-from dopsd.tracking.client import Identity, connect, find_run, log_once, tag_measured, tracking_uri
+from dopsd.tracking.client import Identity, connect, find_run, tag_measured, tracking_uri
 from dopsd.tracking.errors import one_line
+from dopsd.tracking.points import log_once
 
 if TYPE_CHECKING:
     from pathlib import Path

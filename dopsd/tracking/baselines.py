@@ -11,9 +11,10 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.evaluation.published import PublishedTable, published_tables
 from dopsd.tracking import dashboard
-from dopsd.tracking.client import Identity, connect, find_run, log_once, shown, tracking_uri
+from dopsd.tracking.client import Identity, connect, find_run, shown, tracking_uri
 from dopsd.tracking.errors import one_line
 from dopsd.tracking.percent import with_percent
+from dopsd.tracking.points import log_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

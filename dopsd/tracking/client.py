@@ -175,23 +175,6 @@ def send(client: MlflowClient, run_id: str, rows: list[dict[str, Any]]) -> None:
         client.log_batch(run_id, metrics=batch)
 
 
-def log_once(
-    client: MlflowClient,
-    run_id: str,
-    metrics: dict[str, float],
-    step: int,
-    model_id: str | None = None,
-) -> None:
-    """Log the metrics whose last value at this step is missing or differs.
-
-    A different value at the same step comes from a new evaluation and is added.
-    """
-    for name, value in metrics.items():
-        points = [point for point in client.get_metric_history(run_id, name) if point.step == step]
-        if not points or max(points, key=lambda point: point.timestamp).value != float(value):
-            client.log_metric(run_id, name, float(value), step=step, model_id=model_id)
-
-
 def tag_measured(client: MlflowClient, run_id: str, values: dict[str, str]) -> None:
     """Tag a run with what measured its scores, such as `measured_on.device`.
 

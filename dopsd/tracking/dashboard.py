@@ -7,6 +7,7 @@ and protocol. The format is that of "share view" in MLflow 3.17; other versions 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SHARED_VIEW = "mlflow.sharedViewState."  # prefix of the experiment tags that hold views by key
 RUNS_SHOWN = 100
+PAGE = 1000  # runs of an answer of the server
 SECTIONS = {"results": "Results of the selected checkpoint", "curves": "Over updates"}
 LINE = {
     "lineSmoothness": 0,
@@ -63,16 +65,35 @@ def save(client: MlflowClient, experiment: str, task: str) -> None:
         experiment: the experiment's id.
         task: the task whose runs the view shows.
     """
-    runs = client.search_runs([experiment], f"tags.task = '{task}'")
+    runs = _runs_of(client, experiment, task)
     colour_runs(client, runs)
     shown_runs = comparable(runs)
+    drawn = _drawn(shown_runs)
     ranges = {
-        chart.metric: readable_range(_histories(client, shown_runs, chart.metric))
+        chart.metric: readable_range(_histories(client, drawn, chart.metric))
         for chart in CHARTS
         if not chart.is_bounded
     }
     state = json.dumps(view(task, shown_runs, ranges))
     client.set_experiment_tag(experiment, f"{SHARED_VIEW}dopsd-{task}", state)
+
+
+def _runs_of(client: MlflowClient, experiment: str, task: str) -> list[Run]:
+    """Return all runs of a task; an answer of the server holds a part of them."""
+    runs: list[Run] = []
+    token = None
+    while True:
+        query = f"tags.task = '{task}'"
+        page = client.search_runs([experiment], query, max_results=PAGE, page_token=token)
+        runs += page
+        if not (token := page.token):
+            return runs
+
+
+def _drawn(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that charts draw: the first ones of the view's order."""
+    order = _order(runs)
+    return sorted(runs, key=lambda run: -run.data.metrics.get(order, -math.inf))[:RUNS_SHOWN]
 
 
 def link(page: str, experiment: str, task: str) -> str:
@@ -142,13 +163,11 @@ def _rows(task: str, runs: Sequence[Run]) -> dict[str, Any]:
     A folded group is not drawn. Only trained runs have a difference to the base: ordered by it,
     they come before published rows.
     """
-    has_published = any(map(is_published, runs))
-    has_both = has_published and not all(map(is_published, runs))
-    order = "best/test_difference" if has_both else "best/test_accuracy"
+    has_published, has_both = any(map(is_published, runs)), _has_both(runs)
     rows = {
         "searchFilter": f"tags.task = '{task}'"
         + ("" if has_published else " AND tags.source = 'trained'"),
-        "orderByKey": f"metrics.`{order}`",
+        "orderByKey": f"metrics.`{_order(runs)}`",
         "orderByAsc": False,
     }
     if not has_both:
@@ -159,6 +178,16 @@ def _rows(task: str, runs: Sequence[Run]) -> dict[str, Any]:
         "groupsExpanded": {"tag.source.trained": True, "tag.source.published": False},
         "useGroupedValuesInCharts": False,
     }
+
+
+def _has_both(runs: Sequence[Run]) -> bool:
+    """Return whether there are published rows and trained runs."""
+    return any(map(is_published, runs)) and not all(map(is_published, runs))
+
+
+def _order(runs: Sequence[Run]) -> str:
+    """Return the metric that orders the runs, from high to low."""
+    return "best/test_difference" if _has_both(runs) else "best/test_accuracy"
 
 
 def _metric(chart: Chart, runs: Sequence[Run]) -> str:

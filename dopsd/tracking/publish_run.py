@@ -14,7 +14,7 @@ from dopsd.core.tables import read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
 from dopsd.models.measured_on import fields
-from dopsd.tracking.client import log_once, tag_measured, tracking_uri
+from dopsd.tracking.client import tag_measured, tracking_uri
 from dopsd.tracking.flavour import flavour_of
 from dopsd.tracking.model_card import card, description
 from dopsd.tracking.model_origin import Origin, data_digests, trained_commit
@@ -28,13 +28,18 @@ from dopsd.tracking.model_registry import (
     register,
 )
 from dopsd.tracking.percent import with_percent
+from dopsd.tracking.points import Point, log_missing, log_once
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
 
     from dopsd.core.paths import RunKey
     from dopsd.tracking.publish import Publication
     from dopsd.training.run_settings import RunSettings
+
+
+PAGE = 100  # models of an answer of the server
 
 
 @dataclass(frozen=True)
@@ -148,17 +153,10 @@ def _log_checkpoints(
 ) -> dict[str, str]:
     """Log every checkpoint as a LoggedModel with its evaluation; return ids by digest."""
     experiment = client.get_run(tracked.run_id).info.experiment_id
-    models = client.search_logged_models(
-        [experiment], f"source_run_id = '{tracked.run_id}'", max_results=1000
-    )
-    model_ids = {
-        m.tags[DIGEST_TAG]: m.model_id
-        for m in models
-        if DIGEST_TAG in m.tags and str(m.status) == "READY"
-    }
+    model_ids = _model_ids(client, experiment, tracked.run_id)
     curve = curve_of(tracked.key.folder)
-    curve = [row for row in curve if row["protocol"] == publication.select.protocol]
-    for row in curve:
+    points: list[Point] = []
+    for row in (row for row in curve if row["protocol"] == publication.select.protocol):
         folder = tracked.key.folder / "train" / f"step-{row['update']:06d}"
         model_id = None
         if folder.is_dir():
@@ -168,14 +166,31 @@ def _log_checkpoints(
                 client, experiment, tracked.run_id, name, folder, digest
             )
             model_ids[digest] = model_id
-        figures = {
-            "eval/accuracy": row["accuracy"],
-            "eval/low": row["low"],
-            "eval/high": row["high"],
-            "eval/whole": row["whole"],
-        }
-        log_once(client, tracked.run_id, with_percent(figures), row["update"], model_id)
+        figures = {f"eval/{name}": row[name] for name in ("accuracy", "low", "high", "whole")}
+        points += [
+            Point(name, value, row["update"], model_id)
+            for name, value in with_percent(figures).items()
+        ]
+    log_missing(client, tracked.run_id, points)
     return model_ids
+
+
+def _model_ids(client: MlflowClient, experiment: str, run_id: str) -> dict[str, str]:
+    """Return the ids of a run's complete LoggedModels by digest of their weights."""
+    models: list[LoggedModel] = []
+    token = None
+    while True:
+        page = client.search_logged_models(
+            [experiment], f"source_run_id = '{run_id}'", max_results=PAGE, page_token=token
+        )
+        models += page
+        if not (token := page.token):
+            break
+    return {
+        m.tags[DIGEST_TAG]: m.model_id
+        for m in models
+        if DIGEST_TAG in m.tags and str(m.status) == "READY"
+    }
 
 
 def _register(

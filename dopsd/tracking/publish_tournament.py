@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.palette import run_colour
-from dopsd.tracking.client import MOST_METRICS, Identity, connect, find_run, shown, tracking_uri
+from dopsd.tracking.client import Identity, connect, find_run, shown, tracking_uri
 from dopsd.tracking.errors import one_line
 from dopsd.tracking.pages import PAGE, local_page
 from dopsd.tracking.percent import with_percent
+from dopsd.tracking.points import Point, log_missing
 from dopsd.tracking.run_colours import COLOUR_TAG
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ CHOSEN = {  # metric of a budget: key of the chosen checkpoint
     "tokens": "tokens",
     "cpu_seconds": "cpu_seconds",
 }
-Point = tuple[str, float, int]  # metric, value, step
 
 
 def publish(results: dict[str, Any], tracking: TrackingConfig) -> dict[str, str]:
@@ -122,13 +121,13 @@ def identity_of(
 def points_of(run: dict[str, Any]) -> list[Point]:
     """Return the metrics of a run: its curve by update, and what each budget allows."""
     points = [
-        (metric, float(checkpoint[key]), int(checkpoint["update"]))
+        Point(metric, float(checkpoint[key]), int(checkpoint["update"]))
         for checkpoint in run["curve"]
         for metric, key in CURVE.items()
     ]
     for budget, chosen in run["chosen"].items():
         points += [
-            (f"tournament/{budget}/{metric}", float(chosen[key]), 0)
+            Point(f"tournament/{budget}/{metric}", float(chosen[key]), 0)
             for metric, key in CHOSEN.items()
             if chosen and chosen[key] is not None
         ]
@@ -138,32 +137,10 @@ def points_of(run: dict[str, Any]) -> list[Point]:
 def with_percents(points: list[Point]) -> list[Point]:
     """Return points, and those of shares in percent as well."""
     return [
-        (metric, value, step)
-        for name, share, step in points
+        Point(metric, value, step)
+        for name, share, step, _ in points
         for metric, value in with_percent({name: share}).items()
     ]
-
-
-def log_missing(client: MlflowClient, run_id: str, points: list[Point]) -> None:
-    """Log the points that the server lacks, or whose last value at the step differs.
-
-    Each metric's history is asked for once, since a tournament has hundreds of curves.
-    """
-    from mlflow.entities import Metric
-
-    known: dict[tuple[str, int], float] = {}
-    for name in dict.fromkeys(name for name, _, _ in points):
-        history = client.get_metric_history(run_id, name)
-        for point in sorted(history, key=lambda point: point.timestamp):
-            known[name, point.step] = point.value
-    now = int(time.time() * 1000)
-    missing = [
-        Metric(name, value, now, step)
-        for name, value, step in points
-        if known.get((name, step)) != value
-    ]
-    for first in range(0, len(missing), MOST_METRICS):
-        client.log_batch(run_id, metrics=missing[first : first + MOST_METRICS])
 
 
 def _uri(tracking: TrackingConfig) -> str:

@@ -113,10 +113,15 @@ def prune(scratch: Path, update: int) -> None:
     Later folders exist when a run went back to before a damaged checkpoint. Once that checkpoint
     is made again, the run can resume from them.
     """
-    for folder in [folder for folder in folders(scratch) if update_of(folder) <= update][
-        :-KEPT_RESUMABLE
-    ]:
-        for path in [path for name in RESUMED for path in folder.glob(f"{name}*")]:
+    older = [folder for folder in folders(scratch) if update_of(folder) <= update][:-KEPT_RESUMABLE]
+    surplus = []
+    for folder in reversed(older):
+        paths = [path for path in folder.iterdir() if path.name.startswith(RESUMED)]
+        if not paths:
+            break  # the folders before it were pruned when they were the newest
+        surplus.append(paths)
+    for paths in reversed(surplus):  # oldest first, so that a kill leaves no gap to stop at
+        for path in paths:
             path.unlink()
 
 

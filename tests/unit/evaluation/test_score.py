@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -99,6 +101,22 @@ def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
     scores = {"score": 1.0, "published": 1.0, "strict": 0.0}
     assert lines[1] == {"file": "a.jsonl", "row": 2, "question": "2 + 2?", "answer": "4"} | scores
     assert [path.name for path in Path("out").iterdir()] == ["v.jsonl"]
+
+
+def test_two_processes_write_verdicts_to_one_file(monkeypatch: pytest.MonkeyPatch):
+    words = ["score", "--task", "gsm8k", "--verdicts", "v.jsonl"]
+    second = [sys.executable, "-m", "dopsd", *words, write("b.jsonl", "5", "6")]
+    rename = Path.rename
+
+    def rename_last(path: Path, target: Path) -> Path:
+        """The second process writes and ends between the first one's writing and renaming."""
+        subprocess.run(second, check=True, capture_output=True)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename_last)
+    assert main([*words, write("a.jsonl", RIGHT)]) == 0
+    assert Path("v.jsonl").read_text().count("a.jsonl") == 1
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["a.jsonl", "b.jsonl", "v.jsonl"]
 
 
 @pytest.mark.parametrize(

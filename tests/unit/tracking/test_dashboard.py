@@ -18,8 +18,9 @@ from dopsd.cli.main import main
 from dopsd.core.palette import NEUTRAL, PALETTE, shade_of
 from dopsd.tracking import dashboard
 from dopsd.tracking.chart_range import readable_range
-from dopsd.tracking.client import Identity, connect, find_run, log_once, send
+from dopsd.tracking.client import Identity, connect, find_run, send
 from dopsd.tracking.percent import with_percent
+from dopsd.tracking.points import log_once
 
 PAPERS_MODEL = "GSAI-ML/LLaDA-8B-Instruct"
 
@@ -76,6 +77,24 @@ def test_published_rows_show_only_beside_runs_of_their_model_and_protocol(client
     assert view["groupsExpanded"]["tag.source.published"] is False  # folded: not drawn
     assert view["useGroupedValuesInCharts"] is False
     assert view["orderByKey"] == "metrics.`best/test_difference`"  # published rows have none
+
+
+def test_a_view_of_many_runs_asks_for_the_curves_of_those_that_it_draws(client, monkeypatch):
+    monkeypatch.setattr(dashboard, "PAGE", 2)
+    monkeypatch.setattr(dashboard, "RUNS_SHOWN", 2)
+    runs = {add_run(client, "d_opsd", seed): seed for seed in range(5)}
+    for run, seed in runs.items():
+        log_once(client, run, {"best/test_accuracy": 0.1 * seed}, 0)
+    asked: list[int] = []
+    history = client.get_metric_history
+    monkeypatch.setattr(
+        client,
+        "get_metric_history",
+        lambda run, name: [asked.append(runs[run]), *history(run, name)][1:],
+    )
+    saved_view(client)
+    assert asked == [4, 3]  # the most accurate ones
+    assert all("mlflow.runColor" in client.get_run(run).data.tags for run in runs)
 
 
 def test_only_charts_that_some_run_fills_and_percent_where_all_runs_have_it(client):

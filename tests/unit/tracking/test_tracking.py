@@ -20,6 +20,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.models.measured_on import in_words
+from dopsd.tracking import publish_run
 from dopsd.tracking.client import (
     Identity,
     connect,
@@ -68,14 +69,27 @@ def state(client) -> dict[str, int]:
     return sizes | {key: len(history) for key, history in points.items()}
 
 
-def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(tracked):
+def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(
+    tracked, monkeypatch
+):
+    monkeypatch.setattr(publish_run, "PAGE", 1)  # the models come in several answers
     assert main(["publish"]) == 0
     client = connect(tracking_uri(None))
     first = state(client)
     assert (first["runs"], first["models"], first["versions"]) == (1, 2, 1)
     assert (first["train/loss"], first["eval/accuracy"], first["best/test_accuracy"]) == (4, 3, 1)
     assert first["best/rollouts"] == first["best/sampled_tokens"] == 1
+    from mlflow import MlflowClient
+
+    asked: list[str] = []
+    history = MlflowClient.get_metric_history
+    monkeypatch.setattr(
+        MlflowClient,
+        "get_metric_history",
+        lambda self, run, name: [asked.append(name), *history(self, run, name)][1:],
+    )
     assert main(["publish"]) == 0
+    assert asked.count("eval/accuracy") == 1  # not once for each checkpoint
     assert state(client) == first
     import mlflow
 

@@ -1,0 +1,102 @@
+"""Find a run of the deployment dopsd/train on Prefect's server, among any number of others."""
+
+from __future__ import annotations
+
+import re
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterName,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError, unknown
+from flows.submission import deployment
+
+PAGE = 200  # rows of an answer, the server's limit
+LISTED = 10  # names in a message
+ID = re.compile("[0-9a-f-]{1,36}")  # of a run, or its beginning
+
+
+def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
+    """Return the run of this name or beginning of an id; without one the newest that has not ended.
+
+    Running runs go before those that wait.
+
+    Raises:
+        DopsdError: if there is none, or if several ids begin so.
+    """
+    if name is None:
+        return _in_progress(client, command)
+    named = FlowRunFilter(name=FlowRunFilterName(any_=[name]))
+    matches = runs(client, command, named) or _with_id(client, command, name.lower())
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        ids = ", ".join(str(run.id) for run in matches[:LISTED])
+        message = f"{command}: {name}: several runs begin so: {ids}"
+        raise DopsdError(message, code=Code.NO_RUN)
+    names = [run.name for run in runs(client, command, most=LISTED)] or ["no run"]
+    raise DopsdError(unknown(f"{command}: {name}", names), code=Code.NO_RUN)
+
+
+def runs(
+    client: SyncPrefectClient,
+    command: str,
+    only: FlowRunFilter | None = None,
+    most: int | None = None,
+    offset: int = 0,
+) -> list[FlowRun]:
+    """Return the newest runs of the deployment, newest first.
+
+    Args:
+        client: Client of Prefect's server.
+        command: Command that messages name.
+        only: Which runs count; None: all.
+        most: Number of runs; None: PAGE, the most.
+        offset: Number of newer runs to leave out.
+    """
+    of_deployment = DeploymentFilter(id=DeploymentFilterId(any_=[deployment(client, command).id]))
+    return client.read_flow_runs(
+        deployment_filter=of_deployment,
+        flow_run_filter=only,
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=most or PAGE,
+        offset=offset,
+    )
+
+
+def _with_id(client: SyncPrefectClient, command: str, beginning: str) -> list[FlowRun]:
+    """Return the runs whose id begins so; the server cannot look for a part of an id."""
+    matches: list[FlowRun] = []
+    offset = 0
+    while ID.fullmatch(beginning) and (page := runs(client, command, offset=offset)):
+        matches += [run for run in page if str(run.id).startswith(beginning)]
+        offset += len(page)
+    return matches
+
+
+def running(client: SyncPrefectClient, command: str) -> list[FlowRun]:
+    """Return the runs of the deployment that are running, newest first."""
+    return runs(client, command, _in_state(FlowRunFilterStateType(any_=[StateType.RUNNING])))
+
+
+def _in_state(kind: FlowRunFilterStateType) -> FlowRunFilter:
+    return FlowRunFilter(state=FlowRunFilterState(type=kind))
+
+
+def _in_progress(client: SyncPrefectClient, command: str) -> FlowRun:
+    active = _in_state(FlowRunFilterStateType(not_any_=sorted(TERMINAL_STATES)))
+    if found := running(client, command) or runs(client, command, active, most=1):
+        return found[0]
+    newest = runs(client, command, most=1)
+    last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
+    message = f"{command}: no run is in progress{last}; `dopsd run` starts one"
+    raise DopsdError(message, code=Code.NO_RUN)

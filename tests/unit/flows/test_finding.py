@@ -1,0 +1,46 @@
+"""Runs are found by name, by the beginning of an id and by state, however many others there are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.states import Completed, Running, Scheduled
+from prefect.testing.utilities import prefect_test_harness
+
+from dopsd.core.errors import DopsdError
+from flows import finding
+
+pytestmark = pytest.mark.full  # starts a server
+
+
+@flow(name="dopsd")
+def empty() -> None:
+    """Stand for the flow; nothing runs here."""
+
+
+def test_a_run_is_found_behind_pages_of_later_ones(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(finding, "PAGE", 2)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
+        flow_id = client.create_flow(empty)
+        deployment = client.create_deployment(flow_id, "train")
+
+        def submit(name: str, seconds: int):
+            at = Scheduled(scheduled_time=later + timedelta(seconds=seconds))
+            return client.create_flow_run_from_deployment(deployment, name=name, state=at).id
+
+        first, running = submit("first", 0), submit("running", 1)
+        for number in range(2, 7):
+            submit(f"queued-{number}", number)
+        client.set_flow_run_state(first, Completed(), force=True)
+        assert finding.find(client, "attach", None).name == "queued-6"
+        client.set_flow_run_state(running, Running(), force=True)
+        assert finding.find(client, "attach", None).name == "running"
+        for name in ("first", str(first), str(first)[:18].upper(), "queued-2"):
+            expected = "queued-2" if name == "queued-2" else "first"
+            assert finding.find(client, "attach", name).name == expected
+        with pytest.raises(DopsdError, match="queued-6"):
+            finding.find(client, "attach", "quued-6")
