@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import Metric
-from dopsd.tracking.other_metrics import TEACHER, TOURNAMENT
+from dopsd.tracking.other_metrics import RUN_COST, TEACHER, TOURNAMENT
 from dopsd.tracking.percent import SHOWN_IN_PERCENT, percent_name
 from dopsd.training.metrics import COUNTERS, TRAINING
 
@@ -146,6 +146,7 @@ MLFLOW = {
         )
         for name, metric in COUNTERS.items()
     },
+    **RUN_COST,
     **{
         percent_name(name): Metric(
             "percent", f"`{name}` times 100, for charts", "dopsd.tracking.percent.with_percent"

@@ -1,4 +1,4 @@
-"""Metrics of the glossary that no stage logs: of tournaments, and of the check of a teacher."""
+"""Metrics that no stage logs: of tournaments, of a run's cost, and of the check of a teacher."""
 
 from __future__ import annotations
 
@@ -29,6 +29,26 @@ TOURNAMENT = {
     "tournament/{budget}/update": Metric("updates", "its update", POINTS),
     "tournament/{budget}/tokens": Metric("tokens", "sampled tokens until there", POINTS),
     "tournament/{budget}/cpu_seconds": Metric("seconds", "CPU seconds until there", POINTS),
+}
+
+COST = "dopsd.tracking.run_cost.run_cost"
+HOURS = "dopsd.tracking.run_cost.device_hours"
+RUN_COST = {
+    "cost/gpu_hours": Metric(
+        "GPU-hours",
+        "sum of `time/update_seconds` of all updates times the GPUs that made them, over all"
+        " segments of an interrupted run; without starts, evaluations, and updates that a kill"
+        " lost; absent of a run from DVC's cache",
+        HOURS,
+    ),
+    "cost/cpu_hours": Metric(
+        "CPU-hours",
+        "the same for updates without a GPU: sum of `time/cpu_seconds` times the processes",
+        HOURS,
+    ),
+    "cost/trajectories": Metric("sequences", "`trajectories` at the end of training", COST),
+    "cost/rollouts": Metric("rollouts", "`rollouts` at the end of training", COST),
+    "cost/sampled_tokens": Metric("tokens", "`sampled_tokens` at the end of training", COST),
 }
 
 VERIFY = "dopsd.pipeline.stages.verify_teacher.Verification._scores"

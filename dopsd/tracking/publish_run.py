@@ -29,6 +29,7 @@ from dopsd.tracking.model_registry import (
 )
 from dopsd.tracking.percent import with_percent
 from dopsd.tracking.points import Point, log_missing, log_once
+from dopsd.tracking.run_cost import run_cost
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -81,7 +82,9 @@ def publish_run(
     log_once(
         client,
         tracked.run_id,
-        with_percent(_best_metrics(chosen, protocols)) | _cost(tracked, chosen["update"]),
+        with_percent(_best_metrics(chosen, protocols))
+        | _cost(tracked, chosen["update"])
+        | run_cost(tracked.key),
         0,
     )
     figures = report_folder(*tracked.key.parts)
