@@ -24,6 +24,7 @@ from dopsd.evaluation.curve import curve_of, started_from
 from dopsd.pipeline.run_progress import stage_progress
 from flows import server
 from flows.running import OutputListener
+from flows.stalls import flag
 
 EVERY = 5.0  # seconds between two looks at a stage's progress
 # errors of a server that is away or stopping; the work continues without it
@@ -41,7 +42,7 @@ class ProgressBar(OutputListener):
     def __init__(self, stage: str, key: str) -> None:
         self.stage, self.key = stage, f"{stage.replace('_', '-')}-{key}"
         self.started = time.time()
-        self.looked, self.shown = 0.0, -1.0
+        self.looked, self.shown = 0.0, (-1.0, False)
         self.artifact: UUID | None = None
 
     def on_tick(self) -> None:
@@ -53,10 +54,15 @@ class ProgressBar(OutputListener):
         """Update the bar at once."""
         self.looked = time.monotonic()
         progress = stage_progress(self.stage, self.started)
-        if progress and progress.share != self.shown and server.is_reachable():
+        if not progress or not server.is_reachable():
+            return
+        state = (progress.share, progress.is_stalled)
+        if state != self.shown:
             with suppress(*SERVER_ERRORS):
                 self._show(100 * progress.share, f"{self.stage}: {progress.text}")
-                self.shown = progress.share
+                if progress.is_stalled != self.shown[1]:
+                    flag(progress.is_stalled, progress.text)
+                self.shown = state
 
     def _show(self, percent: float, description: str) -> None:
         if self.artifact is None:

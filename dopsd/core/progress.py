@@ -10,9 +10,12 @@ import io
 import os
 import sys
 import time
+from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING, Self
 
 from dopsd.core.files import WORK, write_json
+from dopsd.core.stall import stalled_after
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
 STEADY = 2  # steps from which on the rate tells the time left
+REMEMBERED = 100  # steps whose times tell what is usual
 
 
 def is_main_rank() -> bool:
@@ -73,7 +77,8 @@ class Progress:
         self.stage, self.total, self.unit, self.scratch = stage, total, unit, scratch
         self.done = self.first = 0
         self.steps = 0  # with finished units, since this process started
-        self.started = self.logged = time.monotonic()
+        self.started = self.logged = self.moved = time.monotonic()
+        self.times: deque[float] = deque(maxlen=REMEMBERED)  # seconds of the last steps
         self.bar: Bar | None = None
 
     def __enter__(self) -> Self:
@@ -104,6 +109,7 @@ class Progress:
     def resume_at(self, done: int) -> None:
         """Start at `done` units, which do not count for the rate."""
         self.done = self.first = done
+        self.moved = time.monotonic()
         self._write()
 
     def step(self, units: int = 1, note: str = "") -> None:
@@ -118,6 +124,9 @@ class Progress:
         if not is_main_rank():
             return
         now = time.monotonic()
+        if units:
+            self.times.append(now - self.moved)
+            self.moved = now
         if self.bar:
             self.bar.update(
                 self.line,
@@ -152,5 +161,7 @@ class Progress:
                 "rate": round(self.rate, 4),
                 "steps": self.steps,
                 "scratch": self.scratch,
+                "usual": round(median(self.times), 3) if self.times else 0.0,
+                "stalled_after": round(stalled_after(self.times), 1),
             }
             write_json(WORK / f"{self.stage}.json", state, is_shared=True)

@@ -196,9 +196,8 @@ def _track(
     uri = tracking_uri(params.tracking.uri)
     with one_line(uri, "evaluate"):
         client = connect(uri)
-        run_id = find_run(
-            client, Identity(uri, params.tracking.experiment, name, fingerprint, tags, run_params)
-        )
+        experiment = params.tracking.experiment
+        run_id = find_run(client, Identity(uri, experiment, name, fingerprint, tags, run_params))
         names = ("accuracy", "whole", "n", "pass_at_k")
         metrics = {name: float(report[name]) for name in names} | report["figures"]
         metrics |= dict(zip(("low", "high"), report["interval"], strict=True))

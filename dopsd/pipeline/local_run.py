@@ -204,7 +204,7 @@ class LocalRun:
         kind = stage.name.partition(" ")[0]
         progress = stage_progress("evaluate_base" if kind == "base" else kind, started)
         if progress:
-            stage.share, stage.note = progress
+            stage.share, stage.note = progress.share, progress.text
 
     def _mlflow(self) -> dict[str, str]:
         """Return the page that `dopsd publish` wrote, if this run has published."""

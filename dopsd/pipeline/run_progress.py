@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dopsd.core.error_codes import Code
 from dopsd.core.files import WORK
 from dopsd.core.progress import STEADY
+from dopsd.core.stall import FEWEST
 
 if TYPE_CHECKING:
     from dopsd.core.paths import RunKey
@@ -19,7 +22,8 @@ class StageProgress(NamedTuple):
     """How far a stage is."""
 
     share: float  # from 0 to 1
-    text: str  # units, rate and time left
+    text: str  # units, rate and time left; of a stalled stage, for how long and what to do
+    is_stalled: bool = False  # no update for ten times the usual time (dopsd.core.stall)
 
 
 def clock(seconds: float) -> str:
@@ -41,16 +45,28 @@ def stage_progress(stage: str, since: float) -> StageProgress | None:
     """
     file = WORK / f"{stage}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        if file.stat().st_mtime >= since and (state := json.loads(file.read_text()))["total"]:
-            return _described(state)
+        written = file.stat().st_mtime
+        if written >= since and (state := json.loads(file.read_text()))["total"]:
+            return _described(state, time.time() - written)
     return None
 
 
-def _described(state: dict[str, Any]) -> StageProgress:
+def _described(state: dict[str, Any], age: float) -> StageProgress:
+    """Return the progress that a stage wrote `age` seconds ago."""
     done, total, rate = state["done"], state["total"], state["rate"]
+    if done < total and age > state.get("stalled_after", math.inf):
+        return StageProgress(done / total, f"{done} of {total}, {_stall(state, age)}", True)
     is_known = rate and state["steps"] >= STEADY
     left = f", {clock((total - done) / rate)} left" if is_known else ""
     return StageProgress(done / total, f"{done} of {total}, {rate:.2f}/s{left}")
+
+
+def _stall(state: dict[str, Any], age: float) -> str:
+    usual = f", usual are {state['usual']:.0f} s" if state["steps"] >= FEWEST else ""
+    return (
+        f"no update for {clock(age)}{usual}: look at the log; `dopsd cancel` saves what it can, and"
+        " the next run continues"
+    )
 
 
 def accuracy(report: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ dopsd-workspace
 prefect --no-prompt work-pool create dopsd --type process --overwrite
 prefect --no-prompt work-pool set-concurrency-limit dopsd 1
 prefect --no-prompt deploy --all
+python infra/local/services.py make-automation # it flags runs without updates
 python infra/local/services.py resume # the stop of the last worker paused the pool
 python infra/local/services.py report-lost-runs # those of a killed container
 

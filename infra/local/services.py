@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 
+from automations import make_automation
 from join import join, prefect
 from pages import experiment_pages
 from processes import (
@@ -140,6 +141,7 @@ def up(host: str, prefect: int | None, mlflow: int | None) -> None:
     start(tracking, env, state)
     wait_until_healthy(server, state)
     deploy(env)
+    make_automation(f"{server.url}/api")
     pause(f"{server.url}/api", False)
     report_lost_runs(f"{server.url}/api")
     start(worker, env, state)
@@ -202,7 +204,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Start or stop Prefect, its worker and MLflow on this machine."
     )
-    parser.add_argument("action", choices=("up", "down", "stop-runs", "report-lost-runs", "resume"))
+    actions = ("up", "down", "stop-runs", "report-lost-runs", "resume", "make-automation")
+    parser.add_argument("action", choices=actions)
     parser.add_argument("--prefect-port", type=port_number, help="default: 4200")
     parser.add_argument("--mlflow-port", type=port_number, help="default: 5000")
     parser.add_argument("--host", default=HOST, help=f"where servers listen; default: {HOST}")
@@ -219,12 +222,13 @@ def main() -> int:
             api = os.environ.get(
                 "PREFECT_API_URL", f"http://{HOST}:{args.prefect_port or 4200}/api"
             )
-            actions = {
+            by_name = {
+                "make-automation": make_automation,
                 "stop-runs": stop_runs,
                 "report-lost-runs": report_lost_runs,
                 "resume": lambda api: pause(api, False),
             }
-            down() if args.action == "down" else actions[args.action](api)
+            down() if args.action == "down" else by_name[args.action](api)
     except (Trouble, urllib.error.URLError) as error:
         sys.stderr.write(f"{args.action}: {error}\n")
         return 2

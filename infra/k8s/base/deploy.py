@@ -76,6 +76,8 @@ def main() -> None:
     # one volume has one params.yaml, so the next run waits
     prefect("work-pool", "set-concurrency-limit", POOL, "1")
     prefect("deploy", "--all")
+    # it flags runs without updates
+    subprocess.run([sys.executable, "infra/local/services.py", "make-automation"], check=True)
 
 
 if __name__ == "__main__":
