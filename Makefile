@@ -5,8 +5,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down \
-	integration integration-k8s integration-network integration-slurm chaos tournament every-method lowest newest nightly reference docs docs-serve
+	integration integration-k8s integration-network integration-slurm .PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down chaos tournament every-method lowest newest nightly reference docs docs-serve load
 
 install: .venv/.installed
 
@@ -52,6 +51,13 @@ bench: install
 	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
 	python benchmarks/block_cache.py --repeats 3 --out reports/bench/block_cache.json
+
+load: install # many checkpoints, runs and scorings at once: what is lost, how long, how it grows; hours on two cores
+	python benchmarks/load/checkpoints.py
+	python benchmarks/load/history.py
+	python benchmarks/load/flow_history.py
+	python benchmarks/load/flow_history.py --postgres
+	python benchmarks/load/scores.py
 
 tournament: install # the small form; benchmarks/tournament.yaml is the whole one
 	dopsd tournament --plan benchmarks/tournament_small.yaml --jobs 2
