@@ -28,10 +28,16 @@ PORTS = {
     "minio": 9000,
     "prefect": 4200,
     "mlflow": 5000,
+    "worker": 8080,
 }  # inside the network of compose.yaml
 ENDS_WITHIN = (
     120.0  # seconds after SIGTERM: an upper bound on a loaded machine, where seconds are usual
 )
+LIST = """
+import boto3, sys
+pages = boto3.client("s3").get_paginator("list_objects_v2").paginate(Bucket=sys.argv[1])
+print(*(found["Key"] for page in pages for found in page["Contents"]), sep="\\n")
+"""
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
@@ -96,7 +102,9 @@ class Stack:
         )
         home = {"HOME": str(self.folder), "PREFECT_HOME": str(self.folder / f".prefect-{name}")}
         kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TMPDIR") if key in os.environ}
-        return kept | home | {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | given
+        here = {"PREFECT_WORKER_WEBSERVER_PORT": str(self.ports["worker"])}
+        here |= {"PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        return kept | home | here | given
 
     def command(self, name: str) -> list[str]:
         own = str(PORTS.get(name, "-"))

@@ -15,7 +15,7 @@ python infra/local/services.py resume # the stop of the last worker paused the p
 python infra/local/services.py report-lost-runs # those of a killed container
 
 # A shell starts background commands with SIGINT ignored, and Prefect's worker answers SIGTERM by sending itself SIGINT.
-env --default-signal=INT prefect worker start --pool dopsd --type process 9>&- &
+env --default-signal=INT prefect worker start --pool dopsd --type process --with-healthcheck 9>&- &
 worker=$!
 end() {
     trap '' TERM INT

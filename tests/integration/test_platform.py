@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from composed import Postgres, Stack, Store, postgres_programs
+from composed import LIST, Postgres, Stack, Store, postgres_programs
 from conftest import ROOT
 from workspace import Workspace, overrides
 
@@ -56,7 +56,7 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     """The deployment, from a client that knows the server alone; what it leaves in both databases
     and the store.
     """
-    stack.run("python", "-c", WAIT, like="worker")
+    stack.until_healthy("worker")
     asked = f"overrides={json.dumps(overrides())}"
     stack.run(
         "prefect", "deployment", "run", "dopsd/train", "--watch", "--param", asked, like="worker"
@@ -81,26 +81,6 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
         like="worker",
     )
     assert sha256(got / "adapter_model.safetensors") == sha256(workspace / ADAPTER)
-
-
-LIST = """
-import boto3, sys
-pages = boto3.client("s3").get_paginator("list_objects_v2").paginate(Bucket=sys.argv[1])
-print(*(found["Key"] for page in pages for found in page["Contents"]), sep="\\n")
-"""
-
-
-WAIT = """
-import time
-from prefect.client.orchestration import get_client
-client = get_client(sync_client=True)
-for _ in range(2400):
-    if client.read_deployments():
-        break
-    time.sleep(0.5)
-else:
-    raise SystemExit("the worker has deployed nothing")
-"""
 
 
 def share(stack: Stack, origin: Workspace, workspace: Path, third: Path) -> None:

@@ -44,7 +44,7 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     try:
         stack.until_healthy("prefect")
         stack.start("worker", DOPSD_WORKSPACE=str(tmp_path / "workspace"), DOPSD_DVC_REMOTE="")
-        until(lambda: "started!" in (stack.folder / "worker.log").read_text())
+        stack.until_healthy("worker")
         yield stack
     finally:
         stack.stop()
