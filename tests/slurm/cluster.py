@@ -9,13 +9,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from waiting import until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "unshare")
 FOLDERS = ("munge", "log", "state", "dev", "n1/spool", "n2/spool")
-DEADLINE = 600.0  # seconds without the event, on a loaded machine, after which a test gives up
 CONFIG = """
 ClusterName=dopsd
 SlurmctldHost={host}(127.0.0.1)
@@ -59,14 +58,6 @@ def missing() -> str:
     if absent:
         return f"{', '.join(absent)}: not installed (Debian: apt-get install slurm-wlm munge)"
     return "" if os.geteuid() == 0 else "only root can start slurmd and bind a hosts file"
-
-
-def until(what: str, event: Callable[[], object], every: float = 0.2) -> None:
-    """Return when `event` is true; the clock only ends what hangs."""
-    end = time.monotonic() + DEADLINE
-    while not event():
-        assert time.monotonic() < end, f"{what}: did not happen within {DEADLINE:.0f} s"
-        time.sleep(every)
 
 
 class Cluster:

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, missing, until
+from cluster import Cluster, missing
 from conftest import ROOT
+from waiting import until
 from workspace import Workspace
 
 pytestmark = [

@@ -1,0 +1,16 @@
+"""Wait for events of other processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+DEADLINE = 600.0  # seconds without the event, on a loaded machine, after which a test gives up
+
+
+def until(what: str, event: Callable[[], object], every: float = 0.2) -> None:
+    """Return when `event` is true; the clock only ends what hangs."""
+    end = time.monotonic() + DEADLINE
+    while not event():
+        assert time.monotonic() < end, f"{what}: did not happen within {DEADLINE:.0f} s"
+        time.sleep(every)
