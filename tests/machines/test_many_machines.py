@@ -1,4 +1,4 @@
-"""`make integration`: a comparison spread over three machines, as workers in three clones of this
+"""`make integration-machines`: a comparison spread over three machines, as workers in three clones of this
 machine: one is killed, one is paused, and the results are those of a single machine.
 """
 
@@ -21,7 +21,7 @@ from ports import free_port
 from workspace import Workspace
 
 pytestmark = [
-    pytest.mark.integration,
+    pytest.mark.machines,
     pytest.mark.skipif(
         postgres_programs() is None,
         reason="needs PostgreSQL's server programs (Debian: postgresql)",
