@@ -1,4 +1,4 @@
-"""`make integration-machines`: a comparison spread over three machines, as workers in three clones of this
+"""`make integration-machines`: a comparison over three machines, as workers in three clones of this
 machine: one is killed, one is paused, and the results are those of a single machine.
 """
 
