@@ -8,9 +8,11 @@ from collections.abc import Callable
 DEADLINE = 600.0  # seconds without the event, on a loaded machine, after which a test gives up
 
 
-def until(what: str, event: Callable[[], object], every: float = 0.2) -> None:
+def until(
+    what: str, event: Callable[[], object], every: float = 0.2, seconds: float = DEADLINE
+) -> None:
     """Return when `event` is true; the clock only ends what hangs."""
-    end = time.monotonic() + DEADLINE
+    end = time.monotonic() + seconds
     while not event():
-        assert time.monotonic() < end, f"{what}: did not happen within {DEADLINE:.0f} s"
+        assert time.monotonic() < end, f"{what}: did not happen within {seconds:.0f} s"
         time.sleep(every)

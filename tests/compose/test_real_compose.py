@@ -18,7 +18,7 @@ from conftest import ROOT
 from engine import Engine, missing
 from images import CACHE, build
 from stack import Stack
-from waiting import until
+from waiting import DEADLINE, until
 from workspace import Workspace, overrides
 
 from dopsd.core.fingerprint import sha256
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
 ]
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
-UPDATES, HIT_AFTER = 200, 5
+UPDATES, HIT_AFTER = 100, 5
 TRAINING = "work/train.json"
 STOPPED = 143  # by SIGTERM; Docker's own kill after the grace period would be 137
 REPORT = ROOT / "reports" / "compose"
@@ -172,7 +172,7 @@ def continue_after(stack: Stack, run: str, update: int) -> None:
         assert state not in ("FAILED", "CRASHED", "CANCELLED"), logs(stack, run)
         return state == "COMPLETED"
 
-    until("the retry Completed", is_over, 1)
+    until("the retry Completed", is_over, 1, 3 * DEADLINE)
     assert f"continuing after update {update} from" in logs(stack, run)
     log = (stack.workspace / "runs/sudoku/d_opsd/0/train/log.jsonl").read_text().splitlines()
     assert [json.loads(line)["update"] for line in log] == list(range(1, UPDATES + 1))
