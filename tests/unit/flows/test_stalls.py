@@ -1,0 +1,91 @@
+"""A training whose process is stopped is flagged on Prefect's server, until it goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from conftest import write_params
+from prefect import flow, get_run_logger, task
+from prefect.client.orchestration import get_client
+from prefect.testing.utilities import prefect_test_harness
+
+from dopsd.core.stall import FEWEST
+from flows import artifacts
+from flows.artifacts import ProgressBar
+from flows.running import begin, run
+
+pytestmark = pytest.mark.full  # starts a server, and trains
+TRAIN = """
+import os
+from pathlib import Path
+from dopsd.cli.main import main
+from dopsd.core import stall
+stall.FLOOR = 3.0
+Path("pid").write_text(str(os.getpid()))
+raise SystemExit(main(["train"]))
+"""
+
+
+def until(is_so, seconds: float = 300.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def has_usual_times() -> bool:
+    """Whether training has made enough updates to know what is usual."""
+    state = Path("work/train.json")
+    return state.exists() and json.loads(state.read_text())["done"] > FEWEST
+
+
+def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_params(train__updates=300, train__checkpoint_every=300)
+    monkeypatch.setattr(artifacts, "EVERY", 0.2)
+
+    @task
+    def train() -> None:
+        run(
+            "train",
+            (sys.executable, "-c", TRAIN),
+            get_run_logger(),
+            None,
+            ProgressBar("train", "x"),
+        )
+
+    @flow
+    def training() -> None:
+        begin(get_run_logger())
+        train()
+
+    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
+
+        def is_flagged() -> bool:
+            return any("stalled" in found.tags for found in client.read_flow_runs())
+
+        outcome: list[str] = []
+        thread = Thread(
+            target=lambda: outcome.append(training(return_state=True).name), daemon=True
+        )
+        thread.start()
+        until(has_usual_times)
+        pid = int(Path("pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            until(is_flagged)
+            descriptions = [str(found.description) for found in client.read_artifacts()]
+            assert any("no update for" in text for text in descriptions)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: not is_flagged())
+        thread.join(300)
+        assert outcome == ["Completed"] and not is_flagged()
