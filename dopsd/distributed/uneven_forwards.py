@@ -107,8 +107,8 @@ class LockstepForwards(UnevenForwards):
 
     def begin_pass(self) -> None:
         """Forget what earlier passes left behind, so that every pass makes the same exchanges."""
-        if CAN_RECOVER:
-            self.trunk.reset_iter_state()
+        if CAN_RECOVER and any(block is not None for block in self.exchanges):
+            self.trunk.reset_iter_state()  # FSDP2 refuses it before its first forward
         self.exchanges.clear()
 
     def end_pass(self, is_whole: bool) -> None:
