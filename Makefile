@@ -60,6 +60,7 @@ load: install # many checkpoints, runs and scorings at once: what is lost, how l
 	python benchmarks/load/flow_history.py
 	python benchmarks/load/flow_history.py --postgres
 	python benchmarks/load/scores.py
+	python benchmarks/load/dataset.py
 
 tournament: install # the small form; benchmarks/tournament.yaml is the whole one
 	dopsd tournament --plan benchmarks/tournament_small.yaml --jobs 2
