@@ -12,6 +12,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.keys import key_from
+from dopsd.core.metrics import COUNTED
 from dopsd.core.paths import LOG, RunKey
 from dopsd.core.statistics import bootstrap
 from dopsd.core.tables import read_log, read_table
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STEP = "step-"  # begins the name of a checkpoint's folder
-COUNTED = ("trajectories", "rollouts", "sampled_tokens")  # costs in a run's table
 COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.config import kind_of
 from dopsd.algorithms.variants import label
-from dopsd.analysis.results import COUNTED, Finished, paired_over_seeds
+from dopsd.analysis.results import Finished, paired_over_seeds
+from dopsd.core.metrics import COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

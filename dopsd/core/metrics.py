@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+COUNTED = ("trajectories", "rollouts", "sampled_tokens")  # what a run counts as its cost
+
 
 class Metric(NamedTuple):
     """What a logged number is, for the glossary in the docs."""

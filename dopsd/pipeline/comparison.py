@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.analysis.html_report import verdicts
 from dopsd.analysis.html_report.beginnings import Settings, of_starts, of_weights
 from dopsd.analysis.papers import markdown_of, paper_tables
-from dopsd.analysis.results import COUNTED, Finished, paired_over_seeds
+from dopsd.analysis.results import Finished, paired_over_seeds
 from dopsd.analysis.tables import (
     RESAMPLED,
     chosen_on,
@@ -24,6 +24,7 @@ from dopsd.analysis.tables import (
     names_of,
     row_of,
 )
+from dopsd.core.metrics import COUNTED
 from dopsd.core.percent import gap, percent, within
 
 if TYPE_CHECKING:

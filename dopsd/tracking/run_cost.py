@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.results import COUNTED
 from dopsd.core.files import WORK, read_json
+from dopsd.core.metrics import COUNTED
 from dopsd.core.paths import LOG
 from dopsd.core.tables import read_log
 from dopsd.training.machine import MACHINE
